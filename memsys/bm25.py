@@ -1,0 +1,76 @@
+"""BM25 over the units, and the lexical index that other systems use too.
+
+Settings of SegTreeMem App. E (k1 1.5, b 0.75, K = 10); the formula is Robertson's with Lucene's idf, computed by `bm25s`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from data_loaders.schema import Question, Unit
+from memsys.embed import stem
+from memsys.interface import MemorySystem, Recall, positive, unit_item
+from memsys.vectors import best
+
+
+class BM25(MemorySystem):
+    """Recalls the `k` units with the highest BM25 score (Robertson's formula with Lucene's idf), best first.
+
+    Words are lower-cased and stemmed. A unit that shares no word with the question is not recalled.
+    The index is `bm25s`; it is rebuilt by `consolidate` when units have come since, so a `read` before it sees the last build.
+    """
+
+    READ_KNOBS: ClassVar = ("k",)
+
+    def __init__(self, k: int = 10, k1: float = 1.5, b: float = 0.75) -> None:
+        self.k, self.k1, self.b = positive("k", k), k1, b
+        self._units: list[Unit] = []
+        self._tokens: list[list[str]] = []
+        self._index: object | None = None
+        self._indexed = 0
+
+    def write(self, unit: Unit) -> None:
+        self._units.append(unit)
+        self._tokens.append(words(unit.text))
+
+    def consolidate(self) -> None:
+        if self._indexed == len(self._units):
+            return
+        self._index = bm25_index(self._tokens, self.k1, self.b)
+        self._indexed = len(self._units)
+
+    def read(self, question: Question) -> Recall:
+        scores = bm25_scores(self._index, words(question.text), self._indexed)
+        ranked = [index for index in best(scores, self.k) if scores[index] > 0]
+        return Recall(tuple(unit_item(self._units[index], float(scores[index])) for index in ranked))
+
+    @property
+    def held(self) -> int:
+        return len(self._units)
+
+
+def words(text: str) -> list[str]:
+    """Lower-case Porter stems of the words of a text, for lexical search."""
+    return [stem(word) for word in "".join(c if c.isalnum() else " " for c in text.lower()).split()]
+
+
+def bm25_index(documents: list[list[str]], k1: float, b: float) -> object | None:
+    """A `bm25s` index over tokenised documents; None where no document has a word."""
+    import bm25s
+
+    if not any(documents):
+        return None
+    index = bm25s.BM25(k1=k1, b=b, method="lucene")
+    index.index(documents, show_progress=False)
+    return index  # type: ignore[no-any-return]
+
+
+def bm25_scores(index: object | None, query: list[str], count: int) -> np.ndarray:
+    """Scores of the query against every indexed document, float32 [count]."""
+    known = [word for word in query if index is not None and word in index.vocab_dict]  # type: ignore[attr-defined]
+    if not known:
+        return np.zeros(count, dtype=np.float32)
+    scores: np.ndarray = index.get_scores(known)  # type: ignore[union-attr]
+    return scores

@@ -1,0 +1,258 @@
+"""Dates in text: reading a benchmark's time texts, and turning "yesterday" or "last week" into a date, given the day it was said.
+
+Dates are written the way long-term memory benchmarks write them: an exact day as "7 May 2023", a month as "June 2023", a
+year as "2022", and what the speaker left open as an anchored form, "the week before 9 June 2023". Nothing here looks at a clock.
+
+A named weekday is anchored too ("last Friday" and "on Friday" are "the Friday before 9 June 2023"; "next Friday" and "this
+Friday" come after the day of speaking), with the day it stands for beside it. A month without a year is the nearest one to the
+day of speaking, the past one in doubt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from functools import lru_cache
+
+from dateutil.relativedelta import relativedelta
+
+MONTHS = "January February March April May June July August September October November December".split()
+WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+
+_FORMATS = (
+    "%I:%M %p on %d %B, %Y",  # LoCoMo
+    "%Y/%m/%d (%a) %H:%M",  # LongMemEval
+    "%Y-%m-%d (%A)",  # RealMem
+    "%Y-%m-%d %H:%M",  # PerLTQA
+    "%Y/%m/%d %H:%M",
+    "%Y/%m/%d",
+    "%d %B %Y",
+    "%d %B, %Y",
+    "%B %d, %Y",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """One date expression of a text."""
+
+    start: int
+    end: int
+    """Characters of the text that it covers: `text[start:end]`."""
+    resolved: str
+    """As an answer would put it; the words themselves where the day of speaking would be needed and is not known."""
+    day: date | None = None
+    """The day it stands for, where it stands for one."""
+    relative: bool = False
+    """True when it says nothing without the day of speaking."""
+
+
+@lru_cache(maxsize=1 << 14)
+def parse_time(text: str) -> datetime | None:
+    """The naive time that a data set's time text writes; of a span "first – last" the first; None where there is none."""
+    text = " ".join(text.split(" – ")[0].split())
+    for form in _FORMATS:
+        try:
+            return datetime.strptime(text, form)
+        except ValueError:
+            continue
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=None)
+    except ValueError:
+        return None
+
+
+def written(day: date) -> str:
+    """A day as "7 May 2023"."""
+    return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
+
+
+def resolve(expression: str, said: date) -> str | None:
+    """The first date expression of a text as an answer would put it, given the day on which it was said; None without one."""
+    found = mentions(expression, said)
+    return found[0].resolved if found else None
+
+
+def mentions(text: str, said: date | None) -> tuple[Mention, ...]:
+    """Every date expression of a text, in order and without overlap, resolved against the day on which it was said."""
+    found: list[Mention] = []
+    for pattern, relative, rule in _RULES:
+        for match in pattern.finditer(text):
+            if any(match.start() < other.end and other.start < match.end() for other in found):
+                continue
+            mention = _read(match, relative, rule, said)
+            if mention is not None:
+                found.append(mention)
+    return tuple(sorted(found, key=lambda mention: mention.start))
+
+
+Rule = Callable[[re.Match[str], date], date | str]
+
+
+def _read(match: re.Match[str], relative: bool, rule: Rule, said: date | None) -> Mention | None:
+    if relative and said is None:
+        return Mention(match.start(), match.end(), match.group(), None, True)
+    try:
+        value = rule(match, said or date(1, 1, 1))
+        if isinstance(value, date):
+            return Mention(match.start(), match.end(), written(value), value, relative)
+        return Mention(match.start(), match.end(), value, _weekday_of(value), relative)
+    except (ValueError, OverflowError):  # 31 June, or a hundred thousand months ago
+        return None
+
+
+def _weekday_of(anchored: str) -> date | None:
+    """The day that "the Friday before 9 June 2023" is."""
+    match = re.match(rf"the ({'|'.join(WEEKDAYS)}) (before|after) (.+)", anchored, re.IGNORECASE)
+    anchor = parse_time(match[3]) if match else None
+    if match is None or anchor is None:
+        return None
+    ahead = (WEEKDAYS.index(match[1].capitalize()) - anchor.weekday()) % 7
+    if match[2] == "before":
+        return anchor.date() + timedelta(days=ahead - 7)
+    return anchor.date() + timedelta(days=ahead or 7)
+
+
+def _full(match: re.Match[str], said: date) -> date:
+    return date(int(match["y"]), _month(match["m"]), int(match["d"]))
+
+
+def _numeric(match: re.Match[str], said: date) -> date:
+    return date(int(match[1]), int(match[2]), int(match[3]))
+
+
+def _month_year(match: re.Match[str], said: date) -> str:
+    return f"{MONTHS[_month(match['m']) - 1]} {match['y']}"
+
+
+def _day_month(match: re.Match[str], said: date) -> date:
+    day, month = int(match["d"]), _month(match["m"])
+    return date(_nearest_year(month, said), month, day)
+
+
+def _bare_month(match: re.Match[str], said: date) -> str:
+    month, word = _month(match["m"]), match["w"].lower()
+    if word == "last":
+        year = said.year - (month >= said.month)
+    elif word == "next":
+        year = said.year + (month <= said.month)
+    else:
+        year = _nearest_year(month, said)
+    return f"{MONTHS[month - 1]} {year}"
+
+
+def _nearest_year(month: int, said: date) -> int:
+    distance = month - said.month
+    return said.year - (distance >= 6) + (distance < -6)
+
+
+def _anchored(match: re.Match[str], said: date) -> date | str:
+    """ "the week before 9 June 2023", as it stands, its date rewritten."""
+    anchor = mentions(match["date"], said)
+    if not anchor:
+        raise ValueError("no such day")
+    number, day = _number((match["count"] or "a").strip()), anchor[0].day
+    if number is not None and day is not None and match["what"].startswith("day") and match["side"] != "of":
+        return day + timedelta(days=number if match["side"] == "after" else -number)
+    what = f"{match['count'] or 'the '}{match['what']}"
+    return f"{what} {match['side']} {anchor[0].resolved}"
+
+
+def _day(match: re.Match[str], said: date) -> date:
+    words = match.group().lower()
+    shift = next(days for key, days in _DAYS.items() if key in words)
+    return said + timedelta(days=shift)
+
+
+_DAYS = {"before yesterday": -2, "after tomorrow": 2, "yesterday": -1, "last night": -1, "tomorrow": 1, "": 0}
+
+
+def _distance(match: re.Match[str], said: date) -> date | str:
+    """ "three days ago", "in two weeks", "a few months ago"."""
+    words, unit = match["n"].lower(), match["unit"].lower()
+    sign = -1 if match["ago"] else 1
+    number = _number(words)
+    if number is not None and unit == "day":
+        return said + timedelta(days=sign * number)
+    if number is not None and unit == "month":
+        return _of_month(said + relativedelta(months=sign * number))
+    if number is not None and unit == "year":
+        return str((said + relativedelta(years=sign * number)).year)
+    side = "before" if sign < 0 else "after"
+    return f"the {unit} {side} {written(said)}" if number == 1 else f"{words} {unit}s {side} {written(said)}"
+
+
+def _number(words: str) -> int | None:
+    return int(words) if words.isdigit() else _COUNTS.get(words.lower())
+
+
+def _period(match: re.Match[str], said: date) -> date | str:
+    """ "last week", "this weekend", "next month", "last year", "last summer", "last Friday", "on Friday"."""
+    which, unit = match["which"].lower(), match["unit"].lower()
+    step = -1 if which.endswith(("last", "past", "previous")) else 1 if which.endswith(("next", "coming")) else 0
+    if unit == "month":
+        return _of_month(said + relativedelta(months=step))
+    if unit == "year":
+        return str(said.year + step)
+    if unit in ("summer", "winter", "spring", "fall", "autumn"):
+        return f"{unit} {said.year + step}"
+    if unit in ("week", "weekend"):
+        return f"the {unit} {('before', 'of', 'after')[step + 1]} {written(said)}"
+    forward = step > 0 or which.endswith(("this", "coming", "by", "until"))
+    return f"the {unit.capitalize()} {'after' if forward else 'before'} {written(said)}"
+
+
+def _year(match: re.Match[str], said: date) -> str:
+    return match["y"]
+
+
+def _of_month(day: date) -> str:
+    return f"{MONTHS[day.month - 1]} {day.year}"
+
+
+def _month(name: str) -> int:
+    return next(index for index, month in enumerate(MONTHS, 1) if month[:3] == name[:3].capitalize())
+
+
+_COUNTS = {word: number for number, word in enumerate("one two three four five six seven eight nine ten".split(), 1)}
+_COUNTS |= {"a": 1, "an": 1}
+# Capitalised, because "may" and "march" are words too.
+_M = rf"(?P<m>(?-i:{'|'.join(MONTHS)}|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b))"
+_D = r"(?P<d>[0-3]?\d)(?:st|nd|rd|th)?"
+_Y = r"(?P<y>(?:19|20)\d\d)"
+_N = rf"(?P<n>\d{{1,5}}|{'|'.join(_COUNTS)}|(?:a )?few|several|(?:a )?couple(?: of)?)"
+_DAY_NAMES = "|".join(WEEKDAYS)
+_WHICH = "(?:(?:this|the) )?(?:last|past|previous|next|coming)|this"
+_ANY_DATE = re.sub(r"\?P<\w+>", "?:", rf"(?:{_D}(?: of)? {_M},? {_Y}|{_M} {_D},? {_Y})")
+# In order of precedence: an expression inside one that was found before it does not count.
+_PATTERNS: tuple[tuple[str, bool, Rule], ...] = (
+    (
+        rf"(?:the )?(?P<count>{_N} )?(?P<what>(?:day|week|weekend|month|year)s?|{_DAY_NAMES}) (?P<side>before|after|of) "
+        rf"(?P<date>{_ANY_DATE})",
+        False,
+        _anchored,
+    ),
+    (rf"{_D}(?: of)? {_M},? {_Y}", False, _full),
+    (rf"{_M} {_D},? {_Y}", False, _full),
+    (r"((?:19|20)\d\d)[-/](\d\d)[-/](\d\d)", False, _numeric),
+    (rf"{_M},? {_Y}", False, _month_year),
+    (rf"{_M} {_D}", True, _day_month),
+    (rf"{_D}(?: of)? {_M}", True, _day_month),
+    (
+        "(?:the )?day before yesterday|(?:the )?day after tomorrow|yesterday|last night|tomorrow|today|tonight|"
+        "this (?:morning|afternoon|evening)",
+        True,
+        _day,
+    ),
+    (rf"{_N} (?P<unit>day|week|weekend|month|year)s? (?P<ago>ago|back|earlier)", True, _distance),
+    (rf"in {_N} (?P<unit>day|week|weekend|month|year)s?(?P<ago>)", True, _distance),
+    (rf"(?P<which>{_WHICH}|on|by|until) (?P<unit>{_DAY_NAMES})", True, _period),
+    (rf"(?P<which>{_WHICH}) (?P<unit>weekend|week|month|year|summer|winter|spring|fall|autumn)", True, _period),
+    (rf"(?P<w>in|since|last|next|this|during|of|early|late|mid|by|until) {_M}", True, _bare_month),
+    (_Y, False, _year),
+)
+_RULES: tuple[tuple[re.Pattern[str], bool, Rule], ...] = tuple(
+    (re.compile(rf"(?<![\w-])(?:{text})(?!\w)", re.IGNORECASE), relative, rule) for text, relative, rule in _PATTERNS
+)

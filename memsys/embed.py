@@ -1,0 +1,115 @@
+"""Text to unit vectors: the embedder protocol, the offline hashing embedder, and one for tests.
+
+The OpenAI-compatible embedder stands beside the client (`memsys.llm.client`); sentence-transformers is an optional extra.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from memsys.llm import meter
+from memsys.vectors import normalised
+
+
+class Embedder(Protocol):
+    """Something that turns texts into vectors."""
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
+        """Unit vectors, float32 [n, d]; `query` selects the query side of asymmetric models."""
+
+
+_WORD = re.compile(r"\w+(?:'\w+)?", re.UNICODE)
+# Function words of English; they carry a tenth of the weight of other words.
+_LIGHT = frozenset(
+    """
+    a about after all also am an and any are as at be been before but by can could did do does for from get go got
+    had has have he her hers him his how i if in into is it its just like me more my no not now of on one or our
+    out over really she should so some than that the their them then there these they this those to too up us very
+    was we well were what when where which while who whom whose why will with would yes you your yeah oh wow hey
+    thanks
+    """.split()
+)
+
+
+class HashingEmbedder:
+    """Signed feature hashing of stemmed words and word pairs. A stand-in for a model: deterministic, no vocabulary, no download.
+
+    Args:
+        dimension: length of the vectors.
+    """
+
+    def __init__(self, dimension: int = 1024) -> None:
+        self.dimension = dimension
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
+        """Unit vectors, float32 [n, dimension]; a text without words gets the zero vector."""
+        with meter.service_time():
+            vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+            for row, text in enumerate(texts):
+                vectors[row] = _hashed(text, self.dimension)
+        return vectors
+
+
+@lru_cache(maxsize=1 << 15)
+def _hashed(text: str, dimension: int) -> np.ndarray:
+    weights: dict[str, float] = {}
+    stems = [(stem(word), word not in _LIGHT) for word in _WORD.findall(text.lower())]
+    for word, heavy in stems:
+        weights[word] = weights.get(word, 0.0) + (1.0 if heavy else 0.1)
+    for (first, heavy_first), (second, heavy_second) in itertools.pairwise(stems):
+        if heavy_first and heavy_second:
+            weights[f"{first} {second}"] = weights.get(f"{first} {second}", 0.0) + 0.5
+    vector = np.zeros(dimension, dtype=np.float32)
+    for feature, weight in weights.items():
+        code = zlib.crc32(feature.encode())
+        # Sublinear in the count, as in tf-idf weighting: the tenth mention says less than the second.
+        vector[code % dimension] += (1 if code & 0x80000000 else -1) * weight**0.5
+    unit = normalised(vector)
+    unit.flags.writeable = False
+    return unit
+
+
+@lru_cache(maxsize=1 << 16)
+def stem(word: str) -> str:
+    """The Porter stem of a lower-case word."""
+    with _stemmer_lock:
+        return str(_porter().stemWord(word))
+
+
+_stemmer_lock = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def _porter() -> Any:
+    import Stemmer
+
+    return Stemmer.Stemmer("porter")
+
+
+class TableEmbedder:
+    """Vectors from a table, for tests; any other text falls to `other`.
+
+    Raises:
+        KeyError: a text that is not in the table, when there is no `other`.
+    """
+
+    def __init__(self, table: Mapping[str, Sequence[float]], other: Embedder | None = None) -> None:
+        self._table = {text: normalised(np.asarray(vector, dtype=np.float32)) for text, vector in table.items()}
+        self._other = other
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
+        return np.stack([self._one(text, query) for text in texts])
+
+    def _one(self, text: str, query: bool) -> np.ndarray:
+        if text not in self._table and self._other is not None:
+            other: np.ndarray = self._other.embed([text], query=query)[0]
+            return other
+        return self._table[text]

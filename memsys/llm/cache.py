@@ -1,0 +1,202 @@
+"""Every answer on disk before it is handed on: one SQLite file from which a run replays to the same bytes with no key.
+
+The key is what can change the output (model, messages, sampling, schema, replicate and retry number) and an endpoint label, so
+that a mock never answers for the real model; never timeouts or folders. A cached answer keeps its tokens and its recorded seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from memsys.llm import meter
+from memsys.llm.client import Embedded, ModelSettings
+from memsys.llm.protocol import LLM, Completion, ModelError, Request
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, completion TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS vectors (
+  key BLOB PRIMARY KEY, vector BLOB NOT NULL, tokens INTEGER NOT NULL, seconds REAL NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+class Store:
+    """The file: one connection behind one lock, in WAL mode, every write its own transaction."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._lock = threading.Lock()
+        try:
+            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            # A killed process loses nothing in this mode; only a power cut could take the last transactions, whole.
+            self._connection.execute("PRAGMA synchronous=NORMAL")
+            self._connection.execute("PRAGMA busy_timeout=30000")
+            self._connection.executescript(_SCHEMA)
+        except sqlite3.DatabaseError as error:
+            raise ModelError(
+                f"{path} is not a usable cache ({error}); move it away or name another with cache=…"
+            ) from error
+
+    def answer(self, key: bytes) -> Completion | None:
+        """The completion under a key."""
+        with self._lock:
+            row = self._connection.execute("SELECT completion FROM answers WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        fields = json.loads(row[0])
+        if fields["logprobs"] is not None:
+            fields["logprobs"] = tuple(fields["logprobs"])
+        return Completion(**fields)
+
+    def keep_answer(self, key: bytes, completion: Completion) -> None:
+        """Commit a completion; the first one under a key stays."""
+        text = json.dumps(asdict(completion), ensure_ascii=False)
+        with self._lock:
+            self._connection.execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, text))
+
+    def vectors(self, keys: Sequence[bytes]) -> dict[bytes, Embedded]:
+        """The vectors that are known among the keys."""
+        found: dict[bytes, Embedded] = {}
+        with self._lock:
+            for start in range(0, len(keys), 500):
+                part = keys[start : start + 500]
+                marks = ",".join("?" * len(part))
+                query = f"SELECT key, vector, tokens, seconds FROM vectors WHERE key IN ({marks})"
+                for key, vector, tokens, seconds in self._connection.execute(query, part):
+                    found[key] = Embedded(np.frombuffer(vector, dtype=np.float32), tokens, seconds)
+        return found
+
+    def keep_vectors(self, rows: Sequence[tuple[bytes, Embedded]]) -> None:
+        """Commit vectors, all in one transaction."""
+        values = [(key, one.vector.astype(np.float32).tobytes(), one.tokens, one.seconds) for key, one in rows]
+        with self._lock:
+            self._connection.execute("BEGIN")
+            self._connection.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?, ?, ?)", values)
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+
+def request_key(settings: ModelSettings, endpoint: str, request: Request) -> bytes:
+    """sha256 over everything that can change the completion."""
+    parts = {
+        "model": settings.model,
+        "endpoint": endpoint,
+        "reasoning_effort": settings.reasoning_effort,
+        "extra_body": dict(settings.extra_body),
+        "json_output": settings.json_output,
+        "temperature": request.temperature if settings.send_temperature else None,
+        "messages": request.messages,
+        "max_tokens": request.max_tokens,
+        "schema": request.schema,
+        "logprobs": request.logprobs,
+        "sample": request.sample,
+        "retry": request.retry,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).digest()
+
+
+class CachedLLM:
+    """A model behind the store. A request that is already under way is not sent twice.
+
+    Args:
+        inner: None replays only: what is not in the file fails.
+    """
+
+    def __init__(self, inner: LLM | None, store: Store, settings: ModelSettings, endpoint: str) -> None:
+        self._inner, self._store, self._settings, self._endpoint = inner, store, settings, endpoint
+        self._under_way: dict[bytes, Future[Completion]] = {}
+        self._lock = threading.Lock()
+
+    def submit(self, request: Request) -> Future[Completion]:
+        key = request_key(self._settings, self._endpoint, request)
+        with self._lock:
+            if (shared := self._under_way.get(key)) is not None:
+                return shared
+            known = self._store.answer(key)
+            future: Future[Completion] = Future()
+            if known is None and self._inner is not None:
+                self._under_way[key] = future
+        if known is not None:
+            future.set_result(replace(known, cached=True))
+        elif self._inner is None:
+            future.set_exception(
+                ModelError(f"replay: the cache {self._store.path} has no answer for this {request.purpose} call")
+            )
+        else:
+            self._inner.submit(request).add_done_callback(lambda done: self._settle(key, done, future))
+        return future
+
+    def _settle(self, key: bytes, done: Future[Completion], future: Future[Completion]) -> None:
+        error = done.exception()
+        try:
+            if error is None:
+                self._store.keep_answer(key, done.result())
+        except Exception as broken:
+            error = ModelError(f"{self._store.path}: cannot be written ({broken})")
+        with self._lock:
+            del self._under_way[key]
+        if error is None:
+            future.set_result(done.result())
+        else:
+            future.set_exception(error)
+
+
+class Fetching(Protocol):
+    """An embedder that tells what each vector cost."""
+
+    def fetch(self, texts: Sequence[str], *, query: bool = False) -> list[Embedded]: ...
+
+
+class CachedEmbedder:
+    """An embedding model behind the store, metered: known texts are not sent, but still count their tokens and seconds."""
+
+    def __init__(
+        self, inner: Fetching | None, store: Store, model: str, endpoint: str, query_differs: bool = False
+    ) -> None:
+        self._inner, self._store, self._model, self._endpoint = inner, store, model, endpoint
+        self._query_differs = query_differs
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
+        """Unit vectors, float32 [n, d].
+
+        Raises:
+            ModelError: a call failed for good, or a text is not in the cache during a replay.
+        """
+        with meter.service_time():
+            side = query and self._query_differs
+            keys = [self._key(text, side) for text in texts]
+            found = self._store.vectors(list(dict.fromkeys(keys)))
+            missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+            if missing:
+                found.update(self._fetched(missing, query))
+        if (ledger := meter.current()) is not None and texts:
+            ledger.add_embedding(
+                sum(found[key].tokens for key in keys), sum(found[key].seconds for key in dict.fromkeys(keys))
+            )
+        return np.stack([found[key].vector for key in keys]) if texts else np.empty((0, 0), dtype=np.float32)
+
+    def _fetched(self, missing: dict[bytes, str], query: bool) -> dict[bytes, Embedded]:
+        if self._inner is None:
+            raise ModelError(f"replay: the cache {self._store.path} lacks {len(missing)} vectors of {self._model}")
+        fetched = dict(zip(missing, self._inner.fetch(list(missing.values()), query=query), strict=True))
+        self._store.keep_vectors(list(fetched.items()))
+        return fetched
+
+    def _key(self, text: str, query: bool) -> bytes:
+        parts: list[Any] = ["embedding", self._model, self._endpoint, query, text]
+        return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).digest()

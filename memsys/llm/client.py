@@ -1,0 +1,508 @@
+"""The client for any OpenAI-compatible endpoint: one event loop, one in-flight limit per endpoint, retries, a spending cap.
+
+`Endpoint` owns the connection; `Client` (chat) and `HttpEmbedder` share it. Nothing here blocks a thread per call: `submit` hands
+a coroutine to the loop and returns a future. Two transports send the same request: `lean` (aiohttp) and `sdk` (the openai package).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from memsys.llm import meter
+from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.tokens import count_tokens, truncate
+from memsys.vectors import normalised
+
+RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """One model at one provider: its quirks and its prices (`conf/llm/*.yaml`)."""
+
+    model: str
+    token_limit_field: str = "max_tokens"
+    """`max_tokens`, or `max_completion_tokens` for reasoning models."""
+    send_temperature: bool = True
+    reasoning_effort: str | None = None
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    """Sent as it is, e.g. `{enable_thinking: false}`."""
+    json_output: str = "schema"
+    """`schema` (enforced by the provider), `object` (any JSON), or `none` (asked for in the prompt only)."""
+    usd_per_million_in: float | None = None
+    usd_per_million_cached: float | None = None
+    usd_per_million_out: float | None = None
+    max_input_tokens: int | None = None
+    """Embedding models: longer inputs are truncated, and counted."""
+    encoding: str = "o200k_base"
+
+    def cost(self, tokens_in: int, tokens_out: int, tokens_cached: int = 0) -> float | None:
+        """US dollars; None when a price is unknown."""
+        if self.usd_per_million_in is None or (tokens_out and self.usd_per_million_out is None):
+            return None
+        cached_price = self.usd_per_million_in if self.usd_per_million_cached is None else self.usd_per_million_cached
+        dollars = (tokens_in - tokens_cached) * self.usd_per_million_in + tokens_cached * cached_price
+        return (dollars + tokens_out * (self.usd_per_million_out or 0.0)) / 1e6
+
+
+class SpendingCapReached(ModelError):
+    """The next call might cost more than what is left."""
+
+
+class Purse:
+    """A spending cap shared by all models: the worst case of a call is reserved before it is sent, so the cap is never exceeded."""
+
+    def __init__(self, max_usd: float | None = None) -> None:
+        self.max_usd = max_usd
+        self.spent = 0.0
+        self._reserved = 0.0
+        self._lock = threading.Lock()
+
+    def reserve(self, worst: float | None) -> float:
+        """Set the worst case aside.
+
+        Raises:
+            SpendingCapReached: it does not fit, or the price is unknown while there is a cap.
+        """
+        if self.max_usd is None:
+            return 0.0
+        if worst is None:
+            raise SpendingCapReached(
+                "max_usd is set, but the price of this model is unknown (conf/llm: usd_per_million_in, usd_per_million_out)"
+            )
+        with self._lock:
+            if self.spent + self._reserved + worst > self.max_usd:
+                raise SpendingCapReached(
+                    f"max_usd={self.max_usd} would be exceeded ({self.spent:.4f} spent, {self._reserved:.4f} in flight)"
+                )
+            self._reserved += worst
+        return worst
+
+    def settle(self, reserved: float, actual: float | None) -> None:
+        """Give a reservation back and book what the call cost (None: assume the worst)."""
+        if self.max_usd is None:
+            return
+        with self._lock:
+            self._reserved -= reserved
+            self.spent += reserved if actual is None else actual
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back over HTTP."""
+
+    status: int
+    body: bytes
+    retry_after: str = ""
+
+
+class Transport(Protocol):
+    """Sends one request body; raises OSError, asyncio.TimeoutError or a client error when no whole reply came back."""
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Reply: ...
+    async def close(self) -> None: ...
+
+
+class LeanTransport:
+    """aiohttp, with one connection pool."""
+
+    def __init__(self, base_url: str, key: str, limit: int, timeout: float) -> None:
+        self._base, self._key, self._limit, self._timeout = base_url.rstrip("/"), key, limit, timeout
+        self._session: Any = None
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
+        session = self._session or self._open()
+        async with session.post(self._base + path, data=json.dumps(body).encode()) as response:
+            content = await response.read()
+            return Reply(response.status, content, response.headers.get("Retry-After", ""))
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def _open(self) -> Any:
+        import aiohttp
+
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._limit),
+            timeout=aiohttp.ClientTimeout(total=self._timeout),
+            headers={"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
+        )
+        return self._session
+
+
+class SdkTransport:
+    """The openai package, its own retries switched off."""
+
+    def __init__(self, base_url: str, key: str, limit: int, timeout: float) -> None:
+        self._arguments = {"base_url": base_url, "api_key": key, "timeout": timeout, "max_retries": 0}
+        self._client: Any = None
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
+        import httpx
+        import openai
+
+        if self._client is None:
+            self._client = openai.AsyncOpenAI(**self._arguments)  # type: ignore[arg-type]
+        try:
+            raw = await self._client.post(path, body=dict(body), cast_to=httpx.Response)
+            return Reply(raw.status_code, raw.content)
+        except openai.APIStatusError as error:
+            return Reply(
+                error.response.status_code, error.response.content, error.response.headers.get("Retry-After", "")
+            )
+        except openai.APITimeoutError as error:
+            raise TimeoutError(str(error)) from error
+        except openai.APIConnectionError as error:
+            raise OSError(str(error.__cause__ or error)) from error
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+
+TRANSPORTS: dict[str, Callable[[str, str, int, float], Transport]] = {"lean": LeanTransport, "sdk": SdkTransport}
+
+
+@lru_cache(maxsize=1)
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The one loop that sends everything, in its own thread."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="endpoints", daemon=True).start()
+    return loop
+
+
+Price = Callable[[Mapping[str, Any]], float | None]
+"""A decoded reply to dollars; None where it does not tell or the price is unknown."""
+
+
+class Endpoint:
+    """One server: its connections, its in-flight limit, its retry policy.
+
+    Args:
+        base_url: ending in `/v1`, as OpenAI-compatible servers write it.
+        label: enters the cache key, so that another server's answers are never taken for this one's.
+        key_env: environment variable that holds the key; local servers may need none.
+        in_flight: calls under way at once, over all models.
+        retries: further attempts after a failure worth retrying.
+        backoff: seconds before the first retry; doubles each time up to `max_backoff`, with jitter.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        label: str = "",
+        key_env: str = "OPENAI_API_KEY",
+        in_flight: int = 64,
+        timeout: float = 120.0,
+        retries: int = 6,
+        backoff: float = 0.5,
+        max_backoff: float = 30.0,
+        transport: str = "lean",
+        purse: Purse | None = None,
+    ) -> None:
+        self.base_url, self.label, self.key_env = base_url, label or base_url, key_env
+        self.retries, self.backoff, self.max_backoff = retries, backoff, max_backoff
+        self.purse = purse or Purse()
+        self._timeout, self._in_flight = timeout, in_flight
+        if transport not in TRANSPORTS:
+            raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, found {transport!r}")
+        self._transport_name = transport
+        self._jitter = random.Random(base_url)
+        self._lock = threading.Lock()
+        self._transport: Transport | None = None
+        self._gate = asyncio.Semaphore(in_flight)
+
+    def start(
+        self, path: str, body: Mapping[str, Any], worst: float | None, price: Price
+    ) -> Future[tuple[Any, float, int]]:
+        """Send a body, with retries: a future of (decoded JSON, seconds of the successful attempt, attempts).
+
+        `price` turns the decoded reply into dollars. The future raises `ModelError`.
+        """
+        self._connect()
+        return asyncio.run_coroutine_threadsafe(self._send(path, body, worst, price), event_loop())
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            transport, self._transport = self._transport, None
+        if transport is not None:
+            asyncio.run_coroutine_threadsafe(transport.close(), event_loop()).result(timeout=10)
+
+    def _connect(self) -> None:
+        with self._lock:
+            if self._transport is None:
+                key = os.environ.get(self.key_env, "")
+                if not key and not _is_local(self.base_url):
+                    raise ModelError(f"no key for {self.base_url}: set the environment variable {self.key_env}")
+                make = TRANSPORTS[self._transport_name]
+                self._transport = make(self.base_url, key or "none", self._in_flight, self._timeout)
+
+    async def _send(
+        self, path: str, body: Mapping[str, Any], worst: float | None, price: Price
+    ) -> tuple[Any, float, int]:
+        attempt, spent_seconds = 0, 0.0
+        async with self._gate:
+            while True:
+                attempt += 1
+                reserved = self.purse.reserve(worst)
+                started = time.perf_counter()
+                outcome = await self._attempt(path, body)
+                seconds = time.perf_counter() - started
+                spent_seconds += seconds
+                if outcome.value is not None:
+                    self.purse.settle(reserved, price(outcome.value))
+                    return outcome.value, seconds, attempt
+                # A refused call costs nothing; one that was cut off may have been billed in full.
+                self.purse.settle(reserved, 0.0 if outcome.refused else None)
+                limit = min(self.retries, 2) if outcome.unreachable else self.retries
+                if not outcome.retry or attempt > limit:
+                    raise ModelError(redact(outcome.why), attempts=attempt, seconds=spent_seconds)
+                await asyncio.sleep(self._pause(attempt, outcome.retry_after))
+
+    async def _attempt(self, path: str, body: Mapping[str, Any]) -> _Outcome:
+        assert self._transport is not None
+        where = self.base_url + path
+        try:
+            reply = await self._transport.post(path, body)
+        except TimeoutError:
+            return _Outcome(why=f"{where}: no reply within {self._timeout} s", retry=True)
+        except ConnectionRefusedError as error:
+            return _Outcome(
+                why=f"{where}: cannot connect ({error}); is the server running?",
+                retry=True,
+                refused=True,
+                unreachable=True,
+            )
+        except (OSError, asyncio.IncompleteReadError) as error:
+            return _Outcome(why=f"{where}: connection failed ({error})", retry=True, unreachable=_refused(error))
+        except Exception as error:
+            # aiohttp's and httpx's own errors for replies that broke off; anything else is a bug and is raised.
+            if type(error).__module__.split(".")[0] not in ("aiohttp", "httpx", "httpcore", "h11"):
+                raise
+            return _Outcome(why=f"{where}: reply broke off ({type(error).__name__}: {error})", retry=True)
+        return _read(where, reply)
+
+    def _pause(self, attempt: int, retry_after: float) -> float:
+        backoff: float = min(self.max_backoff, self.backoff * 2.0 ** (attempt - 1))
+        return max(retry_after, float(backoff * self._jitter.uniform(0.5, 1.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    value: Any = None
+    why: str = ""
+    retry: bool = False
+    refused: bool = False
+    """The server said no before working on it."""
+    unreachable: bool = False
+    retry_after: float = 0.0
+
+
+def _refused(error: BaseException) -> bool:
+    return "refused" in str(error).lower() or "Cannot connect" in str(error)
+
+
+def _read(where: str, reply: Reply) -> _Outcome:
+    if reply.status >= 400:
+        said = reply.body[:500].decode(errors="replace")
+        why = f"{where}: HTTP {reply.status}: {said}"
+        return _Outcome(why=why, retry=reply.status in RETRIED, refused=True, retry_after=_seconds(reply.retry_after))
+    try:
+        value = json.loads(reply.body)
+    except ValueError:
+        return _Outcome(why=f"{where}: the reply is not JSON: {reply.body[:200]!r}", retry=True)
+    if not isinstance(value, dict) or not (value.get("choices") or value.get("data")):
+        return _Outcome(why=f"{where}: the reply holds neither choices nor data: {str(value)[:200]}", retry=True)
+    return _Outcome(value=value)
+
+
+def _seconds(retry_after: str) -> float:
+    """Retry-After is a number of seconds or a date."""
+    if not retry_after:
+        return 0.0
+    try:
+        return min(300.0, max(0.0, float(retry_after)))
+    except ValueError:
+        pass
+    try:
+        return min(300.0, max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time()))
+    except ValueError:
+        return 0.0
+
+
+def _is_local(url: str) -> bool:
+    host = url.split("//")[-1].split("/")[0]
+    return host.rsplit(":", 1)[0] in ("127.0.0.1", "localhost", "[::1]")
+
+
+def redact(text: str) -> str:
+    """The text without the value of any environment variable that looks like a secret."""
+    for name, value in os.environ.items():
+        if len(value) >= 8 and any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD")):
+            text = text.replace(value, f"<{name}>")
+    return text
+
+
+def chat_body(settings: ModelSettings, request: Request) -> dict[str, Any]:
+    """The JSON body of a chat completion, the same for both transports."""
+    body: dict[str, Any] = {
+        "model": settings.model,
+        "messages": [{"role": role, "content": content} for role, content in request.messages],
+        settings.token_limit_field: request.max_tokens,
+    }
+    if settings.send_temperature:
+        body["temperature"] = request.temperature
+    if settings.reasoning_effort is not None:
+        body["reasoning_effort"] = settings.reasoning_effort
+    if request.schema is not None and settings.json_output == "schema":
+        name = request.purpose.replace(".", "_")[:64]
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": name, "schema": dict(request.schema)}}
+    elif request.schema is not None and settings.json_output == "object":
+        body["response_format"] = {"type": "json_object"}
+    if request.logprobs:
+        body["logprobs"] = True
+    return {**body, **settings.extra_body}
+
+
+class Client:
+    """A chat model at an endpoint."""
+
+    def __init__(self, endpoint: Endpoint, settings: ModelSettings) -> None:
+        self.endpoint, self.settings = endpoint, settings
+
+    def submit(self, request: Request) -> Future[Completion]:
+        body = chat_body(self.settings, request)
+        outer: Future[Completion] = Future()
+        try:
+            inner = self.endpoint.start("/chat/completions", body, self._worst(request), self._price)
+        except ModelError as error:
+            outer.set_exception(error)
+            return outer
+
+        def settle(done: Future[tuple[Any, float, int]]) -> None:
+            error = done.exception()
+            if error is None:
+                try:
+                    outer.set_result(self._completion(*done.result()))
+                except (KeyError, TypeError, IndexError) as odd:
+                    outer.set_exception(ModelError(f"{self.endpoint.base_url}: unexpected reply ({odd!r})"))
+            else:
+                outer.set_exception(error)
+
+        inner.add_done_callback(settle)
+        return outer
+
+    def _completion(self, value: Mapping[str, Any], seconds: float, attempts: int) -> Completion:
+        choice, usage = value["choices"][0], value.get("usage") or {}
+        details = usage.get("prompt_tokens_details") or {}
+        reasoning = usage.get("completion_tokens_details") or {}
+        tokens = (choice.get("logprobs") or {}).get("content")
+        return Completion(
+            text=choice["message"].get("content") or "",
+            prompt_tokens=usage.get("prompt_tokens", 0),
+            completion_tokens=usage.get("completion_tokens", 0),
+            cached_prompt_tokens=details.get("cached_tokens") or 0,
+            reasoning_tokens=reasoning.get("reasoning_tokens") or 0,
+            seconds=seconds,
+            finish_reason=choice.get("finish_reason") or "",
+            logprobs=None if tokens is None else tuple(float(token["logprob"]) for token in tokens),
+            model=value.get("model", self.settings.model),
+            endpoint=self.endpoint.label,
+            attempts=attempts,
+        )
+
+    def _worst(self, request: Request) -> float | None:
+        # A token is at least one byte of UTF-8, so bytes bound the prompt from above.
+        most = sum(len(content.encode()) + 16 for _, content in request.messages)
+        return self.settings.cost(most, request.max_tokens)
+
+    def _price(self, value: Mapping[str, Any]) -> float | None:
+        usage = value.get("usage") or {}
+        if "prompt_tokens" not in usage:
+            return None
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        return self.settings.cost(usage["prompt_tokens"], usage.get("completion_tokens", 0), cached)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """One vector as the provider returned it, with its share of tokens and seconds."""
+
+    vector: np.ndarray
+    tokens: int
+    seconds: float
+
+
+class HttpEmbedder:
+    """An embedding model at an endpoint; inputs longer than the model takes are truncated, and counted.
+
+    Args:
+        batch: texts per call.
+        query_prefix: put before queries, for models that want it.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, settings: ModelSettings, *, batch: int = 128, query_prefix: str = ""
+    ) -> None:
+        self.endpoint, self.settings, self.batch, self.query_prefix = endpoint, settings, batch, query_prefix
+
+    def fetch(self, texts: Sequence[str], *, query: bool = False) -> list[Embedded]:
+        """Embed texts, in batches sent together.
+
+        Raises:
+            ModelError: a call failed for good.
+        """
+        inputs = [self._prepared(text, query) for text in texts]
+        batches = [inputs[start : start + self.batch] for start in range(0, len(inputs), self.batch)]
+        futures = [self._send(batch) for batch in batches]
+        return [one for batch, future in zip(batches, futures, strict=True) for one in self._vectors(batch, future)]
+
+    def _prepared(self, text: str, query: bool) -> str:
+        text = (self.query_prefix if query else "") + text
+        limit = self.settings.max_input_tokens
+        if limit is not None and len(text) > limit and count_tokens(text, self.settings.encoding) > limit:
+            meter.note("embedding_truncated")
+            text = truncate(text, limit, self.settings.encoding)
+        return text or " "  # providers refuse the empty string
+
+    def _send(self, batch: Sequence[str]) -> Future[tuple[Any, float, int]]:
+        body = {"model": self.settings.model, "input": list(batch), **self.settings.extra_body}
+        worst = self.settings.cost(sum(len(text.encode()) for text in batch), 0)
+        return self.endpoint.start("/embeddings", body, worst, self._price)
+
+    def _price(self, value: Mapping[str, Any]) -> float | None:
+        tokens = (value.get("usage") or {}).get("prompt_tokens")
+        return None if tokens is None else self.settings.cost(tokens, 0)
+
+    def _vectors(self, batch: Sequence[str], future: Future[tuple[Any, float, int]]) -> list[Embedded]:
+        value, seconds, _ = future.result()
+        rows = sorted(value["data"], key=lambda row: int(row["index"]))
+        if len(rows) != len(batch):
+            raise ModelError(f"{self.endpoint.base_url}: {len(rows)} vectors for {len(batch)} texts")
+        matrix = normalised(np.asarray([row["embedding"] for row in rows], dtype=np.float32))
+        counts = _shares(batch, (value.get("usage") or {}).get("prompt_tokens"), self.settings.encoding)
+        return [Embedded(matrix[row], counts[row], seconds / len(batch)) for row in range(len(batch))]
+
+
+def _shares(batch: Sequence[str], total: int | None, encoding: str) -> list[int]:
+    """Tokens of each text: our count, corrected so that they add up to the provider's where it gives one."""
+    counts = [count_tokens(text, encoding) for text in batch]
+    if total is not None and counts:
+        counts[-1] += total - sum(counts)
+    return counts

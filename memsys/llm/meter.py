@@ -1,0 +1,175 @@
+"""What a step costs: calls, tokens and provider seconds, counted where the call is made.
+
+`metering()` opens a ledger for the current context; `Metered` (around a model) and the embedders write into it. A ledger is found in
+the caller's thread at `submit`, so answers that arrive in the event loop's thread are still credited to the step that asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memsys.llm.protocol import LLM, Completion, Request
+
+
+@dataclass
+class Ledger:
+    """Running totals of one step; safe to write from several threads."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    """Logical calls by purpose, as papers count them."""
+    attempts: Counter[str] = field(default_factory=Counter)
+    """HTTP attempts by purpose, retries included."""
+    failures: Counter[str] = field(default_factory=Counter)
+    """Calls that failed for good, by purpose."""
+    parse_failures: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    """Other events worth counting: truncated inputs, capped prompts, fallbacks of a method."""
+    sent: int = 0
+    """Logical calls that were not answered from the cache."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_cached: int = 0
+    tokens_reasoning: int = 0
+    embedding_calls: int = 0
+    embedding_tokens: int = 0
+    seconds: float = 0.0
+    """Plain sum of provider seconds."""
+    service_cpu: float = 0.0
+    """CPU seconds that the services spent in the caller's thread: not the memory's own."""
+    _groups: dict[int, float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def critical_seconds(self) -> float:
+        """Provider seconds with calls made together counted by their longest member."""
+        return sum(self._groups.values())
+
+    def add_seconds(self, seconds: float, group: int) -> None:
+        with self._lock:
+            self.seconds += seconds
+            self._groups[group] = max(self._groups.get(group, 0.0), seconds)
+
+    def add_completion(self, purpose: str, completion: Completion, group: int) -> None:
+        self.add_seconds(completion.seconds, group)
+        with self._lock:
+            self.attempts[purpose] += completion.attempts
+            self.sent += not completion.cached
+            self.tokens_in += completion.prompt_tokens
+            self.tokens_out += completion.completion_tokens
+            self.tokens_cached += completion.cached_prompt_tokens
+            self.tokens_reasoning += completion.reasoning_tokens
+
+    def add_failure(self, purpose: str, attempts: int, seconds: float, group: int) -> None:
+        self.add_seconds(seconds, group)
+        with self._lock:
+            self.attempts[purpose] += attempts
+            self.sent += 1
+            self.failures[purpose] += 1
+
+    def add_embedding(self, tokens: int, seconds: float) -> None:
+        self.add_seconds(seconds, next(_numbers))
+        with self._lock:
+            self.embedding_calls += 1
+            self.embedding_tokens += tokens
+
+    def count(self, counter: Counter[str], key: str, amount: int = 1) -> None:
+        with self._lock:
+            counter[key] += amount
+
+
+_numbers = itertools.count()
+_ledger: ContextVar[Ledger | None] = ContextVar("ledger", default=None)
+_group: ContextVar[int | None] = ContextVar("group", default=None)
+
+
+@contextmanager
+def metering() -> Iterator[Ledger]:
+    """A fresh ledger for everything called inside."""
+    ledger = Ledger()
+    token = _ledger.set(ledger)
+    try:
+        yield ledger
+    finally:
+        _ledger.reset(token)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Calls submitted inside do not depend on each other: only the longest is on the critical path."""
+    token = _group.set(next(_numbers))
+    try:
+        yield
+    finally:
+        _group.reset(token)
+
+
+def current() -> Ledger | None:
+    """The ledger of this context, where one is open."""
+    return _ledger.get()
+
+
+def count_parse_failure(purpose: str) -> None:
+    """Count a reply that could not be parsed."""
+    if (ledger := _ledger.get()) is not None:
+        ledger.count(ledger.parse_failures, purpose)
+
+
+def note(event: str, amount: int = 1) -> None:
+    """Count an event worth reporting: a fallback taken, an input truncated, a prompt capped."""
+    if (ledger := _ledger.get()) is not None:
+        ledger.count(ledger.notes, event, amount)
+
+
+@contextmanager
+def service_time() -> Iterator[None]:
+    """CPU spent inside belongs to a service, not to the memory that called it."""
+    ledger = _ledger.get()
+    started = time.thread_time()
+    try:
+        yield
+    finally:
+        if ledger is not None:
+            ledger.service_cpu += time.thread_time() - started
+
+
+class Metered:
+    """A model whose calls are written into the caller's ledger."""
+
+    def __init__(self, inner: LLM) -> None:
+        self._inner = inner
+
+    def submit(self, request: Request) -> Future[Completion]:
+        ledger = _ledger.get()
+        if ledger is None:
+            return self._inner.submit(request)
+        group = _group.get()
+        number = next(_numbers) if group is None else group
+        ledger.count(ledger.calls, request.purpose)
+        with service_time():
+            inner = self._inner.submit(request)
+        # A future of our own: the inner one wakes its waiters before it runs callbacks, and the books must be closed first.
+        outer: Future[Completion] = Future()
+
+        def settle(done: Future[Completion]) -> None:
+            error = done.exception()
+            if error is None:
+                ledger.add_completion(request.purpose, done.result(), number)
+                outer.set_result(done.result())
+            else:
+                ledger.add_failure(
+                    request.purpose, getattr(error, "attempts", 1), getattr(error, "seconds", 0.0), number
+                )
+                outer.set_exception(error)
+
+        inner.add_done_callback(settle)
+        return outer

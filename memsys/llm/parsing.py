@@ -1,0 +1,99 @@
+"""Model text to a value: one tolerant reader for JSON, labels and prose. Nothing is ever evaluated."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+_FENCE = re.compile(r"```[a-zA-Z]*\s*(.*?)```", re.DOTALL)
+_LABEL_EDGES = " \t\r\n.,:;!?\"'`*()[]{}"
+_DEEPEST = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ParseFailure:
+    """A reply that did not hold what the prompt asked for."""
+
+    text: str
+    why: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def parse(text: str, schema: Mapping[str, Any] | None, labels: Sequence[str]) -> Any:
+    """The value a reply holds: JSON that satisfies `schema`, one of `labels`, or the stripped text; else a `ParseFailure`."""
+    if not text.strip():
+        return ParseFailure(text, "the reply is empty")
+    if schema is not None:
+        return _validated(text, schema)
+    if labels:
+        return _label(text, labels)
+    return text.strip()
+
+
+def read_json(text: str) -> Any:
+    """The JSON value in a reply: fences stripped, first bracket to its last partner, then one repair; else a `ParseFailure`."""
+    fenced = _FENCE.search(text)
+    body = (fenced.group(1) if fenced else text).strip()
+    starts = [position for position in (body.find("{"), body.find("[")) if position >= 0]
+    if not starts:
+        return ParseFailure(text, "no JSON in the reply")
+    start = min(starts)
+    end = body.rfind("}" if body[start] == "{" else "]")
+    candidate = body[start : end + 1] if end > start else body[start:]
+    if _depth(candidate) > _DEEPEST:
+        return ParseFailure(text, f"JSON nested deeper than {_DEEPEST}")
+    try:
+        return json.loads(candidate, parse_constant=_no_constant)
+    except ValueError:
+        return _repaired(text, candidate)
+
+
+def _repaired(text: str, candidate: str) -> Any:
+    from json_repair import repair_json
+
+    value = repair_json(candidate, return_objects=True, skip_json_loads=True)
+    return value if isinstance(value, dict | list) and value else ParseFailure(text, "JSON that cannot be repaired")
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for character in text:
+        if character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    return deepest
+
+
+def _validated(text: str, schema: Mapping[str, Any]) -> Any:
+    value = read_json(text)
+    if isinstance(value, ParseFailure):
+        return value
+    error = next(_validator(json.dumps(schema, sort_keys=True)).iter_errors(value), None)
+    if error is not None:
+        return ParseFailure(text, f"{'/'.join(map(str, error.path)) or 'reply'}: {error.message}"[:300])
+    return value
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(schema))
+
+
+def _label(text: str, labels: Sequence[str]) -> Any:
+    wanted = {label.casefold(): label for label in labels}
+    found = wanted.get(text.strip(_LABEL_EDGES).casefold())
+    return found if found is not None else ParseFailure(text, f"expected exactly one of {', '.join(labels)}")

@@ -1,0 +1,74 @@
+"""Naive RAG: whole messages packed into blocks of about 180 tokens, the top 20 by cosine (xMemory §5.1, Table 5)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from data_loaders.schema import Question, Unit
+from memsys.embed import Embedder
+from memsys.interface import Item, MemorySystem, Recall, dated, positive, union
+from memsys.tokens import count_tokens
+from memsys.vectors import Vectors, best
+
+
+class NaiveRag(MemorySystem):
+    """Recalls the `k` blocks most similar to the question; a block is whole messages of one session, about `chunk_tokens` long.
+
+    A block is closed when the next message would exceed the size, and at the end of a session. A single message that is longer
+    is a block of its own, uncut. The open block is searched too.
+    """
+
+    READ_KNOBS: ClassVar = ("k",)
+    UNIT: ClassVar = {"rule": "utterance"}
+
+    def __init__(self, embedder: Embedder, k: int = 20, chunk_tokens: int = 180) -> None:
+        self.embedder = embedder
+        self.k, self.chunk_tokens = positive("k", k), positive("chunk_tokens", chunk_tokens)
+        self._blocks: list[list[Unit]] = []
+        self._vectors = Vectors()
+        self._open = False
+
+    def write(self, unit: Unit) -> None:
+        if self._open and self._fits(unit):
+            self._blocks[-1].append(unit)
+        else:
+            self._close()
+            self._blocks.append([unit])
+            self._open = True
+
+    def end_session(self, session_id: str) -> None:
+        self._close()
+
+    def read(self, question: Question) -> Recall:
+        if not self._blocks:
+            return Recall(())
+        query = self.embedder.embed([question.text], query=True)[0]
+        scores = self._vectors.similarities(query)
+        if self._open:
+            last = self.embedder.embed([_text(self._blocks[-1])])[0] @ query
+            scores = np.append(scores, last)
+        return Recall(tuple(self._item(index, float(scores[index])) for index in best(scores, self.k)))
+
+    @property
+    def held(self) -> int:
+        return len(self._blocks)
+
+    def _fits(self, unit: Unit) -> bool:
+        same = self._blocks[-1][-1].session_id == unit.session_id
+        return same and count_tokens(_text([*self._blocks[-1], unit])) <= self.chunk_tokens
+
+    def _close(self) -> None:
+        if self._open:
+            self._vectors.add(self.embedder.embed([_text(self._blocks[-1])])[0])
+            self._open = False
+
+    def _item(self, index: int, score: float) -> Item:
+        block = self._blocks[index]
+        text = dated(_text(block), block[0].time_text)
+        return Item(f"block-{index}", text, score, union(unit.turn_ids for unit in block), "chunk")
+
+
+def _text(block: list[Unit]) -> str:
+    return "\n".join(unit.text for unit in block)

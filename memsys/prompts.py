@@ -1,0 +1,166 @@
+"""A prompt is a file: front matter says what kind of step it is and what comes back, the body is a `string.Template`.
+
+```
+---
+kind: summarise          # what the offline engine should do: answer, summarise, extract, choose, rate, keywords, boundary, judge
+max_tokens: 300
+temperature: 0
+schema: {type: object, …}    # the reply is JSON that satisfies this
+labels: [MERGE, CONTINUE]    # or: the reply is exactly one of these (a field `labels` overrides them)
+logprobs: false
+---
+System text.
+===
+User text with $fields.
+```
+Without a `===` line the whole body is the user message. Folders are laid over each other: the first that has the file wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memsys.llm.protocol import Request
+
+SHIPPED = Path(__file__).parent / "prompts"
+KINDS = ("answer", "summarise", "extract", "choose", "rate", "keywords", "boundary", "judge", "chat")
+_FRONT = re.compile(r"\A---\n(.*?)\n---\n(.*)\Z", re.DOTALL)
+_KNOWN = {"kind", "max_tokens", "temperature", "schema", "labels", "logprobs"}
+
+
+class PromptError(ValueError):
+    """A prompt file that cannot be used, or a field that it needs and did not get."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A labelled piece of text shown to a model."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt file, ready to be rendered."""
+
+    name: str
+    """`<system>/<step>`."""
+    kind: str
+    system: str
+    user: str
+    max_tokens: int
+    temperature: float
+    schema: Mapping[str, Any] | None
+    labels: tuple[str, ...]
+    logprobs: bool
+
+    def render(self, fields: Mapping[str, Any]) -> Request:
+        """The request with `fields` filled in: text as it is, sequences as lines, `Option`s as `[label] text` lines.
+
+        Raises:
+            PromptError: a field of the template is missing.
+        """
+        from memsys.llm.protocol import Request
+
+        shown = {name: _shown(value) for name, value in fields.items()}
+        try:
+            messages = tuple(
+                (role, Template(text).substitute(shown))
+                for role, text in (("system", self.system), ("user", self.user))
+                if text
+            )
+        except (KeyError, ValueError) as error:
+            raise PromptError(f"prompt {self.name}: cannot fill {error}") from error
+        return Request(
+            messages=messages,
+            purpose=self.name.replace("/", "."),
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            schema=self.schema,
+            logprobs=self.logprobs,
+            kind=self.kind,
+            fields=dict(fields, labels=self.labels_for(fields)),
+        )
+
+    def labels_for(self, fields: Mapping[str, Any]) -> tuple[str, ...]:
+        """The labels a reply may consist of: a field `labels` overrides the file's."""
+        return tuple(fields.get("labels", self.labels))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Option):
+        return f"[{value.label}] {value.text}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "\n".join(_shown(part) for part in value)
+    return str(value)
+
+
+class Prompts:
+    """The prompt files of one experiment."""
+
+    def __init__(self, overlay: Path | str | None = None) -> None:
+        self._folders = tuple(Path(folder) for folder in (overlay, SHIPPED) if folder)
+        self._read: dict[str, Prompt] = {}
+
+    def __getitem__(self, name: str) -> Prompt:
+        """The prompt called `<system>/<step>`.
+
+        Raises:
+            PromptError: there is none, or its front matter is wrong.
+        """
+        if name not in self._read:
+            self._read[name] = _parse(name, self._path(name).read_text(encoding="utf-8"))
+        return self._read[name]
+
+    def _path(self, name: str) -> Path:
+        for folder in self._folders:
+            if (path := folder / f"{name}.md").is_file():
+                return path
+        raise PromptError(f"no prompt {name}.md in {', '.join(map(str, self._folders))}")
+
+    def digest(self, names: Iterable[str]) -> dict[str, str]:
+        """sha256 of every prompt in the named folders (or of the named files): part of a run's identity."""
+        found: dict[str, str] = {}
+        for folder in reversed(self._folders):
+            for name in names:
+                single = folder / f"{name}.md"
+                paths = [single] if single.is_file() else sorted((folder / name).glob("*.md"))
+                for path in paths:
+                    stem = path.relative_to(folder).with_suffix("").as_posix()
+                    found[stem] = hashlib.sha256(path.read_bytes()).hexdigest()
+        return found
+
+
+def _parse(name: str, text: str) -> Prompt:
+    import yaml
+
+    match = _FRONT.match(text)
+    if match is None:
+        raise PromptError(f"prompt {name}: no front matter between --- lines")
+    front = yaml.safe_load(match.group(1)) or {}
+    if unknown := set(front) - _KNOWN:
+        raise PromptError(f"prompt {name}: unknown front matter {sorted(unknown)}, known are {sorted(_KNOWN)}")
+    if front.get("kind") not in KINDS:
+        raise PromptError(f"prompt {name}: kind must be one of {', '.join(KINDS)}, found {front.get('kind')!r}")
+    system, separator, user = match.group(2).partition("\n===\n")
+    if not separator:
+        system, user = "", match.group(2)
+    return Prompt(
+        name=name,
+        kind=front["kind"],
+        system=system.strip(),
+        user=user.strip(),
+        max_tokens=int(front.get("max_tokens", 512)),
+        temperature=float(front.get("temperature", 0.0)),
+        schema=front.get("schema"),
+        labels=tuple(front.get("labels", ())),
+        logprobs=bool(front.get("logprobs", False)),
+    )

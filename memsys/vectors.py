@@ -1,0 +1,72 @@
+"""A growable matrix of unit vectors with exact top-k search; ties go to the lower index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class Vectors:
+    """Rows appended one by one in amortised constant time; float32 [n, d]."""
+
+    def __init__(self) -> None:
+        self._rows = np.empty((0, 0), dtype=np.float32)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """A view of all rows, float32 [n, d]."""
+        return self._rows[: self._count]
+
+    def add(self, vector: np.ndarray) -> int:
+        """Append a row and return its index."""
+        if self._count == len(self._rows):
+            self._grow(vector.shape[-1])
+        self._rows[self._count] = vector
+        self._count += 1
+        return self._count - 1
+
+    def set(self, index: int, vector: np.ndarray) -> None:
+        """Replace a row."""
+        self.matrix[index] = vector
+
+    def similarities(self, query: np.ndarray) -> np.ndarray:
+        """Cosine of the query with every row, float32 [n]."""
+        return self.matrix @ query if self._count else np.empty(0, dtype=np.float32)
+
+    def top(self, query: np.ndarray, k: int) -> list[tuple[int, float]]:
+        """The `k` rows most similar to the query as (index, cosine), best first."""
+        similarities = self.similarities(query)
+        return [(index, float(similarities[index])) for index in best(similarities, k)]
+
+    def _grow(self, dimension: int) -> None:
+        rows = np.zeros((max(64, 2 * self._count), dimension), dtype=np.float32)
+        if self._count:
+            rows[: self._count] = self.matrix
+        self._rows = rows
+
+
+def best(scores: np.ndarray | Sequence[float], k: int) -> list[int]:
+    """Indices of the `k` highest scores, best first; equal scores in index order."""
+    values = np.asarray(scores)
+    if k <= 0 or not len(values):
+        return []
+    if k < len(values) // 4:
+        # Everything at or above the k-th score is a candidate, so that ties at the border still go to the lower index.
+        border = np.partition(values, len(values) - k)[len(values) - k]
+        candidates = np.flatnonzero(values >= border)
+    else:
+        candidates = np.arange(len(values))
+    order = candidates[np.argsort(-values[candidates], kind="stable")]
+    return [int(index) for index in order[:k]]
+
+
+def normalised(vectors: np.ndarray) -> np.ndarray:
+    """Vectors scaled to unit length along the last axis; zero vectors stay zero."""
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    scaled: np.ndarray = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    return scaled

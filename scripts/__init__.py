@@ -1,0 +1,1 @@
+"""Entry points only; run each as `python -m scripts.<name>`."""

@@ -1,0 +1,159 @@
+"""A local OpenAI-compatible server for tests and benchmarks: deterministic replies, chosen latency, injected faults, its own counter.
+
+`python -m scripts.mock_endpoint --port 8099 --latency 0.2 --faults 0.3` serves `/v1/chat/completions`, `/v1/embeddings` and `/stats`.
+A reply depends on the request alone; whether the n-th arrival of a request fails depends on the request, n and the seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from typing import Any
+
+from memsys.embed import HashingEmbedder
+
+FAULTS = ("429", "500", "timeout", "garbage", "truncated")
+
+
+class Mock:
+    """The server's state."""
+
+    def __init__(
+        self, latency: float = 0.0, faults: float = 0.0, seed: int = 0, hang: float = 5.0, dimension: int = 64
+    ) -> None:
+        self.latency, self.faults, self.seed, self.hang = latency, faults, seed, hang
+        self.arrivals: Counter[str] = Counter()
+        """How often each request body arrived, by hash."""
+        self.answered: Counter[str] = Counter()
+        """How often each was answered in full."""
+        self.injected: Counter[str] = Counter()
+        self._embedder = HashingEmbedder(dimension)
+
+    async def handle(self, request: Any) -> Any:
+        """One POST."""
+        from aiohttp import web
+
+        body = await request.read()
+        key = hashlib.sha256(body).hexdigest()
+        self.arrivals[key] += 1
+        fault = self._fault(key)
+        if self.latency:
+            await asyncio.sleep(self.latency)
+        if fault:
+            self.injected[fault] += 1
+            return await self._misbehave(request, fault, key)
+        self.answered[key] += 1
+        reply = self._reply(request.path, json.loads(body), key)
+        return web.Response(body=json.dumps(reply).encode(), content_type="application/json")
+
+    async def stats(self, request: Any) -> Any:
+        """What arrived so far."""
+        from aiohttp import web
+
+        repeats = {key: count for key, count in self.answered.items() if count > 1}
+        return web.json_response(
+            {
+                "arrivals": sum(self.arrivals.values()),
+                "answered": sum(self.answered.values()),
+                "distinct": len(self.answered),
+                "repeated": sum(count - 1 for count in repeats.values()),
+                "injected": dict(self.injected),
+            }
+        )
+
+    def _fault(self, key: str) -> str:
+        draw = hashlib.sha256(f"{self.seed}:{key}:{self.arrivals[key]}".encode()).digest()
+        if int.from_bytes(draw[:4]) / 2**32 >= self.faults:
+            return ""
+        return FAULTS[draw[4] % len(FAULTS)]
+
+    async def _misbehave(self, request: Any, fault: str, key: str) -> Any:
+        from aiohttp import web
+
+        if fault == "429":
+            return web.Response(status=429, headers={"Retry-After": "0.05"}, text="slow down")
+        if fault == "500":
+            return web.Response(status=500, text="oops")
+        if fault == "garbage":
+            return web.Response(text="<html>not the API</html>", content_type="text/html")
+        if fault == "timeout":
+            await asyncio.sleep(self.hang)
+            return web.Response(status=504, text="too late")
+        response = web.StreamResponse(headers={"Content-Length": "4096"})
+        await response.prepare(request)
+        await response.write(b'{"choices": [{"mess')
+        request.transport.close()
+        return response
+
+    def _reply(self, path: str, body: dict[str, Any], key: str) -> dict[str, Any]:
+        if path.endswith("/embeddings"):
+            vectors = self._embedder.embed(body["input"])
+            data = [
+                {"index": index, "embedding": [round(float(x), 6) for x in row]} for index, row in enumerate(vectors)
+            ]
+            tokens = sum(len(text.split()) for text in body["input"])
+            return {"data": data, "model": body["model"], "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+        text = said(body, key)
+        words = text.split()
+        choice: dict[str, Any] = {
+            "index": 0,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": text},
+        }
+        if body.get("logprobs"):
+            choice["logprobs"] = {"content": [{"token": word, "logprob": -0.25} for word in words]}
+        sent = sum(len(message["content"].split()) for message in body["messages"])
+        usage = {"prompt_tokens": sent, "completion_tokens": len(words), "total_tokens": sent + len(words)}
+        return {"id": key[:12], "model": body["model"], "choices": [choice], "usage": usage}
+
+
+def said(body: dict[str, Any], key: str) -> str:
+    """The text of a reply: a value that fits the JSON schema where one is asked for, else a few words from the request's hash."""
+    schema = (body.get("response_format") or {}).get("json_schema", {}).get("schema")
+    return json.dumps(_fitting(schema, key)) if schema else f"mock answer {key[:8]}"
+
+
+def _fitting(schema: dict[str, Any], key: str) -> Any:
+    if "enum" in schema:
+        return schema["enum"][int(key[:4], 16) % len(schema["enum"])]
+    kind = schema.get("type", "string")
+    if kind == "object":
+        return {name: _fitting(part, key) for name, part in schema.get("properties", {}).items()}
+    if kind == "array":
+        return [_fitting(schema.get("items", {}), key)] * max(1, schema.get("minItems", 1))
+    if kind in ("integer", "number"):
+        low, high = schema.get("minimum", 0), schema.get("maximum", 3)
+        return low + int(key[:4], 16) % (high - low + 1)
+    return bool(int(key[0], 16) % 2) if kind == "boolean" else f"mock {key[:8]}"
+
+
+def application(mock: Mock) -> Any:
+    """The aiohttp application."""
+    from aiohttp import web
+
+    app = web.Application(client_max_size=64 << 20)
+    app.router.add_post("/v1/chat/completions", mock.handle)
+    app.router.add_post("/v1/embeddings", mock.handle)
+    app.router.add_get("/stats", mock.stats)
+    return app
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, default=8099)
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each reply")
+    parser.add_argument("--faults", type=float, default=0.0, help="share of arrivals that fail")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hang", type=float, default=5.0, help="seconds that an injected timeout hangs")
+    options = parser.parse_args()
+    from aiohttp import web
+
+    mock = Mock(options.latency, options.faults, options.seed, options.hang)
+    web.run_app(application(mock), host="127.0.0.1", port=options.port, print=None, access_log=None)
+
+
+if __name__ == "__main__":
+    main()
