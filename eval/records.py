@@ -17,9 +17,47 @@ class Prediction:
     question_id: str
     answer: str
     items: tuple[str, ...]
-    """Ids of the recalled items, best first; their texts stand once in `items.jsonl`."""
+    """Hashes of the recalled items, in the order in which they were returned; their texts stand once in `items.jsonl`."""
+    scores: tuple[float, ...]
+    """The memory's own score of each item, to four decimals."""
     outcome: Outcome
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What one step cost: a unit written, a consolidation, a read, an answer, a judgement."""
+
+    case_id: str
+    subject: str
+    """Unit id, question id, or empty."""
+    phase: str
+    """embed, write, consolidate, read, answer or judge."""
+    held: int
+    """Entries in the memory after the step."""
+    calls: Mapping[str, int]
+    attempts: Mapping[str, int]
+    failures: Mapping[str, int]
+    parse_failures: Mapping[str, int]
+    """Each by purpose."""
+    notes: Mapping[str, int]
+    """Fallbacks, truncations and caps, by name."""
+    sent: int
+    """Calls that were not answered from the cache."""
+    tokens_in: int
+    tokens_out: int
+    tokens_cached: int
+    tokens_reasoning: int
+    embedding_calls: int
+    embedding_tokens: int
+    provider_seconds: float
+    """Critical path: recorded seconds of each call, calls made together counted by their longest."""
+    provider_seconds_sum: float
+    own_cpu_seconds: float
+    context_tokens: int = 0
+    """Answers: tokens of the recalled text shown to the reader."""
+    dropped_items: int = 0
+    """Answers: recalled items that did not fit the token budget."""
 
 
 @dataclass(frozen=True, slots=True)

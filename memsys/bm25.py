@@ -53,13 +53,17 @@ class BM25(MemorySystem):
 
 def words(text: str) -> list[str]:
     """Lower-case Porter stems of the words of a text, for lexical search."""
-    return [stem(word) for word in "".join(c if c.isalnum() else " " for c in text.lower()).split()]
+    bare = "".join(c if c.isalnum() else " " for c in text.lower()).split()
+    return [stemmed for word in bare if (stemmed := stem(word))]  # of the "s" in "Mara's" nothing is left
 
 
 def bm25_index(documents: list[list[str]], k1: float, b: float) -> object | None:
     """A `bm25s` index over tokenised documents; None where no document has a word."""
+    import logging
+
     import bm25s
 
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it announces every index it builds
     if not any(documents):
         return None
     index = bm25s.BM25(k1=k1, b=b, method="lucene")
@@ -69,7 +73,8 @@ def bm25_index(documents: list[list[str]], k1: float, b: float) -> object | None
 
 def bm25_scores(index: object | None, query: list[str], count: int) -> np.ndarray:
     """Scores of the query against every indexed document, float32 [count]."""
-    known = [word for word in query if index is not None and word in index.vocab_dict]  # type: ignore[attr-defined]
+    # `bm25s` lists "" in every vocabulary and then fails on it.
+    known = [word for word in query if index is not None and word and word in index.vocab_dict]  # type: ignore[attr-defined]
     if not known:
         return np.zeros(count, dtype=np.float32)
     scores: np.ndarray = index.get_scores(known)  # type: ignore[union-attr]

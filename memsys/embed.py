@@ -106,7 +106,9 @@ class TableEmbedder:
         self._other = other
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
-        return np.stack([self._one(text, query) for text in texts])
+        """Unit vectors, float32 [n, d]."""
+        rows = [self._one(text, query) for text in texts]
+        return np.stack(rows) if rows else np.empty((0, len(next(iter(self._table.values()), ()))), dtype=np.float32)
 
     def _one(self, text: str, query: bool) -> np.ndarray:
         if text not in self._table and self._other is not None:

@@ -107,6 +107,13 @@ class Prompts:
     """The prompt files of one experiment."""
 
     def __init__(self, overlay: Path | str | None = None) -> None:
+        """Lay the folder `overlay` over the shipped prompts.
+
+        Raises:
+            PromptError: `overlay` is no folder.
+        """
+        if overlay and not Path(overlay).is_dir():
+            raise PromptError(f"the prompt folder {overlay} does not exist")
         self._folders = tuple(Path(folder) for folder in (overlay, SHIPPED) if folder)
         self._read: dict[str, Prompt] = {}
 
@@ -127,15 +134,25 @@ class Prompts:
         raise PromptError(f"no prompt {name}.md in {', '.join(map(str, self._folders))}")
 
     def digest(self, names: Iterable[str]) -> dict[str, str]:
-        """sha256 of every prompt in the named folders (or of the named files): part of a run's identity."""
-        found: dict[str, str] = {}
+        """sha256 of every prompt in the named folders (or of the named files): part of a run's identity.
+
+        Raises:
+            PromptError: a name that is neither a folder with prompts nor a prompt.
+        """
+        return {
+            stem: hashlib.sha256(path.read_bytes()).hexdigest()
+            for name in names
+            for stem, path in self._files(name).items()
+        }
+
+    def _files(self, name: str) -> dict[str, Path]:
+        found: dict[str, Path] = {}
         for folder in reversed(self._folders):
-            for name in names:
-                single = folder / f"{name}.md"
-                paths = [single] if single.is_file() else sorted((folder / name).glob("*.md"))
-                for path in paths:
-                    stem = path.relative_to(folder).with_suffix("").as_posix()
-                    found[stem] = hashlib.sha256(path.read_bytes()).hexdigest()
+            single = folder / f"{name}.md"
+            for path in [single] if single.is_file() else sorted((folder / name).glob("*.md")):
+                found[path.relative_to(folder).with_suffix("").as_posix()] = path
+        if not found:
+            raise PromptError(f"no prompt {name}.md or {name}/*.md in {', '.join(map(str, self._folders))}")
         return found
 
 
@@ -145,11 +162,20 @@ def _parse(name: str, text: str) -> Prompt:
     match = _FRONT.match(text)
     if match is None:
         raise PromptError(f"prompt {name}: no front matter between --- lines")
-    front = yaml.safe_load(match.group(1)) or {}
+    try:
+        front = yaml.safe_load(match.group(1))
+    except yaml.YAMLError as error:
+        raise PromptError(f"prompt {name}: front matter is not YAML: {error}") from error
+    if not isinstance(front, dict):
+        raise PromptError(f"prompt {name}: front matter must be `key: value` lines, found {front!r}")
     if unknown := set(front) - _KNOWN:
         raise PromptError(f"prompt {name}: unknown front matter {sorted(unknown)}, known are {sorted(_KNOWN)}")
     if front.get("kind") not in KINDS:
         raise PromptError(f"prompt {name}: kind must be one of {', '.join(KINDS)}, found {front.get('kind')!r}")
+    labels = front.get("labels", [])
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        # YAML reads a bare yes or no as a boolean.
+        raise PromptError(f"prompt {name}: labels must be a list of strings (quote yes and no), found {labels!r}")
     system, separator, user = match.group(2).partition("\n===\n")
     if not separator:
         system, user = "", match.group(2)
@@ -161,6 +187,6 @@ def _parse(name: str, text: str) -> Prompt:
         max_tokens=int(front.get("max_tokens", 512)),
         temperature=float(front.get("temperature", 0.0)),
         schema=front.get("schema"),
-        labels=tuple(front.get("labels", ())),
+        labels=tuple(labels),
         logprobs=bool(front.get("logprobs", False)),
     )

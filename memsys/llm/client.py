@@ -7,6 +7,7 @@ a coroutine to the loop and returns a future. Two transports send the same reque
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import os
 import random
@@ -177,12 +178,20 @@ class SdkTransport:
 TRANSPORTS: dict[str, Callable[[str, str, int, float], Transport]] = {"lean": LeanTransport, "sdk": SdkTransport}
 
 
-@lru_cache(maxsize=1)
 def event_loop() -> asyncio.AbstractEventLoop:
     """The one loop that sends everything, in its own thread."""
+    with _loop_lock:  # lru_cache alone would let several first callers each start a loop
+        return _started_loop()
+
+
+@lru_cache(maxsize=1)
+def _started_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="endpoints", daemon=True).start()
     return loop
+
+
+_loop_lock = threading.Lock()
 
 
 Price = Callable[[Mapping[str, Any]], float | None]
@@ -242,6 +251,7 @@ class Endpoint:
         with self._lock:
             transport, self._transport = self._transport, None
         if transport is not None:
+            atexit.unregister(self.close)
             asyncio.run_coroutine_threadsafe(transport.close(), event_loop()).result(timeout=10)
 
     def _connect(self) -> None:
@@ -252,6 +262,7 @@ class Endpoint:
                     raise ModelError(f"no key for {self.base_url}: set the environment variable {self.key_env}")
                 make = TRANSPORTS[self._transport_name]
                 self._transport = make(self.base_url, key or "none", self._in_flight, self._timeout)
+                atexit.register(self.close)
 
     async def _send(
         self, path: str, body: Mapping[str, Any], worst: float | None, price: Price

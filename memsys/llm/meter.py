@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -52,7 +52,8 @@ class Ledger:
     @property
     def critical_seconds(self) -> float:
         """Provider seconds with calls made together counted by their longest member."""
-        return sum(self._groups.values())
+        with self._lock:
+            return sum(self._groups.values())
 
     def add_seconds(self, seconds: float, group: int) -> None:
         with self._lock:
@@ -82,6 +83,10 @@ class Ledger:
             self.embedding_calls += 1
             self.embedding_tokens += tokens
 
+    def add_service_cpu(self, seconds: float) -> None:
+        with self._lock:
+            self.service_cpu += seconds
+
     def count(self, counter: Counter[str], key: str, amount: int = 1) -> None:
         with self._lock:
             counter[key] += amount
@@ -90,6 +95,7 @@ class Ledger:
 _numbers = itertools.count()
 _ledger: ContextVar[Ledger | None] = ContextVar("ledger", default=None)
 _group: ContextVar[int | None] = ContextVar("group", default=None)
+_serving: ContextVar[bool] = ContextVar("serving", default=False)
 
 
 @contextmanager
@@ -132,14 +138,16 @@ def note(event: str, amount: int = 1) -> None:
 
 @contextmanager
 def service_time() -> Iterator[None]:
-    """CPU spent inside belongs to a service, not to the memory that called it."""
-    ledger = _ledger.get()
+    """CPU spent inside belongs to a service, not to the memory that called it; a service inside a service counts once."""
+    ledger = None if _serving.get() else _ledger.get()
+    token = _serving.set(True)
     started = time.thread_time()
     try:
         yield
     finally:
+        _serving.reset(token)
         if ledger is not None:
-            ledger.service_cpu += time.thread_time() - started
+            ledger.add_service_cpu(time.thread_time() - started)
 
 
 class Metered:
@@ -161,7 +169,7 @@ class Metered:
         outer: Future[Completion] = Future()
 
         def settle(done: Future[Completion]) -> None:
-            error = done.exception()
+            error = CancelledError() if done.cancelled() else done.exception()
             if error is None:
                 ledger.add_completion(request.purpose, done.result(), number)
                 outer.set_result(done.result())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-_FENCE = re.compile(r"```[a-zA-Z]*\s*(.*?)```", re.DOTALL)
+_FENCE = re.compile(r"```[a-zA-Z]*\s*([\[{].*?)```", re.DOTALL)
 _LABEL_EDGES = " \t\r\n.,:;!?\"'`*()[]{}"
 _DEEPEST = 50
 
@@ -37,9 +37,13 @@ def parse(text: str, schema: Mapping[str, Any] | None, labels: Sequence[str]) ->
 
 
 def read_json(text: str) -> Any:
-    """The JSON value in a reply: fences stripped, first bracket to its last partner, then one repair; else a `ParseFailure`."""
-    fenced = _FENCE.search(text)
-    body = (fenced.group(1) if fenced else text).strip()
+    """The JSON value in a reply: fences stripped, first bracket to its last partner, then one repair; else a `ParseFailure`.
+
+    Numbers are finite and whole ones are integers (2.0 reads as 2); strings can be written as UTF-8.
+    """
+    body = text.strip()
+    if not body.startswith(("{", "[")) and (fenced := _FENCE.search(text)):
+        body = fenced.group(1).strip()
     starts = [position for position in (body.find("{"), body.find("[")) if position >= 0]
     if not starts:
         return ParseFailure(text, "no JSON in the reply")
@@ -49,7 +53,7 @@ def read_json(text: str) -> Any:
     if _depth(candidate) > _DEEPEST:
         return ParseFailure(text, f"JSON nested deeper than {_DEEPEST}")
     try:
-        return json.loads(candidate, parse_constant=_no_constant)
+        return _plain(json.loads(candidate, parse_constant=_no_constant))
     except ValueError:
         return _repaired(text, candidate)
 
@@ -57,8 +61,24 @@ def read_json(text: str) -> Any:
 def _repaired(text: str, candidate: str) -> Any:
     from json_repair import repair_json
 
-    value = repair_json(candidate, return_objects=True, skip_json_loads=True)
+    try:
+        value = _plain(repair_json(candidate, return_objects=True, skip_json_loads=True))
+    except (ValueError, RecursionError):
+        value = None
     return value if isinstance(value, dict | list) and value else ParseFailure(text, "JSON that cannot be repaired")
+
+
+def _plain(value: Any) -> Any:
+    """The value again, or a `ValueError` where it holds an infinite number or half a surrogate pair."""
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    text.encode()
+    return json.loads(text, parse_float=_number)
+
+
+def _number(text: str) -> int | float:
+    # JSON schema takes 2.0 for an integer, a list index does not.
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
 def _no_constant(name: str) -> Any:
@@ -72,7 +92,7 @@ def _depth(text: str) -> int:
             depth += 1
             deepest = max(deepest, depth)
         elif character in "]}":
-            depth -= 1
+            depth = max(0, depth - 1)
     return deepest
 
 

@@ -1,0 +1,73 @@
+# Every target builds what it needs; a fresh clone needs no other step. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PROFILE ?= smoke
+PAPER ?= segtreemem
+TABLE ?= 4
+
+# Your own models and data: MODEL= JUDGE= EMBEDDER= BASE_URL= DATA= SIZE= BACKBONE= YES=1 MAX_USD= ARGS="any=override"
+OVERRIDES := profile=$(PROFILE)
+ifdef BASE_URL
+  OVERRIDES += endpoint.base_url=$(BASE_URL)
+endif
+ifdef MODEL
+  OVERRIDES += models.memory=$(MODEL) models.reader=$(MODEL) models.judge=$(or $(JUDGE),$(MODEL))
+else ifdef JUDGE
+  OVERRIDES += models.judge=$(JUDGE)
+endif
+ifdef EMBEDDER
+  OVERRIDES += embedder=$(EMBEDDER)
+endif
+ifdef DATA
+  OVERRIDES += data.root=$(DATA)
+endif
+ifdef SIZE
+  OVERRIDES += data.size=$(SIZE)
+endif
+ifdef BACKBONE
+  OVERRIDES += backbone=$(BACKBONE)
+endif
+ifdef YES
+  OVERRIDES += yes=true
+endif
+ifdef MAX_USD
+  OVERRIDES += max_usd=$(MAX_USD)
+endif
+
+.PHONY: help test lint reproduce-table4 reproduce bench regress regress-update fetch clean
+
+help:
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cluster,graph,notebooks,dev]'
+	@touch $@
+
+reproduce-table4: $(VENV)/.installed ## SegTreeMem Table 4, ours beside the published numbers (PAPER= for the other papers' table 4)
+	$(PY) -m scripts.reproduce table=$(PAPER)_t4 $(OVERRIDES) $(ARGS)
+
+reproduce: $(VENV)/.installed ## any table: PAPER=timem TABLE=3
+	$(PY) -m scripts.reproduce table=$(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)
+
+test: $(VENV)/.installed ## style, types, and the whole test suite
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(PY) -m pytest
+
+bench: $(VENV)/.installed ## speed against the shipped mock endpoint, as ratios
+	$(PY) -m scripts.bench
+
+regress: $(VENV)/.installed ## rerun the small offline subset and compare with results/regression exactly
+	$(PY) -m scripts.regress
+
+regress-update: $(VENV)/.installed ## accept the present numbers as the new regression reference
+	$(PY) -m scripts.regress --update
+
+fetch: $(VENV)/.installed ## download data sets: SET=locomo, or all
+	$(PY) -m scripts.fetch $(or $(SET),all)
+
+clean: ## remove the environment and the runs
+	rm -rf $(VENV) results/runs results/cache.sqlite* *.egg-info

@@ -1,0 +1,269 @@
+"""LoCoMo (Maharana et al., ACL 2024; the file `data/locomo10.json` of snap-research/locomo) as cases.
+
+What the raw file makes necessary:
+- Sessions are read from the sessions present, never from the dates: one conversation has dates without sessions.
+- A photo is known by its caption, not by its URL; the caption is folded into the text in our wording. The image search
+  string `query` is not part of the dialogue and is never ingested.
+- Evidence is read tolerantly ("D8:6; D9:17", "D:11:26", "D30:05"): every pair of numbers counts. What still points to
+  no turn is left out of `Gold.evidence`, kept in `Gold.detail["evidence_raw"]` and named in `Case.notes`.
+- Category names come from the ids through `CATEGORIES`; several published tables label them otherwise.
+- Answers that are numbers become text.
+
+Deviation from the official scorer's reading: category 5 has the gold answer UNANSWERABLE and keeps its
+`adversarial_answer` as the trap, also for the two questions that carry an `answer` ("No") beside it. The official
+scorer reads `answer` first and fails on the other 444.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from data_loaders.lazy import LazyCases
+from data_loaders.raw import check_text, check_unique, expect, get, get_text, read_json
+from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
+
+CATEGORIES: Mapping[int, str] = {
+    1: "multi-hop",
+    2: "temporal",
+    3: "open-domain",
+    4: "single-hop",
+    5: "adversarial",
+}
+ADVERSARIAL = 5
+UNANSWERABLE = "Not mentioned in the conversation"
+
+OverlayMode = Literal["raw", "corrected", "excluded"]
+
+CORRECT = "CORRECT"
+"""Label of a question in which the audit found nothing."""
+WRONG_CITATION = "WRONG_CITATION"
+"""The one error type of the audit that leaves the gold answer standing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erratum:
+    """What the audit found about one question."""
+
+    question: str
+    error: str
+    answer: str
+    evidence: tuple[str, ...]
+
+    @property
+    def corrupts_score(self) -> bool:
+        """Whether the gold answer itself is at fault, so that a right answer is scored as wrong."""
+        return self.error != WRONG_CITATION
+
+
+Errata = Mapping[tuple[int, int], Erratum]
+"""By position of the conversation in the file and of the question in the conversation."""
+
+
+def load(path: Path, *, overlay: Path | str | None = None, overlay_mode: OverlayMode = "raw") -> Sequence[Case]:
+    """The conversations of a LoCoMo file, in file order; one case each.
+
+    `overlay` is an errata list in the form of dial481/locomo-audit's `errors.json` (a relative path is taken from the
+    folder of `path`). It labels the questions of categories 1-4 in `Gold.detail["audit"]`, and then, by `overlay_mode`:
+    "raw" leaves gold as released; "corrected" puts in the audit's evidence, and its answer where the released one is at
+    fault; "excluded" drops the questions whose released answer is at fault (a wrong citation alone drops nothing).
+
+    Raises DataError for anything that is not in the official schema.
+    """
+    if overlay_mode not in get_args(OverlayMode):
+        raise ValueError(f"overlay_mode: expected one of {get_args(OverlayMode)}, found {overlay_mode!r}")
+    if overlay is None and overlay_mode != "raw":
+        raise ValueError(f"overlay_mode={overlay_mode!r} needs an overlay file")
+    name = path.name
+    records = expect(read_json(path), list, name)
+    ids = [get_text(record, "sample_id", f"{name}[{index}]") for index, record in enumerate(records)]
+    check_unique(ids, name)
+    sizes = [_turn_count(record, f"{name}: {case_id}") for case_id, record in zip(ids, records, strict=True)]
+    errata = None if overlay is None else _read_errata(path.parent / overlay)
+    _check_errata(errata or {}, records, name)
+
+    def parse(index: int) -> Case:
+        where = f"{name}: {ids[index]}"
+        if errata is None:
+            return _case(records[index], where)
+        mine = {question: erratum for (case, question), erratum in errata.items() if case == index}
+        return _audited(_case(records[index], where), mine, overlay_mode)
+
+    return LazyCases(ids, sizes, parse)
+
+
+def ceilings(cases: Iterable[Case]) -> dict[str, float]:
+    """The highest share of right answers a perfect system can get, per category and "overall", given the audit.
+
+    A question whose released gold is at fault counts as lost; category 5, which was not audited, is left out.
+    Raises ValueError for cases that were not loaded with an overlay in mode "raw".
+    """
+    sound: dict[str, list[bool]] = {}
+    for gold in (gold for case in cases for _, gold in case.questions if gold.answerable):
+        if "audit" not in gold.detail:
+            raise ValueError('expected cases loaded with an overlay in mode "raw", found a question without audit label')
+        for group in (gold.category, "overall"):
+            sound.setdefault(group, []).append(gold.detail["audit"] in (CORRECT, WRONG_CITATION))
+    return {group: sum(each) / len(each) for group, each in sound.items()}
+
+
+def evidence_ids(text: str) -> tuple[str, ...]:
+    """All turn ids in an evidence string, in their standard form: "D:11:26 D30:05" gives D11:26 and D30:5."""
+    return tuple(f"D{int(session)}:{int(turn)}" for session, turn in re.findall(r"D?:?(\d{1,9}):(\d{1,9})", text))
+
+
+def session_time(text: str) -> datetime | None:
+    """The time in "1:56 pm on 8 May, 2023"; None when it is not written like this."""
+    try:
+        return datetime.strptime(text.strip(), "%I:%M %p on %d %B, %Y")
+    except ValueError:
+        return None
+
+
+def _case(record: dict[str, Any], where: str) -> Case:
+    case_id = record["sample_id"]
+    conversation = get(record, "conversation", dict, where)
+    speakers = (get_text(conversation, "speaker_a", where), get_text(conversation, "speaker_b", where))
+    if speakers[0] == speakers[1]:
+        raise DataError(f"{where}: expected two speakers, found {speakers[0]!r} twice")
+    sessions, notes = _sessions(conversation, speakers, f"{where}: conversation")
+    known = _known_ids(sessions, where)
+    questions = []
+    for index, raw in enumerate(get(record, "qa", list, where)):
+        question = Question(f"{case_id}_q{index}", get_text(raw, "question", f"{where}: qa[{index}]"))
+        gold = _gold(raw, known, f"{where}: qa[{index}]")
+        questions.append((question, gold))
+        notes += _evidence_notes(question.id, gold.detail["evidence_raw"], known)
+    return Case(case_id, speakers, sessions, tuple(questions), cluster=case_id, notes=tuple(notes))
+
+
+def _sessions(
+    conversation: dict[str, Any], speakers: tuple[str, str], where: str
+) -> tuple[tuple[Session, ...], list[str]]:
+    numbers = sorted(int(key.removeprefix("session_")) for key in conversation if re.fullmatch(r"session_\d{1,9}", key))
+    sessions, notes = [], []
+    for number in numbers:
+        name = f"session_{number}"
+        raw_turns = get(conversation, name, list, where)
+        turns = tuple(_turn(raw, speakers, f"{where}.{name}[{i}]") for i, raw in enumerate(raw_turns))
+        time_text = check_text(conversation.get(f"{name}_date_time", ""), f"{where}.{name}_date_time")
+        time = session_time(time_text)
+        if time is None:
+            notes.append(f"{name} has no readable time: {time_text!r}.")
+        if turns:
+            sessions.append(Session(name, turns, time, time_text))
+        else:
+            notes.append(f"{name} has no turns and is left out.")
+    return tuple(sessions), notes
+
+
+def _turn(raw: object, speakers: tuple[str, str], where: str) -> Turn:
+    speaker = get(raw, "speaker", str, where)
+    if speaker not in speakers:
+        raise DataError(f"{where}.speaker: expected {speakers[0]!r} or {speakers[1]!r}, found {speaker!r}")
+    turn_id = get_text(raw, "dia_id", where)
+    text = get_text(raw, "text", where)
+    if "blip_caption" in expect(raw, dict, where):
+        text = f"{text} [shares a photo: {get_text(raw, 'blip_caption', where)}]".lstrip()
+    role: Role = "user" if speaker == speakers[0] else "assistant"
+    return Turn(turn_id, speaker, text, role)
+
+
+def _gold(raw: object, known: Mapping[str, str], where: str) -> Gold:
+    category = get(raw, "category", int, where)
+    if category not in CATEGORIES:
+        raise DataError(f"{where}.category: expected one of {sorted(CATEGORIES)}, found {category}")
+    raw_evidence = [check_text(each, f"{where}.evidence") for each in get(raw, "evidence", list, where)]
+    adversarial = category == ADVERSARIAL
+    answer = UNANSWERABLE if adversarial else str(get(raw, "answer", (str, int, float), where))
+    return Gold(
+        answers=(check_text(answer, f"{where}.answer"),),
+        evidence=_found(raw_evidence, known),
+        category=CATEGORIES[category],
+        answerable=not adversarial,
+        trap=get_text(raw, "adversarial_answer", where) if adversarial else None,
+        detail={"category_id": category, "evidence_raw": tuple(raw_evidence)},
+    )
+
+
+def _known_ids(sessions: Iterable[Session], where: str) -> dict[str, str]:
+    """Standard form of each turn id -> the id itself."""
+    turn_ids = [turn.id for session in sessions for turn in session.turns]
+    check_unique(turn_ids, where)
+    return {standard: turn_id for turn_id in turn_ids for standard in evidence_ids(turn_id)}
+
+
+def _found(raw_evidence: Iterable[str], known: Mapping[str, str]) -> tuple[str, ...]:
+    wanted = (each for text in raw_evidence for each in evidence_ids(text))
+    return tuple(dict.fromkeys(known[each] for each in wanted if each in known))
+
+
+def _evidence_notes(question_id: str, raw_evidence: Iterable[str], known: Mapping[str, str]) -> list[str]:
+    notes = []
+    for text in raw_evidence:
+        read = evidence_ids(text)
+        if read != (text,):
+            notes.append(f"{question_id}: evidence {text!r} is malformed, read as {', '.join(read) or 'nothing'}.")
+        notes += [f"{question_id}: evidence {each!r} points to no turn." for each in read if each not in known]
+    return notes
+
+
+def _turn_count(record: dict[str, Any], where: str) -> int:
+    conversation = get(record, "conversation", dict, where)
+    return sum(len(value) for value in conversation.values() if isinstance(value, list))
+
+
+def _read_errata(path: Path) -> Errata:
+    errata: dict[tuple[int, int], Erratum] = {}
+    for index, raw in enumerate(expect(read_json(path), list, path.name)):
+        where = f"{path.name}[{index}]"
+        name = get(raw, "question_id", str, where)
+        position = re.fullmatch(r"locomo_(\d{1,9})_qa(\d{1,9})", name)
+        if position is None:
+            raise DataError(f"{where}.question_id: expected locomo_<conversation>_qa<index>, found {name!r}")
+        key = (int(position[1]), int(position[2]))
+        if key in errata:
+            raise DataError(f"{where}.question_id: expected unique ids, found {name!r} twice")
+        evidence = get(raw, "correct_evidence", list, where)
+        errata[key] = Erratum(
+            question=get_text(raw, "question", where),
+            error=get(raw, "error_type", str, where),
+            answer=get_text(raw, "correct_answer", where),
+            evidence=tuple(check_text(each, f"{where}.correct_evidence") for each in evidence),
+        )
+    return errata
+
+
+def _check_errata(errata: Errata, records: Sequence[Mapping[str, Any]], where: str) -> None:
+    """Raises DataError when an erratum's question is not at its place: the indices of other releases are shifted."""
+    for (case, index), erratum in errata.items():
+        questions = get(records[case], "qa", list, f"{where}[{case}]") if case < len(records) else []
+        found = questions[index].get("question") if index < len(questions) else None
+        if found != erratum.question:
+            place = f"{where}[{case}].qa[{index}].question"
+            raise DataError(f"{place}: expected {erratum.question!r} as in the overlay, found {found!r}")
+
+
+def _audited(case: Case, errata: Mapping[int, Erratum], mode: OverlayMode) -> Case:
+    known = _known_ids(case.sessions, case.id)
+    questions = []
+    for index, (question, gold) in enumerate(case.questions):
+        erratum = errata.get(index)
+        if erratum is None:
+            label = {"audit": CORRECT} if gold.answerable else {}
+            questions.append((question, replace(gold, detail={**gold.detail, **label})))
+        elif not (mode == "excluded" and erratum.corrupts_score):
+            questions.append((question, _overlaid(gold, erratum, mode, known)))
+    return replace(case, questions=tuple(questions))
+
+
+def _overlaid(gold: Gold, erratum: Erratum, mode: OverlayMode, known: Mapping[str, str]) -> Gold:
+    labelled = replace(gold, detail={**gold.detail, "audit": erratum.error})
+    if mode != "corrected":
+        return labelled
+    answers = (erratum.answer,) if erratum.corrupts_score else gold.answers
+    return replace(labelled, answers=answers, evidence=_found(erratum.evidence, known))

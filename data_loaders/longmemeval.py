@@ -1,0 +1,291 @@
+"""LongMemEval: one long chat history with an assistant, and one question about it, per case.
+
+Wu et al., "LongMemEval: Benchmarking Chat Assistants on Long-Term Interactive Memory" (ICLR 2025). The S, M and oracle
+files of the original and of the cleaned release have one schema; they are different data (the oracle's dates are its
+own), so each is a data set of its own in the configuration.
+
+Deviations from the raw files:
+- Sessions are put in the order of their times, stably; the files sort them by day only, or not at all (oracle).
+- Sessions without turns are left out and named in the case's notes.
+- A session id that occurs again in one haystack gets `#2`, `#3` … and a note.
+- `has_answer` is not part of any text: it becomes `Gold.evidence`.
+- Numbers given as answers become text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from data_loaders.lazy import LazyCases
+from data_loaders.raw import MAX_TEXT, check_text, expect, get, get_text, parse_json
+from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
+
+CATEGORIES = (
+    "single-session-user",
+    "single-session-assistant",
+    "single-session-preference",
+    "multi-session",
+    "temporal-reasoning",
+    "knowledge-update",
+)
+"""The question types, in the order of the paper's tables. Abstention is no type: it cuts across them."""
+
+_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
+_TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) \([A-Z][a-z]{2}\) (\d\d):(\d\d)", re.ASCII)
+
+
+def load(path: Path) -> LazyCases:
+    """One case per question of a LongMemEval file, indexed now and parsed when taken.
+
+    Indexing streams through the file once and keeps three numbers a record, so the 2.7 GB file M costs time but no
+    memory. Sizes are bytes. `Gold.answerable` is False for ids with `_abs`, as in the official scorer; `Gold.detail` has
+    `question_id`, `question_type`, `answer_session_ids` and `evidence_user_turns` (the labelled turns that the official
+    retrieval scorer counts). Raises DataError for a file that is no list of such records.
+    """
+    places = tuple(_places(path))
+    return LazyCases(
+        [place.id for place in places],
+        [place.end - place.start for place in places],
+        lambda index: _case(path, places[index]),
+    )
+
+
+def parse_time(text: str, where: str) -> datetime:
+    """The time that LongMemEval writes as `2023/05/20 (Sat) 02:21`, without a zone; DataError when it is not one."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise DataError(f"{where}: expected a time such as 2023/05/20 (Sat) 02:21, found {text[:60]!r}")
+    year, month, day, hour, minute = map(int, found.groups())
+    try:
+        return datetime(year, month, day, hour, minute)
+    except ValueError as error:
+        raise DataError(f"{where}: expected a time that exists, found {text!r} ({error})") from error
+
+
+def parse_turn(raw: object, turn_id: str, where: str) -> tuple[Turn, bool | None]:
+    """The turn, and its label: whether it holds the answer, or None where the record does not say."""
+    role = get(raw, "role", str, where)
+    if role not in _ROLES:
+        raise DataError(f"{where}.role: expected user or assistant, found {role[:60]!r}")
+    turn = Turn(id=turn_id, speaker=role, text=get_text(raw, "content", where), role=_ROLES[role])
+    label = expect(raw, dict, where).get("has_answer")
+    return turn, expect(label, (bool, type(None)), f"{where}.has_answer")
+
+
+def parse_category(text: str, where: str) -> str:
+    """The question type itself, when it is one of `CATEGORIES`; judges choose their rule by it, so DataError if not."""
+    if text not in CATEGORIES:
+        raise DataError(f"{where}: expected one of {', '.join(CATEGORIES)}, found {text[:60]!r}")
+    return text
+
+
+# --- From a record to a case -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Sitting:
+    """A session, the labels of its turns, and when it took place."""
+
+    session: Session
+    time: datetime
+    labels: tuple[bool | None, ...]
+
+
+def _case(path: Path, place: _Place) -> Case:
+    where = f"{path.name}: {place.id}"
+    record = parse_json(_read(path, place), where)
+    if get_text(record, "question_id", where) != place.id:
+        raise DataError(f"{where}.question_id: expected {place.id!r} once, found it given twice")
+    sittings, notes = _haystack(record, where)
+    question_time_text = get_text(record, "question_date", where)
+    question_time = parse_time(question_time_text, f"{where}.question_date")
+    notes += [
+        f"session {each.session.id} ({each.session.time_text}) is later than the question ({question_time_text})"
+        for each in sittings
+        if each.time > question_time
+    ]
+    question = Question(
+        id=place.id, text=get_text(record, "question", where), time=question_time, time_text=question_time_text
+    )
+    gold, gold_notes = _gold(record, place.id, sittings, where)
+    return Case(
+        id=place.id,
+        speakers=("user", "assistant"),
+        sessions=tuple(each.session for each in sittings),
+        questions=((question, gold),),
+        cluster=place.id,
+        notes=(*notes, *gold_notes),
+    )
+
+
+def _haystack(record: object, where: str) -> tuple[list[_Sitting], list[str]]:
+    """The sessions that have turns, oldest first, and a note on each oddity."""
+    ids = get(record, "haystack_session_ids", list, where)
+    dates = get(record, "haystack_dates", list, where)
+    contents = get(record, "haystack_sessions", list, where)
+    if not len(ids) == len(dates) == len(contents):
+        raise DataError(
+            f"{where}.haystack_sessions: expected as many sessions as ids and dates, "
+            f"found {len(contents)} sessions, {len(ids)} ids and {len(dates)} dates"
+        )
+    sittings: list[_Sitting] = []
+    notes: list[str] = []
+    used: set[str] = set()
+    for index, (raw_id, date, turns) in enumerate(zip(ids, dates, contents, strict=True)):
+        wanted = check_text(raw_id, f"{where}.haystack_session_ids[{index}]")
+        session_id = _unused(wanted, used)
+        used.add(session_id)
+        if session_id != wanted:
+            notes.append(f"session id {wanted} occurs again in the haystack; this one is {session_id}")
+        time_text = check_text(date, f"{where}.haystack_dates[{index}]")
+        time = parse_time(time_text, f"{where}.haystack_dates[{index}]")
+        place = f"{where}.haystack_sessions[{index}]"
+        parsed = [
+            parse_turn(turn, f"{session_id}_{number}", f"{place}[{number - 1}]")
+            for number, turn in enumerate(expect(turns, list, place), 1)
+        ]
+        if not parsed:
+            notes.append(f"session {session_id} ({time_text}) has no turns")
+            continue
+        session = Session(session_id, tuple(turn for turn, _ in parsed), time, time_text)
+        sittings.append(_Sitting(session, time, tuple(label for _, label in parsed)))
+    return sorted(sittings, key=lambda each: each.time), notes
+
+
+def _unused(wanted: str, used: set[str]) -> str:
+    """`wanted`, or with the first of `#2`, `#3` … that nobody has."""
+    name, number = wanted, 1
+    while name in used:
+        number += 1
+        name = f"{wanted}#{number}"
+    return name
+
+
+def _gold(record: object, question_id: str, sittings: list[_Sitting], where: str) -> tuple[Gold, list[str]]:
+    question_type = parse_category(get(record, "question_type", str, where), f"{where}.question_type")
+    answer = get(record, "answer", (str, int), where)
+    answer_session_ids = tuple(
+        check_text(each, f"{where}.answer_session_ids[{index}]")
+        for index, each in enumerate(get(record, "answer_session_ids", list, where))
+    )
+    labelled = [pair for each in sittings for pair in zip(each.session.turns, each.labels, strict=True)]
+    evidence = [turn for turn, label in labelled if label]
+    held = {each.session.id for each in sittings}
+    notes = [f"answer session {each} is not in the haystack" for each in answer_session_ids if each not in held]
+    if all(label is None for _, label in labelled):
+        notes.append("no turn is labelled, so the evidence is unknown")
+    gold = Gold(
+        answers=(check_text(str(answer), f"{where}.answer"),),
+        evidence=tuple(turn.id for turn in evidence),
+        category=question_type,
+        answerable="_abs" not in question_id,
+        detail={
+            "question_id": question_id,
+            "question_type": question_type,
+            "answer_session_ids": answer_session_ids,
+            "evidence_user_turns": tuple(turn.id for turn in evidence if turn.role == "user"),
+        },
+    )
+    return gold, notes
+
+
+# --- Where each record lies in the file ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A record's id and the bytes it takes in the file, `start` to `end` exclusive."""
+
+    id: str
+    start: int
+    end: int
+
+
+_CHUNK = 1 << 22
+_MAX_RUN = 1 << 24
+"""Bytes without a bracket outside strings. More than the longest turn there may be, however it is escaped."""
+
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+# Everything up to the next bracket that is not inside a string. Possessive: a string cut off by the end of the chunk
+# makes no match at all, instead of one that takes its contents for structure.
+_TO_BRACKET = re.compile(rb'([^"{}\[\]]*+(?:' + _STRING + rb'[^"{}\[\]]*+)*+)([{}\[\]])', re.DOTALL)
+_QUESTION_ID = re.compile(rb'"question_id"\s*+:\s*+(' + _STRING + rb")", re.DOTALL)
+
+
+def _places(path: Path) -> Iterator[_Place]:
+    """The place of each record of a JSON list, in order. Raises DataError where the file is no list of records.
+
+    Only the brackets and the records' own `question_id` are looked at; a record is checked when it is parsed.
+    """
+    brackets = _brackets(path)
+    _, before, bracket = next(brackets)
+    if before.strip() or bracket != b"[":
+        raise DataError(f"{path.name}: expected a JSON list of records, found {_shown(before + bracket)}")
+    depth = start = count = 0
+    ids: list[bytes] = []
+    for offset, before, bracket in brackets:
+        if depth == 0:
+            if bracket == b"]" and not before.strip():
+                break
+            if bracket != b"{" or before.strip() != (b"," if count else b""):
+                raise DataError(
+                    f"{path.name}: record {count}: expected an object after a comma, or the end of the list, "
+                    f"found {_shown(before + bracket)} at byte {offset - len(before)}"
+                )
+            start, ids = offset, []
+        elif depth == 1:
+            ids += _QUESTION_ID.findall(before)
+        if not bracket:
+            raise DataError(f"{path.name}: record {count}: expected its closing bracket, found the end of the file")
+        depth += 1 if bracket in b"[{" else -1
+        if depth == 0:
+            yield _Place(_question_id(ids, f"{path.name}: record {count}"), start, offset + 1)
+            count += 1
+    _, before, bracket = next(brackets)
+    if before.strip() or bracket:
+        raise DataError(f"{path.name}: expected nothing after the list, found {_shown(before + bracket)}")
+
+
+def _brackets(path: Path) -> Iterator[tuple[int, bytes, bytes]]:
+    """Each bracket outside strings: its offset, the bytes since the last one, and itself; at last the rest and b""."""
+    base, buffer = 0, b""
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                buffer += chunk
+                position = 0
+                while found := _TO_BRACKET.match(buffer, position):
+                    position = found.end()
+                    yield base + position - 1, found[1], found[2]
+                base, buffer = base + position, buffer[position:]
+                if len(buffer) > _MAX_RUN:
+                    raise DataError(
+                        f"{path.name}: expected texts of at most {MAX_TEXT:,} characters, "
+                        f"found {len(buffer):,} bytes without structure from byte {base}"
+                    )
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
+    yield base + len(buffer), buffer, b""
+
+
+def _question_id(found: list[bytes], where: str) -> str:
+    if len(found) != 1:
+        raise DataError(f"{where}.question_id: expected one string, found {len(found)}")
+    return check_text(parse_json(found[0], f"{where}.question_id"), f"{where}.question_id")
+
+
+def _read(path: Path, place: _Place) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(place.start)
+            return file.read(place.end - place.start)
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
+
+
+def _shown(raw: bytes) -> str:
+    return repr(raw.strip()[:40].decode("utf-8", "backslashreplace"))

@@ -1,0 +1,229 @@
+"""LongMemEval as MemoryAgentBench packs it (LongMemEval S*): a few long histories with sixty questions each.
+
+Hu et al., "Evaluating Memory in LLM Agents via Incremental Multi-Turn Interactions" (MemoryAgentBench), split
+Accurate_Retrieval. A row's `context` is the Python literal of a list in which times and sessions take turns.
+
+Deviations from the raw rows:
+- The context has no session ids: sessions are `s1`, `s2` … in its order, which is kept.
+- Evidence is not given as ids. The labelled sessions of the metadata are looked up in the context word for word; where
+  a session stands there twice the first counts, and one that is not there is named in the case's notes.
+- The `*` of the source's name, which file systems do not like, is written `_star` in case ids.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_loaders.lazy import LazyCases
+from data_loaders.longmemeval import parse_category, parse_time, parse_turn
+from data_loaders.raw import check_text, check_unique, expect, get, read_json, read_jsonl
+from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
+
+_TIME_LABEL = "Chat Time: "
+_MAX_CONTEXT = 16_000_000
+"""Characters of one context; the real ones have about a tenth."""
+_PARQUET_ERRORS = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
+"""What damaged files make pyarrow and pandas raise, by experiment; most of pyarrow's errors are OSError or ValueError."""
+
+_Words = tuple[tuple[str, str], ...]
+"""A session as its roles and contents: what the labelled copy and the context have in common."""
+
+
+def load(path: Path, *, source: str = "longmemeval_s*") -> LazyCases:
+    """One case per row of this source, out of a parquet, JSON or JSONL file of MemoryAgentBench rows.
+
+    Rows are read now, their contexts parsed when a case is taken; sizes are characters of context. A case is named by
+    what its `qa_pair_ids` share, or by the source and the row's number where they share no more than the source.
+    `Gold.answers` is the row's list, which the official judge is shown with its brackets; `Gold.detail` has
+    `question_id`, `question_type`, `qa_pair_id` and `evidence_user_turns`. Raises DataError for malformed rows, and when
+    no row is of this source.
+    """
+    rows = _rows(path, source)
+    if not rows:
+        raise DataError(f"{path.name}: expected rows with metadata.source {source!r}, found none")
+    ids = [_case_id(row, source, number, f"{path.name}: row {number}") for number, row in enumerate(rows)]
+    return LazyCases(
+        ids,
+        [len(_context(row, f"{path.name}: {case_id}")) for case_id, row in zip(ids, rows, strict=True)],
+        lambda index: _case(rows[index], ids[index], f"{path.name}: {ids[index]}"),
+    )
+
+
+def _rows(path: Path, source: str) -> list[Any]:
+    if path.suffix == ".parquet":
+        rows = _read_parquet(path)
+    elif path.suffix == ".jsonl":
+        rows = read_jsonl(path)
+    else:
+        rows = expect(read_json(path), list, path.name)
+    return [row for number, row in enumerate(rows) if _source(row, f"{path.name}: row {number}") == source]
+
+
+def _source(row: object, where: str) -> str:
+    return check_text(get(get(row, "metadata", dict, where), "source", str, f"{where}.metadata"), where)
+
+
+def _read_parquet(path: Path) -> list[Any]:
+    import pandas  # slow to import, and only this format needs it
+
+    try:
+        # Arrow's types give plain lists and dicts; numpy's would be arrays of arrays, which no check for a list accepts.
+        rows = pandas.read_parquet(path, dtype_backend="pyarrow").to_dict("records")
+    except _PARQUET_ERRORS as error:
+        raise DataError(f"{path}: expected a readable parquet file, found {type(error).__name__}: {error}") from error
+    return rows
+
+
+def _case_id(row: object, source: str, number: int, where: str) -> str:
+    pairs = _texts(get(row, "metadata", dict, where), "qa_pair_ids", f"{where}.metadata")
+    names = {re.sub(r"_no\d+$", "", pair) for pair in pairs}
+    name = names.pop() if len(names) == 1 else source
+    return (name if name != source else f"{source}_{number}").replace("*", "_star")
+
+
+def _context(row: object, where: str) -> str:
+    context: str = get(row, "context", str, where)
+    if len(context) > _MAX_CONTEXT:
+        raise DataError(f"{where}.context: expected at most {_MAX_CONTEXT:,} characters, found {len(context):,}")
+    return context
+
+
+def _case(row: object, case_id: str, where: str) -> Case:
+    sessions, notes = _sessions(_context(row, where), f"{where}.context")
+    metadata = get(row, "metadata", dict, where)
+    questions = _questions(row, metadata, where)
+    labels = get(metadata, "haystack_sessions", list, f"{where}.metadata")
+    _expect_length(labels, len(questions), f"{where}.metadata.haystack_sessions")
+    held: dict[_Words, Session] = {}
+    for session in sessions:
+        held.setdefault(_words(session.turns), session)
+    golds: list[Gold] = []
+    for index, question in enumerate(questions):
+        evidence, missing = _evidence(labels[index], held, f"{where}.metadata.haystack_sessions[{index}]")
+        notes += [f"question {question.id}: evidence session {each} is not in the context" for each in missing]
+        golds.append(_gold(row, metadata, index, question.id, evidence, where))
+    return Case(
+        id=case_id,
+        speakers=("user", "assistant"),
+        sessions=sessions,
+        questions=tuple(zip(questions, golds, strict=True)),
+        cluster=case_id,
+        notes=tuple(notes),
+    )
+
+
+# --- The history -----------------------------------------------------------------------------------------------------
+
+
+def _sessions(context: str, where: str) -> tuple[tuple[Session, ...], list[str]]:
+    """The sessions of a context that have turns, in its order, and a note on each that has none."""
+    parts = _literal(context, where)
+    if len(parts) % 2:
+        raise DataError(f"{where}: expected a session for each time, found {len(parts)} list members")
+    sessions: list[Session] = []
+    notes: list[str] = []
+    for number in range(1, len(parts) // 2 + 1):
+        place = f"{where}[{2 * number - 2}]"
+        label = expect(parts[2 * number - 2], str, place)
+        if not label.startswith(_TIME_LABEL):
+            raise DataError(f"{place}: expected {_TIME_LABEL!r} and a time, found {label[:60]!r}")
+        time_text = label.removeprefix(_TIME_LABEL)
+        time = parse_time(time_text, place)
+        place = f"{where}[{2 * number - 1}]"
+        turns = tuple(
+            parse_turn(turn, f"s{number}_{count}", f"{place}[{count - 1}]")[0]
+            for count, turn in enumerate(expect(parts[2 * number - 1], list, place), 1)
+        )
+        if turns:
+            sessions.append(Session(f"s{number}", turns, time, time_text))
+        else:
+            notes.append(f"session s{number} ({time_text}) has no turns")
+    return tuple(sessions), notes
+
+
+def _literal(context: str, where: str) -> list[Any]:
+    """The list that the text is a literal of; nothing in it is executed. Raises DataError when it is none."""
+    try:
+        value = ast.literal_eval(context)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise DataError(f"{where}: expected the literal of a Python list, found {found[:200]}") from error
+    return expect(value, list, where)
+
+
+# --- Questions and the answer key ------------------------------------------------------------------------------------
+
+
+def _questions(row: object, metadata: object, where: str) -> list[Question]:
+    texts = _texts(row, "questions", where)
+    ids = _texts(metadata, "question_ids", f"{where}.metadata", len(texts))
+    check_unique(ids, f"{where}.metadata.question_ids")
+    dates: Sequence[str] = ()
+    if expect(metadata, dict, where).get("question_dates"):
+        dates = _texts(metadata, "question_dates", f"{where}.metadata", len(texts))
+    return [
+        Question(
+            id=ids[index],
+            text=text,
+            time=parse_time(dates[index], f"{where}.metadata.question_dates[{index}]") if dates else None,
+            time_text=dates[index] if dates else "",
+        )
+        for index, text in enumerate(texts)
+    ]
+
+
+def _gold(row: object, metadata: object, index: int, question_id: str, evidence: Sequence[Turn], where: str) -> Gold:
+    count = len(get(row, "questions", list, where))
+    answers = get(row, "answers", list, where)
+    _expect_length(answers, count, f"{where}.answers")
+    question_type = _texts(metadata, "question_types", f"{where}.metadata", count)[index]
+    place = f"{where}.answers[{index}]"
+    return Gold(
+        answers=tuple(
+            check_text(str(expect(answer, (str, int), place)), place) for answer in expect(answers[index], list, place)
+        ),
+        evidence=tuple(turn.id for turn in evidence),
+        category=parse_category(question_type, f"{where}.metadata.question_types[{index}]"),
+        answerable="_abs" not in question_id,
+        detail={
+            "question_id": question_id,
+            "question_type": question_type,
+            "qa_pair_id": _texts(metadata, "qa_pair_ids", f"{where}.metadata", count)[index],
+            "evidence_user_turns": tuple(turn.id for turn in evidence if turn.role == "user"),
+        },
+    )
+
+
+def _evidence(labelled: object, held: Mapping[_Words, Session], where: str) -> tuple[tuple[Turn, ...], tuple[int, ...]]:
+    """The turns of the history that one question's labelled sessions point at, and the (1-based) sessions not held."""
+    evidence: dict[str, Turn] = {}
+    missing: list[int] = []
+    for number, session in enumerate(expect(labelled, list, where), 1):
+        place = f"{where}[{number - 1}]"
+        turns = [parse_turn(turn, "", f"{place}[{count}]") for count, turn in enumerate(expect(session, list, place))]
+        found = held.get(_words([turn for turn, _ in turns]))
+        if found is None:
+            missing.append(number)
+            continue
+        evidence |= {turn.id: turn for turn, (_, label) in zip(found.turns, turns, strict=True) if label}
+    return tuple(evidence.values()), tuple(missing)
+
+
+def _words(turns: Sequence[Turn]) -> _Words:
+    return tuple((turn.role, turn.text) for turn in turns)
+
+
+def _texts(record: object, key: str, where: str, count: int | None = None) -> list[str]:
+    values = get(record, key, list, where)
+    if count is not None:
+        _expect_length(values, count, f"{where}.{key}")
+    return [check_text(value, f"{where}.{key}[{index}]") for index, value in enumerate(values)]
+
+
+def _expect_length(values: Sequence[object], count: int, where: str) -> None:
+    if len(values) != count:
+        raise DataError(f"{where}: expected one for each of the {count} questions, found {len(values)}")

@@ -1,0 +1,98 @@
+"""QuALITY v1.0.1: long articles with multiple-choice questions that take reading the whole to answer.
+
+Source: Pang et al. 2022 and the files `QuALITY.v1.0.1.htmlstripped.{train,dev}`, one JSON line per article and question
+writer. The test split ships without labels and is refused.
+
+Deviations from the raw files:
+- the two lines of an article become one case, so that a memory is built once and asked both question sets (MemTree
+  counts each line as a document and builds twice); when their texts differ, the first is used and a note says so;
+- paragraphs are the stretches between three or more newlines (in copies without any, between blank lines), and line
+  wraps and italic spans on lines of their own are folded into single spaces;
+- options lose the white space around them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from data_loaders.lazy import LazyCases
+from data_loaders.raw import check_text, check_unique, get, get_text, read_jsonl
+from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
+
+CATEGORIES: Mapping[int | None, str] = {0: "easy", 1: "hard", None: "ungraded"}
+"""The raw `difficult` -> category; copies that went through L-Eval have no difficulty."""
+
+_WIDE_BREAK = re.compile(r"\n(?:[ \t]*\n){2,}")
+_BLANK_LINE = re.compile(r"\n(?:[ \t]*\n)+")
+
+
+def load(path: Path, *, setting: Literal["open", "choice"] = "open") -> Sequence[Case]:
+    """One case per article, in file order: the article is a session, its paragraphs are turns without a speaker.
+
+    `setting="choice"` shows the reader the options; `"open"` (as MemTree asks) does not: the answer is free text and the gold
+    is the text of the right option. Either way `Gold.detail` has `gold_label` (from 1), `difficult` and `options`.
+    Raises DataError for anything malformed, and for questions without a label.
+    """
+    lines = read_jsonl(path)
+    places = [f"{path.name}: record {index}" for index in range(len(lines))]
+    articles: dict[str, list[int]] = {}
+    for index, line in enumerate(lines):
+        articles.setdefault(get_text(line, "article_id", places[index]), []).append(index)
+    sizes = [len(get_text(lines[group[0]], "article", places[group[0]])) for group in articles.values()]
+
+    def parse(index: int) -> Case:
+        article_id, group = list(articles.items())[index]
+        return _case(article_id, [(lines[each], places[each]) for each in group], setting)
+
+    return LazyCases(list(articles), sizes, parse)
+
+
+def paragraphs(article: str) -> list[str]:
+    """The article's paragraphs in order, each on one line."""
+    boundary = _WIDE_BREAK if _WIDE_BREAK.search(article.strip()) else _BLANK_LINE
+    return [" ".join(each.split()) for each in boundary.split(article) if each.strip()]
+
+
+def _case(article_id: str, lines: Sequence[tuple[Any, str]], setting: str) -> Case:
+    first, where = lines[0]
+    turns = tuple(
+        Turn(f"{article_id}:{number}", "", text)
+        for number, text in enumerate(paragraphs(get_text(first, "article", where)), 1)
+    )
+    if not turns:
+        raise DataError(f"{where}.article: expected text, found only white space")
+    questions = tuple(
+        _question(raw, f"{place}.questions[{number}]", setting)
+        for line, place in lines
+        for number, raw in enumerate(get(line, "questions", list, place))
+    )
+    check_unique((question.id for question, _ in questions), f"{where}.questions")
+    notes = tuple(
+        f"{get_text(line, 'set_unique_id', place)}: its article text differs from the first line's and is not used."
+        for line, place in lines[1:]
+        if get_text(line, "article", place) != first["article"]
+    )
+    return Case(article_id, (), (Session(article_id, turns),), questions, cluster=article_id, notes=notes)
+
+
+def _question(raw: Any, where: str, setting: str) -> tuple[Question, Gold]:
+    options = tuple(
+        check_text(option, f"{where}.options[{number}]").strip()
+        for number, option in enumerate(get(raw, "options", list, where))
+    )
+    label = get(raw, "gold_label", int, where)
+    if not 1 <= label <= len(options):
+        raise DataError(f"{where}.gold_label: expected 1 to {len(options)}, found {label}")
+    difficult = get(raw, "difficult", (int, type(None)), where)
+    if difficult not in CATEGORIES:
+        raise DataError(f"{where}.difficult: expected 0, 1 or null, found {difficult}")
+    question = Question(
+        get_text(raw, "question_unique_id", where),
+        get_text(raw, "question", where).strip(),
+        options=options if setting == "choice" else (),
+    )
+    detail = {"gold_label": label, "difficult": difficult, "options": options}
+    return question, Gold((options[label - 1],), category=CATEGORIES[difficult], detail=detail)

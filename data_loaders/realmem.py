@@ -1,0 +1,266 @@
+"""RealMem: a year of a persona's sessions with an assistant, with questions asked in the middle of it.
+
+Source: Bian et al. 2026 (arXiv 2601.06966), the ten files `<Persona>_dialogues_256k.json`.
+
+Deviations from the raw files and from the official scripts:
+- a question is a user turn of the history. It is asked before its own session is written, so it comes out of `ask="stream"` with
+  `after` = the last turn of the session before, and `""` (before anything is written) in the very first session; the
+  official scripts walk the sessions in the same way. `ask="end"` asks all of them after the whole history, which the
+  official protocol does not do: the session that answers is then part of the memory;
+- sessions keep the order of the file although their days go back and forth for three personas;
+- the data set knows which sessions hold an answer, not which turns. The turn of a gold memory is found through the
+  memory that its session lists with the same words, and that one's source (turn number and copy of its text): where
+  the copy fits no turn there, the memory has no evidence turn, and a note says so;
+- `is_query`, `memory_used` and `extracted_memory` stay out of the turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from data_loaders.lazy import LazyCases
+from data_loaders.raw import check_text, check_unique, get, get_text, read_json
+from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
+
+CATEGORIES: Mapping[str, str] = {
+    "Dynamic Incremental": "dynamic-incremental",
+    "Dynamic Updating": "dynamic-updating",
+    "Implicit Preference": "implicit-preference",
+    "Temporal-reasoning": "temporal-reasoning",
+}
+"""The raw `category_name` of a query -> category."""
+
+NOT_A_QUERY = "not-a-query"
+"""Category of a user turn that has gold memories but is no query (`questions="all_gold_turns"`)."""
+
+_FILES = "*_dialogues_*.json"
+_ROLES: Mapping[str, Role] = {"User": "user", "Assistant": "assistant"}
+
+Ask = Literal["stream", "end"]
+Questions = Literal["queries", "all_gold_turns"]
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """What questions refer to: sessions in file order, sessions by uuid, and the turns that hold memories."""
+
+    records: Sequence[Any]
+    sessions: Sequence[Session]
+    positions: Mapping[str, Sequence[int]]
+    """Session uuid -> where in `sessions`."""
+    sources: Mapping[tuple[str, str], str]
+    """(session uuid, memory text) -> the turn it was taken from."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What the reply to a question says about the memories it needs."""
+
+    reference: str
+    memories: tuple[tuple[str, str], ...]
+    """(session uuid, memory text)"""
+    uuids: tuple[str, ...]
+    """Gold sessions, each once."""
+
+
+def load(path: Path, *, ask: Ask = "stream", questions: Questions = "queries") -> Sequence[Case]:
+    """One case per persona file of the folder `path`, by file name; a file is parsed when its case is taken.
+
+    `ask` says when questions are due (see the module's deviations). `questions="queries"` takes the user turns marked as queries
+    (1,415; answers are judged), `"all_gold_turns"` every user turn whose reply names memories (1,458; what the official
+    retrieval metrics average over). Turn ids are `<session identifier>:<turn from 1>`; question ids are the raw `query_id`, or
+    the turn id of what is not a query. `Gold.answers` is the reference reply; `Gold.detail` has `gold_sessions` (session ids),
+    `gold_memories` (texts), `reference`, `topic`, `category_name`, `session_type`, `is_query` and `evidence_raw` (session uuids).
+    Raises DataError for anything malformed.
+    """
+    files = sorted(path.glob(_FILES))
+    if not files:
+        raise DataError(f"{path}: expected a folder with files {_FILES}, found none")
+
+    def parse(index: int) -> Case:
+        return _case(files[index], ask, questions)
+
+    return LazyCases([_persona(file) for file in files], [file.stat().st_size for file in files], parse)
+
+
+def _persona(file: Path) -> str:
+    return file.name.partition("_dialogues_")[0]
+
+
+def _case(file: Path, ask: Ask, questions: Questions) -> Case:
+    notes: list[str] = []
+    history = _history(get(read_json(file), "dialogues", list, file.name), file.name, notes)
+    asked = tuple(_questions(history, file.name, ask, questions, notes))
+    check_unique((question.id for question, _ in asked), f"{file.name}: questions")
+    persona = _persona(file)
+    return Case(persona, ("User", "Assistant"), tuple(history.sessions), asked, cluster=persona, notes=tuple(notes))
+
+
+def _history(records: Sequence[Any], where: str, notes: list[str]) -> _History:
+    sessions: list[Session] = []
+    positions: dict[str, list[int]] = {}
+    sources: dict[tuple[str, str], str] = {}
+    seen: dict[str, int] = {}
+    for position, record in enumerate(records):
+        place = f"{where}: dialogues[{position}]"
+        session_id = get_text(record, "session_identifier", place)
+        seen[session_id] = seen.get(session_id, 0) + 1
+        if seen[session_id] > 1:
+            notes.append(
+                f"{session_id}: the session identifier occurs again; this one is {session_id}~{seen[session_id]}."
+            )
+            session_id = f"{session_id}~{seen[session_id]}"
+        uuid = get_text(record, "session_uuid", place)
+        session = _session(record, session_id, place, notes)
+        sessions.append(session)
+        positions.setdefault(uuid, []).append(position)
+        for text, turn_id in _sources(record, session, place):
+            sources.setdefault((uuid, text), turn_id)
+    check_unique((session.id for session in sessions), f"{where}: dialogues")
+    check_unique((turn.id for session in sessions for turn in session.turns), f"{where}: turns")
+    notes.extend(
+        f"{uuid}: {len(found)} sessions have this uuid." for uuid, found in positions.items() if len(found) > 1
+    )
+    return _History(records, sessions, positions, sources)
+
+
+def _session(record: Any, session_id: str, where: str, notes: list[str]) -> Session:
+    turns = []
+    for number, raw in enumerate(get(record, "dialogue_turns", list, where), 1):
+        place = f"{where}.dialogue_turns[{number - 1}]"
+        speaker = get_text(raw, "speaker", place)
+        if speaker not in _ROLES:
+            raise DataError(f"{place}.speaker: expected User or Assistant, found {speaker!r}")
+        turn = Turn(f"{session_id}:{number}", speaker, get_text(raw, "content", place), _ROLES[speaker])
+        if not turn.text.strip():
+            notes.append(f"{turn.id}: the turn is empty.")
+        if "is_query" in raw:
+            get(raw, "is_query", bool, place)
+        else:
+            notes.append(f"{turn.id}: the turn does not say whether it is a query; taken as none.")
+        turns.append(turn)
+    time_text = get_text(record, "current_time", where)
+    return Session(session_id, tuple(turns), _day(time_text), time_text)
+
+
+def _day(text: str) -> datetime | None:
+    """Midnight of a day written as `2025-12-15 (Monday)`."""
+    try:
+        return datetime.strptime(text.partition(" ")[0], "%Y-%m-%d")
+    except ValueError:
+        return None
+
+
+def _sources(record: Any, session: Session, where: str) -> Iterator[tuple[str, str]]:
+    """(memory text, id of the turn it was taken from) for each extracted memory whose source can be found."""
+    for number, raw in enumerate(get(record, "extracted_memory", list, where)):
+        place = f"{where}.extracted_memory[{number}]"
+        copy = get_text(raw, "source_content_snapshot", place)
+        turn = _source_turn(session.turns, get(raw, "source_turn", int, place), copy)
+        text = get(raw, "content", (str, dict), place)
+        if turn and isinstance(text, str):
+            yield text, turn.id
+
+
+def _source_turn(turns: Sequence[Turn], number: int, copy: str) -> Turn | None:
+    """The turn a memory was taken from: numbers count from 1 in most sessions and from 0 in others, so the copy decides."""
+    folded = " ".join(copy.split())
+    near = [turns[index] for index in (number - 1, number) if 0 <= index < len(turns)]
+    for turn in near:
+        if folded and folded == " ".join(turn.text.split()):
+            return turn
+    for turn in near:
+        text = " ".join(turn.text.split())
+        if folded and text and (folded in text or text in folded):  # some copies are cut, others run on
+            return turn
+    return None
+
+
+def _questions(
+    history: _History, where: str, ask: Ask, questions: Questions, notes: list[str]
+) -> Iterator[tuple[Question, Gold]]:
+    before = ""
+    for position, (record, session) in enumerate(zip(history.records, history.sessions, strict=True)):
+        raw_turns = record["dialogue_turns"]
+        for index, turn in enumerate(session.turns):
+            raw, reply = raw_turns[index], raw_turns[index + 1] if index + 1 < len(raw_turns) else {}
+            if turn.role == "user" and _is_asked(raw, reply, questions):
+                place = f"{where}: dialogues[{position}].dialogue_turns[{index}]"
+                question = Question(
+                    get_text(raw, "query_id", place) if raw.get("is_query") else turn.id,
+                    turn.text,
+                    after=before if ask == "stream" else None,
+                    time=session.time,
+                    time_text=session.time_text,
+                )
+                key = _key(reply, f"{place} (its reply)")
+                over = position if ask == "stream" else len(history.sessions)
+                notes.extend(f"{question.id}: {oddity}" for oddity in _oddities(history, over, key))
+                yield question, _gold(history, key, raw, place)
+        if session.turns:
+            before = session.turns[-1].id
+
+
+def _is_asked(raw: Mapping[str, Any], reply: Mapping[str, Any], questions: Questions) -> bool:
+    if questions == "all_gold_turns":
+        return reply.get("speaker") == "Assistant" and "memory_used" in reply
+    return raw.get("is_query") is True
+
+
+def _key(reply: Mapping[str, Any], where: str) -> _Key:
+    """What the reply says about its memories; gold sessions are those it names, else those of its memories (official rule)."""
+    if get_text(reply, "speaker", where) != "Assistant":
+        raise DataError(f"{where}.speaker: expected Assistant after a query, found {reply['speaker']!r}")
+    memories = []
+    for number, raw in enumerate(get(reply, "memory_used", list, where)):
+        place = f"{where}.memory_used[{number}]"
+        memories.append((get_text(raw, "session_uuid", place), get_text(raw, "content", place)))
+    named = [
+        check_text(uuid, f"{where}.memory_session_uuids[{number}]")
+        for number, uuid in enumerate(get(reply, "memory_session_uuids", list, where))
+    ]
+    uuids = dict.fromkeys(named or [uuid for uuid, _ in memories])
+    return _Key(get_text(reply, "content", where), tuple(memories), tuple(uuids))
+
+
+def _gold(history: _History, key: _Key, raw: Mapping[str, Any], where: str) -> Gold:
+    is_query = raw.get("is_query") is True
+    topic, kind, span = (
+        get_text(raw, field, where) if is_query else "" for field in ("topic", "category_name", "session_type")
+    )
+    if is_query and kind not in CATEGORIES:
+        raise DataError(f"{where}.category_name: expected one of {', '.join(CATEGORIES)}, found {kind!r}")
+    return Gold(
+        (key.reference,),
+        evidence=tuple(dict.fromkeys(history.sources[each] for each in key.memories if each in history.sources)),
+        category=CATEGORIES[kind] if is_query else NOT_A_QUERY,
+        detail={
+            "gold_sessions": tuple(
+                history.sessions[at].id for uuid in key.uuids for at in history.positions.get(uuid, ())
+            ),
+            "gold_memories": tuple(text for _, text in key.memories),
+            "reference": key.reference,
+            "topic": topic,
+            "category_name": kind,
+            "session_type": span,
+            "is_query": is_query,
+            "evidence_raw": key.uuids,
+        },
+    )
+
+
+def _oddities(history: _History, over: int, key: _Key) -> Iterator[str]:
+    """Sentences on gold that cannot be recalled, with the first `over` sessions written when the question is asked."""
+    for uuid in key.uuids:
+        found = history.positions.get(uuid, ())
+        if not found:
+            yield f"its gold session {uuid} does not exist."
+        elif min(found) >= over:
+            yield f"its gold session {history.sessions[min(found)].id} is not over when it is asked."
+    lost = sum(each not in history.sources for each in key.memories)
+    if lost:
+        yield f"{lost} of its {len(key.memories)} gold memories cannot be traced to a turn."

@@ -1,0 +1,144 @@
+"""Other data sets out of a data set: a subset, gold evidence only, a history in a shuffled order. All of it lazily.
+
+Every choice is drawn from the seed and the ids alone, so it depends neither on the order of cases nor on what else was
+drawn: a smaller subset is part of a larger one, and a case is permuted alike whichever others are loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from data_loaders.lazy import LazyCases, as_lazy
+from data_loaders.schema import Case, Gold, Question, Session, Turn
+
+
+def subset(
+    cases: Sequence[Case], *, n_cases: int | None = None, n_questions: int | None = None, seed: int = 0
+) -> LazyCases:
+    """At most `n_cases` cases with at most `n_questions` questions each, chosen by the seed, in the original order.
+
+    Raises ValueError for a number below 1.
+    """
+    for name, number in (("n_cases", n_cases), ("n_questions", n_questions)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name}: expected at least 1, found {number}")
+    lazy = as_lazy(cases)
+    kept = lazy.select(_chosen(lazy.ids, n_cases, f"cases:{seed}"))
+
+    def parse(index: int) -> Case:
+        case = kept[index]
+        names = [question.id for question, _ in case.questions]
+        chosen = _chosen(names, n_questions, f"questions:{seed}:{case.id}")
+        return replace(case, questions=tuple(case.questions[each] for each in chosen))
+
+    return LazyCases(kept.ids, kept.sizes, parse)
+
+
+def oracle(cases: Sequence[Case]) -> LazyCases:
+    """One case per question whose whole history is the question's evidence turns, in their sessions.
+
+    The case id is `<case>--<question>` and `Case.cluster` stays the original's. Questions without evidence get an empty
+    history and a note. Each original is parsed once here, to learn its questions, and again when its cases are taken.
+    """
+    lazy = as_lazy(cases)
+    taken = lru_cache(maxsize=1)(lazy.__getitem__)  # its questions are usually taken one after the other
+    places = [
+        (index, number, f"{lazy.ids[index]}--{question.id}", len(gold.evidence))
+        for index in range(len(lazy))
+        for number, (question, gold) in enumerate(lazy[index].questions)
+    ]
+
+    def parse(position: int) -> Case:
+        index, number, case_id, _ = places[position]
+        case = taken(index)
+        return _evidence_only(case, *case.questions[number], case_id)
+
+    return LazyCases([place[2] for place in places], [place[3] for place in places], parse)
+
+
+def permute(case: Case, *, share: float = 0.30, seed: int = 0) -> Case:
+    """The case with a share of its turn pairs swapped (the temporal-order experiment, SegTreeMem §5.4, Table 3).
+
+    The turns are paired at random and `share` of the pairs, rounded, change places: a turn moves with id, speaker and
+    words, while session and time stay with the slot. A question asked in mid-history keeps its slot too.
+
+    The paper does not say which pairs are eligible. Here both turns have the same role, so that the pattern of roles and
+    with it the number of exchanges stays, and no turn crosses a point at which a question is asked, so that every
+    question still has the same turns behind it.
+
+    Raises ValueError for a share outside 0..1.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share: expected a number from 0 to 1, found {share}")
+    rng = random.Random(f"permute:{seed}:{case.id}")
+    slots = list(case.turns)
+    pairs = [pair for group in _swappable(case) for pair in _paired(group, rng)]
+    for first, second in rng.sample(pairs, round(share * len(pairs))):
+        slots[first], slots[second] = slots[second], slots[first]
+    moved = {old.id: new.id for old, new in zip(case.turns, slots, strict=True)}
+    return replace(
+        case,
+        sessions=_refilled(case.sessions, slots),
+        questions=tuple((_asked_after(question, moved), gold) for question, gold in case.questions),
+    )
+
+
+def permute_all(cases: Sequence[Case], *, share: float = 0.30, seed: int = 0) -> LazyCases:
+    """Every case permuted as `permute` does it, when taken."""
+    lazy = as_lazy(cases)
+    return LazyCases(lazy.ids, lazy.sizes, lambda index: permute(lazy[index], share=share, seed=seed))
+
+
+def _chosen(names: Sequence[str], n: int | None, key: str) -> list[int]:
+    """Positions of the n names that come first when sorted by a hash of key and name, in their given order."""
+    if n is None or n >= len(names):
+        return list(range(len(names)))
+    ranked = sorted(range(len(names)), key=lambda index: hashlib.sha256(f"{key}:{names[index]}".encode()).digest())
+    return sorted(ranked[:n])
+
+
+def _evidence_only(case: Case, question: Question, gold: Gold, case_id: str) -> Case:
+    kept = frozenset(gold.evidence)
+    sessions = (
+        replace(session, turns=tuple(turn for turn in session.turns if turn.id in kept)) for session in case.sessions
+    )
+    note = () if kept else (f"{question.id} has no evidence, so its history is empty.",)
+    return replace(
+        case,
+        id=case_id,
+        sessions=tuple(session for session in sessions if session.turns),
+        questions=((replace(question, after=None), gold),),
+        cluster=case.cluster or case.id,
+        notes=note,
+    )
+
+
+def _swappable(case: Case) -> list[list[int]]:
+    """Slots that may change places with each other: same role, and the same side of every question."""
+    points = {question.after for question, _ in case.questions}
+    groups: dict[tuple[int, str], list[int]] = {}
+    span = 0
+    for slot, turn in enumerate(case.turns):
+        groups.setdefault((span, turn.role), []).append(slot)
+        span += turn.id in points
+    return list(groups.values())
+
+
+def _paired(slots: Iterable[int], rng: random.Random) -> list[tuple[int, int]]:
+    shuffled = list(slots)
+    rng.shuffle(shuffled)
+    return list(zip(shuffled[::2], shuffled[1::2], strict=False))
+
+
+def _refilled(sessions: Iterable[Session], slots: Sequence[Turn]) -> tuple[Session, ...]:
+    turns = iter(slots)
+    return tuple(replace(session, turns=tuple(next(turns) for _ in session.turns)) for session in sessions)
+
+
+def _asked_after(question: Question, moved: dict[str, str]) -> Question:
+    # None (after everything) and "" (before anything) are no turns and stay.
+    return replace(question, after=moved.get(question.after, question.after)) if question.after else question

@@ -1,0 +1,203 @@
+"""Sessions cut into what a memory ingests at once; the counts follow from the rule, so the rule is always named.
+
+Four pairings occur in the literature and give different numbers of units on the same dialogue; `chunk` is for documents
+and for protocols that feed windows of n tokens:
+
+| rule       | a unit is                                                                              | used by            |
+|------------|----------------------------------------------------------------------------------------|--------------------|
+| utterance  | a turn                                                                                 | Mem0, A-MEM, …     |
+| floor_pair | turns 1+2, 3+4, … of a session; an odd last turn is left over                          | TiMem, Table 5     |
+| ab_pair    | a user turn directly followed by an assistant turn in the session; the rest is left over | SegTreeMem       |
+| page       | a user turn and the last assistant turn before the next user turn, across sessions     | MemoryOS (eval/)   |
+| chunk      | whole turns packed up to n tokens of a session; a longer turn is cut at sentence ends  | documents, windows |
+
+A page whose reply comes from a later session holds a turn of that session but keeps the session and time of its user
+turn, as MemoryOS does: do not use it where questions are asked in mid-history.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from data_loaders.raw import check_unique
+from data_loaders.schema import Case, Session, Turn, Unit
+
+Rule = Literal["utterance", "floor_pair", "ab_pair", "page", "chunk"]
+OnUnpaired = Literal["drop", "keep_single"]
+Count = Callable[[str], int]
+Placed = tuple[Turn, Session]
+"""A turn and the session it belongs to."""
+
+# Coarse to fine: sentence ends, then words, then characters. Each pattern matches the places where text may be cut.
+_CUTS = (r"(?<=[.!?。！？])\s+|(?<=[。！？])|\n+", r"\s+", r"")
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The units in stream order, and the ids of the turns that are in none of them."""
+
+    units: tuple[Unit, ...]
+    dropped: tuple[str, ...] = ()
+
+
+def make_units(
+    sessions: Iterable[Session],
+    rule: Rule,
+    *,
+    tokens: int | None = None,
+    on_unpaired: OnUnpaired = "drop",
+    count: Count | None = None,
+) -> Units:
+    """The units of a history under a rule; see the table above.
+
+    `tokens` and `count` (text -> its number of tokens) belong to `chunk`: `count(unit.text)` never exceeds `tokens` unless
+    a single character does. `on_unpaired` says what becomes of the left over turns of the pairings: dropped and listed,
+    or units of one turn at their place in the stream. A unit's id is its first turn's id, `<first>..<last>` for several;
+    part k of a turn that was cut is `<turn>#k` there, and keeps the turn's own id as `Turn.id`.
+
+    Raises ValueError for an unknown rule or missing settings, DataError when the turn ids give one unit id twice.
+    """
+    history = tuple(sessions)
+    if on_unpaired not in get_args(OnUnpaired):
+        raise ValueError(f"on_unpaired: expected one of {get_args(OnUnpaired)}, found {on_unpaired!r}")
+    if rule == "chunk":
+        if tokens is None or tokens < 1 or count is None:
+            raise ValueError(f"rule chunk needs tokens of at least 1 and a count function, found {tokens!r} and {count!r}")
+        made = Units(tuple(unit for session in history for unit in _chunks(session, tokens, count)))
+    elif rule in _GROUPS:
+        made = _from_groups(history, _GROUPS[rule](history), on_unpaired)
+    else:
+        raise ValueError(f"rule: expected one of {get_args(Rule)}, found {rule!r}")
+    check_unique((unit.id for unit in made.units), f"units by {rule}")
+    return made
+
+
+def lost_evidence(case: Case, dropped: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Question id -> the evidence turns that no unit holds; questions that lose nothing are absent."""
+    gone = frozenset(dropped)
+    lost = {question.id: tuple(each for each in gold.evidence if each in gone) for question, gold in case.questions}
+    return {question_id: evidence for question_id, evidence in lost.items() if evidence}
+
+
+def _stream(history: Iterable[Session]) -> Iterator[Placed]:
+    return ((turn, session) for session in history for turn in session.turns)
+
+
+def _utterances(history: Sequence[Session]) -> list[list[Placed]]:
+    return [[placed] for placed in _stream(history)]
+
+
+def _floor_pairs(history: Sequence[Session]) -> list[list[Placed]]:
+    return [
+        [(first, session), (second, session)]
+        for session in history
+        for first, second in zip(session.turns[::2], session.turns[1::2], strict=False)
+    ]
+
+
+def _ab_pairs(history: Sequence[Session]) -> list[list[Placed]]:
+    return [
+        [(first, session), (second, session)]
+        for session in history
+        for first, second in zip(session.turns, session.turns[1:], strict=False)
+        if first.role == "user" and second.role == "assistant"
+    ]
+
+
+def _pages(history: Sequence[Session]) -> list[list[Placed]]:
+    pages: list[list[Placed]] = []
+    for turn, session in _stream(history):
+        if turn.role == "user":
+            pages.append([(turn, session)])
+        elif pages:
+            pages[-1][1:] = [(turn, session)]  # a second reply overwrites the first: MemoryOS's eval code
+    return [page for page in pages if len(page) == 2]
+
+
+_GROUPS: dict[str, Callable[[Sequence[Session]], list[list[Placed]]]] = {
+    "utterance": _utterances,
+    "floor_pair": _floor_pairs,
+    "ab_pair": _ab_pairs,
+    "page": _pages,
+}
+
+
+def _from_groups(history: Sequence[Session], groups: Iterable[list[Placed]], on_unpaired: OnUnpaired) -> Units:
+    by_first = {group[0][0].id: group for group in groups}
+    taken = {turn.id for group in by_first.values() for turn, _ in group}
+    units, dropped = [], []
+    for turn, session in _stream(history):
+        if turn.id in by_first:
+            units.append(_unit([part for part, _ in by_first[turn.id]], session))
+        elif turn.id not in taken and on_unpaired == "keep_single":
+            units.append(_unit([turn], session))
+        elif turn.id not in taken:
+            dropped.append(turn.id)
+    return Units(tuple(units), tuple(dropped))
+
+
+def _unit(turns: Sequence[Turn], session: Session, labels: Sequence[str] = ()) -> Unit:
+    names = labels or [turn.id for turn in turns]
+    unit_id = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
+    return Unit(unit_id, tuple(turns), session.id, session.time, session.time_text)
+
+
+def _chunks(session: Session, limit: int, count: Count) -> Iterator[Unit]:
+    """Greedy: a chunk is closed when the next turn, or the next part of a long one, would not fit."""
+    turns: list[Turn] = []
+    labels: list[str] = []
+    for label, turn in _fragments(session, limit, count):
+        if turns and count(_unit([*turns, turn], session).text) > limit:
+            yield _unit(turns, session, labels)
+            turns, labels = [], []
+        turns.append(turn)
+        labels.append(label)
+    if turns:
+        yield _unit(turns, session, labels)
+
+
+def _fragments(session: Session, limit: int, count: Count) -> Iterator[tuple[str, Turn]]:
+    for turn in session.turns:
+
+        def fits(text: str, turn: Turn = turn) -> bool:
+            return count(_unit([replace(turn, text=text)], session).text) <= limit
+
+        if fits(turn.text):
+            yield turn.id, turn
+        else:
+            for number, part in enumerate(_split(turn.text, fits, _CUTS), 1):
+                yield f"{turn.id}#{number}", replace(turn, text=part)
+
+
+def _split(text: str, fits: Callable[[str], bool], cuts: Sequence[str]) -> Iterator[str]:
+    """Parts that fit, as long as possible, cut at the coarsest places that make them fit; outer white space is lost."""
+    ends = [match.end() for match in re.finditer(cuts[0], text) if 0 < match.end() < len(text)] + [len(text)]
+    start = at = 0
+    while at < len(ends):
+        stop = _first_too_far(text, start, ends, at, fits)
+        if stop > at or len(cuts) == 1:
+            at = max(stop, at + 1)
+            parts: Iterable[str] = [text[start : ends[at - 1]].strip()]
+        else:
+            at += 1
+            parts = _split(text[start : ends[at - 1]], fits, cuts[1:])
+        yield from (part for part in parts if part)
+        start = ends[at - 1]
+
+
+def _first_too_far(text: str, start: int, ends: Sequence[int], at: int, fits: Callable[[str], bool]) -> int:
+    """The first index from `at` on whose end is too far for the text from `start`; doubling steps, then bisection.
+
+    Doubling first, so that the work grows with the part and not with the rest of the text.
+    """
+    low, step = at, 1
+    while low + step <= len(ends) and fits(text[start : ends[low + step - 1]].strip()):
+        low, step = low + step, 2 * step
+    high = min(low + step - 1, len(ends))
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if fits(text[start : ends[middle]].strip()) else (low, middle)
+    return low

@@ -1,0 +1,34 @@
+"""The rules by which answers to DMR (MSC-Self-Instruct) and MSC-E questions are judged.
+
+No official script exists. MemGPT (section 3.1.1) reports the share of replies a judge calls CORRECT, and ROUGE-L recall
+because replies are verbose (`eval.lexical.rouge_l_recall`). Zep's public evaluation asks for a boolean, MemTree
+(appendix A.2) for one digit. All three judges are generous in different ways, so a table names the one it used.
+
+Deviation: a reply without a clear verdict has none; it is not counted as wrong.
+"""
+
+from __future__ import annotations
+
+import re
+
+from eval.locomo import label_verdict
+
+_ZEP_FIELD = re.compile(r'"is_correct"\s*:\s*(true|false)\b', re.IGNORECASE)
+_DIGIT = re.compile(r"(?<![\d.])[01](?!\d|\.\d)")
+
+
+def memgpt_verdict(reply: str) -> bool | None:
+    """True for CORRECT, False for WRONG, None when the reply says neither or both (MemGPT's judge for DMR)."""
+    return label_verdict(reply)
+
+
+def zep_verdict(reply: str) -> bool | None:
+    """The value of the JSON field `is_correct`; None when it is missing or given both ways (Zep's judge for DMR)."""
+    values = {value.lower() for value in _ZEP_FIELD.findall(reply)}
+    return values == {"true"} if len(values) == 1 else None
+
+
+def memtree_verdict(reply: str) -> bool | None:
+    """Whether the first lone digit 0 or 1 of the reply is a 1; None when there is no such digit (MemTree, A.2)."""
+    digit = _DIGIT.search(reply)
+    return digit[0] == "1" if digit else None

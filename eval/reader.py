@@ -1,0 +1,128 @@
+"""The reader: what was recalled, and the question, as one request to the answering model. The same for every memory of a table.
+
+The prompts are in `memsys/prompts/reader`, in our own words. One token budget per experiment is enforced here, by leaving out
+whole items from the end of the ranking.
+
+Deviations: LoCoMo's official prompts differ by category (and offer the trap as an option in category 5); a reader does not see the
+category, so all questions get one prompt with a rule for what the conversation does not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from string import ascii_uppercase
+from typing import Literal
+
+from data_loaders.schema import Question
+from memsys.dates import parse_time
+from memsys.interface import Item, Recall
+from memsys.llm.protocol import Request
+from memsys.prompts import Option, Prompts
+from memsys.tokens import count_tokens, truncate
+
+NOTHING = "(nothing was recalled)"
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How answers are asked for: one file of `conf/reader`."""
+
+    name: str
+    title: str
+    prompt: str
+    """Name of the prompt file."""
+    max_context_tokens: int | None
+    """Most tokens of recalled text; None shows all of it."""
+    answer_tokens: int
+    temperature: float
+    order: Literal["rank", "chronological"] = "rank"
+    """As the memory returned the items, or by the time in front of them (items without one last)."""
+    date: bool = True
+    """Whether the date of the question is shown."""
+    numbered: bool = False
+    """Whether the items are numbered, from 1."""
+    sections: Mapping[str, str] = field(default_factory=dict)
+    """Item kind -> heading, in order; items of another kind come first, without a heading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A request to the answering model, and what it shows."""
+
+    request: Request
+    context_tokens: int
+    """Of the recalled text that is shown."""
+    dropped: int
+    """Recalled items that did not fit the budget."""
+
+
+def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall, *, sample: int = 0) -> Rendered:
+    """The request that asks for the answer to a question, given what was recalled; `sample` numbers replicates.
+
+    Raises:
+        ValueError: the recall comes with an answer, or was aborted: there is nothing to read.
+        PromptError: the reader's prompt is missing or needs a field that readers do not have.
+    """
+    if recall.answer is not None or recall.aborted:
+        raise ValueError(f"question {question.id}: a recall with an answer, or an aborted one, is not read again")
+    items = within(recall.items, reader.max_context_tokens)
+    dropped = len(recall.items) - len(items)
+    if reader.order == "chronological":
+        items = sorted(items, key=_time)
+    now = question.time_text if reader.date else ""
+    options = tuple(Option(label, text.strip()) for label, text in zip(ascii_uppercase, question.options, strict=False))
+    request = prompts[reader.prompt].render(
+        {
+            "question": question.text,
+            "memories": tuple(item.text for item in items),
+            "now": now,
+            "options": options,
+            "shown": _shown(reader, items),
+            "asked": _asked(question, options),
+            "today": f"\nCurrent date: {now}" if now else "",
+        }
+    )
+    request = replace(request, max_tokens=reader.answer_tokens, temperature=reader.temperature, sample=sample)
+    return Rendered(request, sum(count_tokens(item.text) for item in items), dropped)
+
+
+def within(items: Sequence[Item], limit: int | None) -> list[Item]:
+    """The first items that fit into `limit` tokens together; the very first is cut to size when it alone does not fit."""
+    if limit is None:
+        return list(items)
+    kept: list[Item] = []
+    left = limit
+    for item in items:
+        left -= count_tokens(item.text)
+        if left < 0:
+            break
+        kept.append(item)
+    return kept or [replace(item, text=truncate(item.text, limit)) for item in items[:1]]
+
+
+def _time(item: Item) -> datetime:
+    """The time that stands in brackets in front of an item; the end of time where there is none."""
+    head = item.text[1:].partition("]")[0] if item.text.startswith("[") else ""
+    return parse_time(head) or datetime.max
+
+
+def _shown(reader: Reader, items: Sequence[Item]) -> str:
+    if not items:
+        return NOTHING
+    groups = {kind: [item for item in items if item.kind == kind] for kind in reader.sections}
+    lines = [*(item for item in items if item.kind not in reader.sections)]
+    shown = [_listed(reader, lines)] if lines else []
+    shown += [f"{reader.sections[kind]}:\n{_listed(reader, group)}" for kind, group in groups.items() if group]
+    return "\n\n".join(shown)
+
+
+def _listed(reader: Reader, items: Sequence[Item]) -> str:
+    return "\n".join(f"{index}. {item.text}" if reader.numbered else item.text for index, item in enumerate(items, 1))
+
+
+def _asked(question: Question, options: Sequence[Option]) -> str:
+    """The question with its options as lettered lines and with the benchmark's own instruction."""
+    lines = [question.text, *(f"({option.label}) {option.text}" for option in options), question.instruction]
+    return "\n".join(line for line in lines if line)

@@ -1,0 +1,493 @@
+"""The run loop: a fresh memory for each case; write; when questions are due, consolidate, read, answer in the background; save.
+
+A cell is memory x data set x case. Cells share one pool, longest first; the questions of one due point are read concurrently in
+another, so that a cell that waits for its questions never holds a thread that they need. Answering never blocks writing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_loaders.schema import Case, DataError, Question, Unit
+from data_loaders.units import make_units
+from eval.reader import Reader, render
+from eval.records import Effort, Prediction
+from eval.store import (
+    Appender,
+    item_key,
+    item_record,
+    locked,
+    read_items,
+    read_lines,
+    read_predictions,
+    safe_name,
+    write_lines,
+)
+from memsys.embed import Embedder
+from memsys.interface import Item, MemorySystem, Recall
+from memsys.llm.client import SpendingCapReached
+from memsys.llm.meter import Ledger, metering
+from memsys.llm.protocol import LLM, Completion
+from memsys.prompts import Prompts
+from memsys.tokens import count_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What memories and readers are handed: models by role, the embedder, the prompts."""
+
+    llm: LLM
+    reader: LLM
+    probe: LLM
+    embedder: Embedder
+    prompts: Prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One memory on one data set: everything that a cell needs."""
+
+    name: str
+    folder: Path
+    cases: Sequence[Case]
+    sizes: Sequence[int]
+    """Approximate work of each case; the longest start first."""
+    build: Callable[..., MemorySystem]
+    reader: Reader
+    unit: Mapping[str, Any]
+    """The unit rule and its settings (`data_loaders.units.make_units`)."""
+    services: Services
+    seed: int = 0
+    replicate: int = 0
+    rebuild_every: int = 1
+    """Offline memories: consolidate only at every n-th due point (and at the first)."""
+    questions: Callable[[str, str], bool] = field(default=lambda case_id, question_id: True)
+    """Which questions are asked."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """What identifies the run and what was known when it was made: written to `run.json`."""
+
+    def case_folder(self, case_id: str) -> Path:
+        return self.folder / "cases" / safe_name(case_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Told after every question, and after every case (`question_id` empty)."""
+
+    run: str
+    case_id: str
+    question_id: str
+    outcome: str
+
+
+def run_all(runs: Sequence[Run], *, threads: int = 8, told: Callable[[Progress], None] = lambda _: None) -> None:
+    """Run every cell of every run that is not complete, longest first.
+
+    Raises:
+        SpendingCapReached: what was not reached has no line and is counted as not reached.
+        RunError: a run folder is being written by another process.
+    """
+    with _locks(runs):
+        for run in runs:
+            (run.folder / "run.json").write_text(json.dumps(run.record, indent=1, sort_keys=True, default=str), encoding="utf-8")
+        _run_cells(runs, threads, told)
+
+
+def _run_cells(runs: Sequence[Run], threads: int, told: Callable[[Progress], None]) -> None:
+    with ThreadPoolExecutor(threads, "cell") as cells, ThreadPoolExecutor(64, "question") as questions:
+        work = [(size, run, index) for run in runs for index, size in enumerate(run.sizes)]
+        work.sort(key=lambda cell: -cell[0])
+        stop = threading.Event()
+        futures = [cells.submit(_cell, run, index, questions, told, stop) for _, run, index in work]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            stop.set()
+            cells.shutdown(cancel_futures=True)
+            raise
+
+
+@contextmanager
+def _locks(runs: Sequence[Run]) -> Iterator[None]:
+    held = [locked(run.folder) for run in {run.folder: run for run in runs}.values()]
+    for lock in held:
+        lock.__enter__()
+    try:
+        yield
+    finally:
+        for lock in held:
+            lock.__exit__(None, None, None)
+
+
+def _cell(
+    run: Run, index: int, pool: ThreadPoolExecutor, told: Callable[[Progress], None], stop: threading.Event
+) -> None:
+    if not stop.is_set():
+        run_case(run, run.cases[index], pool, told)
+
+
+def run_case(run: Run, case: Case, pool: ThreadPoolExecutor, told: Callable[[Progress], None] = lambda _: None) -> None:
+    """One cell, from the first unit to its sorted files; returns at once when the case is complete.
+
+    A failing question is a line with `error`; a failing build is one line for each question that it still owed.
+
+    Raises:
+        SpendingCapReached: the next call might exceed the cap.
+        DataError: a question is asked after a turn that does not exist.
+    """
+    folder = run.case_folder(case.id)
+    asked = [question for question, _ in case.questions if run.questions(case.id, question.id)]
+    done = {key: line for key, line in read_predictions(folder).items() if line.outcome != "error"}
+    if (folder / "case.json").is_file() and all(question.id in done for question in asked):
+        told(Progress(run.name, case.id, "", "complete"))
+        return
+    log = _Log(run, case, folder, done)
+    try:
+        _live(run, case, [question for question in asked if question.id not in done], log, pool, told)
+    finally:
+        log.close()
+    told(Progress(run.name, case.id, "", "complete"))
+
+
+def _live(
+    run: Run,
+    case: Case,
+    asked: Sequence[Question],
+    log: _Log,
+    pool: ThreadPoolExecutor,
+    told: Callable[[Progress], None],
+) -> None:
+    units = make_units(case.sessions, count=count_tokens, **run.unit)
+    due = schedule(case, units.units, asked)
+    answers: list[Future[None]] = []
+    owed = {question.id for question in asked}
+    try:
+        memory = build_memory(run, case)
+        _embed_ahead(run, units.units, log)
+        last_built = -run.rebuild_every
+        for position, unit in enumerate([*units.units, None]):
+            if position in due:
+                last_built = _consolidate(run, memory, log, list(due).index(position), last_built)
+                reads = [pool.submit(_ask, run, memory, question, log, told) for question in due[position]]
+                answers += [read.result() for read in reads]
+                owed -= {question.id for question in due[position]}
+            if unit is not None:
+                following = units.units[position + 1] if position + 1 < len(units.units) else None
+                _write(memory, unit, following, log)
+        log.structure(memory)
+    except SpendingCapReached:
+        wait(answers)
+        raise
+    except Exception as error:
+        log.trouble(error)
+        for question in asked:
+            if question.id in owed:
+                log.failed(question.id, f"build: {_said(error)}")
+                told(Progress(run.name, case.id, question.id, "error"))
+    wait(answers)
+    for answer in answers:
+        answer.result()
+    log.finish(case, units.dropped)
+
+
+def schedule(case: Case, units: Sequence[Unit], questions: Sequence[Question]) -> dict[int, list[Question]]:
+    """Questions by the number of units written before they are asked, in order.
+
+    A question is asked once every unit that lies wholly within what was lived through is written: `after=None` after the last,
+    `after=""` before the first.
+
+    Raises:
+        DataError: a question is asked after a turn that does not exist.
+    """
+    place = {turn.id: index for index, turn in enumerate(case.turns)}
+    ends = np.asarray([max((place[turn.id] for turn in unit.turns), default=-1) for unit in units], dtype=np.int64)
+    due: dict[int, list[Question]] = {}
+    for question in questions:
+        if question.after is None:
+            position = len(units)
+        elif question.after == "":
+            position = 0
+        elif question.after in place:
+            later = np.flatnonzero(ends > place[question.after])
+            position = int(later[0]) if len(later) else len(units)
+        else:
+            raise DataError(
+                f"{case.id}: question {question.id} is asked after turn {question.after!r}, which does not exist"
+            )
+        due.setdefault(position, []).append(question)
+    return dict(sorted(due.items()))
+
+
+def build_memory(run: Run, case: Case) -> MemorySystem:
+    """A fresh memory for a case, given the services that its signature names."""
+    code = np.frombuffer(case.id.encode() or b"\0", dtype=np.uint8)
+    offered: dict[str, Any] = {
+        "llm": run.services.llm,
+        "probe": run.services.probe,
+        "embedder": run.services.embedder,
+        "prompts": run.services.prompts,
+        "rng": np.random.default_rng([run.seed, run.replicate, *map(int, code)]),
+    }
+    return run.build(**{name: service for name, service in offered.items() if name in needs(run.build)})
+
+
+def needs(build: Callable[..., MemorySystem]) -> frozenset[str]:
+    """Names of the services that a memory's constructor asks for and its configuration has not filled."""
+    target = build.func if isinstance(build, partial) else build
+    given = build.keywords if isinstance(build, partial) else {}
+    return frozenset(inspect.signature(target).parameters) - frozenset(given)
+
+
+def _embed_ahead(run: Run, units: Sequence[Unit], log: _Log) -> None:
+    """Embed all unit texts in batches before the first write; the cache then answers the memory's own calls."""
+    if "embedder" in needs(run.build) and units:
+        with _step(log, "embed", "", lambda: 0):
+            run.services.embedder.embed([unit.text for unit in units])
+
+
+def _write(memory: MemorySystem, unit: Unit, following: Unit | None, log: _Log) -> None:
+    with _step(log, "write", unit.id, lambda: memory.held):
+        memory.write(unit)
+        if following is None or following.session_id != unit.session_id:
+            memory.end_session(unit.session_id)
+
+
+def _consolidate(run: Run, memory: MemorySystem, log: _Log, point: int, last_built: int) -> int:
+    if type(memory).OFFLINE and point - last_built < run.rebuild_every:
+        return last_built
+    with _step(log, "consolidate", str(point), lambda: memory.held):
+        memory.consolidate()
+    return point
+
+
+def _ask(
+    run: Run, memory: MemorySystem, question: Question, log: _Log, told: Callable[[Progress], None]
+) -> Future[None]:
+    """Read, then send the reader's call; the returned future ends when the line is written."""
+    ended: Future[None] = Future()
+
+    def close(prediction: Prediction) -> None:
+        log.predicted(prediction)
+        told(Progress(run.name, log.case_id, question.id, prediction.outcome))
+        ended.set_result(None)
+
+    try:
+        with _step(log, "read", question.id, lambda: memory.held):
+            recall = memory.read(question)
+        log.recalled(recall.items)
+        if recall.aborted or recall.answer is not None:
+            outcome = "aborted" if recall.aborted else "answered"
+            close(log.prediction(question.id, recall, recall.answer or "", outcome, recall.aborted))
+            return ended
+        rendered = render(run.reader, run.services.prompts, question, recall, sample=run.replicate)
+    except SpendingCapReached:
+        raise
+    except Exception as error:
+        log.trouble(error)
+        close(log.prediction(question.id, Recall(()), "", "error", f"read: {_said(error)}"))
+        return ended
+    with metering() as ledger:
+        call = run.services.reader.submit(rendered.request)
+
+    def settle(done: Future[Completion]) -> None:
+        try:
+            error = done.exception()
+            if isinstance(error, SpendingCapReached):
+                raise error
+            log.effort("answer", question.id, 0, ledger, 0.0, rendered.context_tokens, rendered.dropped)
+            close(_answered(log, question.id, recall, done))
+        except BaseException as broken:  # a callback's exception would be swallowed, and the case would wait for ever
+            ended.set_exception(broken)
+
+    call.add_done_callback(settle)
+    return ended
+
+
+def _answered(log: _Log, question_id: str, recall: Recall, done: Future[Completion]) -> Prediction:
+    if (error := done.exception()) is not None:
+        return log.prediction(question_id, recall, "", "error", f"answer: {_said(error)}")
+    text = done.result().text.strip()
+    if not text:
+        return log.prediction(question_id, recall, "", "error", f"answer: empty reply ({done.result().finish_reason})")
+    return log.prediction(question_id, recall, text, "answered", "")
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+@contextmanager
+def _step(log: _Log, phase: str, subject: str, held: Callable[[], int]) -> Iterator[None]:
+    """CPU and calls of one step; written to the log when it ends, also when it fails."""
+    started = time.thread_time()
+    with metering() as ledger:
+        try:
+            yield
+        finally:
+            own = max(0.0, time.thread_time() - started - ledger.service_cpu)
+            log.effort(phase, subject, held(), ledger, own)
+
+
+class _Log:
+    """The files of one case while it runs."""
+
+    def __init__(self, run: Run, case: Case, folder: Path, done: Mapping[str, Prediction]) -> None:
+        self.case_id, self._folder = case.id, folder
+        self._items = read_items(folder)
+        write_lines(folder / "predictions.jsonl", done.values())
+        write_lines(folder / "items.jsonl", self._items.values())
+        write_lines(folder / "effort.jsonl", _kept_effort(folder, done))
+        self._predictions = Appender(folder / "predictions.jsonl")
+        self._item_lines = Appender(folder / "items.jsonl")
+        self._efforts = Appender(folder / "effort.jsonl")
+        self._lock = threading.Lock()
+        self._trouble: list[str] = []
+        self._report: dict[str, Any] = {}
+
+    def recalled(self, items: Sequence[Item]) -> None:
+        for item in items:
+            key = item_key(item)
+            with self._lock:
+                new = key not in self._items
+                if new:
+                    self._items[key] = item_record(key, item)
+            if new:
+                self._item_lines.add(item_record(key, item))
+
+    def prediction(self, question_id: str, recall: Recall, answer: str, outcome: Any, error: str) -> Prediction:
+        keys = tuple(item_key(item) for item in recall.items)
+        scores = tuple(round(float(item.score), 4) for item in recall.items)
+        return Prediction(self.case_id, question_id, answer, keys, scores, outcome, error)
+
+    def predicted(self, prediction: Prediction) -> None:
+        self._predictions.add(prediction)
+
+    def failed(self, question_id: str, error: str) -> None:
+        self.predicted(self.prediction(question_id, Recall(()), "", "error", error))
+
+    def trouble(self, error: BaseException) -> None:
+        with self._lock:
+            self._trouble.append("".join(traceback.format_exception(error)))
+
+    def effort(
+        self,
+        phase: str,
+        subject: str,
+        held: int,
+        ledger: Ledger,
+        own_cpu: float,
+        context_tokens: int = 0,
+        dropped: int = 0,
+    ) -> None:
+        self._efforts.add(effort(self.case_id, phase, subject, held, ledger, own_cpu, context_tokens, dropped))
+
+    def structure(self, memory: MemorySystem) -> None:
+        """Dump the finished structure: `nodes.jsonl`, and `vectors.npy` with one row a node (zeros where it has none)."""
+        self._report = memory.report()
+        nodes = list(memory.nodes())
+        if not nodes:
+            return
+        write_lines(
+            self._folder / "nodes.jsonl",
+            (
+                {
+                    "id": node.id,
+                    "parents": node.parents,
+                    "level": node.level,
+                    "kind": node.kind,
+                    "text": node.text,
+                    "sources": node.sources,
+                    "start": node.start.isoformat() if node.start else None,
+                    "end": node.end.isoformat() if node.end else None,
+                }
+                for node in nodes
+            ),
+        )
+        width = max((len(node.vector) for node in nodes if node.vector is not None), default=0)
+        rows = [np.zeros(width, dtype=np.float32) if node.vector is None else node.vector for node in nodes]
+        np.save(self._folder / "vectors.npy", np.stack(rows) if width else np.empty((len(nodes), 0), dtype=np.float32))
+
+    def finish(self, case: Case, dropped: Sequence[str]) -> None:
+        """Sort what arrived in any order, and say what the case was."""
+        self.close()
+        order = {question.id: index for index, (question, _) in enumerate(case.questions)}
+        lines = read_predictions(self._folder)
+        write_lines(self._folder / "predictions.jsonl", sorted(lines.values(), key=lambda one: order[one.question_id]))
+        write_lines(self._folder / "items.jsonl", sorted(self._items.values(), key=lambda one: str(one["key"])))
+        if self._trouble:
+            (self._folder / "errors.log").write_text("\n".join(self._trouble), encoding="utf-8")
+        write_lines(
+            self._folder / "case.json",
+            [
+                {
+                    "case_id": case.id,
+                    "cluster": case.cluster or case.id,
+                    "dropped_turns": dropped,
+                    "notes": case.notes,
+                    "memory": self._report,
+                }
+            ],
+        )
+
+    def close(self) -> None:
+        for file in (self._predictions, self._item_lines, self._efforts):
+            file.close()
+
+
+def effort(
+    case_id: str,
+    phase: str,
+    subject: str,
+    held: int,
+    ledger: Ledger,
+    own_cpu: float,
+    context_tokens: int = 0,
+    dropped: int = 0,
+) -> Effort:
+    """A ledger as a line of `effort.jsonl`."""
+    return Effort(
+        case_id=case_id,
+        subject=subject,
+        phase=phase,
+        held=held,
+        calls=dict(ledger.calls),
+        attempts=dict(ledger.attempts),
+        failures=dict(ledger.failures),
+        parse_failures=dict(ledger.parse_failures),
+        notes=dict(ledger.notes),
+        sent=ledger.sent,
+        tokens_in=ledger.tokens_in,
+        tokens_out=ledger.tokens_out,
+        tokens_cached=ledger.tokens_cached,
+        tokens_reasoning=ledger.tokens_reasoning,
+        embedding_calls=ledger.embedding_calls,
+        embedding_tokens=ledger.embedding_tokens,
+        provider_seconds=round(ledger.critical_seconds, 6),
+        provider_seconds_sum=round(ledger.seconds, 6),
+        own_cpu_seconds=round(own_cpu, 6),
+        context_tokens=context_tokens,
+        dropped_items=dropped,
+    )
+
+
+def _kept_effort(folder: Path, done: Mapping[str, Prediction]) -> list[dict[str, Any]]:
+    """On resume the build is done again, from the cache: only the lines of questions that keep their answers stay."""
+    return [
+        record
+        for record in read_lines(folder / "effort.jsonl")
+        if record["phase"] in ("read", "answer") and record["subject"] in done
+    ]

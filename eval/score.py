@@ -1,0 +1,264 @@
+"""Predictions joined with gold by id, scored, and kept: `scores/<metric>-<hash of its settings>.jsonl`, recomputed as often as we like.
+
+A line is reused as long as the answer it judged is the same; lexical metrics need no model, judges go through the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_loaders.schema import Case, Gold, Question
+from eval.judge import Judge, judge_request, verdict
+from eval.provenance import identity, source_digest
+from eval.records import Prediction, Score
+from eval.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
+from eval.run import Run, effort
+from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, write_lines
+from memsys.llm.client import SpendingCapReached
+from memsys.llm.meter import Ledger, metering
+from memsys.llm.protocol import LLM, Completion
+from memsys.prompts import Prompts
+
+Scorer = Callable[[Question, Gold, Prediction], Score]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A lexical metric: a function of question, gold and prediction, with its settings bound."""
+
+    name: str
+    score: Scorer
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """A judge with the model behind it."""
+
+    judge: Judge
+    llm: LLM
+    model: str
+    """Model and endpoint label: part of the score file's identity."""
+    prompts: Prompts
+    repeats: int = 1
+    """How often the same answer is judged, as separate draws."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One line of a score file."""
+
+    case_id: str
+    question_id: str
+    repeat: int
+    value: float | None
+    why: str
+    detail: Mapping[str, Any]
+    answer: str
+    """Hash of what was scored."""
+
+
+def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
+    """Score every prediction of a run with functions, in one pass over its cases; returns the score files by metric.
+
+    A file that already holds exactly these answers is left as it is: its name says by which code and settings it was made.
+    """
+    paths = {metric.name: _path(run, metric.name, _metric_identity(metric)) for metric in metrics}
+    asked = _asked(run)
+    stale = [metric for metric in metrics if _answers(paths[metric.name]) != asked]
+    if stale:
+        lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
+        for case_id, question, gold, prediction in answered(run):
+            for metric in stale:
+                lines[metric.name].append(_scored(case_id, prediction, metric.score(question, gold, prediction)))
+        for metric in stale:
+            write_lines(paths[metric.name], lines[metric.name])
+    return paths
+
+
+def _metric_identity(metric: Metric) -> dict[str, Any]:
+    module = getattr(metric.score, "func", metric.score).__module__
+    return {"settings": metric.settings, "source": source_digest([module])}
+
+
+def _asked(run: Run) -> set[tuple[str, str, str]]:
+    """(case, question, hash of the answer) of every prediction that can be scored."""
+    return {
+        (one.case_id, one.question_id, _hash(one.answer))
+        for folder in sorted((run.folder / "cases").glob("*"))
+        for one in read_predictions(folder).values()
+        if one.outcome != "error"
+    }
+
+
+def _answers(path: Path) -> set[tuple[str, str, str]]:
+    return {_answer(record) for record in read_lines(path)}
+
+
+def _answer(record: Mapping[str, Any]) -> tuple[str, str, str]:
+    return record["case_id"], record["question_id"], record["answer"]
+
+
+def score_evidence(run: Run, k: int) -> Path:
+    """How much of the evidence the first `k` recalled items bring back.
+
+    The value is `covered@k`; the detail holds `verbatim@k`, nDCG and the mean number of sources per item.
+    """
+    path = _path(run, f"evidence@{k}", {"source": source_digest(["eval.retrieval"])})
+    if path.is_file() and _answers(path) == _asked(run):
+        return path
+    lines: list[Scored] = []
+    for case in _cases(run):
+        items = read_items(run.case_folder(case.id))
+        texts = {turn.id: turn.text for turn in case.turns}
+        predictions = read_predictions(run.case_folder(case.id))
+        for question, gold in case.questions:
+            prediction = predictions.get(question.id)
+            if prediction is None or prediction.outcome == "error":
+                continue
+            if not gold.evidence:
+                lines.append(_scored(case.id, prediction, Score(None, "the data set names no evidence")))
+                continue
+            recalled = [items[key] for key in prediction.items]
+            lines.append(_scored(case.id, prediction, _evidence(recalled, gold.evidence, texts, k)))
+    write_lines(path, lines)
+    return path
+
+
+def _evidence(items: Sequence[Mapping[str, Any]], evidence: Sequence[str], texts: Mapping[str, str], k: int) -> Score:
+    sources = [item["sources"] for item in items]
+    detail = {
+        "verbatim": verbatim_at_k([item["text"] for item in items], [texts[turn] for turn in evidence], k),
+        "ndcg": ndcg_at_k(sources, evidence, k),
+        "sources_per_item": sources_per_item(sources, k),
+    }
+    return Score(covered_at_k(sources, evidence, k), detail=detail)
+
+
+def score_judge(run: Run, judging: Judging, told: Callable[[], None] = lambda: None) -> Path:
+    """Let a judge grade every answer of a run, `repeats` times; returns the score file.
+
+    Judgements of answers that have not changed are kept. A call that fails for good, or a reply without a verdict, is a line without
+    a value. Other settings, prompt or model: another file.
+
+    Raises:
+        SpendingCapReached: what was judged is kept.
+    """
+    path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging))
+    wanted = {(*key, repeat) for key in _asked(run) for repeat in range(judging.repeats)}
+    if (
+        path.is_file()
+        and {(*_answer(one), one["repeat"]) for one in read_lines(path) if one["value"] is not None} == wanted
+    ):
+        return path
+    with locked(path.parent):
+        kept = {key: record for key, record in _previous(path).items() if record["value"] is not None}
+        write_lines(path, kept.values())
+        efforts = path.with_suffix(".effort.jsonl")
+        write_lines(efforts, read_lines(efforts))
+        book, costs = Appender(path), Appender(efforts)
+        try:
+            _judge_all(run, judging, kept, book, costs, told)
+        finally:
+            book.close()
+            costs.close()
+        write_lines(path, sorted(_previous(path).values(), key=_order(run)))
+    return path
+
+
+def _judge_all(
+    run: Run, judging: Judging, kept: Mapping[Any, Any], book: Appender, costs: Appender, told: Callable[[], None]
+) -> None:
+    calls: list[tuple[str, Prediction, Gold, int, Ledger, Future[Completion]]] = []
+    for case_id, question, gold, prediction in answered(run):
+        for repeat in range(judging.repeats):
+            if (case_id, question.id, repeat, _hash(prediction.answer)) in kept:
+                continue
+            if prediction.outcome == "aborted":
+                book.add(_scored(case_id, prediction, Score(0.0, f"aborted: {prediction.error}", repeat)))
+                continue
+            request = judge_request(judging.judge, judging.prompts, question, gold, prediction.answer, sample=repeat)
+            with metering() as ledger:
+                calls.append((case_id, prediction, gold, repeat, ledger, judging.llm.submit(request)))
+    for case_id, prediction, gold, repeat, ledger, call in calls:
+        error = call.exception()
+        if isinstance(error, SpendingCapReached):
+            raise error
+        score = (
+            Score(None, f"the call failed: {error}"[:500])
+            if error is not None
+            else verdict(judging.judge, call.result().text, gold)
+        )
+        book.add(_scored(case_id, prediction, Score(score.value, score.why, repeat, score.detail)))
+        costs.add(effort(case_id, "judge", prediction.question_id, 0, ledger, 0.0))
+        told()
+
+
+def _judge_identity(judging: Judging) -> dict[str, Any]:
+    judge = judging.judge
+    return {
+        "judge": {name: getattr(judge, name) for name in judge.__slots__},
+        "model": judging.model,
+        "prompts": judging.prompts.digest(judge.prompt_names),
+        "source": source_digest(["eval.judge"]),
+    }
+
+
+def answered(run: Run) -> Iterator[tuple[str, Question, Gold, Prediction]]:
+    """Every question of a run that has an answer to score, with its gold, in order of the data."""
+    for case in _cases(run):
+        predictions = read_predictions(run.case_folder(case.id))
+        for question, gold in case.questions:
+            prediction = predictions.get(question.id)
+            if prediction is not None and prediction.outcome != "error":
+                yield case.id, question, gold, prediction
+
+
+def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Score lines by (case, question), repeats in order.
+
+    Raises:
+        RunError: there is no such file.
+    """
+    if not path.is_file():
+        raise RunError(f"{path} does not exist: score the run first (`python -m scripts.score`)")
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for record in read_lines(path):
+        found.setdefault((record["case_id"], record["question_id"]), []).append(record)
+    return found
+
+
+def _cases(run: Run) -> Iterator[Case]:
+    return (run.cases[index] for index in range(len(run.cases)))
+
+
+def _path(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
+    return run.folder / "scores" / f"{name}-{identity(settings)}.jsonl"
+
+
+def _scored(case_id: str, prediction: Prediction, score: Score) -> Scored:
+    value = None if score.value is None else round(float(score.value), 6)
+    return Scored(
+        case_id, prediction.question_id, score.repeat, value, score.why, score.detail, _hash(prediction.answer)
+    )
+
+
+def _hash(answer: str) -> str:
+    return hashlib.sha256(answer.encode()).hexdigest()[:12]
+
+
+def _previous(path: Path) -> dict[tuple[str, str, int, str], dict[str, Any]]:
+    return {(one["case_id"], one["question_id"], one["repeat"], one["answer"]): one for one in read_lines(path)}
+
+
+def _order(run: Run) -> Callable[[Mapping[str, Any]], tuple[int, int]]:
+    places: dict[tuple[str, str], int] = {}
+    for case in _cases(run):
+        for question, _ in case.questions:
+            places[case.id, question.id] = len(places)
+    return lambda record: (places.get((record["case_id"], record["question_id"]), -1), record["repeat"])

@@ -1,0 +1,138 @@
+"""Where a run lives on disk: one folder a run, one a case, JSON lines appended as things happen.
+
+A line that a kill cut short is dropped when the file is read; a torn tail is never mistaken for data.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from eval.records import Prediction
+from memsys.interface import Item
+
+
+class RunError(RuntimeError):
+    """An experiment that cannot go on; the message says what to do."""
+
+
+def safe_name(identifier: str) -> str:
+    """A file name for an id that came from data: nothing but letters, digits, `._-`; a hash keeps different ids apart."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", identifier).strip("._") or "case"
+    if plain == identifier and len(plain) <= 80:
+        return plain
+    return f"{plain[:60]}-{hashlib.sha256(identifier.encode()).hexdigest()[:8]}"
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole JSON lines of a file; none where there is no file.
+
+    Raises:
+        RunError: a line that is not JSON, other than a torn last one.
+    """
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    records = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            if number < len(
+                lines
+            ):  # the last piece has no newline behind it: it was being written when the process died
+                raise RunError(f"{path}: line {number} is not JSON; delete the file and run again") from None
+    return records
+
+
+def write_lines(path: Path, records: Iterable[Any]) -> None:
+    """Replace a file by these lines, at once or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".draft")
+    draft.write_text("".join(line(record) for record in records), encoding="utf-8")
+    os.replace(draft, path)
+
+
+def line(record: Any) -> str:
+    """One JSON line."""
+    plain = asdict(record) if is_dataclass(record) and not isinstance(record, type) else record
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+class Appender:
+    """A file that lines are appended to from several threads, each written through at once."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+        self._lock = threading.Lock()
+
+    def add(self, record: Any) -> None:
+        text = line(record)
+        with self._lock:
+            self._file.write(text)
+            self._file.flush()
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder against other processes.
+
+    Raises:
+        RunError: another process is writing there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{folder} is being written by another process; wait for it to end") from None
+        yield
+
+
+def item_key(item: Item) -> str:
+    """The hash under which a recalled item stands in `items.jsonl`."""
+    parts = [item.id, item.text, item.sources, item.kind, item.level]
+    return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+def item_record(key: str, item: Item) -> dict[str, Any]:
+    """An item as a line of `items.jsonl`."""
+    return {
+        "key": key,
+        "id": item.id,
+        "text": item.text,
+        "sources": item.sources,
+        "kind": item.kind,
+        "level": item.level,
+    }
+
+
+def read_predictions(case_folder: Path) -> dict[str, Prediction]:
+    """Predictions of a case by question id; a later line replaces an earlier one."""
+    return {record["question_id"]: prediction(record) for record in read_lines(case_folder / "predictions.jsonl")}
+
+
+def prediction(record: Mapping[str, Any]) -> Prediction:
+    """A line of `predictions.jsonl` as a record."""
+    return Prediction(**{**record, "items": tuple(record["items"]), "scores": tuple(record["scores"])})
+
+
+def read_items(case_folder: Path) -> dict[str, dict[str, Any]]:
+    """Recalled items of a case by their hash."""
+    return {record["key"]: record for record in read_lines(case_folder / "items.jsonl")}

@@ -1,0 +1,316 @@
+"""MemTree: a tree of topics that each new unit descends and leaves its mark on (Rezazadeh et al., 2024, §3 and App. A.1).
+
+A unit goes down from the root into the most similar child while the similarity reaches a threshold that rises with depth.
+A leaf that it reaches is expanded into a parent of both; every parent on the way is summarised again, all at once, by one call each.
+
+There is no released code, so there is no `mode`. Where the paper contradicts itself or is silent, the first choice is ours and the
+others are settings:
+
+- The threshold is `base · exp(rate · depth / max_depth)` (A.1.3). The text's `base · exp(rate · depth)` (§3.1) passes 1 at depth 2 and
+  could never give the depth of 13 that the paper reports.
+- `max_depth` is the depth of the deepest node before the insertion, at least 1.
+- Reaching a leaf ends the descent with two children (§3.1). Algorithm 1 as printed compares again with the copy it has just made.
+- The parent under which a unit is attached is summarised too ("all parent nodes along the traversal path", §3.1); Algorithm 1 skips it.
+- "n" counts the children before the insertion; the text calls it both children and descendants.
+- The root has no text and is never summarised. New content is passed to every parent as it is (Algorithm 1).
+- The retrieval threshold, whose value the paper does not give, is off. Items are taken in order of similarity and the first that would
+  exceed the token limit ends the list; a first item that exceeds it alone is cut (the paper does not say; RAPTOR stops likewise).
+- The length of summaries is not limited in the paper; 512 tokens is our safety limit, and replies that reach it are counted.
+- An aggregation that still comes back empty after two more attempts keeps the old summary and marks the node as stale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from data_loaders.schema import Question, Unit
+from memsys.embed import Embedder
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, unit_item
+from memsys.llm import meter
+from memsys.llm.parsing import ParseFailure
+from memsys.llm.protocol import LLM, ask_all
+from memsys.prompts import Prompts
+from memsys.tokens import count_tokens, truncate
+from memsys.vectors import Vectors, best
+
+_CHOICES = {
+    "retrieval": ("collapsed", "traversal"),
+    "threshold_law": ("normalised", "exp", "multiplicative"),
+    "expand_rule": ("text", "algorithm"),
+    "n_mode": ("children", "leaves"),
+}
+
+
+@dataclass(slots=True)
+class _Node:
+    """A node of the tree; its number is its row in the matrix of vectors."""
+
+    text: str
+    parent: int | None
+    """None for a child of the root, which is not a node here: it has neither text nor vector."""
+    depth: int
+    unit: Unit | None
+    """The unit of a leaf; None for an inner node."""
+    first: Unit
+    last: Unit
+    sources: dict[str, None]
+    leaves: int = 1
+    height: int = 0
+    children: list[int] = field(default_factory=list)
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """Where a unit goes: the nodes on the way down, and how the last of them takes it."""
+
+    path: tuple[int, ...]
+    links: int
+    """0 = the last node of the path (or the root) gets a new leaf; n = that leaf is expanded into a chain of n parents."""
+
+
+class MemTree(MemorySystem):
+    """Recalls the `k` nodes of the tree, leaves and summaries alike, that are most similar to the question.
+
+    Args:
+        k: at most so many items. In a traversal the most similar of the visited nodes are kept; None keeps them all.
+        max_tokens: budget of the recalled texts (o200k tokens), None for no limit. The paper: 8192 with k = 10, MSC 1000 with k = 3.
+        retrieval: `collapsed` compares all nodes; `traversal` goes down level by level and keeps `width` nodes of each (App. A.3.5).
+        theta_retrieve: least cosine of a collapsed recall; -1 is off.
+        width: nodes kept per level of a traversal; where the paper varies the traversal's k, it varies this.
+        base, rate: the threshold's two parameters (A.1.3).
+        threshold_law: `normalised` (A.1.3), `exp` = base · exp(rate · depth) (§3.1), `multiplicative` = base · (1 + rate)^depth.
+        max_depth: `dynamic`, or a fixed number; it normalises the threshold and does not limit the tree.
+        expand_rule: `text` (§3.1), or `algorithm` (Algorithm 1 as printed), which makes chains under near-duplicates.
+        aggregate_final_parent: whether the parent of a unit that is attached below the threshold is summarised again.
+        n_mode: what the prompt's count of earlier entries is: `children`, or `leaves` below the node.
+        parallel: submit the summaries of one insertion together; the tree is the same either way.
+
+    Raises:
+        ValueError: an unknown choice, or the `algorithm` rule with a threshold that does not rise, under which an insertion need not end.
+    """
+
+    READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "theta_retrieve", "width")
+    PROMPTS: ClassVar = ("memtree",)
+
+    def __init__(
+        self,
+        llm: LLM,
+        embedder: Embedder,
+        prompts: Prompts,
+        k: int | None = 10,
+        max_tokens: int | None = 8192,
+        retrieval: Literal["collapsed", "traversal"] = "collapsed",
+        theta_retrieve: float = -1.0,
+        width: int = 10,
+        base: float = 0.4,
+        rate: float = 0.5,
+        threshold_law: Literal["normalised", "exp", "multiplicative"] = "normalised",
+        max_depth: Literal["dynamic"] | int = "dynamic",
+        expand_rule: Literal["text", "algorithm"] = "text",
+        aggregate_final_parent: bool = True,
+        n_mode: Literal["children", "leaves"] = "children",
+        parallel: bool = True,
+    ) -> None:
+        self.llm, self.embedder, self.prompts = llm, embedder, prompts
+        self.k, self.max_tokens, self.retrieval = k, max_tokens, retrieval
+        self.theta_retrieve, self.width = theta_retrieve, width
+        self.base, self.rate, self.threshold_law, self.max_depth = base, rate, threshold_law, max_depth
+        self.expand_rule, self.aggregate_final_parent = expand_rule, aggregate_final_parent
+        self.n_mode, self.parallel = n_mode, parallel
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")
+        if expand_rule == "algorithm" and not (base > 0 and rate > 0):
+            raise ValueError(f"expand_rule=algorithm needs base and rate above 0, found {base} and {rate}")
+        self._nodes: list[_Node] = []
+        self._vectors = Vectors()
+        self._top: list[int] = []
+        self._deepest = 0
+        self._failures = 0
+
+    def write(self, unit: Unit) -> None:
+        """Insert the unit as a leaf. The tree changes only after every call has succeeded."""
+        vector = self.embedder.embed([unit.text])[0]
+        route = self._route(vector)
+        summaries = self._summaries(route, unit.text)
+        fresh = [index for index, summary in enumerate(summaries) if isinstance(summary, str)]
+        vectors = self.embedder.embed([summaries[index] for index in fresh]) if fresh else ()
+        parents = (*route.path, *(self._expand(route.path[-1], route.links) if route.links else ()))
+        self._attach(unit, vector, parents)
+        for index, new in zip(fresh, vectors, strict=True):
+            self._nodes[parents[index]].text = summaries[index]
+            self._vectors.set(parents[index], new)
+        for index, summary in enumerate(summaries):
+            self._nodes[parents[index]].stale |= isinstance(summary, ParseFailure)
+
+    def read(self, question: Question) -> Recall:
+        if not self._nodes:
+            return Recall(())
+        similarities = self._vectors.similarities(self.embedder.embed([question.text], query=True)[0])
+        chosen = {"collapsed": self._collapsed, "traversal": self._traversal}[self.retrieval](similarities)
+        items = (self._item(index, float(similarities[index])) for index in chosen)
+        return Recall(within_budget(items, self.max_tokens))
+
+    def nodes(self) -> Iterator[NodeView]:
+        """Every node but the root; `level` is the height above the deepest leaf below."""
+        for index, node in enumerate(self._nodes):
+            parents = () if node.parent is None else (self._name(node.parent),)
+            kind = "leaf" if node.unit else "summary"
+            yield NodeView(
+                self._name(index), parents, node.height, kind, node.text, self._vectors.matrix[index].copy(),
+                tuple(node.sources), node.first.time, node.last.time,
+            )  # fmt: skip
+
+    @property
+    def held(self) -> int:
+        return len(self._nodes)
+
+    def report(self) -> dict[str, Any]:
+        """Node counts as the paper's Table 5 has them; depths are of all nodes, the root's children being at depth 1."""
+        inner = sum(node.unit is None for node in self._nodes)
+        return {
+            "nodes": len(self._nodes),
+            "leaves": len(self._nodes) - inner,
+            "inner": inner,
+            "max_depth": self._deepest,
+            "mean_depth": sum(node.depth for node in self._nodes) / max(1, len(self._nodes)),
+            "branching": len(self._nodes) / (inner + 1),
+            "stale": sum(node.stale for node in self._nodes),
+            "failed_aggregations": self._failures,
+        }
+
+    def threshold(self, depth: int) -> float:
+        """Least cosine at which a unit enters a child of a node at `depth` (the root has depth 0), for the tree as it stands."""
+        if self.threshold_law == "exp":
+            return self.base * math.exp(self.rate * depth)
+        if self.threshold_law == "multiplicative":
+            return self.base * (1 + self.rate) ** depth
+        deepest = max(1, self._deepest) if self.max_depth == "dynamic" else self.max_depth
+        return self.base * math.exp(self.rate * depth / deepest)
+
+    def _route(self, vector: np.ndarray) -> _Route:
+        path: list[int] = []
+        children, similarity = self._top, 0.0
+        while children:
+            similarities = self._similarities(children, vector)
+            nearest = int(np.argmax(similarities))
+            similarity = float(similarities[nearest])
+            if similarity < self.threshold(len(path)):
+                return _Route(tuple(path), 0)
+            path.append(children[nearest])
+            children = self._nodes[path[-1]].children
+        links = 1 if path else 0
+        if self.expand_rule == "algorithm":
+            while links and similarity >= self.threshold(len(path) + links - 1):
+                links += 1
+        return _Route(tuple(path), links)
+
+    def _similarities(self, children: list[int], vector: np.ndarray) -> np.ndarray:
+        # Picking rows copies them, which costs more than comparing all when most nodes are children of this one.
+        most = 2 * len(children) > len(self._nodes)
+        similarities: np.ndarray = (
+            self._vectors.similarities(vector)[children] if most else self._vectors.matrix[children] @ vector
+        )
+        return similarities
+
+    def _summaries(self, route: _Route, new: str) -> list[Any]:
+        """The new text, or a `ParseFailure`, for each parent of the new leaf from the top down, chains included."""
+        targets = [*route.path, *route.path[-1:] * (route.links - 1)]
+        if not self.aggregate_final_parent and not (route.links and self.expand_rule == "text"):
+            targets = targets[:-1]
+        prompt = self.prompts["memtree/aggregate"]
+        asks = [(prompt, self._fields(self._nodes[target], new)) for target in targets]
+        rounds = [asks] if self.parallel else [[one] for one in asks]
+        values = [value for asked in rounds for value in ask_all(self.llm, asked, retries=2)]
+        failed = sum(isinstance(value, ParseFailure) for value in values)
+        self._failures += failed
+        if failed:
+            meter.note("memtree.kept_old_summary", failed)
+        if capped := sum(isinstance(value, str) and count_tokens(value) >= prompt.max_tokens for value in values):
+            meter.note("memtree.summary_at_limit", capped)
+        return values
+
+    def _fields(self, node: _Node, new: str) -> dict[str, Any]:
+        # A leaf about to be expanded stands for one entry: itself.
+        n = (len(node.children) or 1) if self.n_mode == "children" else node.leaves
+        return {"existing": node.text, "new": new, "n": n, "texts": (node.text, new)}
+
+    def _expand(self, leaf: int, links: int) -> list[int]:
+        """Turn a leaf into a chain of `links` parents with the leaf's copy at its end; returns those that this adds."""
+        added = [leaf]
+        for _ in range(links):
+            node = self._nodes[added[-1]]
+            added.append(self._add(node.first, self._vectors.matrix[leaf], added[-1]))
+            node.unit = None
+        return added[1:-1]
+
+    def _attach(self, unit: Unit, vector: np.ndarray, parents: Sequence[int]) -> None:
+        self._add(unit, vector, parents[-1] if parents else None)
+        for height, index in enumerate(reversed(parents), start=1):
+            node = self._nodes[index]
+            node.leaves += 1
+            node.height = max(node.height, height)
+            node.sources.update(dict.fromkeys(unit.turn_ids))
+            node.first = unit if _earlier(unit, node.first) else node.first
+            node.last = node.last if _earlier(unit, node.last) else unit
+
+    def _add(self, unit: Unit, vector: np.ndarray, parent: int | None) -> int:
+        """A new leaf under `parent` (None is the root); returns its number."""
+        index = self._vectors.add(vector)
+        depth = 1 if parent is None else self._nodes[parent].depth + 1
+        self._nodes.append(_Node(unit.text, parent, depth, unit, unit, unit, dict.fromkeys(unit.turn_ids)))
+        (self._top if parent is None else self._nodes[parent].children).append(index)
+        self._deepest = max(self._deepest, depth)
+        return index
+
+    def _collapsed(self, similarities: np.ndarray) -> list[int]:
+        ranked = best(similarities, len(similarities) if self.k is None else self.k)
+        return [index for index in ranked if similarities[index] >= self.theta_retrieve]
+
+    def _traversal(self, similarities: np.ndarray) -> list[int]:
+        visited: list[int] = []
+        candidates = self._top
+        while candidates:
+            kept = [candidates[at] for at in best(similarities[candidates], self.width)]
+            visited += kept
+            candidates = sorted(child for index in kept for child in self._nodes[index].children)
+        if self.k is None:
+            return visited
+        return [visited[at] for at in sorted(best(similarities[visited], self.k))]
+
+    def _item(self, index: int, score: float) -> Item:
+        node = self._nodes[index]
+        if node.unit is not None:
+            return unit_item(node.unit, score)
+        span = " – ".join(dict.fromkeys(text for text in (node.first.time_text, node.last.time_text) if text))
+        text = dated(node.text, span)
+        return Item(self._name(index), text, score, tuple(node.sources), "summary", node.height)
+
+    def _name(self, index: int) -> str:
+        unit = self._nodes[index].unit
+        return f"node-{index}" if unit is None else unit.id
+
+
+def _earlier(unit: Unit, other: Unit) -> bool:
+    """Whether a unit that came later in the stream is known to lie before another."""
+    return unit.time is not None and other.time is not None and unit.time < other.time
+
+
+def within_budget(items: Iterable[Item], budget: int | None) -> tuple[Item, ...]:
+    """Items up to the first that exceeds what is left of the budget in o200k tokens; the very first is cut to it instead."""
+    if budget is None:
+        return tuple(items)
+    kept: list[Item] = []
+    left = budget
+    for item in items:
+        left -= count_tokens(item.text)
+        if left < 0:
+            return tuple(kept) or (replace(item, text=truncate(item.text, budget)),)
+        kept.append(item)
+    return tuple(kept)

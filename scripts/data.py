@@ -1,0 +1,140 @@
+"""What a data set holds, counted: `python -m scripts.data <set> [--data ROOT] [--sample] [--unpinned]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from data_loaders.schema import Case, DataError
+from data_loaders.source import Source, find, sample
+from data_loaders.units import lost_evidence, make_units
+
+CONF = Path(__file__).resolve().parents[1] / "conf" / "dataset"
+
+
+@dataclass(slots=True)
+class Survey:
+    """Running counts over the cases of a data set."""
+
+    cases: int = 0
+    sessions: int = 0
+    turns: int = 0
+    tokens: int = 0
+    units: int = 0
+    dropped: int = 0
+    categories: Counter[str] = field(default_factory=Counter)
+    unanswerable: int = 0
+    without_evidence: int = 0
+    losing_evidence: int = 0
+    """Questions some of whose evidence turns are in no unit."""
+    undated: int = 0
+    """Sessions without a readable time."""
+    first: datetime | None = None
+    last: datetime | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def set_names() -> list[str]:
+    """The data sets that have a configuration."""
+    return sorted(path.stem for path in CONF.glob("*.yaml"))
+
+
+def read_set(name: str) -> dict[str, Any]:
+    """The configuration of a data set. Raises DataError for an unknown name."""
+    if name not in set_names():
+        raise DataError(f"data set: expected one of {', '.join(set_names())}, found {name!r}")
+    settings: dict[str, Any] = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
+    return settings
+
+
+def loader(settings: Mapping[str, Any]) -> Callable[[Path], Sequence[Case]]:
+    """The loader that the configuration names, with its choices filled in."""
+    module, _, function = settings["load"]["_target_"].rpartition(".")
+    load = getattr(importlib.import_module(module), function)
+    choices = {key: value for key, value in settings["load"].items() if not key.startswith("_")}
+    return lambda path: load(path, **choices)
+
+
+def survey(cases: Iterable[Case], unit: Mapping[str, Any], count: Callable[[str], int]) -> Survey:
+    """Counts over all cases, each taken once and let go; units by the rule `unit`, tokens by `count`."""
+    seen = Survey()
+    for case in cases:
+        made = make_units(case.sessions, count=count, **unit)
+        times = [session.time for session in case.sessions if session.time is not None]
+        seen.cases += 1
+        seen.sessions += len(case.sessions)
+        seen.turns += len(case.turns)
+        seen.tokens += sum(count(turn.text) for turn in case.turns)
+        seen.units += len(made.units)
+        seen.dropped += len(made.dropped)
+        seen.categories.update(gold.category for _, gold in case.questions)
+        seen.unanswerable += sum(not gold.answerable for _, gold in case.questions)
+        seen.without_evidence += sum(not gold.evidence for _, gold in case.questions)
+        seen.losing_evidence += len(lost_evidence(case, made.dropped))
+        seen.undated += len(case.sessions) - len(times)
+        seen.first = min([*times, *filter(None, [seen.first])], default=None)
+        seen.last = max([*times, *filter(None, [seen.last])], default=None)
+        seen.notes += [note if note.startswith(case.id) else f"{case.id}: {note}" for note in case.notes]
+    return seen
+
+
+def report(source: Source, settings: Mapping[str, Any], seen: Survey, shown: int) -> str:
+    """The counts as text, with at most `shown` of the loader's notes."""
+    title = f"{settings['title']} ({source.status}{', ' + source.note if source.note else ''})"
+    rule = ", ".join(str(value) for value in settings["unit"].values())
+    rows = [
+        ("file", f"{source.path}  sha256 {source.sha256}"),
+        ("cases", f"{seen.cases:,}"),
+        ("sessions", f"{seen.sessions:,} ({seen.undated:,} without a readable time)"),
+        ("turns", f"{seen.turns:,}"),
+        ("tokens", f"{seen.tokens:,} (o200k)"),
+        ("time span", f"{seen.first} to {seen.last}" if seen.first else "none"),
+        ("units", f"{seen.units:,} by {rule}; {seen.dropped:,} turns in none"),
+        ("questions", f"{seen.categories.total():,} ({seen.unanswerable:,} unanswerable)"),
+        *((f"  {name}", f"{n:,}") for name, n in sorted(seen.categories.items())),
+        (
+            "evidence",
+            f"{seen.without_evidence:,} questions without, {seen.losing_evidence:,} lose some to the unit rule",
+        ),
+        ("notes", f"{len(seen.notes):,} by the loader"),
+        *(("  ", note) for note in seen.notes[:shown]),
+    ]
+    return "\n".join([title, *(f"{name:<14} {value}" for name, value in rows)])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the report; returns 1 with the reason on standard error when the data cannot be used."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.data", description=__doc__)
+    parser.add_argument("set", choices=set_names())
+    parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
+    parser.add_argument("--sample", action="store_true", help="the small history shipped with the loaders")
+    parser.add_argument("--unpinned", action="store_true", help="accept files whose sha256 is not known")
+    parser.add_argument("--notes", type=int, default=20, help="how many of the loader's notes to print")
+    args = parser.parse_args(arguments)
+    from memsys.tokens import count_tokens
+
+    settings = read_set(args.set)
+    try:
+        if args.sample:
+            source = sample(settings["sample"])
+        else:
+            source = find(settings["file"], root=args.data, unpinned=args.unpinned)
+        seen = survey(loader(settings)(source.path), settings["unit"], count_tokens)
+    except DataError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(report(source, settings, seen, args.notes))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

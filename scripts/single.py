@@ -1,0 +1,88 @@
+"""What `scripts.run` does, apart from its start-up: heavy imports stay behind `--help`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from data_loaders.schema import DataError
+from eval.store import RunError
+from eval.tables import Cell, Column, Row, Table, asked, markdown, outcomes
+from memsys.llm.client import SpendingCapReached
+from memsys.llm.protocol import ModelError
+from memsys.prompts import PromptError
+from scripts.assemble import bench, caption, data, judging, memory_run, metric_title, metrics, reader
+from scripts.flow import execute, score
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Run an entry point; what a user can mend is printed as one line, a bug keeps its traceback."""
+    try:
+        return work()
+    except (DataError, RunError, ModelError, PromptError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def run_single(cfg: DictConfig) -> int:
+    """Run, score, print; the exit code is 1 when too much is not scored, 2 when the input is wrong."""
+    return guarded(lambda: _run_single(cfg))
+
+
+def _run_single(cfg: DictConfig) -> int:
+    from omegaconf import OmegaConf
+
+    dataset_config = dict(OmegaConf.to_container(cfg.dataset, resolve=True))  # type: ignore[arg-type]
+    memory_config = dict(OmegaConf.to_container(cfg.memory, resolve=True))  # type: ignore[arg-type]
+    built = bench(cfg)
+    dataset = data(cfg, dataset_config)
+    reading = reader(cfg.reader or dataset_config["reader"])
+    runs = [
+        memory_run(cfg, built, dataset, memory_config, reading, unit=cfg.get("unit"), replicate=replicate)
+        for replicate in range(cfg.build.replicates)
+    ]
+    questions = asked(dataset.cases)
+    capped = ""
+    try:
+        execute(runs, len(questions) * len(runs), cfg.threads)
+    except SpendingCapReached as error:
+        capped = str(error)
+    names = dataset_config.get("judges", []) if cfg.judges is None else list(cfg.judges)
+    judges = [judging(cfg, built, name) for name in names]
+    lexical = metrics(dataset_config["metrics"])
+    files = [score(run, lexical, judges, cfg.k_evidence, len(questions)) for run in runs]
+    how = dataset_config["aggregate"][0]
+    reached = outcomes((run.folder for run in runs), questions)
+    columns, cells = [], []
+    for name in [
+        *(f"judge_{one}" for one in names),
+        *(metric.name for metric in lexical),
+        f"evidence@{cfg.k_evidence}",
+    ]:
+        kept = tuple(one for one in questions if one.evidence) if name.startswith("evidence@") else questions
+        column = Column(
+            dataset.name, dataset.title, metric_title(name), kept, how, dataset_config.get("answerable", "answerable")
+        )
+        columns.append(column)
+        cells.append(Cell(column, reached, tuple(found[name] for found in files)))
+    row = Row(memory_config["name"], memory_config["title"], tuple(cells), {dataset.name: runs[0].folder})
+    lines = (*caption(cfg, built, [(dataset, reading, runs[0].unit)]), *([capped] if capped else []))
+    table = Table(memory_config["name"], f"{memory_config['title']} on {dataset.title}", lines, tuple(columns), (row,))
+    print(markdown(table))
+    print(f"run folder: {runs[0].folder}")
+    return complain(table, cfg.max_unscored)
+
+
+def complain(table: Table, limit: float) -> int:
+    """1, and a line that says so, when a larger share of a cell's questions than `limit` is not scored; else 0."""
+    if table.missing_share <= limit:
+        return 0
+    print(
+        f"error: {table.missing_share:.1%} of the questions of a cell are not scored (limit {limit:.1%})",
+        file=sys.stderr,
+    )
+    return 1

@@ -1,0 +1,53 @@
+"""No network, no keys: what a test needs beyond this machine's own ports it does not get."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCAL = {None, "", "localhost", "127.0.0.1", "::1"}
+SECRETS = ("_API_KEY", "_BASE_URL", "_API_BASE", "_ACCESS_TOKEN", "HF_TOKEN", "_PROXY", "_proxy")
+
+
+class NetworkUsed(RuntimeError):
+    """A test reached beyond this machine; not an OSError, so that no retry hides it."""
+
+
+def _refuse_the_network(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in {"socket.connect", "socket.sendto"}:
+        address = arguments[1]
+        host = address[0] if isinstance(address, tuple) else None  # a Unix socket's address is a path
+    elif event in {"socket.getaddrinfo", "socket.gethostbyname"}:
+        host = arguments[0]
+    else:
+        return
+    name = host.decode() if isinstance(host, bytes) else host
+    if name not in LOCAL:
+        raise NetworkUsed(f"{event} {name}: tests run offline")
+
+
+# Before any test module is imported; an audit hook cannot be taken away again.
+sys.addaudithook(_refuse_the_network)
+for variable in [name for name in os.environ if name.endswith(SECRETS)]:
+    del os.environ[variable]
+os.environ |= {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder with the real data sets: MEMSYS_DATA, or `shared/data` beside the repository."""
+    folder = Path(os.environ.get("MEMSYS_DATA") or ROOT.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}; set MEMSYS_DATA to the folder that holds them")
+    return folder

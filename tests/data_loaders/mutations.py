@@ -1,0 +1,166 @@
+"""Broken copies of well-formed raw data, and the one promise loaders make about them.
+
+A loader may accept a broken file or refuse it with `DataError`; anything else it raises is a bug. Mutations act on
+parsed objects, so that an example is cheap and still a readable file; `BROKEN_BYTES` covers what only bytes can be
+(truncated, not UTF-8, nested beyond any parser's stack).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from data_loaders.schema import Case, DataError
+
+MUTATIONS = int(os.environ.get("MEMSYS_MUTATIONS", "50"))
+"""Examples for each property test; continuous integration sets a larger number through the environment."""
+
+mutation_settings = settings(
+    max_examples=MUTATIONS,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+)
+"""Decorate a property test with it, above `@given`; a `tmp_path` shared by the examples is fine, they overwrite."""
+
+HUGE_TURN = "x" * 10_000_000
+
+STRANGE_VALUES: tuple[Any, ...] = (
+    None, True, 0, -1, 7.5, 10**30, float("nan"), float("inf"), "", " ", "no such thing", "D999:999", "\x00\u2028",
+    "2023/13/45 (Abc) 99:99", "[1, 2", "__import__('os')", [], [[]], [None], {}, {"": None},
+)  # fmt: skip
+
+BROKEN_BYTES: Mapping[str, Callable[[bytes], bytes]] = {
+    "empty": lambda raw: b"",
+    "truncated in the middle": lambda raw: raw[: len(raw) // 2],
+    "truncated by one byte": lambda raw: raw.rstrip()[:-1],
+    "not UTF-8 in a string": lambda raw: raw.replace(b"e", b"\xff", 1),
+    "half a character": lambda raw: raw.replace(b"e", b"\xe2\x82", 1),
+    "NaN": lambda raw: b"[NaN]",
+    "a bare number": lambda raw: b"7",
+    "null": lambda raw: b"null",
+    "nested too deep": lambda raw: b"[" * 200_000,
+    "nested too deep and closed": lambda raw: b"[" * 100_000 + b"]" * 100_000,
+    "lone surrogate": lambda raw: raw.replace(b"e", b"\\ud800", 1),
+    "byte order mark": lambda raw: b"\xef\xbb\xbf" + raw,
+    "trailing rubbish": lambda raw: raw + b"]}",
+    "a number of ten thousand digits": lambda raw: b"[" + b"9" * 10_000 + b"]",
+}
+"""What happened to the file -> how to do it to its bytes."""
+
+
+def mutated_json(obj: Any) -> st.SearchStrategy[Any]:
+    """Deep copies of `obj` with one to three random structural mutations.
+
+    A mutation drops, duplicates or swaps members, changes a value or its type, truncates a string or a list, puts in
+    NaN, or writes a turn of ten million characters. `obj` is what `json.loads` gives.
+    """
+    text = json.dumps(obj)  # parsing it anew is several times faster than copy.deepcopy
+
+    @st.composite
+    def build(draw: st.DrawFn) -> Any:
+        root = [json.loads(text)]
+        for _ in range(draw(st.integers(1, 3))):
+            parent, key = _place(draw, root)
+            _mutate(draw, parent, key)
+        return root[0]
+
+    return build()
+
+
+def check_only_data_errors(load: Callable[[Path], Sequence[Case]], path: Path) -> None:
+    """Loads and takes every case; returns normally when that works or raises `DataError`, and lets all else through.
+
+    What it accepts must keep the promises of a case: unique turn and question ids, evidence that exists, text that can
+    be saved. What it refuses it must explain: an empty message fails too.
+    """
+    try:
+        cases = load(path)
+        for index in range(len(cases)):
+            _check_promises(cases[index])
+    except DataError as error:
+        if not str(error):
+            raise
+
+
+def _check_promises(case: Case) -> None:
+    turn_ids = [turn.id for turn in case.turns]
+    assert len(turn_ids) == len(set(turn_ids)), "an accepted case has ambiguous turn ids"
+    question_ids = [question.id for question, _ in case.questions]
+    assert len(question_ids) == len(set(question_ids)), "an accepted case has ambiguous question ids"
+    for _, gold in case.questions:
+        assert set(gold.evidence) <= set(turn_ids), "an accepted case has dangling evidence"
+    for text in [case.id, *(turn.text for turn in case.turns), *(question.text for question, _ in case.questions)]:
+        text.encode("utf-8")
+
+
+def write_json(path: Path, obj: Any) -> Path:
+    """`path`, now holding `obj` as one JSON document (NaN and lone surrogates written as Python writes them)."""
+    path.write_text(json.dumps(obj), encoding="utf-8")
+    return path
+
+
+def write_jsonl(path: Path, rows: Any) -> Path:
+    """`path`, now holding one JSON document a line; what is no list of rows becomes a single line."""
+    lines = rows if isinstance(rows, list) else [rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
+    return path
+
+
+def _place(draw: st.DrawFn, root: list[Any]) -> tuple[Any, Any]:
+    """A random container and the key of one of its members; every depth is as likely to be chosen as the next."""
+    parent: Any = root
+    key: Any = 0
+    for _ in range(draw(st.sampled_from((3, 4, 5, 6, 7, 8, 2, 1, 0)))):
+        value = parent[key]
+        if not isinstance(value, dict | list) or not value:
+            break
+        parent, key = value, draw(st.sampled_from(sorted(value) if isinstance(value, dict) else range(len(value))))
+    return parent, key
+
+
+def _mutate(draw: st.DrawFn, parent: Any, key: Any) -> None:
+    value = parent[key]
+    kind = draw(st.sampled_from(["drop", "replace", "retype", "truncate", "duplicate", "swap", "huge"]))
+    if kind == "drop":
+        if isinstance(parent, dict) or len(parent) > 1:
+            del parent[key]
+        else:
+            parent[key] = None
+    elif kind == "replace":
+        parent[key] = copy.deepcopy(draw(st.sampled_from(STRANGE_VALUES)))
+    elif kind == "retype":
+        parent[key] = draw(st.sampled_from([str(value)[:1000], [value], {"value": value}]))
+    elif kind == "truncate":
+        parent[key] = _truncated(draw, value)
+    elif kind == "duplicate":
+        _duplicate(parent, key)
+    elif kind == "swap":
+        other = draw(st.sampled_from(sorted(parent) if isinstance(parent, dict) else range(len(parent))))
+        parent[key], parent[other] = parent[other], value
+    elif draw(st.integers(0, 4)) == 0:  # rare, because ten megabytes are slow to write
+        parent[key] = HUGE_TURN
+    else:
+        parent[key] = value * 2 if isinstance(value, str | list) else None
+
+
+def _truncated(draw: st.DrawFn, value: Any) -> Any:
+    if isinstance(value, str | list) and value:
+        return value[: draw(st.integers(0, len(value) - 1))]
+    return value
+
+
+def _duplicate(parent: Any, key: Any) -> None:
+    """Repeats a list member next to itself (ids and all), or a field's value in every other field of its type."""
+    if isinstance(parent, list):
+        parent.insert(key, copy.deepcopy(parent[key]))
+        return
+    for other, value in parent.items():
+        if other != key and type(value) is type(parent[key]):
+            parent[other] = copy.deepcopy(parent[key])

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mutations import BROKEN_BYTES
+
+from data_loaders import raw
+from data_loaders.raw import check_text, check_unique, expect, get, get_text, parse_json, read_json, read_jsonl
+from data_loaders.schema import DataError
+
+
+@pytest.mark.parametrize("kind", sorted(BROKEN_BYTES))
+def test_a_broken_file_is_refused_with_its_name(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    path.write_bytes(BROKEN_BYTES[kind](b'{"text": "hello there"}'))
+    with pytest.raises(DataError, match=r"some\.json"):
+        get_text(read_json(path), "text", path.name)
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "[1, NaN]", "1e999", '{"a": -1e999}'])
+def test_numbers_that_are_no_json_are_refused(text: str) -> None:
+    with pytest.raises(DataError, match="valid JSON"):
+        parse_json(text.encode(), "x.json")
+
+
+def test_deep_nesting_is_a_data_error() -> None:
+    with pytest.raises(DataError, match="nesting too deep"):
+        parse_json(b"[" * 200_000, "x.json")
+
+
+def test_invalid_utf8_names_the_byte_and_its_offset(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(DataError, match=r"x\.json: expected UTF-8, found byte 0xff at offset 7"):
+        read_json(path)
+
+
+def test_a_missing_file_is_a_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="No such file"):
+        read_json(tmp_path / "absent.json")
+
+
+def test_lines_are_cut_at_newlines_only_and_errors_name_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes('{"a": "one\u2028line"}\n\n{"a": 2}\r\n'.encode())
+    assert read_jsonl(path) == [{"a": "one\u2028line"}, {"a": 2}]
+    path.write_bytes(b'{"a": 1}\n\n{"a": \n')
+    with pytest.raises(DataError, match=r"x\.jsonl: line 3"):
+        read_jsonl(path)
+
+
+def test_expect_says_where_what_was_wanted_and_what_was_found() -> None:
+    with pytest.raises(DataError) as caught:
+        expect(7, str, "x.json: rec: qa[3].question")
+    assert str(caught.value) == "x.json: rec: qa[3].question: expected string, found int 7"
+    with pytest.raises(DataError, match="expected string or int, found null"):
+        expect(None, (str, int), "x")
+
+
+def test_true_is_no_integer() -> None:
+    with pytest.raises(DataError, match="expected int, found true/false True"):
+        expect(True, int, "x")
+    assert expect(True, bool, "x") is True
+
+
+def test_get_distinguishes_a_missing_field_from_a_wrong_one() -> None:
+    assert get({"a": 1}, "a", int, "r") == 1
+    with pytest.raises(DataError, match=r"r\.b: expected a value, found no such field"):
+        get({"a": 1}, "b", int, "r")
+    with pytest.raises(DataError, match=r"r\.a: expected string, found int 1"):
+        get_text({"a": 1}, "a", "r")
+    with pytest.raises(DataError, match="r: expected object, found list"):
+        get([], "a", int, "r")
+
+
+def test_a_turn_of_a_million_characters_passes_and_one_more_does_not() -> None:
+    assert len(check_text("x" * raw.MAX_TEXT, "t")) == 1_000_000
+    with pytest.raises(DataError, match="at most 1,000,000 characters, found 1,000,001"):
+        check_text("x" * (raw.MAX_TEXT + 1), "t")
+
+
+def test_a_lone_surrogate_is_refused_before_anything_tries_to_save_it() -> None:
+    with pytest.raises(DataError, match="lone surrogate at character 2"):
+        check_text("ab\ud800", "t")
+
+
+def test_a_repeated_id_is_named() -> None:
+    check_unique(["a", "b"], "x")
+    with pytest.raises(DataError, match="x: expected unique ids, found 'b' twice"):
+        check_unique(["a", "b", "b"], "x")

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from data_loaders import locomo, source
+from data_loaders.lazy import LazyCases
+from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
+from data_loaders.transforms import oracle, permute, permute_all, subset
+from data_loaders.units import make_units
+
+
+@pytest.fixture(scope="module")
+def cases() -> Sequence[Case]:
+    return locomo.load(source.sample("locomo.json").path)
+
+
+def numbered(n: int, taken: list[int] | None = None) -> LazyCases:
+    """Cases c0, c1, … of one question each, which note in `taken` when they are parsed."""
+
+    def parse(index: int) -> Case:
+        if taken is not None:
+            taken.append(index)
+        return Case(f"c{index}", (), (), ((Question(f"q{index}", "?"), Gold(("x",))),))
+
+    return LazyCases([f"c{i}" for i in range(n)], list(range(n)), parse)
+
+
+def question_ids(case: Case) -> list[str]:
+    return [question.id for question, _ in case.questions]
+
+
+# --- lazy sequences ---
+
+
+def test_a_case_is_parsed_when_taken_and_not_before() -> None:
+    taken: list[int] = []
+    lazy = numbered(5, taken)
+    part = lazy[1:4]
+    assert (len(part), part.ids, part.sizes, taken) == (3, ("c1", "c2", "c3"), (1, 2, 3), [])
+    assert (part[-1].id, taken) == ("c3", [3])
+    assert [case.id for case in lazy] == ["c0", "c1", "c2", "c3", "c4"]
+    with pytest.raises(IndexError):
+        lazy[5]
+
+
+def test_an_index_error_while_parsing_is_not_taken_for_the_end_of_the_data() -> None:
+    def parse(index: int) -> Case:
+        raise IndexError("a bug")
+
+    with pytest.raises(IndexError, match="a bug"):
+        list(LazyCases(["a"], [1], parse))
+
+
+def test_a_case_id_that_occurs_twice_is_refused() -> None:
+    with pytest.raises(DataError, match="'a': expected once, found twice"):
+        LazyCases(["a", "a"], [1, 1], lambda index: Case("a", (), (), ()))
+
+
+# --- subset ---
+
+
+def test_a_subset_keeps_order_and_a_smaller_one_is_part_of_a_larger() -> None:
+    lazy = numbered(40)
+    few, many = (subset(lazy, n_cases=n, seed=3).ids for n in (5, 12))
+    assert (len(few), len(many)) == (5, 12)
+    assert set(few) < set(many)
+    assert list(many) == sorted(many, key=lambda name: int(name[1:]))
+    assert subset(lazy, n_cases=5, seed=4).ids != few
+    assert subset(lazy, n_cases=99).ids == lazy.ids
+
+
+def test_questions_chosen_for_a_case_do_not_depend_on_the_other_cases(cases: Sequence[Case]) -> None:
+    together = subset(cases, n_questions=4, seed=1)
+    alone = subset(cases[1:2], n_questions=4, seed=1)
+    assert question_ids(together[1]) == question_ids(alone[0])
+    assert len(question_ids(together[1])) == 4
+    positions = [question_ids(cases[1]).index(each) for each in question_ids(together[1])]
+    assert positions == sorted(positions) != [0, 1, 2, 3]
+
+
+def test_a_subset_parses_only_what_is_taken() -> None:
+    taken: list[int] = []
+    chosen = subset(numbered(30, taken), n_cases=3)
+    assert taken == []
+    assert chosen[2].id == chosen.ids[2]
+    assert [f"c{index}" for index in taken] == [chosen.ids[2]]
+    with pytest.raises(ValueError, match="n_questions: expected at least 1"):
+        subset(numbered(3), n_questions=0)
+
+
+# --- oracle ---
+
+
+def test_oracle_keeps_exactly_the_evidence_of_one_question(cases: Sequence[Case]) -> None:
+    made = oracle(cases)
+    assert len(made) == sum(len(case.questions) for case in cases)
+    case = made[made.ids.index("conv-902--conv-902_q9")]
+    assert question_ids(case) == ["conv-902_q9"]
+    assert [turn.id for turn in case.turns] == ["D3:17", "D6:17"]
+    assert [session.time_text for session in case.sessions] == ["9:40 pm on 6 June, 2023", "6:35 pm on 20 December, 2023"]
+    assert case.cluster == "conv-902"
+    assert made.sizes[made.ids.index(case.id)] == 2
+
+
+def test_oracle_without_evidence_is_an_empty_history_that_says_so(cases: Sequence[Case]) -> None:
+    case = oracle(cases)[11]
+    assert (case.turns, case.notes) == ((), ("conv-901_q11 has no evidence, so its history is empty.",))
+
+
+def test_oracle_asks_after_everything_because_the_point_may_be_gone() -> None:
+    session = Session("s", (Turn("t1", "A", "a"), Turn("t2", "A", "b")))
+    case = Case("c", (), (session,), ((Question("q", "?", after="t2"), Gold(("x",), evidence=("t1",))),))
+    assert oracle([case])[0].questions[0][0].after is None
+
+
+# --- permute ---
+
+
+def moved(before: Case, after: Case) -> int:
+    return sum(old.id != new.id for old, new in zip(before.turns, after.turns, strict=True))
+
+
+def test_permuting_moves_turns_whole_and_leaves_sessions_and_times_in_place(cases: Sequence[Case]) -> None:
+    case = cases[0]
+    changed = permute(case, share=0.3, seed=0)
+    assert {turn.id: turn for turn in changed.turns} == {turn.id: turn for turn in case.turns}
+    assert [(s.id, s.time, len(s.turns)) for s in changed.sessions] == [(s.id, s.time, len(s.turns)) for s in case.sessions]
+    assert [gold for _, gold in changed.questions] == [gold for _, gold in case.questions]
+
+
+def test_a_share_of_all_turns_moves_and_roles_stay_in_their_pattern(cases: Sequence[Case]) -> None:
+    case = cases[0]
+    changed = permute(case, share=0.3, seed=0)
+    assert moved(case, changed) == 36  # 61 and 59 turns of the roles make 30 + 29 pairs: 18 swaps
+    assert [turn.role for turn in changed.turns] == [turn.role for turn in case.turns]
+    assert len(make_units(changed.sessions, "ab_pair").units) == len(make_units(case.sessions, "ab_pair").units)
+
+
+def test_permuting_by_nothing_changes_nothing_and_by_all_moves_every_pair(cases: Sequence[Case]) -> None:
+    assert permute(cases[0], share=0, seed=0) == cases[0]
+    assert moved(cases[0], permute(cases[0], share=1, seed=0)) == 118
+    with pytest.raises(ValueError, match="share"):
+        permute(cases[0], share=1.1)
+
+
+def test_the_seed_and_the_case_decide_the_permutation(cases: Sequence[Case]) -> None:
+    first = permute(cases[0], seed=0)
+    assert first == permute(cases[0], seed=0)
+    assert first != permute(cases[0], seed=1)
+    other = replace(cases[0], id="another")
+    assert permute(other, seed=0).sessions != first.sessions
+    assert permute_all(cases, seed=0)[0] == first
+
+
+def test_no_turn_crosses_a_point_at_which_a_question_is_asked() -> None:
+    turns = tuple(Turn(f"t{i}", "A", f"text {i}") for i in range(40))
+    sessions = (Session("s1", turns[:15]), Session("s2", turns[15:]))
+    questions = tuple(
+        (Question(f"q{i}", "?", after=after), Gold(("x",))) for i, after in enumerate([None, "", "t9", "t24"])
+    )
+    case = Case("c", (), sessions, questions)
+    changed = permute(case, share=1, seed=5)
+    names = [turn.id for turn in changed.turns]
+    assert names != [turn.id for turn in turns]
+    for start, end in ((0, 10), (10, 25), (25, 40)):
+        assert set(names[start:end]) == {f"t{i}" for i in range(start, end)}
+    # The point of a question is a place in the stream: whatever turn stands there now.
+    assert [question.after for question, _ in changed.questions] == [None, "", names[9], names[24]]
+
+
+def test_transforms_compose(cases: Sequence[Case]) -> None:
+    chosen = oracle(subset(cases, n_cases=2, n_questions=3, seed=2))
+    assert len(chosen) == 6
+    assert len({case.cluster for case in chosen}) == 2

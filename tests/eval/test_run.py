@@ -1,0 +1,312 @@
+"""The run loop: what is asked when, what is written down, what a failure and a kill leave behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_history import FACTS, history
+
+from data_loaders.schema import Case, DataError, Question, Unit
+from data_loaders.units import make_units
+from eval.run import Run, run_all, schedule
+from eval.store import RunError, locked, read_lines, read_predictions, safe_name
+from memsys.bm25 import BM25
+from memsys.interface import MemorySystem, NodeView, Recall, unit_item
+from memsys.llm.client import SpendingCapReached
+from memsys.llm.meter import Metered
+from memsys.llm.protocol import ModelError, Request
+from memsys.llm.scripted import ScriptedLLM
+
+Make = Callable[..., Run]
+
+
+class Diary(MemorySystem):
+    """Recalls everything, and remembers in which order it was used."""
+
+    def __init__(self, log: list[str], fail_at: str = "") -> None:
+        self.log, self.fail_at = log, fail_at
+        self.units: list[Unit] = []
+
+    def write(self, unit: Unit) -> None:
+        if unit.id.startswith(self.fail_at) and self.fail_at:
+            raise ModelError("the summary failed")
+        self.log.append(f"write {unit.turns[0].id}")
+        self.units.append(unit)
+
+    def end_session(self, session_id: str) -> None:
+        self.log.append(f"end {session_id}")
+
+    def consolidate(self) -> None:
+        self.log.append("consolidate")
+
+    def read(self, question: Question) -> Recall:
+        self.log.append(f"read {question.id}")
+        return Recall(tuple(unit_item(unit) for unit in self.units))
+
+    def nodes(self) -> Iterator[NodeView]:
+        for unit in self.units:
+            yield NodeView(unit.id, (), 0, "leaf", unit.text, None, unit.turn_ids, unit.time, unit.time)
+
+
+def answers(run: Run, case: Case) -> dict[str, Any]:
+    return read_predictions(run.case_folder(case.id))
+
+
+def bytes_of(run: Run) -> dict[str, bytes]:
+    found = sorted(run.folder.glob("cases/*/predictions.jsonl")) + sorted(run.folder.glob("cases/*/items.jsonl"))
+    return {str(path.relative_to(run.folder)): path.read_bytes() for path in found}
+
+
+def test_a_case_is_written_consolidated_read_and_answered_in_that_order(make_run: Make) -> None:
+    log: list[str] = []
+    run = make_run([history(questions=2)], build=partial(Diary, log))
+    run_all([run])
+    writes = [
+        "write s0:1",
+        "write s0:3",
+        "end s0",
+        "write s1:1",
+        "write s1:3",
+        "end s1",
+        "write s2:1",
+        "write s2:3",
+        "end s2",
+    ]
+    assert log[:10] == [*writes, "consolidate"]
+    assert sorted(log[10:]) == ["read q0", "read q1"]
+
+
+def test_a_question_in_mid_history_sees_only_what_was_lived_through(make_run: Make) -> None:
+    log: list[str] = []
+    case = history(questions=3, after={0: "", 1: "s0:4", 2: "s1:3"})
+    run = make_run([case], build=partial(Diary, log))
+    run_all([run])
+    assert log.index("read q0") < log.index("write s0:1")
+    assert log.index("write s0:3") < log.index("read q1") < log.index("write s1:1")
+    # s1:3 is the first half of a pair that ends with s1:4: the pair is not yet lived through.
+    assert log.index("write s1:1") < log.index("read q2") < log.index("write s1:3")
+    assert len(answers(run, case)["q0"].items) == 0
+    assert len(answers(run, case)["q1"].items) == 2
+
+
+def test_a_question_after_an_unknown_turn_is_refused() -> None:
+    case = history(questions=1, after={0: "s9:1"})
+    with pytest.raises(DataError, match="q0 is asked after turn 's9:1'"):
+        schedule(case, make_units(case.sessions, "ab_pair").units, [case.questions[0][0]])
+
+
+def test_each_recalled_text_is_stored_once_and_predictions_hold_its_hash(make_run: Make) -> None:
+    case = history()
+    run = make_run([case], build=partial(Diary, []))
+    run_all([run])
+    items = read_lines(run.case_folder(case.id) / "items.jsonl")
+    assert len(items) == 6
+    keys = {item["key"] for item in items}
+    assert all(set(line.items) == keys for line in answers(run, case).values())
+
+
+def test_structure_and_vectors_are_dumped_at_the_end_of_a_build(make_run: Make) -> None:
+    case = history()
+    run = make_run([case], build=partial(Diary, []))
+    run_all([run])
+    nodes = read_lines(run.case_folder(case.id) / "nodes.jsonl")
+    assert nodes[0]["sources"] == ["s0:1", "s0:2"]
+    assert nodes[0]["start"] == "2023-05-07T13:00:00"
+
+
+def test_a_failing_build_is_one_error_line_for_each_question_it_owed(make_run: Make) -> None:
+    case = history(questions=4, after={0: "s0:4"})
+    run = make_run([case], build=partial(Diary, [], "s1:1"))
+    run_all([run])
+    found = answers(run, case)
+    assert found["q0"].outcome == "answered"
+    assert {found[f"q{i}"].outcome for i in (1, 2, 3)} == {"error"}
+    assert found["q1"].error.startswith("build: ModelError: the summary failed")
+    assert "the summary failed" in (run.case_folder(case.id) / "errors.log").read_text()
+
+
+class Fussy(Diary):
+    def read(self, question: Question) -> Recall:
+        if question.id == "q1":
+            raise RuntimeError("no luck")
+        return super().read(question)
+
+
+def test_a_failing_read_is_an_error_line_and_the_others_go_on(make_run: Make) -> None:
+    case = history(questions=3)
+    run = make_run([case], build=partial(Fussy, []))
+    run_all([run])
+    assert [answers(run, case)[f"q{i}"].outcome for i in range(3)] == ["answered", "error", "answered"]
+
+
+def test_a_failed_answer_is_retried_on_resume_and_the_others_are_kept(make_run: Make) -> None:
+    case = history(questions=3)
+    flaky = ScriptedLLM(
+        lambda request: ModelError("busy") if "jam" in request.messages[-1][1].split("uestion")[-1] else "kept"
+    )
+    run = make_run([case], reader=Metered(flaky))
+    run_all([run])
+    assert [answers(run, case)[f"q{i}"].outcome for i in range(3)] == ["answered", "answered", "error"]
+    mended = ScriptedLLM("new")
+    run_all([make_run([case], reader=Metered(mended))])
+    assert [answers(run, case)[f"q{i}"].answer for i in range(3)] == ["kept", "kept", "new"]
+    assert len(mended.requests) == 1
+    reads = [line for line in read_lines(run.case_folder(case.id) / "effort.jsonl") if line["phase"] == "read"]
+    assert sorted(line["subject"] for line in reads) == ["q0", "q1", "q2"]
+
+
+def test_an_empty_reply_is_an_error_and_not_an_answer(make_run: Make) -> None:
+    case = history(questions=1)
+    run = make_run([case], reader=Metered(ScriptedLLM("  \n")))
+    run_all([run])
+    assert answers(run, case)["q0"].outcome == "error"
+    assert "empty reply" in answers(run, case)["q0"].error
+
+
+class SelfAnswering(Diary):
+    def read(self, question: Question) -> Recall:
+        if question.id == "q0":
+            return Recall((), answer="said it myself")
+        return Recall((), aborted="walked out of the tree")
+
+
+def test_a_memory_that_answers_itself_is_not_read_again_and_an_aborted_search_is_its_own_outcome(
+    make_run: Make,
+) -> None:
+    case = history(questions=2)
+    reader = ScriptedLLM({})
+    run = make_run([case], build=partial(SelfAnswering, []), reader=Metered(reader))
+    run_all([run])
+    assert reader.requests == []
+    assert answers(run, case)["q0"].answer == "said it myself"
+    assert answers(run, case)["q1"].outcome == "aborted"
+
+
+def test_a_complete_run_asks_nothing_again(make_run: Make) -> None:
+    case = history()
+    run_all([make_run([case])])
+    silent = ScriptedLLM({})
+    run_all([make_run([case], reader=Metered(silent), build=partial(Diary, [], "s0"))])
+    assert silent.requests == []
+
+
+@pytest.mark.parametrize("threads", [1, 8, 64])
+def test_any_number_of_threads_and_any_order_of_cases_give_the_same_bytes(make_run: Make, threads: int) -> None:
+    cases = [history(f"case-{number}") for number in range(5)]
+    one = make_run(cases, folder="one")
+    run_all([one], threads=1)
+    other = make_run(cases[::-1], folder=f"other-{threads}")
+    run_all([other], threads=threads)
+    assert bytes_of(one) == bytes_of(other)
+
+
+def test_the_cells_of_several_runs_share_one_pool(make_run: Make) -> None:
+    runs = [make_run([history()], folder=name) for name in ("a", "b")]
+    told: list[str] = []
+    run_all(runs, threads=2, told=lambda progress: told.append(progress.question_id))
+    assert sorted(told) == sorted([f"q{i}" for i in range(6)] * 2 + ["", ""])
+
+
+def test_two_processes_cannot_write_one_run(make_run: Make) -> None:
+    run = make_run([history()])
+    with locked(run.folder), pytest.raises(RunError, match="another process"):
+        run_all([run])
+
+
+def test_reaching_the_cap_leaves_the_rest_unreached(make_run: Make) -> None:
+    case = history()
+    poor = ScriptedLLM({"reader.segtree": ["first", *[SpendingCapReached("max_usd=1")] * 5]})
+    run = make_run([case], reader=Metered(poor))
+    with pytest.raises(SpendingCapReached):
+        run_all([run])
+    assert len(answers(run, case)) == 1
+    assert not (run.case_folder(case.id) / "case.json").exists()
+
+
+def test_a_torn_last_line_is_dropped_and_its_question_asked_again(make_run: Make) -> None:
+    case = history(questions=3)
+    run = make_run([case])
+    run_all([run])
+    whole = bytes_of(run)
+    path = run.case_folder(case.id) / "predictions.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    (run.case_folder(case.id) / "case.json").unlink()
+    run_all([make_run([case])])
+    assert bytes_of(run) == whole
+
+
+def test_a_broken_line_in_the_middle_is_refused_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n{"b": \n{"c": 3}\n')
+    with pytest.raises(RunError, match="line 2 is not JSON"):
+        read_lines(path)
+
+
+@pytest.mark.parametrize("evil", ["../../x", "/etc/passwd", "a/../b", "..", ".", "", "a\\b", "x\0y", "é" * 300, "CON."])
+def test_a_case_id_never_leaves_the_results_folder(evil: str, tmp_path: Path) -> None:
+    inside = (tmp_path / safe_name(evil)).resolve()
+    assert inside.parent == tmp_path.resolve()
+    assert len(safe_name(evil)) <= 80
+
+
+def test_case_ids_that_look_alike_once_cleaned_stay_apart() -> None:
+    assert len({safe_name(name) for name in ("a/b", "a_b", "a:b", "a b")}) == 4
+
+
+def test_effort_counts_every_unit_read_and_answer(make_run: Make) -> None:
+    case = history(questions=2)
+    run = make_run([case])
+    run_all([run])
+    phases = [line["phase"] for line in read_lines(run.case_folder(case.id) / "effort.jsonl")]
+    assert {phase: phases.count(phase) for phase in set(phases)} == {
+        "write": 6,
+        "consolidate": 1,
+        "read": 2,
+        "answer": 2,
+    }
+    answer = next(line for line in read_lines(run.case_folder(case.id) / "effort.jsonl") if line["phase"] == "answer")
+    assert answer["calls"] == {"reader.segtree": 1}
+    assert answer["context_tokens"] > 0
+
+
+def test_golds_never_reach_a_request_a_recall_or_a_prediction(make_run: Make) -> None:
+    from dataclasses import replace
+
+    base = history()
+    secret = tuple(
+        (
+            question,
+            replace(
+                gold, answers=(f"uuid-{number}-gold",), category=f"uuid-{number}-category", trap=f"uuid-{number}-trap"
+            ),
+        )
+        for number, (question, gold) in enumerate(base.questions)
+    )
+    seen: list[str] = []
+
+    def reply(request: Request) -> str:
+        seen.append(json.dumps(request.messages))
+        return "fine"
+
+    run = make_run([replace(base, questions=secret)], reader=Metered(ScriptedLLM(reply)))
+    run_all([run])
+    written = "".join(path.read_text() for path in run.folder.rglob("*.json*"))
+    assert "uuid-" not in "".join(seen) + written
+    assert len(seen) == len(FACTS)
+
+
+def test_concurrent_reads_equal_sequential_reads(make_run: Make) -> None:
+    memory = BM25(k=3)
+    case = history()
+    for unit in make_units(case.sessions, "ab_pair").units:
+        memory.write(unit)
+    memory.consolidate()
+    questions = [question for question, _ in case.questions] * 20
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(memory.read, questions)) == [memory.read(question) for question in questions]

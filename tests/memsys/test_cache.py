@@ -1,0 +1,188 @@
+"""The cache: committed before handed on, never asked twice, never mistaken for another model, enough to replay alone."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from memsys.llm.cache import CachedEmbedder, CachedLLM, Store, request_key
+from memsys.llm.client import Embedded, ModelSettings
+from memsys.llm.meter import Metered, metering
+from memsys.llm.protocol import Completion, ModelError, Request, complete
+from memsys.llm.scripted import ScriptedLLM
+
+SETTINGS = ModelSettings("m")
+REQUEST = Request((("user", "hello"),), "test.step", schema={"type": "object"}, kind="answer", fields={"question": "x"})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache.sqlite")
+
+
+def cached(inner: Any, store: Store, endpoint: str = "here", settings: ModelSettings = SETTINGS) -> CachedLLM:
+    return CachedLLM(inner, store, settings, endpoint)
+
+
+def test_an_answer_is_asked_for_once_and_then_served_with_its_costs(store: Store) -> None:
+    model = ScriptedLLM(Completion("hi", 10, 2, 1, 0, 0.75, logprobs=(-0.5,), model="m", attempts=3))
+    llm = Metered(cached(model, store))
+    first = complete(llm, REQUEST)
+    with metering() as ledger:
+        second = complete(llm, REQUEST)
+    assert len(model.requests) == 1
+    assert second == replace(first, cached=True)
+    assert (ledger.tokens_in, ledger.seconds, ledger.sent, ledger.calls["test.step"]) == (10, 0.75, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"messages": (("user", "hello!"),)},
+        {"messages": (("system", "hello"),)},
+        {"max_tokens": 99},
+        {"temperature": 0.5},
+        {"schema": {"type": "array"}},
+        {"schema": None},
+        {"logprobs": True},
+        {"sample": 1},
+        {"retry": 1},
+    ],
+)
+def test_whatever_can_change_the_output_is_in_the_key(change: dict[str, Any]) -> None:
+    assert request_key(SETTINGS, "here", REQUEST) != request_key(SETTINGS, "here", replace(REQUEST, **change))
+
+
+def test_what_cannot_change_the_output_is_not_in_the_key() -> None:
+    priced = replace(SETTINGS, usd_per_million_in=5.0, max_input_tokens=7)
+    other = replace(REQUEST, purpose="another.step", kind="judge", fields={})
+    assert request_key(SETTINGS, "here", REQUEST) == request_key(priced, "here", other)
+
+
+def test_another_endpoint_or_model_is_never_answered_from_the_cache(store: Store) -> None:
+    complete(cached(ScriptedLLM("one"), store), REQUEST)
+    assert complete(cached(ScriptedLLM("two"), store, endpoint="there"), REQUEST).text == "two"
+    assert complete(cached(ScriptedLLM("three"), store, settings=ModelSettings("n")), REQUEST).text == "three"
+    assert (
+        complete(cached(ScriptedLLM("four"), store, settings=replace(SETTINGS, reasoning_effort="low")), REQUEST).text
+        == "four"
+    )
+
+
+def test_an_answer_is_on_disk_before_it_is_handed_on(store: Store) -> None:
+    future = cached(ScriptedLLM("hi"), store).submit(REQUEST)
+    seen: list[int] = []
+    future.add_done_callback(
+        lambda _: seen.append(sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM answers").fetchone()[0])
+    )
+    assert future.result().text == "hi"
+    assert seen == [1]
+
+
+class Slow:
+    """A model whose answers come when the test says so."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[Completion]] = []
+
+    def submit(self, request: Request) -> Future[Completion]:
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+def test_a_request_that_is_under_way_is_not_sent_twice(store: Store) -> None:
+    slow = Slow()
+    llm = cached(slow, store)
+    first, second = llm.submit(REQUEST), llm.submit(REQUEST)
+    assert len(slow.futures) == 1
+    slow.futures[0].set_result(Completion("hi"))
+    assert first.result() == second.result()
+
+
+def test_a_failure_is_not_kept(store: Store) -> None:
+    llm = cached(ScriptedLLM({"test.step": [ModelError("busy"), "fine"]}), store)
+    with pytest.raises(ModelError, match="busy"):
+        complete(llm, REQUEST)
+    assert complete(llm, REQUEST).text == "fine"
+
+
+def test_the_file_alone_replays_a_run(store: Store, tmp_path: Path) -> None:
+    original = complete(cached(ScriptedLLM("hi"), store), REQUEST)
+    store.close()
+    again = Store(tmp_path / "cache.sqlite")
+    assert complete(cached(None, again), REQUEST).text == original.text
+    with pytest.raises(ModelError, match=r"replay: .* no answer for this test\.step call"):
+        complete(cached(None, again), replace(REQUEST, sample=5))
+
+
+def test_a_file_that_is_no_cache_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    path.write_bytes(b"this is not a database, it is a note" * 100)
+    with pytest.raises(ModelError, match=r"cache\.sqlite is not a usable cache"):
+        Store(path)
+
+
+def test_many_threads_share_one_connection(store: Store) -> None:
+    llm = cached(ScriptedLLM(lambda request: request.messages[0][1]), store)
+
+    def work(start: int) -> None:
+        for number in range(start, start + 50):
+            text = str(number % 60)
+            assert complete(llm, replace(REQUEST, messages=(("user", text),))).text == text
+
+    threads = [threading.Thread(target=work, args=(10 * number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM answers").fetchone()
+    assert rows == (60,)
+
+
+class Counting:
+    """An embedder that counts what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def fetch(self, texts: Any, *, query: bool = False) -> list[Embedded]:
+        self.asked += texts
+        return [Embedded(np.asarray([len(text), 1.0], dtype=np.float32), len(text), 0.5) for text in texts]
+
+
+def test_known_texts_are_not_embedded_again_but_still_counted(store: Store) -> None:
+    inner = Counting()
+    embedder = CachedEmbedder(inner, store, "e", "here")
+    embedder.embed(["a", "bb", "a"])
+    with metering() as ledger:
+        vectors = embedder.embed(["bb", "a", "ccc"])
+    assert inner.asked == ["a", "bb", "ccc"]
+    assert vectors[:, 0].tolist() == [2.0, 1.0, 3.0]
+    assert (ledger.embedding_calls, ledger.embedding_tokens, ledger.seconds) == (1, 6, 1.5)
+
+
+def test_vectors_of_another_model_or_side_are_kept_apart(store: Store) -> None:
+    inner = Counting()
+    CachedEmbedder(inner, store, "e", "here", query_differs=True).embed(["a"])
+    CachedEmbedder(inner, store, "e", "here", query_differs=True).embed(["a"], query=True)
+    CachedEmbedder(inner, store, "f", "here").embed(["a"])
+    CachedEmbedder(inner, store, "e", "there").embed(["a"])
+    assert inner.asked == ["a"] * 4
+    CachedEmbedder(inner, store, "f", "here").embed(["a"], query=True)
+    assert len(inner.asked) == 4
+
+
+def test_a_replay_without_the_vector_fails_by_name(store: Store) -> None:
+    with pytest.raises(ModelError, match="lacks 1 vectors of e"):
+        CachedEmbedder(None, store, "e", "here").embed(["a"])
+
+
+def test_nothing_is_an_empty_matrix(store: Store) -> None:
+    assert CachedEmbedder(Counting(), store, "e", "here").embed([]).shape == (0, 0)

@@ -1,0 +1,311 @@
+"""The client against the shipped mock endpoint: what is sent, what is retried, what a failure says, what is never exceeded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from memsys.llm.client import (
+    Client,
+    Endpoint,
+    HttpEmbedder,
+    ModelSettings,
+    Purse,
+    SpendingCapReached,
+    chat_body,
+    redact,
+)
+from memsys.llm.meter import metering
+from memsys.llm.protocol import Completion, ModelError, Request, complete
+from scripts.mock_endpoint import Mock, application
+
+SETTINGS = ModelSettings("mock-model", usd_per_million_in=1.0, usd_per_million_out=2.0)
+
+
+@contextmanager
+def served(handle: Callable[[Any], Any] | None = None, mock: Mock | None = None) -> Iterator[str]:
+    """A base URL behind which the mock answers, or a handler of the test's own."""
+    from aiohttp import web
+
+    loop, ready, port, runners = asyncio.new_event_loop(), threading.Event(), [0], []
+
+    async def start() -> None:
+        if handle is not None:
+            app = web.Application()
+            app.router.add_post("/v1/{path:.*}", handle)
+        else:
+            app = application(mock or Mock())
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        runners.append(runner)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port[0] = runner.addresses[0][1]
+        ready.set()
+
+    thread = threading.Thread(target=lambda: (loop.run_until_complete(start()), loop.run_forever()), daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield f"http://127.0.0.1:{port[0]}/v1"
+    finally:
+        for at in _opened:
+            at.close()
+        _opened.clear()
+        asyncio.run_coroutine_threadsafe(runners[0].cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+_opened: list[Endpoint] = []
+
+
+def request(text: str = "hello", **more: Any) -> Request:
+    return Request((("system", "be brief"), ("user", text)), "test.step", **more)
+
+
+def endpoint(url: str, **more: Any) -> Endpoint:
+    _opened.append(Endpoint(url, **{"timeout": 5.0, "backoff": 0.01, "max_backoff": 0.05, **more}))
+    return _opened[-1]
+
+
+def test_a_completion_carries_text_tokens_log_probabilities_and_seconds() -> None:
+    with served(mock=Mock(latency=0.02)) as url:
+        found = complete(Client(endpoint(url, label="mock"), SETTINGS), request(logprobs=True))
+    assert found.text.startswith("mock answer")
+    assert (found.prompt_tokens, found.completion_tokens) == (3, 3)
+    assert found.logprobs == (-0.25, -0.25, -0.25)
+    assert 0.02 <= found.seconds < 2.0
+    assert (found.endpoint, found.attempts, found.cached) == ("mock", 1, False)
+
+
+@pytest.mark.parametrize(
+    "schema", [None, {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}]
+)
+def test_both_transports_send_the_same_request(schema: Any) -> None:
+    from aiohttp import web
+
+    bodies: list[Any] = []
+    headers: list[str] = []
+
+    async def keep(incoming: Any) -> Any:
+        bodies.append((incoming.path, json.loads(await incoming.read())))
+        headers.append(incoming.headers["Authorization"])
+        return web.json_response({"choices": [{"message": {"content": "ok"}, "finish_reason": "stop"}], "usage": {}})
+
+    settings = ModelSettings(
+        "m",
+        token_limit_field="max_completion_tokens",
+        reasoning_effort="low",
+        extra_body={"chat_template_kwargs": {"enable_thinking": False}},
+    )
+    with served(keep) as url:
+        for transport in ("lean", "sdk"):
+            at = endpoint(url, transport=transport)
+            complete(Client(at, settings), request(schema=schema, logprobs=True, max_tokens=7))
+            at.close()
+    assert bodies[0] == bodies[1]
+    assert headers[0] == headers[1]
+    assert bodies[0][0] == "/v1/chat/completions"
+    assert bodies[0][1]["max_completion_tokens"] == 7
+
+
+def test_per_model_quirks_shape_the_body() -> None:
+    plain = chat_body(ModelSettings("m"), request(schema={"type": "object"}, temperature=0.3))
+    assert plain["temperature"] == 0.3
+    assert plain["response_format"]["type"] == "json_schema"
+    quirky = ModelSettings("m", send_temperature=False, json_output="object", extra_body={"enable_thinking": False})
+    body = chat_body(quirky, request(schema={"type": "object"}))
+    assert "temperature" not in body
+    assert body["response_format"] == {"type": "json_object"}
+    assert body["enable_thinking"] is False
+    assert "response_format" not in chat_body(
+        ModelSettings("m", json_output="none"), request(schema={"type": "object"})
+    )
+
+
+@pytest.mark.parametrize("transport", ["lean", "sdk"])
+def test_under_heavy_faults_every_call_is_answered_and_attempts_are_counted(transport: str) -> None:
+    mock = Mock(faults=0.3, hang=3.0)
+    with served(mock=mock) as url:
+        client = Client(endpoint(url, transport=transport, timeout=2.0, retries=12), SETTINGS)
+        futures = [client.submit(request(f"question {number}")) for number in range(60)]
+        found = [future.result(60) for future in futures]
+    assert all(one.text.startswith("mock answer") for one in found)
+    assert sum(one.attempts for one in found) == sum(mock.arrivals.values())
+    assert len(mock.injected) >= 4
+
+
+def replies(*answers: tuple[int, dict[str, str], bytes]) -> Callable[[Any], Any]:
+    from aiohttp import web
+
+    left = list(answers)
+
+    async def handle(incoming: Any) -> Any:
+        status, headers, body = left.pop(0) if len(left) > 1 else left[0]
+        return web.Response(status=status, headers=headers, body=body)
+
+    return handle
+
+
+GOOD = json.dumps(
+    {"choices": [{"message": {"content": "ok"}}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+).encode()
+
+
+def test_retry_after_is_honoured() -> None:
+    with served(replies((429, {"Retry-After": "0.4"}, b"wait"), (200, {}, GOOD))) as url:
+        import time
+
+        started = time.monotonic()
+        assert complete(Client(endpoint(url), SETTINGS), request()).attempts == 2
+        assert time.monotonic() - started >= 0.4
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_a_refusal_is_not_retried_and_says_what_the_server_said(status: int) -> None:
+    with (
+        served(replies((status, {}, b"no such model"))) as url,
+        pytest.raises(ModelError, match=f"HTTP {status}: no such model") as error,
+    ):
+        complete(Client(endpoint(url), SETTINGS), request())
+    assert error.value.attempts == 1
+
+
+def test_a_call_that_never_succeeds_fails_with_its_attempts() -> None:
+    with served(replies((500, {}, b"oops"))) as url, pytest.raises(ModelError, match="HTTP 500") as error:
+        complete(Client(endpoint(url, retries=3), SETTINGS), request())
+    assert error.value.attempts == 4
+
+
+def test_an_endpoint_that_is_down_says_so_soon() -> None:
+    with pytest.raises(ModelError, match=r"(?i)connect") as error:
+        complete(Client(endpoint("http://127.0.0.1:9/v1"), SETTINGS), request())
+    assert error.value.attempts == 3
+
+
+def test_a_missing_key_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ModelError, match="set the environment variable OPENAI_API_KEY"):
+        complete(Client(endpoint("https://api.example.com/v1"), SETTINGS), request())
+
+
+def test_keys_are_cut_out_of_what_a_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-123")
+    assert redact("Incorrect key sk-very-secret-123") == "Incorrect key <OPENAI_API_KEY>"
+    with served(replies((401, {}, b"Incorrect key sk-very-secret-123"))) as url, pytest.raises(ModelError) as error:
+        complete(Client(endpoint(url), SETTINGS), request())
+    assert "very-secret" not in str(error.value)
+
+
+def test_no_more_calls_are_in_flight_than_allowed() -> None:
+    from aiohttp import web
+
+    now, most = [0], [0]
+
+    async def slow(incoming: Any) -> Any:
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        await asyncio.sleep(0.02)
+        now[0] -= 1
+        return web.Response(body=GOOD)
+
+    with served(slow) as url:
+        at = endpoint(url, in_flight=4)
+        clients = [Client(at, SETTINGS), Client(at, ModelSettings("other"))]
+        futures = [clients[number % 2].submit(request(str(number))) for number in range(40)]
+        assert all(future.result(20).text == "ok" for future in futures)
+    assert most[0] == 4
+
+
+def test_submitting_starts_no_thread_per_call() -> None:
+    with served(mock=Mock(latency=0.2)) as url:
+        client = Client(endpoint(url), SETTINGS)
+        complete(client, request("warm up"))
+        before = threading.active_count()
+        futures: list[Future[Completion]] = [client.submit(request(str(number))) for number in range(60)]
+        assert threading.active_count() == before
+        assert all(future.result(20).text for future in futures)
+
+
+def test_the_cap_is_never_exceeded_and_the_rest_is_refused() -> None:
+    mock = Mock(latency=0.01)
+    purse = Purse(max_usd=0.0003)
+    with served(mock=mock) as url:
+        client = Client(endpoint(url, purse=purse), SETTINGS)
+        futures = [client.submit(request(str(number), max_tokens=10)) for number in range(60)]
+        errors = [future.exception(20) for future in futures]
+    refused = [error for error in errors if error is not None]
+    assert refused
+    assert all(isinstance(error, SpendingCapReached) for error in refused)
+    assert 0 < purse.spent <= 0.0003
+    assert len(refused) + sum(mock.answered.values()) == 60
+
+
+def test_a_cap_with_an_unknown_price_refuses_to_start() -> None:
+    with served() as url, pytest.raises(SpendingCapReached, match="price of this model is unknown"):
+        complete(Client(endpoint(url, purse=Purse(1.0)), ModelSettings("m")), request())
+
+
+def test_a_call_that_was_cut_off_is_booked_at_its_worst() -> None:
+    purse = Purse(max_usd=1.0)
+    with served(replies((200, {}, b"{torn"), (200, {}, GOOD))) as url:
+        complete(Client(endpoint(url, purse=purse), SETTINGS), request(max_tokens=100))
+    assert purse.spent > 100 * 2.0 / 1e6
+
+
+def test_vectors_come_back_in_order_and_of_unit_length() -> None:
+    texts = [f"word{number} and more" for number in range(10)]
+    with served() as url:
+        embedder = HttpEmbedder(endpoint(url), SETTINGS, batch=3)
+        together = embedder.fetch(texts)
+        alone = [embedder.fetch([text])[0] for text in texts]
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_allclose(one.vector, other.vector, atol=1e-6)
+        assert abs(float(np.linalg.norm(one.vector)) - 1.0) < 1e-5
+
+
+def test_over_long_embedding_inputs_are_truncated_and_counted() -> None:
+    bodies: list[Any] = []
+
+    async def keep(incoming: Any) -> Any:
+        from aiohttp import web
+
+        body = json.loads(await incoming.read())
+        bodies.append(body)
+        data = [{"index": index, "embedding": [1.0, 0.0]} for index in range(len(body["input"]))]
+        return web.json_response({"data": data, "usage": {"prompt_tokens": 9}})
+
+    with served(keep) as url, metering() as ledger:
+        HttpEmbedder(endpoint(url), ModelSettings("e", max_input_tokens=5)).fetch(
+            ["short", "one two three four five six seven eight"]
+        )
+    assert ledger.notes["embedding_truncated"] == 1
+    assert len(bodies[0]["input"][1].split()) == 5
+
+
+def test_threads_that_call_first_at_the_same_moment_share_one_loop() -> None:
+    from memsys.llm import client
+
+    client._started_loop.cache_clear()
+    barrier, found = threading.Barrier(16), []
+
+    def first() -> None:
+        barrier.wait()
+        found.append(client.event_loop())
+
+    threads = [threading.Thread(target=first) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(loop) for loop in found}) == 1
