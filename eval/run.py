@@ -102,7 +102,9 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, told: Callable[[Progress],
     """
     with _locks(runs):
         for run in runs:
-            (run.folder / "run.json").write_text(json.dumps(run.record, indent=1, sort_keys=True, default=str), encoding="utf-8")
+            (run.folder / "run.json").write_text(
+                json.dumps(run.record, indent=1, sort_keys=True, default=str), encoding="utf-8"
+            )
         _run_cells(runs, threads, told)
 
 

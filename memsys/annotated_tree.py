@@ -80,8 +80,6 @@ class AnnotatedTree:
         vector = self.vectors.matrix[child]
         level, start, end = self.levels[child] + 1, self.starts[child], self.ends[child]
         self.parents[child] = node = self._add([child], level, start, end, self._texts[child], vector)
-        if child in self._stale:
-            self._stale.add(node)
         return node
 
     def attach(self, parent: int, child: int) -> None:

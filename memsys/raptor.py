@@ -202,7 +202,7 @@ class Raptor(MemorySystem):
             if len(layer) <= self._clustering.dimension + 1:
                 break
             tokens = np.array([_count(nodes[index].text) for index in layer])
-            groups = _grouped(vectors[layer.start :], tokens, self._clustering, self._reclustering)
+            groups = clusters(vectors[layer.start :], tokens, self._clustering, self._reclustering)
             if not groups:
                 break
             members = [tuple(layer[position] for position in group) for group in groups]
@@ -381,27 +381,25 @@ _ROUNDS = 10
 _one_at_a_time = Lock()
 
 
-def _grouped(vectors: np.ndarray, tokens: np.ndarray, how: Clustering, again: Clustering) -> list[list[int]]:
-    """`clusters`, on one core and one at a time.
-
-    Numba's default threading layer aborts the process when two threads are inside UMAP at once, and the many tiny matrix products of
-    the mixtures are ten times slower when several cores wait for each other.
-    """
-    from threadpoolctl import threadpool_limits
-
-    with _one_at_a_time, threadpool_limits(1):
-        return clusters(vectors, tokens, how, again)
-
-
-def clusters(
-    vectors: np.ndarray, tokens: np.ndarray, how: Clustering, again: Clustering, rounds: int = 0
-) -> list[list[int]]:
+def clusters(vectors: np.ndarray, tokens: np.ndarray, how: Clustering, again: Clustering) -> list[list[int]]:
     """Groups of rows that may overlap and may leave rows out; one longer than the limit is clustered again with `again`.
+
+    Works on one core and one call at a time: numba's default threading layer aborts the process when two threads are inside UMAP
+    at once, and the mixtures' many tiny matrix products are ten times slower when cores wait for each other.
 
     Args:
         vectors: [n, d], unit length.
         tokens: length of each row's text, [n].
     """
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    with _one_at_a_time, threadpool_limits(1):
+        return _clusters(vectors, tokens, how, again, 0)
+
+
+def _clusters(
+    vectors: np.ndarray, tokens: np.ndarray, how: Clustering, again: Clustering, rounds: int
+) -> list[list[int]]:
     if len(vectors) < _FEWEST:
         return [list(range(len(vectors)))]
     groups: list[list[int]] = []
@@ -411,7 +409,7 @@ def clusters(
         if tokens[rows].sum() <= how.max_tokens or stuck:
             groups.append(rows.tolist())
         else:
-            inner = clusters(vectors[rows], tokens[rows], again, again, rounds + 1)
+            inner = _clusters(vectors[rows], tokens[rows], again, again, rounds + 1)
             groups += [rows[group].tolist() for group in inner]
     return groups
 

@@ -205,10 +205,8 @@ def _table(
         for benchmark in benchmarks
         if benchmark.dataset is not None
     ]
-    notes = [
-        f"Published: {table['paper']}, {backbone['file']}.csv ({', '.join(f'{role} {model}' for role, model in backbone['models'].items())})."
-    ]
-    notes += [capped] if capped else []
+    theirs = ", ".join(f"{role} {model}" for role, model in backbone["models"].items())
+    notes = [f"Published: {table['paper']}, {backbone['file']}.csv ({theirs}).", *([capped] if capped else [])]
     return Table(
         table["name"],
         table["title"],

@@ -1,0 +1,130 @@
+"""Scores: joined by id, reused while the answer is the same, never invented where there is no verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from small_history import history
+
+from eval.judge import Judge
+from eval.lexical import squad_f1
+from eval.run import Run, run_all
+from eval.score import Judging, Metric, read_scores, score_evidence, score_judge, score_lexical
+from eval.store import RunError, read_lines
+from memsys.llm.meter import Metered
+from memsys.llm.protocol import ModelError
+from memsys.llm.scripted import ScriptedLLM
+from memsys.prompts import Prompts
+
+Make = Callable[..., Run]
+JUDGE = Judge("mem0", "Mem0", "label", "judge/mem0")
+YES = json.dumps({"reason": "same", "label": "CORRECT"})
+
+
+def judging(llm: ScriptedLLM, model: str = "m", repeats: int = 1) -> Judging:
+    return Judging(JUDGE, Metered(llm), model, Prompts(), repeats)
+
+
+def test_lexical_scores_are_joined_by_id_and_not_recomputed(make_run: Make) -> None:
+    run = make_run([history("a"), history("b")])
+    run_all([run])
+    calls: list[str] = []
+
+    def counted(question, gold, prediction):  # type: ignore[no-untyped-def]
+        calls.append(question.id)
+        return squad_f1(question, gold, prediction)
+
+    metric = Metric("f1", counted)
+    path = score_lexical(run, [metric])["f1"]
+    assert len(calls) == 12
+    assert set(read_scores(path)) == {(case, f"q{i}") for case in "ab" for i in range(6)}
+    assert all(lines[0]["value"] > 0 for lines in read_scores(path).values())
+    score_lexical(run, [metric])
+    assert len(calls) == 12
+
+
+def test_other_settings_are_another_file(make_run: Make) -> None:
+    run = make_run([history()])
+    run_all([run])
+    files = {score_lexical(run, [Metric("f1", squad_f1, {"stem": stem})])["f1"] for stem in (True, False)}
+    assert len(files) == 2
+
+
+def test_a_judge_is_asked_once_for_each_answer_and_repeat(make_run: Make) -> None:
+    run = make_run([history()])
+    run_all([run])
+    llm = ScriptedLLM(YES)
+    path = score_judge(run, judging(llm, repeats=3))
+    assert len(llm.requests) == 18
+    assert sorted({request.sample for request in llm.requests}) == [0, 1, 2]
+    assert all([line["repeat"] for line in lines] == [0, 1, 2] for lines in read_scores(path).values())
+    score_judge(run, judging(llm, repeats=3))
+    assert len(llm.requests) == 18
+
+
+def test_another_judge_model_is_another_file_and_never_an_old_score(make_run: Make) -> None:
+    run = make_run([history()])
+    run_all([run])
+    old = score_judge(run, judging(ScriptedLLM(YES), "old"))
+    strict = ScriptedLLM(json.dumps({"reason": "no", "label": "WRONG"}))
+    new = score_judge(run, judging(strict, "new"))
+    assert old != new
+    assert len(strict.requests) == 6
+    assert {lines[0]["value"] for lines in read_scores(new).values()} == {0.0}
+    assert {lines[0]["value"] for lines in read_scores(old).values()} == {1.0}
+
+
+@pytest.mark.parametrize(
+    "reply", ["", "certainly!", '{"label": "MAYBE"}', '{"label": "CORRECT or WRONG"}', ModelError("down")]
+)
+def test_without_a_verdict_there_is_no_value_and_it_is_tried_again(make_run: Make, reply: object) -> None:
+    run = make_run([history(questions=2)])
+    run_all([run])
+    path = score_judge(run, judging(ScriptedLLM(lambda _: reply)))  # type: ignore[arg-type, return-value]
+    assert [lines[0]["value"] for lines in read_scores(path).values()] == [None, None]
+    assert all(lines[0]["why"] for lines in read_scores(path).values())
+    path = score_judge(run, judging(ScriptedLLM(YES)))
+    assert [[line["value"] for line in lines] for lines in read_scores(path).values()] == [[1.0], [1.0]]
+
+
+def test_errored_answers_are_not_judged(make_run: Make) -> None:
+    run = make_run([history(questions=2)], reader=Metered(ScriptedLLM(lambda _: ModelError("down"))))
+    run_all([run])
+    llm = ScriptedLLM(YES)
+    assert read_scores(score_judge(run, judging(llm))) == {}
+    assert llm.requests == []
+
+
+def test_judging_costs_are_written_beside_the_scores(make_run: Make) -> None:
+    run = make_run([history(questions=2)])
+    run_all([run])
+    path = score_judge(run, judging(ScriptedLLM(YES)))
+    efforts = read_lines(path.with_suffix(".effort.jsonl"))
+    assert [line["phase"] for line in efforts] == ["judge", "judge"]
+    assert all(line["calls"] == {"judge.mem0": 1} for line in efforts)
+
+
+def test_evidence_tells_sources_from_words(make_run: Make) -> None:
+    case = history()
+    run = make_run([case])
+    run_all([run])
+    scores = read_scores(score_evidence(run, 3))
+    assert all(lines[0]["value"] == 1.0 for lines in scores.values())
+    assert all(lines[0]["detail"]["verbatim"] == 1.0 for lines in scores.values())
+    assert all(lines[0]["detail"]["sources_per_item"] == 2.0 for lines in scores.values())
+
+
+def test_a_question_without_evidence_is_unscored_for_evidence(make_run: Make) -> None:
+    case = history(questions=1)
+    bare = replace(case, questions=((case.questions[0][0], replace(case.questions[0][1], evidence=())),))
+    run = make_run([bare])
+    run_all([run])
+    assert [lines[0]["value"] for lines in read_scores(score_evidence(run, 3)).values()] == [None]
+
+
+def test_a_missing_score_file_says_what_to_do(make_run: Make) -> None:
+    with pytest.raises(RunError, match="score the run first"):
+        read_scores(make_run([history()]).folder / "scores" / "x.jsonl")
