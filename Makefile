@@ -17,7 +17,7 @@ else ifdef JUDGE
   OVERRIDES += models.judge=$(JUDGE)
 endif
 ifdef EMBEDDER
-  OVERRIDES += embedder=$(EMBEDDER)
+  OVERRIDES += models.embedder=$(EMBEDDER)
 endif
 ifdef DATA
   OVERRIDES += data.root=$(DATA)

@@ -70,7 +70,7 @@ def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
     """
     paths = {metric.name: _path(run, metric.name, _metric_identity(metric)) for metric in metrics}
     asked = _asked(run)
-    stale = [metric for metric in metrics if _answers(paths[metric.name]) != asked]
+    stale = [metric for metric in metrics if not paths[metric.name].is_file() or _answers(paths[metric.name]) != asked]
     if stale:
         lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
         for case_id, question, gold, prediction in answered(run):

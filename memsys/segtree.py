@@ -5,9 +5,9 @@ shared with the paper's non-temporal control, are in `memsys.annotated_tree`.
 No code is public, so there is no `mode="code"`. What the paper leaves open or contradicts is a setting:
 
 - `tau_c` (the paper gives no threshold for the cosine model). Each NONE adds one level, and the published depths of 3-4 mean
-  three or four NONEs per conversation, so it must fire rarely. The value depends on the embedder: .15 gives LoCoMo trees of mean depth
-  4.1 with the offline hashing embedder (published: 4.0); with any other embedder calibrate it on a development conversation.
-  `report()` gives depth, number of nodes and `none_rate` with every run.
+  three or four NONEs per conversation, so it must fire rarely. The value depends on embedder and annotations: .11 gives LoCoMo trees of
+  384 nodes and depth 3.5 with the offline engines and `attach_only` (published: 352 and 4.0). Calibrate it on a development
+  conversation for any other embedder, else the tree is flat or hits `max_depth`; `report()` gives nodes, depth and `none_rate`.
 - `max_depth` (none in the paper): at this depth a NONE attaches to the root instead, counted as `segtree.max_depth`; None turns it off.
 - `pointwise`: the paper speaks of scoring each candidate and of merge-or-continue. `labels` takes the lowest MERGE, `score` the
   highest score of at least `score_threshold`. One call for every candidate, as the published call counts imply, unless `early_stop`.
@@ -69,7 +69,7 @@ class SegTree(MemorySystem):
         prompts: Prompts,
         k: int = 10,
         compatibility: str = "batch",
-        tau_c: float = 0.15,
+        tau_c: float = 0.11,
         max_depth: int | None = 8,
         pointwise: str = "labels",
         score_threshold: float = 0.5,

@@ -49,7 +49,7 @@ class ThemeRules:
     guided: bool = True
     """Whether the objective chooses the split of an overcrowded theme; else its graph does (as released)."""
     renew_full: bool = True
-    """Whether full themes are summarised again in the end; else their summary is that of their last split, if any (as released)."""
+    """Whether full themes are summarised again in the end; else they keep the summary of when they were opened (as released)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def partition(vectors: np.ndarray, rules: ThemeRules) -> Partition:
     Attach each (§3.2), splitting what exceeds the cap; summarise; split full themes that do not hold together; merge the best pairs;
     let single statements join a theme as long as the objective gains.
     """
-    growing = _Growing(vectors, rules)
+    growing = _Growing(vectors, vectors.astype(np.float64), rules)
     for statement in range(len(vectors)):
         growing.assimilate(statement)
     growing.review()
@@ -168,47 +168,51 @@ class _Theme:
     members: list[int]
     total: np.ndarray
     """Sum of the members' vectors, float64 [d]."""
-    summarised: Members = ()
 
 
 @dataclass(slots=True)
 class _Growing:
     """Themes while they are made; a theme that was merged into another has no entry any more."""
 
+    rows: np.ndarray
+    """The statements' vectors, float32 [n, d]."""
     vectors: np.ndarray
+    """The same in float64, in which sums and the objective are computed."""
     rules: ThemeRules
     themes: dict[int, _Theme] = field(default_factory=dict)
     centroids: Vectors = field(default_factory=Vectors)
     """Of unit length, by theme number."""
+    sizes: list[int] = field(default_factory=list)
+    """By theme number; 0 for a theme that is gone."""
+    summarised: dict[int, Members] = field(default_factory=dict)
     asked: list[Members] = field(default_factory=list)
     moved: set[int] = field(default_factory=set)
 
     def result(self) -> Partition:
-        themes = list(self.themes.values())
+        numbers = sorted(self.themes)
         return Partition(
-            tuple(tuple(theme.members) for theme in themes),
-            tuple(theme.summarised for theme in themes),
+            tuple(tuple(self.themes[number].members) for number in numbers),
+            tuple(self.summarised[number] for number in numbers),
             tuple(self.asked),
             len(self.moved),
         )
 
     def assimilate(self, statement: int) -> None:
-        similarities = np.round(self.centroids.similarities(self.vectors[statement]), 6)
+        similarities = np.round(self.centroids.similarities(self.rows[statement]), 6)
         number = int(np.argmax(similarities)) if len(similarities) else None
         if number is None or not self._takes(self.themes[number], float(similarities[number])):
             self._summarise(self._open([statement]))
             return
         theme = self.themes[number]
-        theme.members.append(statement)
-        self._resum(number)
-        if self.rules.split and len(theme.members) > self.rules.cap:
+        self._set(number, [*theme.members, statement], theme.total + self.vectors[statement])
+        if self.rules.split and self.sizes[number] > self.rules.cap:
             parts = self._best_split(number) if self.rules.guided else self._graph_split(number)
             self._split(number, parts)
 
     def review(self) -> None:
         """Summarise every theme again; first split full ones that do not hold together."""
         for number, theme in list(self.themes.items()):
-            full = len(theme.members) >= self.rules.cap
+            full = self.sizes[number] >= self.rules.cap
             if full and self.rules.split and self._loose(theme) and len(parts := self._best_split(number)) > 1:
                 self._split(number, parts)
             elif not full or self.rules.renew_full:
@@ -229,13 +233,14 @@ class _Growing:
         while changed:
             changed = False
             for number in list(self.themes):
-                if number in self.themes and len(self.themes[number].members) == 1:
+                if self.sizes[number] == 1:
                     changed |= self._settle(number)
 
     def _settle(self, single: int) -> bool:
-        free = [n for n in self.themes if n != single and len(self.themes[n].members) < self.rules.cap]
-        similarities = self._similarities(single)[free] if free else np.empty(0)
-        near = [free[at] for at in best(similarities, self.rules.neighbours) if similarities[at] >= self.rules.coalesce]
+        similarities = self._similarities(single)
+        similarities[np.array(self.sizes) >= self.rules.cap] = -np.inf
+        near = best(similarities, self.rules.neighbours)
+        near = [target for target in near if similarities[target] >= self.rules.coalesce]
         gains = {target: self._gain(single, target) for target in near}
         target = max(gains, key=lambda number: gains[number], default=None)
         if target is None or gains[target] <= _LEAST_GAIN:
@@ -269,50 +274,51 @@ class _Growing:
         return max((self._graph_split(number), by_axis), key=lambda parts: self._objective(around, parts))
 
     def _split(self, number: int, parts: Sequence[list[int]]) -> None:
-        self.themes[number].members = parts[0]
-        self._resum(number)
+        self._set(number, parts[0], self.vectors[parts[0]].sum(axis=0))
         self._summarise(number)
         for part in parts[1:]:
             self.moved.update(part)
             self._summarise(self._open(part))
 
     def _join(self, one: int, other: int) -> None:
-        kept, gone = sorted((one, other), key=lambda number: (-len(self.themes[number].members), number))
-        self.moved.update(self.themes[gone].members)
-        self.themes[kept].members = sorted([*self.themes[kept].members, *self.themes.pop(gone).members])
-        self._resum(kept)
+        kept, gone = sorted((one, other), key=lambda number: (-self.sizes[number], number))
+        left = self.themes.pop(gone)
+        self.sizes[gone] = 0
+        self.moved.update(left.members)
+        self._set(kept, sorted([*self.themes[kept].members, *left.members]), self.themes[kept].total + left.total)
         self._summarise(kept)
 
     def _open(self, members: list[int]) -> int:
-        total = self.vectors[members].sum(axis=0)
-        number = self.centroids.add(normalised(total))
-        self.themes[number] = _Theme(members, total)
+        number = self.centroids.add(self.rows[members[0]])
+        self.sizes.append(0)
+        self._set(number, members, self.vectors[members].sum(axis=0))
         return number
 
-    def _resum(self, number: int) -> None:
-        theme = self.themes[number]
-        theme.total = self.vectors[theme.members].sum(axis=0)
-        self.centroids.set(number, normalised(theme.total))
+    def _set(self, number: int, members: list[int], total: np.ndarray) -> None:
+        self.themes[number] = _Theme(members, total)
+        self.sizes[number] = len(members)
+        self.centroids.set(number, normalised(total))
 
     def _summarise(self, number: int) -> None:
-        theme = self.themes[number]
-        theme.summarised = tuple(theme.members)
-        self.asked.append(theme.summarised)
+        self.summarised[number] = tuple(self.themes[number].members)
+        self.asked.append(self.summarised[number])
 
     def _similarities(self, number: int) -> np.ndarray:
+        """Cosine of a theme's centroid with every other, by number; minus infinity for itself and those that are gone."""
         similarities: np.ndarray = np.round(self.centroids.similarities(self.centroids.matrix[number]), 6)
+        similarities[np.array(self.sizes) == 0] = -np.inf
+        similarities[number] = -np.inf
         return similarities
 
     def _around(self, number: int) -> list[int]:
         """The themes nearest to one, itself left out."""
-        others = [other for other in self.themes if other != number]
-        similarities = self._similarities(number)[others] if others else np.empty(0)
-        return [others[at] for at in best(similarities, self.rules.neighbours)]
+        similarities = self._similarities(number)
+        return [other for other in best(similarities, self.rules.neighbours) if self.sizes[other] and other != number]
 
     def _near_pairs(self) -> list[tuple[int, int]]:
-        numbers = list(self.themes)
+        numbers = sorted(self.themes)
         units = self.centroids.matrix[numbers]
-        sizes = np.array([len(theme.members) for theme in self.themes.values()])
+        sizes = np.array([self.sizes[number] for number in numbers])
         allowed = (np.round(units @ units.T, 6) >= self.rules.near) & (sizes[:, None] + sizes <= self.rules.cap)
         return [(numbers[row], numbers[column]) for row, column in zip(*np.nonzero(np.triu(allowed, 1)), strict=True)]
 

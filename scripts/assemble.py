@@ -168,10 +168,10 @@ def bench(cfg: DictConfig) -> Bench:
         judge=models[cfg.models.judge],
         probe=models[cfg.models.probe or cfg.models.reader],
         embedder=embedder,
-        embedder_name=str(embedder_settings.get("model", cfg.embedder)),
+        embedder_name=str(embedder_settings.get("model", cfg.models.embedder)),
         embedder_settings=embedder_settings,
         embedder_prices=embedder_prices,
-        embedder_stand_in=cfg.embedder == "hashing",
+        embedder_stand_in=cfg.models.embedder == "hashing",
         prompts=Prompts(cfg.prompts_dir),
         purse=purse,
         results=results,
@@ -190,7 +190,7 @@ def _option_or_any(group: str, name: str, cfg: DictConfig) -> dict[str, Any]:
 
 
 def _embedder(cfg: DictConfig, store: Store, endpoint: Any) -> tuple[Embedder, dict[str, Any], ModelSettings | None]:
-    option = _option_or_any("embedder", cfg.embedder, cfg)
+    option = _option_or_any("embedder", cfg.models.embedder, cfg)
     if option["engine"] == "hashing":
         settings = {**option, "source": source_digest(["memsys.embed"])}
         return HashingEmbedder(option["dimension"]), {**settings, "model": "hashing"}, None

@@ -75,9 +75,9 @@ def _reproduce(cfg: DictConfig) -> int:
     backbone = _backbone(table, cfg.backbone)
     if cfg.profile_name == "paper":
         with open_dict(cfg):
-            cfg.models.update({role: model for role, model in backbone["models"].items() if role != "embedder"})
-            cfg.embedder = backbone["models"]["embedder"]
-        _fetch_missing(cfg, table)
+            cfg.models.update(backbone["models"])
+        if cfg.data.source == "real":
+            _fetch_missing(cfg, table)
     built = bench(cfg)
     benchmarks = [_benchmark(cfg, option) for option in table["columns"]]
     lines = _lines(table, cfg)
@@ -285,7 +285,7 @@ def _why_not(cfg: DictConfig, built: Bench, backbone: Mapping[str, Any], dataset
         "memory": cfg.models.memory,
         "reader": cfg.models.reader,
         "judge": cfg.models.judge,
-        "embedder": cfg.embedder,
+        "embedder": cfg.models.embedder,
     }
     if any(ours[role] != model for role, model in backbone["models"].items()):
         return "other model"

@@ -40,9 +40,9 @@ def _run_single(cfg: DictConfig) -> int:
     memory_config = dict(OmegaConf.to_container(cfg.memory, resolve=True))  # type: ignore[arg-type]
     built = bench(cfg)
     dataset = data(cfg, dataset_config)
-    reading = reader(cfg.reader or dataset_config["reader"])
+    reading = reader(cfg.protocol.reader or dataset_config["reader"])
     runs = [
-        memory_run(cfg, built, dataset, memory_config, reading, unit=cfg.get("unit"), replicate=replicate)
+        memory_run(cfg, built, dataset, memory_config, reading, unit=cfg.protocol.unit, replicate=replicate)
         for replicate in range(cfg.build.replicates)
     ]
     questions = asked(dataset.cases)
@@ -51,7 +51,7 @@ def _run_single(cfg: DictConfig) -> int:
         execute(runs, len(questions) * len(runs), cfg.threads)
     except SpendingCapReached as error:
         capped = str(error)
-    names = dataset_config.get("judges", []) if cfg.judges is None else list(cfg.judges)
+    names = dataset_config.get("judges", []) if cfg.protocol.judges is None else list(cfg.protocol.judges)
     judges = [judging(cfg, built, name) for name in names]
     lexical = metrics(dataset_config["metrics"])
     files = [score(run, lexical, judges, cfg.k_evidence, len(questions)) for run in runs]

@@ -5,6 +5,9 @@ always a piece of what it was shown: answers are the best-matching sentence narr
 relative dates resolved against the recalled item's own `[time] `; summaries are central sentences; facts are sentences; choices,
 ratings and boundaries come from word overlap; judging is containment or word F1. Words are stemmed and weighted by their rarity
 in the text at hand. Log-probabilities come from the strength of the match. A reply to a JSON schema is built from the schema.
+
+Beside the fields of each kind it reads `options` of an answer (multiple choice: the best label is answered) and `unanswerable`
+of a judgement (only a reply that declines is right). Of labels and enums that grade, the first is taken for the favourable one.
 """
 
 from __future__ import annotations
@@ -345,7 +348,7 @@ def _summarised(request: Request) -> Found:
 
     def central(index: int) -> float:
         bag = shown[index].stems
-        return math.fsum(math.log(1 + common[each]) for each in bag) / math.sqrt(1 + len(bag))
+        return math.fsum(math.log(common[each]) for each in bag) / math.sqrt(1 + len(bag))
 
     budget = _budget(request)
     chosen: list[int] = []

@@ -41,8 +41,9 @@ from memsys.prompts import Prompts
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "conf" / "memory").glob("*.yaml"))
 SERVICES = {"llm", "probe", "embedder", "prompts", "rng"}
-QUICK = {"reducer": "pca"}
-"""Settings that only save time here: UMAP compiles for half a minute. The method's own tests cover the default."""
+QUICK = {"reducer": "pca", "max_components": 4}
+"""Settings that only save time here: UMAP compiles for half a minute, mixtures of 50 components are fitted for long.
+The method's own tests cover the defaults."""
 QUESTIONS = (
     Question("q1", "Which tomatoes did Mara plant?"),
     Question("q2", "When does the Aurora leave?", time=datetime(2023, 7, 3), time_text="3 July, 2023"),

@@ -136,9 +136,11 @@ def test_a_summary_is_whole_sentences_in_order_within_its_budget() -> None:
 
 
 def test_a_summary_keeps_the_central_sentences_rather_than_the_first_and_in_their_order() -> None:
-    texts = ["Hm.", "The sail tore.", "It rained.", "The boat lost sail and mast.", "The boat mast and the sail were dear."]
-    assert say("summarise", texts=texts, max_tokens=12) == "The boat mast and the sail were dear."
-    assert say("summarise", texts=texts, max_tokens=24) == "The boat lost sail and mast. The boat mast and the sail were dear."
+    texts = ["Hm.", "The sail tore.", "It rained.", "The boat lost sail and mast.", "The boat has a mast and a sail."]
+    assert say("summarise", texts=texts, max_tokens=12) == "The boat has a mast and a sail."
+    assert (
+        say("summarise", texts=texts, max_tokens=24) == "The boat lost sail and mast. The boat has a mast and a sail."
+    )
 
 
 def test_a_summary_can_be_asked_for_dates_as_its_sources_can() -> None:

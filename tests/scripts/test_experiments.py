@@ -1,0 +1,320 @@
+"""Whole experiments, composed as the command line composes them: identity, cache, replay, faults, and what a user gets to read."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from eval.store import read_lines
+from scripts.mock_endpoint import Mock, application
+from scripts.paper_table import reproduce
+from scripts.single import run_single
+
+CONF = str(Path(__file__).resolve().parents[2] / "conf")
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Callable[..., DictConfig]:
+    """A configuration with results in a folder of the test's own."""
+
+    def composed(*overrides: str, name: str = "config") -> DictConfig:
+        with initialize_config_dir(CONF, version_base="1.3"):
+            return compose(name, [f"results={tmp_path}", *overrides])
+
+    return composed
+
+
+@pytest.fixture
+def mock() -> Iterator[tuple[Mock, str]]:
+    """A mock endpoint in this process, and its URL; `faults` may be set by the test."""
+    from aiohttp import web
+
+    server, loop, ready, port, runners = Mock(hang=3.0), asyncio.new_event_loop(), threading.Event(), [0], []
+
+    async def start() -> None:
+        runner = web.AppRunner(application(server), shutdown_timeout=0.1)
+        runners.append(runner)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port[0] = runner.addresses[0][1]
+        ready.set()
+
+    thread = threading.Thread(target=lambda: (loop.run_until_complete(start()), loop.run_forever()), daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    yield server, f"http://127.0.0.1:{port[0]}/v1"
+    asyncio.run_coroutine_threadsafe(runners[0].cleanup(), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+def online(url: str, **models: str) -> list[str]:
+    chosen = {"memory": "m", "reader": "r", "judge": "j"} | models
+    return [
+        "network=true",
+        f"endpoint.base_url={url}",
+        "endpoint.label=mock",
+        "endpoint.backoff=0.01",
+        "endpoint.timeout=2",
+        "endpoint.retries=12",
+        "models.embedder=e",
+        *(f"models.{role}={name}" for role, name in chosen.items()),
+    ]
+
+
+def arrived(server: Mock) -> int:
+    return sum(server.arrivals.values())
+
+
+def folders(tmp_path: Path, memory: str) -> list[Path]:
+    return sorted((tmp_path / "runs" / "locomo").glob(f"{memory}-*"))
+
+
+def predictions(folder: Path) -> dict[str, bytes]:
+    return {path.parent.name: path.read_bytes() for path in sorted(folder.glob("cases/*/predictions.jsonl"))}
+
+
+def test_the_smoke_run_needs_nothing_and_says_that_it_is_a_stand_in(experiment: Any, capsys: Any) -> None:
+    assert run_single(experiment("memory=bm25")) == 0
+    said = capsys.readouterr().out
+    assert "STAND-IN" in said
+    assert "sample data" in said
+    assert "categories 1-4" in said
+    assert "48/0/0/0" in said
+
+
+def test_the_smoke_profile_refuses_to_connect_elsewhere(experiment: Any) -> None:
+    run_single(experiment("memory=nothing"))
+    with socket.socket() as out, pytest.raises((PermissionError, RuntimeError), match=r"refused|offline"):
+        out.connect(("192.0.2.1", 80))
+
+
+def test_a_second_reader_costs_no_memory_call_and_a_second_judge_no_answer(
+    experiment: Any, mock: Any, tmp_path: Path
+) -> None:
+    server, url = mock
+    common = ["memory=memtree", "data.size=6", "data.max_cases=1"]
+    run_single(experiment(*common, *online(url)))
+    first = arrived(server)
+    run_single(experiment(*common, *online(url)))
+    assert arrived(server) == first
+    run_single(experiment(*common, *online(url, reader="r2")))
+    answered_and_judged = arrived(server) - first
+    assert answered_and_judged == 12
+    assert len(folders(tmp_path, "memtree")) == 2
+    run_single(experiment(*common, *online(url, judge="j2")))
+    assert arrived(server) - first - answered_and_judged == 6
+    assert len(folders(tmp_path, "memtree")) == 2
+    scores = folders(tmp_path, "memtree")[0] / "scores"
+    judged = [
+        len([path for path in (folder / "scores").glob("judge_mem0-*.jsonl") if "effort" not in path.name])
+        for folder in folders(tmp_path, "memtree")
+    ]
+    assert sorted(judged) == [1, 2]
+    assert scores.is_dir()
+
+
+def test_an_edited_prompt_is_another_folder(experiment: Any, mock: Any, tmp_path: Path) -> None:
+    server, url = mock
+    common = ["memory=memtree", "data.size=2", "data.max_cases=1", *online(url)]
+    run_single(experiment(*common))
+    before = arrived(server)
+    overlay = tmp_path / "prompts" / "memtree"
+    overlay.mkdir(parents=True)
+    shipped = Path(CONF).parent / "memsys" / "prompts" / "memtree" / "aggregate.md"
+    (overlay / "aggregate.md").write_text(shipped.read_text() + "\nBe brief.")
+    run_single(experiment(*common, f"prompts_dir={tmp_path / 'prompts'}"))
+    assert len(folders(tmp_path, "memtree")) == 2
+    assert arrived(server) > before
+
+
+def test_another_endpoint_gets_nothing_from_the_cache(experiment: Any, mock: Any) -> None:
+    server, url = mock
+    common = ["memory=recency", "data.size=4", "data.max_cases=1"]
+    run_single(experiment(*common, *online(url)))
+    before = arrived(server)
+    run_single(experiment(*common, *online(url), "endpoint.label=other"))
+    assert arrived(server) == 2 * before
+
+
+def test_from_the_cache_alone_a_run_replays_to_the_same_bytes(experiment: Any, mock: Any, tmp_path: Path) -> None:
+    server, url = mock
+    common = ["memory=memtree", "data.size=6", "data.max_cases=2", *online(url)]
+    run_single(experiment(*common))
+    before = arrived(server)
+    elsewhere = tmp_path / "elsewhere"
+    cfg = experiment(*common, "replay=true", f"cache={tmp_path / 'cache.sqlite'}")
+    cfg.results = str(elsewhere)
+    assert run_single(cfg) == 0
+    assert arrived(server) == before
+    assert predictions(folders(elsewhere, "memtree")[0]) == predictions(folders(tmp_path, "memtree")[0])
+
+
+def test_under_thirty_percent_faults_every_question_is_accounted_for(
+    experiment: Any, mock: Any, tmp_path: Path
+) -> None:
+    server, url = mock
+    server.faults, server.hang = 0.3, 0.1
+    code = run_single(experiment("memory=dense", "data.size=32", *online(url), "endpoint.retries=1"))
+    lines = [
+        line for path in folders(tmp_path, "dense")[0].glob("cases/*/predictions.jsonl") for line in read_lines(path)
+    ]
+    outcomes = [line["outcome"] for line in lines]
+    assert len(outcomes) == 32
+    assert set(outcomes) == {"answered", "error"}
+    assert code == 1
+    assert server.injected
+
+
+def test_more_than_one_percent_not_scored_fails_the_command(experiment: Any, mock: Any, capsys: Any) -> None:
+    server, url = mock
+    server.faults = 1.0
+    server.hang = 0.01
+    assert run_single(experiment("memory=nothing", "data.size=4", *online(url), "endpoint.retries=1")) == 1
+    captured = capsys.readouterr()
+    assert "0/0/4/0" in captured.out
+    assert "not scored" in captured.err
+
+
+def test_no_key_is_ever_written(
+    experiment: Any, mock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-this-is-a-secret-0123")
+    _, url = mock
+    run_single(experiment("memory=dense", "data.size=4", *online(url)))
+    captured = capsys.readouterr()
+    assert "this-is-a-secret" not in captured.out + captured.err
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            assert b"this-is-a-secret" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["memory=bm25", "memory.build.k=0"], "k"),
+        (["memory=bm25", "protocol.reader=nonesuch"], "no reader called 'nonesuch'; there are: .*segtree"),
+        (["memory=bm25", "protocol.judges=[nonesuch]"], "no judge called 'nonesuch'; there are: .*mem0"),
+        (["memory=bm25", "models.reader=gpt-unknown"], "no llm called 'gpt-unknown'"),
+        (["memory=bm25", "data.transform=shuffle"], "data.transform must be none, oracle or permute"),
+        (["memory=bm25", "data.source=real", "data.root=/nonexistent"], "scripts.fetch"),
+        (["memory=bm25", "+memory.build.spoon=1"], "spoon"),
+    ],
+)
+def test_bad_input_gets_one_clear_line_and_exit_code_2(
+    experiment: Any, capsys: Any, overrides: list[str], said: str
+) -> None:
+    import re
+
+    assert run_single(experiment(*overrides)) == 2
+    assert re.search(said, capsys.readouterr().err)
+
+
+def test_an_unknown_memory_lists_those_that_exist(experiment: Any) -> None:
+    from hydra.errors import MissingConfigException
+
+    with pytest.raises(MissingConfigException, match=r"(?s)nonesuch.*Available options.*bm25"):
+        experiment("memory=nonesuch")
+
+
+def test_a_changed_raw_file_is_refused_unless_told_otherwise(experiment: Any, tmp_path: Path, capsys: Any) -> None:
+    shipped = Path(CONF).parent / "data_loaders" / "samples" / "locomo.json"
+    raw = tmp_path / "data" / "locomo" / "locomo10.json"
+    raw.parent.mkdir(parents=True)
+    raw.write_text(shipped.read_text() + "\n")
+    common = ["memory=nothing", "data.source=real", f"data.root={tmp_path / 'data'}"]
+    assert run_single(experiment(*common)) == 2
+    assert "sha256" in capsys.readouterr().err
+    assert run_single(experiment(*common, "data.unpinned=true")) == 0
+    assert "unpinned data" in capsys.readouterr().out
+    raw.write_text(shipped.read_text()[:-400])
+    assert run_single(experiment(*common, "data.unpinned=true")) == 2
+    assert "locomo10.json" in capsys.readouterr().err
+
+
+def test_replicates_and_repeats_print_their_spread(experiment: Any, capsys: Any) -> None:
+    assert run_single(experiment("memory=nothing", "build.replicates=2", "judge.repeats=2", "data.size=4")) == 0
+    said = capsys.readouterr().out
+    assert "Judged 2x, built 2x" in said
+    assert "± 0.000" in said
+
+
+@pytest.mark.parametrize("transform", ["oracle", "permute"])
+def test_the_experiments_on_the_data_run(experiment: Any, capsys: Any, transform: str) -> None:
+    assert run_single(experiment("memory=full_history", f"data.transform={transform}", "data.size=6")) == 0
+    assert f"transform {transform}" in capsys.readouterr().out
+
+
+def test_the_paper_profile_plans_and_does_not_spend_unasked(
+    experiment: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - no terminal to ask on
+    cfg = experiment("table=regression", "profile=paper", "data.source=sample", "network=true", name="reproduce")
+    cfg.table.others = ["recency", "memtree"]
+    cfg.table.columns = cfg.table.columns[:1]
+    cfg.table.backbones.default.models = {
+        "memory": "gpt-4o-mini",
+        "reader": "gpt-4o-mini",
+        "judge": "gpt-4o",
+        "embedder": "text-embedding-3-small",
+    }
+    assert reproduce(cfg) == 3
+    captured = capsys.readouterr()
+    assert "Plan" in captured.out
+    assert "USD" in captured.out
+    assert "yes=true" in captured.err
+    assert not list((tmp_path / "runs").rglob("predictions.jsonl"))
+
+
+def test_an_unknown_price_with_a_cap_refuses_to_start(experiment: Any, capsys: Any) -> None:
+    cfg = experiment(
+        "table=regression", "profile=paper", "data.source=sample", "yes=true", "max_usd=5", name="reproduce"
+    )
+    cfg.table.others = ["recency"]
+    cfg.table.columns = cfg.table.columns[:1]
+    cfg.table.backbones.default.models = {
+        "memory": "gpt-5.4-mini",
+        "reader": "gpt-5.4-mini",
+        "judge": "gpt-4o",
+        "embedder": "text-embedding-3-small",
+    }
+    assert reproduce(cfg) == 3
+    captured = capsys.readouterr()
+    assert "unknown price" in captured.out
+    assert "max_usd is set, but a price is unknown" in captured.err
+
+
+def test_a_paper_table_leaves_nothing_out_and_never_compares_a_stand_in(experiment: Any, capsys: Any) -> None:
+    cfg = experiment("data.size=2", "data.max_cases=1", name="reproduce")
+    cfg.table.others = ["nothing"]
+    cfg.table.rows = [row for row in cfg.table.rows if row.memory in ("bm25", "dense")] + [
+        {"memory": "not_built_yet", "title": "Not built yet", "published": {"method": "RAPTOR"}}
+    ]
+    assert reproduce(cfg) == 0
+    said = capsys.readouterr().out
+    assert "pending" in said
+    assert "0.469 · not comparable: stand-in" in said
+    assert "· OK" not in said
+    for dataset in ("LoCoMo", "LongMemEval-MAB", "RealMem"):
+        assert f"Costs on {dataset}" in said
+
+
+def test_a_data_set_that_is_not_there_prints_the_command_that_gets_it(
+    experiment: Any, tmp_path: Path, capsys: Any
+) -> None:
+    cfg = experiment("profile=subset", f"data.root={tmp_path}", name="reproduce")
+    cfg.table.others = []
+    cfg.table.rows = [row for row in cfg.table.rows if row.memory == "bm25"]
+    assert reproduce(cfg) == 0
+    said = capsys.readouterr().out
+    assert "no data" in said
+    assert "scripts.fetch" in said
