@@ -89,17 +89,24 @@ def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall,
 
 
 def within(items: Sequence[Item], limit: int | None) -> list[Item]:
-    """The first items that fit into `limit` tokens together; the very first is cut to size when it alone does not fit."""
+    """The best items that fit into `limit` tokens together, in their given order; the very best is cut when it alone does not fit.
+
+    Best is by score, equal scores in the given order: a memory may return its items in another order than its ranking.
+    """
     if limit is None:
         return list(items)
-    kept: list[Item] = []
+    kept: list[int] = []
     left = limit
-    for item in items:
-        left -= count_tokens(item.text)
+    ranking = sorted(range(len(items)), key=lambda index: -items[index].score)
+    for index in ranking:
+        left -= count_tokens(items[index].text)
         if left < 0:
             break
-        kept.append(item)
-    return kept or [replace(item, text=truncate(item.text, limit)) for item in items[:1]]
+        kept.append(index)
+    if kept or not items:
+        return [items[index] for index in sorted(kept)]
+    first = items[ranking[0]]
+    return [replace(first, text=truncate(first.text, limit))]
 
 
 def _time(item: Item) -> datetime:

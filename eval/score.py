@@ -124,7 +124,9 @@ def score_evidence(run: Run, k: int) -> Path:
             if not gold.evidence:
                 lines.append(_scored(case.id, prediction, Score(None, "the data set names no evidence")))
                 continue
-            recalled = [items[key] for key in prediction.items]
+            # By the memory's own score, best first: a recall may be ordered for the reader instead.
+            ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
+            recalled = [items[prediction.items[place]] for place in ranking]
             lines.append(_scored(case.id, prediction, _evidence(recalled, gold.evidence, texts, k)))
     write_lines(path, lines)
     return path
@@ -176,13 +178,14 @@ def _judge_all(
 ) -> None:
     calls: list[tuple[str, Prediction, Gold, int, Ledger, Future[Completion]]] = []
     for case_id, question, gold, prediction in answered(run):
+        judged = prediction.answer if judging.judge.rule != "memory" else _recalled(run, case_id, prediction)
         for repeat in range(judging.repeats):
             if (case_id, question.id, repeat, _hash(prediction.answer)) in kept:
                 continue
             if prediction.outcome == "aborted":
                 book.add(_scored(case_id, prediction, Score(0.0, f"aborted: {prediction.error}", repeat)))
                 continue
-            request = judge_request(judging.judge, judging.prompts, question, gold, prediction.answer, sample=repeat)
+            request = judge_request(judging.judge, judging.prompts, question, gold, judged, sample=repeat)
             with metering() as ledger:
                 calls.append((case_id, prediction, gold, repeat, ledger, judging.llm.submit(request)))
     for case_id, prediction, gold, repeat, ledger, call in calls:
@@ -197,6 +200,12 @@ def _judge_all(
         book.add(_scored(case_id, prediction, Score(score.value, score.why, repeat, score.detail)))
         costs.add(effort(case_id, "judge", prediction.question_id, 0, ledger, 0.0))
         told()
+
+
+def _recalled(run: Run, case_id: str, prediction: Prediction) -> str:
+    """The recalled texts, for a judge of the memory instead of the answer."""
+    items = read_items(run.case_folder(case_id))
+    return "\n".join(items[key]["text"] for key in prediction.items)
 
 
 def _judge_identity(judging: Judging) -> dict[str, Any]:

@@ -33,11 +33,11 @@ import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from scipy.sparse import block_array, coo_array, csr_array
+from scipy.sparse import coo_array, csr_array, hstack, vstack
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
@@ -58,7 +58,8 @@ _BLOCK = 512
 class _Graph:
     """One build. Rows of `weights` are phrases, then (version 2) passages."""
 
-    items: tuple[Item, ...]
+    units: tuple[tuple[Unit, ...], ...]
+    """Of each passage, where it was said."""
     passages: np.ndarray
     """Vectors, float32 [passages, d]."""
     facts: tuple[str, ...]
@@ -157,34 +158,34 @@ class HippoRag(MemorySystem):
         if graph is None:
             return Recall(())
         scores = self._by_facts(graph, question) if self.version == 2 else self._by_entities(graph, question)
-        return Recall(tuple(replace(graph.items[at], score=float(scores[at])) for at in best(scores, self.k)))
+        return Recall(tuple(_item(graph.units[at], float(scores[at])) for at in best(scores, self.k)))
 
     def nodes(self) -> Iterator[NodeView]:
         """Passages (level 0) of the last build and the phrases of their triples (level 1), which are their parents."""
         graph = self._graph
         if graph is None:
             return
-        sources: list[list[str]] = [[] for _ in graph.phrases]
-        for at, (item, units) in enumerate(zip(graph.items, self._units.values(), strict=False)):
-            row = graph.incidence.indices[graph.incidence.indptr[at] : graph.incidence.indptr[at + 1]]
-            for phrase in row:
-                sources[phrase].extend(item.sources)
-            parents = tuple(f"phrase-{phrase}" for phrase in row)
-            times = [unit.time for unit in units if unit.time is not None]
-            first, last = (times[0], times[-1]) if times else (None, None)
-            yield NodeView(item.id, parents, 0, "passage", item.text, graph.passages[at].copy(), item.sources, first, last)
+        mentioned: list[list[str]] = [[] for _ in graph.phrases]
+        for at, units in enumerate(graph.units):
+            item, times = _item(units, 0.0), [unit.time for unit in units if unit.time is not None]
+            phrases = graph.incidence.indices[graph.incidence.indptr[at] : graph.incidence.indptr[at + 1]]
+            for phrase in phrases:
+                mentioned[phrase].extend(item.sources)
+            parents, vector = tuple(f"phrase-{phrase}" for phrase in phrases), graph.passages[at].copy()
+            span = min(times, default=None), max(times, default=None)
+            yield NodeView(item.id, parents, 0, "passage", item.text, vector, item.sources, *span)
         for at, phrase in enumerate(graph.phrases):
             vector = graph.phrase_vectors[at].copy()
-            yield NodeView(f"phrase-{at}", (), 1, "phrase", phrase, vector, union([sources[at]]))
+            yield NodeView(f"phrase-{at}", (), 1, "phrase", phrase, vector, union([mentioned[at]]))
 
     @property
     def held(self) -> int:
-        return 0 if self._graph is None else len(self._graph.items)
+        return 0 if self._graph is None else len(self._graph.units)
 
     def report(self) -> dict[str, Any]:
         """Size of the last build; `no_entities` and `no_triples` are passages whose extraction failed."""
         graph = self._graph
-        sizes = (len(graph.items), len(graph.phrases), len(graph.facts), graph.synonyms) if graph else (0, 0, 0, 0)
+        sizes = (len(graph.units), len(graph.phrases), len(graph.facts), graph.synonyms) if graph else (0, 0, 0, 0)
         return dict(zip(("passages", "phrases", "facts", "synonyms"), sizes, strict=True)) | {
             failure: self._counts[failure] for failure in ("no_entities", "no_triples")
         }
@@ -195,9 +196,9 @@ class HippoRag(MemorySystem):
         entities = list(dict.fromkeys(named["named_entities"])) if named else []
         told = json.dumps(entities, ensure_ascii=False)
         found = self._asked("no_triples", "hipporag/triples", text=text, entities=told)
-        given = dict.fromkeys(tuple(map(str, triple)) for triple in found["triples"] if len(triple) == 3) if found else ()
+        triads = [tuple(map(str, parts)) for parts in found["triples"] if len(parts) == 3] if found else []
         triples: list[Triple] = []
-        for subject, predicate, object_ in given:
+        for subject, predicate, object_ in dict.fromkeys(triads):
             triple = tuple(normalised_phrase(part, self.mode) for part in (subject, predicate, object_))
             if self.mode == "code" or (triple[0] and triple[2]):
                 triples.append((triple[0], triple[1], triple[2]))
@@ -222,9 +223,10 @@ class HippoRag(MemorySystem):
         near = synonyms(vectors, phrases, self.synonymy)
         weights = undirected(self._relations, near, len(phrases))
         if self.version == 2:
-            weights = csr_array(block_array([[weights, linked.T], [linked, None]]))
+            nothing = csr_array((len(self._stated), len(self._stated)))
+            weights = csr_array(vstack([hstack([weights, linked.T]), hstack([linked, nothing])]))
         return _Graph(
-            items=tuple(map(_item, self._units.values())),
+            units=tuple(map(tuple, self._units.values())),
             passages=self._passage_vectors.matrix.copy(),
             facts=tuple(map(shown, self._facts)),
             fact_vectors=self._fact_vectors.matrix.copy(),
@@ -269,7 +271,12 @@ class HippoRag(MemorySystem):
     def _recognised(self, question: Question, candidates: Sequence[str]) -> list[int]:
         """Places of the candidates that the model keeps."""
         options = [Option(fact, fact) for fact in candidates]
-        fields = {"query": question.text, "options": options, "facts": candidates, "limit": self.max_facts}
+        fields: dict[str, Any] = {
+            "query": question.text,
+            "options": options,
+            "facts": candidates,
+            "limit": self.max_facts,
+        }
         value = ask(self.llm, self.prompts["hipporag/filter"], **fields)
         if isinstance(value, ParseFailure):
             meter.note("hipporag.dense_passages")
@@ -280,7 +287,7 @@ class HippoRag(MemorySystem):
 
     def _by_entities(self, graph: _Graph, question: Question) -> np.ndarray:
         """Version 1: score of each passage, float [passages]; all the same where the question names nothing."""
-        everywhere = np.ones(len(graph.items))
+        everywhere = np.ones(len(graph.units))
         if not graph.phrases:
             return everywhere
         value = ask(self.llm, self.prompts["hipporag/question_entities"], text=question.text)
@@ -390,7 +397,7 @@ def pagerank(weights: csr_array[Any], reset: np.ndarray, damping: float, toleran
     return result
 
 
-def _item(units: Sequence[Unit]) -> Item:
+def _item(units: Sequence[Unit], score: float) -> Item:
     times = dict.fromkeys(unit.time_text for unit in (units[0], units[-1]) if unit.time_text)
     sources = union(unit.turn_ids for unit in units)
-    return Item(units[0].id, dated(units[0].text, " – ".join(times)), 0.0, sources, "passage")
+    return Item(units[0].id, dated(units[0].text, " – ".join(times)), score, sources, "passage")

@@ -128,3 +128,36 @@ def test_a_question_without_evidence_is_unscored_for_evidence(make_run: Make) ->
 def test_a_missing_score_file_says_what_to_do(make_run: Make) -> None:
     with pytest.raises(RunError, match="score the run first"):
         read_scores(make_run([history()]).folder / "scores" / "x.jsonl")
+
+
+def test_evidence_at_k_follows_the_memorys_own_ranking_and_not_the_order_shown(make_run: Make) -> None:
+    from functools import partial
+
+    from data_loaders.schema import Question, Unit
+    from memsys.interface import MemorySystem, Recall, unit_item
+
+    class Chronological(MemorySystem):
+        def __init__(self) -> None:
+            self.units: list[Unit] = []
+
+        def write(self, unit: Unit) -> None:
+            self.units.append(unit)
+
+        def read(self, question: Question) -> Recall:
+            return Recall(tuple(unit_item(unit, float(place)) for place, unit in enumerate(self.units)))
+
+    run = make_run([history()], build=partial(Chronological))
+    run_all([run])
+    scores = read_scores(score_evidence(run, 1))
+    assert [lines[0]["value"] for lines in scores.values()] == [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+
+
+def test_a_judge_of_the_memory_sees_what_was_recalled(make_run: Make) -> None:
+    from eval.judge import Judge
+    from scripts.assemble import load_option
+
+    run = make_run([history(questions=1)])
+    run_all([run])
+    llm = ScriptedLLM("{}")
+    score_judge(run, Judging(Judge(**load_option("judge", "realmem_memory")), Metered(llm), "m", Prompts()))
+    assert "grey cat called Pixel" in llm.requests[0].messages[-1][1]

@@ -125,7 +125,8 @@ def fresh(name: str, llm: LLM | None = None, **settings: Any) -> MemorySystem:
         "rng": np.random.default_rng(0),
     }
     given = {service: value for service, value in services.items() if service in takes}
-    return make(**given, **{key: value for key, value in QUICK.items() if key in takes}, **settings)
+    quick = {key: value for key, value in QUICK.items() if key in takes}
+    return make(**given, **(quick | settings))
 
 
 def feed(memory: MemorySystem, units: Sequence[Unit], first: int = 0, last: int | None = None) -> MemorySystem:

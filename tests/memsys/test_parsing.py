@@ -94,6 +94,10 @@ def test_fifty_levels_are_read_and_fifty_one_are_not() -> None:
     assert "nested deeper than 50" in read_json("[" * 51 + "]" * 51).why
 
 
+def test_closing_brackets_do_not_hide_the_depth() -> None:
+    assert "nested deeper than 50" in read_json("{" + "]" * 60 + "[" * 60).why
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab`{", max_size=3), inner, max_size=3),
