@@ -21,16 +21,16 @@ from __future__ import annotations
 
 import re
 import string
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
 from data_loaders.schema import Gold, Question
 from eval.records import Prediction, Score
+from memsys.lean import without
 
 BleuOrder = Literal[1, 2, 3, 4]
 RougeKind = Literal["rouge1", "rouge2", "rougeL", "rougeLsum"]
@@ -94,23 +94,8 @@ def _stem(word: str) -> str:
     return str(_porter().stem(word))
 
 
-@contextmanager
-def _nltk_alone() -> Iterator[None]:
-    """Import nltk without what it tries to import for parts that are not used here.
-
-    scikit-learn, SciPy, pandas and matplotlib cost 150 MB and seconds; nltk does without them where they are not installed.
-    """
-    absent = [
-        name
-        for name in ("sklearn", "scipy", "pandas", "matplotlib")
-        if "nltk" not in sys.modules and name not in sys.modules
-    ]
-    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None makes an import fail
-    try:
-        yield
-    finally:
-        for name in absent:
-            del sys.modules[name]
+def _nltk_alone() -> AbstractContextManager[None]:
+    return without("sklearn", "scipy.stats", "pandas", "matplotlib")
 
 
 @lru_cache(maxsize=1)

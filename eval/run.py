@@ -184,8 +184,7 @@ def _live(
         for position, unit in enumerate([*units.units, None]):
             if position in due:
                 last_built = _consolidate(run, memory, log, list(due).index(position), last_built)
-                reads = [pool.submit(_ask, run, memory, question, log, told) for question in due[position]]
-                answers += [read.result() for read in reads]
+                answers += _ask_all(run, memory, due[position], log, pool, told)
                 owed -= {question.id for question in due[position]}
             if unit is not None:
                 following = units.units[position + 1] if position + 1 < len(units.units) else None
@@ -274,6 +273,21 @@ def _consolidate(run: Run, memory: MemorySystem, log: _Log, point: int, last_bui
     with _step(log, "consolidate", str(point), lambda: memory.held):
         memory.consolidate()
     return point
+
+
+def _ask_all(
+    run: Run,
+    memory: MemorySystem,
+    questions: Sequence[Question],
+    log: _Log,
+    pool: ThreadPoolExecutor,
+    told: Callable[[Progress], None],
+) -> list[Future[None]]:
+    """Read for all questions of a due point: concurrently where reading calls a model, else here, because threads would only queue."""
+    if not needs(run.build) & {"llm", "probe", "embedder"}:
+        return [_ask(run, memory, question, log, told) for question in questions]
+    reads = [pool.submit(_ask, run, memory, question, log, told) for question in questions]
+    return [read.result() for read in reads]
 
 
 def _ask(

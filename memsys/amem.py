@@ -186,8 +186,8 @@ class AMem(MemorySystem):
         contexts = reply.get("new_context_neighborhood", [])
         for place, (number, tags) in enumerate(zip(near, reply.get("new_tags_neighborhood", ()), strict=False)):
             self._notes[number].tags = tags
-            if context := "".join(contexts[place : place + 1]).strip():
-                self._notes[number].context = context
+            context = contexts[place].strip() if place < len(contexts) else ""
+            self._notes[number].context = context or self._notes[number].context
             self._outdated.add(number)
 
     def _renew(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from data_loaders.schema import Question, Unit
 from memsys.embed import stem
 from memsys.interface import MemorySystem, Recall, positive, unit_item
+from memsys.lean import without
 from memsys.vectors import best
 
 
@@ -61,7 +62,8 @@ def bm25_index(documents: list[list[str]], k1: float, b: float) -> object | None
     """A `bm25s` index over tokenised documents; None where no document has a word."""
     import logging
 
-    import bm25s
+    with without("numba"):
+        import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it announces every index it builds
     if not any(documents):

@@ -143,8 +143,8 @@ class Mem0(MemorySystem):
         neighbours: memories looked up for each new fact; None for those of the mode.
         window: earlier messages shown to the extraction, and messages between two summaries (mode `paper`).
         views: `both` sides of the dialogue in turn as the user, or the `user` alone (half the calls).
-        per_view: whether each view gives its share of `k` and its items stand together, as in the authors' evaluation; else the best `k`
-            of all views by similarity.
+        per_view: whether each view that holds something gives an equal share of `k` and its items stand together, as in the authors'
+            evaluation; else the best `k` of all views by similarity.
 
     Raises:
         ValueError: an unknown mode or choice of views, or a number below 1.
@@ -203,8 +203,9 @@ class Mem0(MemorySystem):
             return Recall(())
         query = self.embedder.embed([question.text], query=True)[0]
         if self.per_view:
-            share, left = divmod(self.k, len(self._views))
-            found = [view.items(query, share + (place < left)) for place, view in enumerate(self._views)]
+            views = [view for view in self._views if len(view)]
+            share, left = divmod(self.k, len(views))
+            found = [view.items(query, share + (place < left)) for place, view in enumerate(views)]
             return Recall(tuple(item for items in found for item in items))
         items = [item for view in self._views for item in view.items(query, self.k)]
         return Recall(tuple(items[place] for place in best([item.score for item in items], self.k)))

@@ -328,17 +328,23 @@ def _cut(line: str) -> str:
 
 # --- entities by rules ----------------------------------------------------------------------------------------------
 
-# Words that name nothing by themselves, capitalised or behind a determiner.
-_GENERIC = frozenset(
+# Words that name nothing by themselves, wherever they stand …
+_IDLE = frozenset(
     """
     a about after again ago all also am an and any anyone are as at be because been before but by can could did do does
-    during each every few first for friday from good great had has have he hello her here hers hey hi him his how i if in
-    into is it its just last later like little lot made many may maybe me monday more most much my never new next nice no
-    not now of off oh ok okay on once one only or other our out over own please really same saturday second several she
-    should since so some soon still such sunday sure thank thanks that the their them then there these they thing things
-    this those though three thursday time to today tomorrow too tuesday two under until up us very was way we wednesday
-    well were what when where which while who whom whose why will with would wow yeah yes yesterday yet you your
-    january february march april june july august september october november december assistant user
+    during each every for from had has have he hello her here hers hey hi him his how i if in into is it its just maybe
+    me more most much must my never no not now of off oh ok okay on once only or our out over please really she should
+    since so some soon still such sure thank thanks that the their them then there these they this those though through
+    to today tomorrow too tonight under until up us very was way we well were what when where which while who whom whose
+    why will with would wow yeah yes yesterday yet you your monday tuesday wednesday thursday friday saturday sunday
+    january february march april may june july august september october november december assistant user
+    """.split()
+)
+# … and those that make no compound of the word behind them, though they may begin a name (New York).
+_BLAND = _IDLE | frozenset(
+    """
+    bad best better big different few first good great last later like little long lot made many new next nice old one
+    other own same second several small thing things third three time two
     """.split()
 )
 _UPPER = "[A-ZÀ-ÖØ-Þ]"
@@ -347,13 +353,13 @@ _UPPER = "[A-ZÀ-ÖØ-Þ]"
 def _proper(name: str) -> str:
     """A name without idle words at its ends, possessive s and contractions; empty where nothing remains."""
     tokens = [re.sub(r"['’](?:s|m|re|ve|ll|d|t)?$", "", token) for token in name.split()]
-    kept = [place for place, token in enumerate(tokens) if token.lower() not in _GENERIC]
+    kept = [place for place, token in enumerate(tokens) if token.lower() not in _IDLE]
     return " ".join(tokens[kept[0] : kept[-1] + 1]) if kept else ""
 
 
 def _compound(name: str) -> str:
-    """Two words as they stand; empty where one of them is idle."""
-    return "" if set(name.split()) & _GENERIC else name
+    """Two words as they stand; empty where one of them says too little."""
+    return "" if set(name.split()) & _BLAND else name
 
 
 # Patterns in order of precedence, with what tidies a match.

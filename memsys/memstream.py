@@ -37,7 +37,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union, unit_item
 from memsys.llm import meter
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM, ask, ask_all
@@ -84,7 +84,7 @@ class MemoryStream(MemorySystem):
         mutate_on_read: whether a recall makes what it returns recent; the questions must then come in order.
 
     Raises:
-        ValueError: an unknown mode.
+        ValueError: an unknown mode, or a number below 1.
     """
 
     READ_KNOBS: ClassVar = ("k", "max_tokens", "weights", "decay")
@@ -113,6 +113,9 @@ class MemoryStream(MemorySystem):
         self.k, self.max_tokens, self.weights, self.decay = k, max_tokens, weights, decay
         self.reflections, self.trigger, self.window, self.reflection_k = reflections, trigger, window, reflection_k
         self.identity, self.mutate_on_read = identity, mutate_on_read
+        for name in ("k", "max_tokens", "trigger", "window", "reflection_k"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
         self._memories: list[_Memory] = []
         self._vectors = Vectors()
         self._accessed: list[float] = []

@@ -30,7 +30,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, unit_item
 from memsys.llm import meter
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM, ask_all
@@ -92,7 +92,8 @@ class MemTree(MemorySystem):
         parallel: submit the summaries of one insertion together; the tree is the same either way.
 
     Raises:
-        ValueError: an unknown choice, or the `algorithm` rule with a threshold that does not rise, under which an insertion need not end.
+        ValueError: an unknown choice, a number below 1, or the `algorithm` rule with a threshold that does not rise, under which an
+            insertion need not end.
     """
 
     READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "theta_retrieve", "width")
@@ -126,6 +127,11 @@ class MemTree(MemorySystem):
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")
+        for name in ("k", "max_tokens", "width"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        if max_depth != "dynamic" and not (isinstance(max_depth, int) and max_depth >= 1):
+            raise ValueError(f"max_depth must be dynamic or a whole number of at least 1, found {max_depth!r}")
         if expand_rule == "algorithm" and not (base > 0 and rate > 0):
             raise ValueError(f"expand_rule=algorithm needs base and rate above 0, found {base} and {rate}")
         self._nodes: list[_Node] = []

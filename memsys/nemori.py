@@ -192,7 +192,7 @@ class EpisodeBuilder:
         self.known, self.known_threshold = positive("known", known), known_threshold
         self._buffer: list[Unit] = []
         self._settled = Store()
-        self._shown: Store | None = self._settled
+        self._shown: Store | None = Store()
         self._undecided = 0
 
     def write(self, unit: Unit) -> None:

@@ -37,7 +37,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
 from memsys.llm import meter
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM, ask_all
@@ -93,7 +93,7 @@ class Raptor(MemorySystem):
         seed: of UMAP and of the mixtures that BIC compares; 224 as released. The final mixture has seed 0.
 
     Raises:
-        ValueError: an unknown choice.
+        ValueError: an unknown choice, or a number below 1.
         ImportError: scikit-learn or umap-learn is not installed.
     """
 
@@ -131,6 +131,10 @@ class Raptor(MemorySystem):
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")
+        for name in ("k", "max_tokens", "traversal_k", "traversal_layers", "chunk_tokens", "layers", "summary_tokens"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        positive("dimension", dimension)
         for package in ("sklearn", "umap") if reducer == "umap" else ("sklearn",):
             if find_spec(package) is None:
                 raise ImportError(f"RAPTOR needs {package}: pip install memsys-bench[cluster]")

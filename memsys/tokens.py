@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import threading
 from functools import lru_cache
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder
 from typing import Any
-
-
-@lru_cache(maxsize=2)
-def _encoding(name: str) -> Any:
-    import bpe_openai
-
-    return bpe_openai.get_encoding(name)
 
 
 @lru_cache(maxsize=1 << 14)
 def count_tokens(text: str, encoding: str = "o200k_base") -> int:
     """Number of tokens of a text."""
-    return len(_encoding(encoding).encode_ordinary(text)) if text else 0
+    return int(_vocabulary(encoding).count(_whole(text))) if text else 0
 
 
 def truncate(text: str, limit: int, encoding: str = "o200k_base") -> str:
@@ -45,7 +41,42 @@ def split_tokens(text: str, size: int, overlap: int = 0, encoding: str = "o200k_
 
 
 def _starts(text: str, encoding: str) -> list[int]:
-    """For every token the index of the character in which it starts."""
-    vocabulary = _encoding(encoding)
-    starts: list[int] = vocabulary.decode_with_offsets(vocabulary.encode_ordinary(text))[1]
+    """For every token the index of the character in which it starts; tokens that only together make whole characters count as one place."""
+    vocabulary, starts, at, pending = _vocabulary(encoding), [], 0, []
+    for token in vocabulary.encode(_whole(text)):
+        starts.append(at)
+        pending.append(token)
+        try:
+            at += len(vocabulary.decode(pending))
+        except ValueError:  # not yet whole characters
+            continue
+        pending = []
     return starts
+
+
+def _whole(text: str) -> str:
+    """The text with lone surrogates, which have no UTF-8, replaced by question marks."""
+    return text.encode(errors="replace").decode()
+
+
+def _vocabulary(encoding: str) -> Any:
+    with _lock:  # lru_cache alone would let several first callers each load 60 MB
+        return _loaded(encoding)
+
+
+_lock = threading.Lock()
+
+
+@lru_cache(maxsize=2)
+def _loaded(encoding: str) -> Any:
+    # The extension alone: the package's own __init__ unpacks every vocabulary a second time, in Python (60 MB and half a second).
+    package = importlib.util.find_spec("bpe_openai")
+    if package is None or not package.submodule_search_locations:
+        raise ImportError("token counts need the package bpe-openai: pip install bpe-openai")
+    finder = FileFinder(package.submodule_search_locations[0], (ExtensionFileLoader, EXTENSION_SUFFIXES))
+    spec = finder.find_spec("bpe_openai._bindings")
+    if spec is None or spec.loader is None:
+        raise ImportError("bpe-openai is installed without its extension module; reinstall it")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.tokenizer_for_encoding(encoding)

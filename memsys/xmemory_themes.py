@@ -102,7 +102,7 @@ def nearest(vectors: np.ndarray, k: int, *, earlier: bool = False) -> Neighbours
     """The `k` most similar other rows of each row (unit vectors [n, d]) with a positive cosine; with `earlier`, of those before it."""
     edges: list[dict[int, float]] = []
     for first in range(0, len(vectors), 512):  # in blocks, so that the memory needed stays linear
-        similarities = np.round(vectors[first : first + 512] @ vectors.T, 6)
+        similarities = _rounded(vectors[first : first + 512] @ vectors.T)
         for row, cosines in enumerate(similarities, start=first):
             cosines[row] = -np.inf
             seen = cosines[:row] if earlier else cosines
@@ -131,8 +131,7 @@ def guidance(sizes: Sequence[int], totals: np.ndarray) -> float:
     # Of unit vectors the mean cosine with their centroid is the length of their mean.
     cohesion = np.linalg.norm(totals, axis=1) / counts
     units = normalised(totals)
-    # Rounded, because the bell is 1e-8 wide where most values are equal.
-    similarities = np.round(units @ units.T, 6)
+    similarities = _rounded(units @ units.T)
     np.fill_diagonal(similarities, -np.inf)
     closest = similarities.max(axis=1) if len(counts) > 1 else np.zeros(1)
     return sparsity(counts) + float(np.mean(cohesion * bell(closest)))
@@ -142,7 +141,7 @@ def components(vectors: np.ndarray, edge: float) -> list[list[int]]:
     """Connected components of the graph that links rows of cosine `edge` or more, each ascending, by their first row."""
     from scipy.sparse.csgraph import connected_components
 
-    linked = np.round(vectors @ vectors.T, 6) >= edge
+    linked = _rounded(vectors @ vectors.T) >= edge
     labels = connected_components(linked, directed=False)[1]
     groups: dict[int, list[int]] = {}
     for row, label in enumerate(labels):
@@ -161,6 +160,12 @@ def principal_order(vectors: np.ndarray) -> list[int]:
 def chunks(rows: Sequence[int], size: int) -> Iterator[list[int]]:
     """The rows in consecutive pieces of at most `size`, each put in ascending order."""
     return (sorted(rows[start : start + size]) for start in range(0, len(rows), size))
+
+
+def _rounded(cosines: np.ndarray) -> np.ndarray:
+    """Cosines to six decimals, float64: thresholds are met exactly, and the bell, 1e-8 wide where most are equal, sees them equal."""
+    rounded: np.ndarray = np.round(cosines.astype(np.float64), 6)
+    return rounded
 
 
 @dataclass(slots=True)
@@ -198,7 +203,7 @@ class _Growing:
         )
 
     def assimilate(self, statement: int) -> None:
-        similarities = np.round(self.centroids.similarities(self.rows[statement]), 6)
+        similarities = _rounded(self.centroids.similarities(self.rows[statement]))
         number = int(np.argmax(similarities)) if len(similarities) else None
         if number is None or not self._takes(self.themes[number], float(similarities[number])):
             self._summarise(self._open([statement]))
@@ -305,7 +310,7 @@ class _Growing:
 
     def _similarities(self, number: int) -> np.ndarray:
         """Cosine of a theme's centroid with every other, by number; minus infinity for itself and those that are gone."""
-        similarities: np.ndarray = np.round(self.centroids.similarities(self.centroids.matrix[number]), 6)
+        similarities = _rounded(self.centroids.similarities(self.centroids.matrix[number]))
         similarities[np.array(self.sizes) == 0] = -np.inf
         similarities[number] = -np.inf
         return similarities
@@ -316,11 +321,14 @@ class _Growing:
         return [other for other in best(similarities, self.rules.neighbours) if self.sizes[other] and other != number]
 
     def _near_pairs(self) -> list[tuple[int, int]]:
-        numbers = sorted(self.themes)
-        units = self.centroids.matrix[numbers]
-        sizes = np.array([self.sizes[number] for number in numbers])
-        allowed = (np.round(units @ units.T, 6) >= self.rules.near) & (sizes[:, None] + sizes <= self.rules.cap)
-        return [(numbers[row], numbers[column]) for row, column in zip(*np.nonzero(np.triu(allowed, 1)), strict=True)]
+        """Pairs that may be merged: near each other, small enough together, one among the nearest of the other."""
+        pairs: set[tuple[int, int]] = set()
+        for number in self.themes:
+            similarities = self._similarities(number)
+            similarities[np.array(self.sizes) > self.rules.cap - self.sizes[number]] = -np.inf
+            near = best(similarities, self.rules.neighbours)
+            pairs |= {(min(number, n), max(number, n)) for n in near if similarities[n] >= self.rules.near}
+        return sorted(pairs)
 
     def _gain(self, one: int, other: int) -> float:
         """What the objective gains by a merge, over the two themes and the nearest of both."""

@@ -136,11 +136,12 @@ def test_errors_are_caught_by_name(path: Path) -> None:
 @pytest.mark.parametrize("path", SYSTEMS, ids=name)
 def test_memories_look_at_no_clock_and_throw_no_dice_of_their_own(path: Path) -> None:
     tops = {module.split(".")[0] for module in imports(ast.walk(parsed(path)))}
-    assert not tops & {"random", "secrets", "uuid", "time", "threading", "asyncio"}
+    assert not tops & {"random", "secrets", "uuid", "time", "concurrent", "asyncio"}
     for called, call in calls(path):
         assert called.split(".")[-1] not in {"now", "utcnow", "today"}, f"line {call.lineno}"
         assert not re.match(r"(np|numpy)\.random\.(?!default_rng$|Generator$)", called), f"line {call.lineno}"
         assert not (called.endswith("default_rng") and not call.args), f"line {call.lineno}: an unseeded generator"
+        assert called.split(".")[-1] != "Thread", f"line {call.lineno}"
         assert called not in {"print", "open", "input", "hash"}, f"line {call.lineno}"
 
 
@@ -189,9 +190,7 @@ def test_a_file_is_named_after_its_module_or_is_a_variant_of_it(path: Path) -> N
     module, attribute = target.split(".")[-2:]
     # quality_choice is a variant of quality; `nothing` and `recency` are classes of `controls`, `dmr` is `msc.load_dmr`
     own = {module, snake(attribute).removeprefix("load_")}
-    assert any(path.stem == stem or path.stem.startswith(f"{stem}_") for stem in own), (
-        f"{path.stem} is no variant of {own}"
-    )
+    assert any(re.fullmatch(rf"{stem}\d*(_\w+)?", path.stem) for stem in own), f"{path.stem} is no variant of {own}"
 
 
 @pytest.mark.parametrize("group", ["memory", "dataset"])

@@ -351,9 +351,11 @@ def test_an_empty_memory_recalls_nothing() -> None:
     assert memory.report()["events"] == 0
 
 
-def test_an_unknown_mode_is_refused() -> None:
+def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(ValueError, match="mode must be one of paper, code, genagents"):
         stream(mode="papr")
+    with pytest.raises(ValueError, match="trigger must be at least 1, found 0"):
+        stream(trigger=0)
 
 
 def test_the_configuration_holds_every_setting_with_its_default() -> None:

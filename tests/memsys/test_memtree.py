@@ -343,6 +343,8 @@ def test_algorithm_one_as_printed_makes_a_chain_of_fifteen_under_an_exact_duplic
         ({"expand_rule": "algorithm", "rate": 0.0}, "base and rate above 0"),
         ({"expand_rule": "never"}, "expand_rule must be one of text, algorithm"),
         ({"retrieval": "collapse"}, "retrieval must be one of collapsed, traversal"),
+        ({"max_depth": 0}, "max_depth must be dynamic or a whole number of at least 1, found 0"),
+        ({"width": 0}, "width must be at least 1, found 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
