@@ -55,7 +55,7 @@ test: $(VENV)/.installed ## style, types, and the whole test suite
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto
 
 bench: $(VENV)/.installed ## speed against the shipped mock endpoint, as ratios
 	$(PY) -m scripts.bench

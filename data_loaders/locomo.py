@@ -105,7 +105,9 @@ def ceilings(cases: Iterable[Case]) -> dict[str, float]:
     sound: dict[str, list[bool]] = {}
     for gold in (gold for case in cases for _, gold in case.questions if gold.answerable):
         if "audit" not in gold.detail:
-            raise ValueError('expected cases loaded with an overlay in mode "raw", found a question without audit label')
+            raise ValueError(
+                'expected cases loaded with an overlay in mode "raw", found a question without audit label'
+            )
         for group in (gold.category, "overall"):
             sound.setdefault(group, []).append(gold.detail["audit"] in (CORRECT, WRONG_CITATION))
     return {group: sum(each) / len(each) for group, each in sound.items()}
@@ -251,6 +253,7 @@ def _check_errata(errata: Errata, records: Sequence[Mapping[str, Any]], where: s
 def _audited(case: Case, errata: Mapping[int, Erratum], mode: OverlayMode) -> Case:
     known = _known_ids(case.sessions, case.id)
     questions = []
+    notes = list(case.notes)
     for index, (question, gold) in enumerate(case.questions):
         erratum = errata.get(index)
         if erratum is None:
@@ -258,7 +261,10 @@ def _audited(case: Case, errata: Mapping[int, Erratum], mode: OverlayMode) -> Ca
             questions.append((question, replace(gold, detail={**gold.detail, **label})))
         elif not (mode == "excluded" and erratum.corrupts_score):
             questions.append((question, _overlaid(gold, erratum, mode, known)))
-    return replace(case, questions=tuple(questions))
+            if mode == "corrected":
+                notes += _evidence_notes(question.id, erratum.evidence, known)
+                notes += [] if erratum.evidence else [f"{question.id}: the audit names no evidence."]
+    return replace(case, questions=tuple(questions), notes=tuple(notes))
 
 
 def _overlaid(gold: Gold, erratum: Erratum, mode: OverlayMode, known: Mapping[str, str]) -> Gold:

@@ -6,10 +6,10 @@ memory's modules, run and reader. The same identity is the same folder; anything
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -57,13 +57,17 @@ def _path(module: str) -> Path | None:
     return None
 
 
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]+)|import[ \t]+([^\n]+))", re.MULTILINE
+)
+
+
 def _imports(path: Path) -> list[str]:
+    """Modules that a file imports, also inside functions; a name imported from a package may be a module of it."""
     names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    for base, parts, plain in _IMPORT.findall(path.read_text(encoding="utf-8")):
+        words = re.findall(r"[\w.]+", plain or parts)
+        names += words if plain else [base, *(f"{base}.{word}" for word in words)]
     return names
 
 

@@ -36,6 +36,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
+from memsys import lean
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
 from memsys.llm import meter
@@ -455,7 +456,8 @@ def _reduced(vectors: np.ndarray, how: Clustering, components: int, neighbours: 
         left, values, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
         projected: np.ndarray = left[:, :components] * values[:components]
         return projected
-    from umap import UMAP
+    with lean.LOCK:  # it imports numba, which other imports may be hiding at this moment
+        from umap import UMAP
 
     reducer = UMAP(
         n_neighbors=min(neighbours, len(vectors) - 1),

@@ -17,12 +17,14 @@ Deviations and decisions:
   Turns are 5 seconds apart, as released. A window ends at the latest at the time of the last unit seen.
 - Earlier memories are shown to a segment from the same session, oldest first, and to the levels above latest first.
 - An odd last turn is dropped by the unit rule; a last, shorter segment of a session is kept.
-- The release retries nearly without end (20 times for a plan); here each step has `attempts`. A segment that is still shorter than 10 characters is a label and
-  the first 50 characters of the dialogue; other levels, if shorter than 20, are their children's texts cut to the length of a reply (ours).
+- The release retries nearly without end (20 times for a plan); here each step has `attempts`. A segment that is still shorter than 10
+  characters is a label and the first 50 characters of the dialogue; other levels, if shorter than 20, are their children's texts cut to
+  the length of a reply (ours).
 - Each channel is divided by the maximum of its own list (the paper is silent), unless that is not positive. The idf is ln(N/df), as
   released. A segment without a keyword is in no lexical list. At most three keywords are used; without a planner they are the words of
   the question (unstated). A plan that cannot be parsed is searched for a digit 0-2, else it is simple; it has no keywords (as released).
-- An ancestor's similarity is the sum of the scores of the segments that activated it, ties by their maximum (the paper is silent).
+- Ancestors are pruned by the sum of the scores of the segments that activated them, ties by their maximum (the paper is silent). An
+  item's score is the mean of these, because sums would rank every month above every segment.
 - A gate that names no candidate keeps the first five, segments in order of time first, or all where there are less than three (as
   released). A gate that cannot be parsed keeps all.
 - A flat recall (Table 4) takes the best `k` of all chosen levels by the same score; `timem_flat` has no gate, because the published
@@ -401,7 +403,7 @@ class TiMem(MemorySystem):
         found = dict(segments)
         for level, budget in zip((2, 3, 4, 5), (self.budgets or BUDGETS[self.mode])[scope], strict=True):
             chosen = [index for index in order if view.levels[index] == level][:budget]
-            found |= {index: math.fsum(activated[index]) for index in chosen}
+            found |= {index: math.fsum(activated[index]) / len(activated[index]) for index in chosen}
         return {index: score for index, score in found.items() if view.levels[index] in POOLS[self.levels]}
 
     def _gated(self, view: _View, candidates: list[int], question: str, scope: str) -> list[int]:

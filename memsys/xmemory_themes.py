@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 
@@ -119,9 +120,9 @@ def sparsity(sizes: Sequence[int] | np.ndarray) -> float:
 def bell(similarities: Sequence[float] | np.ndarray) -> np.ndarray:
     """g of each nearest-neighbour similarity: 1 at their median, falling off by the median absolute deviation (Eq. 3), float64 [K]."""
     values = np.asarray(similarities, dtype=np.float64)
-    middle = np.median(values)
-    spread = np.median(np.abs(values - middle)) + _EPSILON
-    weights: np.ndarray = np.exp(-((values - middle) ** 2) / (2 * spread**2))
+    deviations = values - median(values.tolist())
+    spread = median(np.abs(deviations).tolist()) + _EPSILON
+    weights: np.ndarray = np.exp(-(deviations**2) / (2 * spread**2))
     return weights
 
 
@@ -129,12 +130,12 @@ def guidance(sizes: Sequence[int], totals: np.ndarray) -> float:
     """The objective f = sparsity + semantics of themes (Eq. 1-3), each given by its size and the sum of its unit vectors [K, d]."""
     counts = np.asarray(sizes, dtype=np.float64)
     # Of unit vectors the mean cosine with their centroid is the length of their mean.
-    cohesion = np.linalg.norm(totals, axis=1) / counts
-    units = normalised(totals)
-    similarities = _rounded(units @ units.T)
+    products = totals @ totals.T
+    lengths = np.sqrt(products.diagonal())
+    similarities = _rounded(products / np.maximum(np.outer(lengths, lengths), _EPSILON))
     np.fill_diagonal(similarities, -np.inf)
     closest = similarities.max(axis=1) if len(counts) > 1 else np.zeros(1)
-    return sparsity(counts) + float(np.mean(cohesion * bell(closest)))
+    return sparsity(counts) + float((lengths / counts) @ bell(closest)) / len(counts)
 
 
 def components(vectors: np.ndarray, edge: float) -> list[list[int]]:

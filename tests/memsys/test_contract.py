@@ -261,6 +261,14 @@ def spelled(name: str) -> list[Any]:
     return list(json.loads(json.dumps(found)))
 
 
+def spelled_or_broken(name: str) -> list[Any] | str:
+    """One memory that cannot be built spoils no other's comparison."""
+    try:
+        return spelled(name)
+    except Exception as error:
+        return repr(error)
+
+
 @each_memory
 def test_another_process_recalls_the_same(name: str) -> None:
     assert from_another_process()[name] == spelled(name)
@@ -530,9 +538,6 @@ def in_rotation() -> Callable[[Request], str]:
 GARBAGE: dict[str, Callable[[], Callable[[Request], str]]] = {
     "empty": lambda: lambda request: "",
     "prose": lambda: lambda request: "Sure! Here is what you asked for.",
-    "cut JSON": lambda: lambda request: '```json {"',
-    "an empty list": lambda: lambda request: "[]",
-    "an empty object": lambda: lambda request: "{}",
     "in rotation": in_rotation,
     "wrong types": lambda: of_schema(WRONG, 0),
     "next to nothing": lambda: of_schema(FEW, 0),
@@ -599,4 +604,4 @@ def test_prompts_come_from_the_folders_that_the_run_records(name: str) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps({memory_name: spelled(memory_name) for memory_name in NAMES}))
+    print(json.dumps({memory_name: spelled_or_broken(memory_name) for memory_name in NAMES}))

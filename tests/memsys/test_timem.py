@@ -623,10 +623,10 @@ def test_an_empty_memory_is_read_without_a_call() -> None:
 @pytest.mark.parametrize(
     ("settings", "session", "score"),
     [
-        ({}, "L2-2", 1.1),
+        ({}, "L2-2", 0.55),
         ({"ancestor_pick": "chronological"}, "L2-0", 0.2),
         ({"mode": "code"}, "L2-0", 0.2),
-        ({"mode": "code", "ancestor_pick": "similarity"}, "L2-2", 1.1),
+        ({"mode": "code", "ancestor_pick": "similarity"}, "L2-2", 0.55),
     ],
 )
 def test_a_budget_keeps_the_most_activated_ancestor_or_the_earliest(
@@ -639,6 +639,14 @@ def test_a_budget_keeps_the_most_activated_ancestor_or_the_earliest(
     (item,) = memory.read(Question("q", "?")).items
     assert item.id == session
     assert item.score == pytest.approx(score)  # the best cosine is 0.9, and so is the weight
+
+
+def test_no_ancestor_scores_above_the_best_segment_that_activated_it() -> None:
+    memory, _ = timem({"planner": plan(2)})
+    feed(memory, history(*MONTHS))
+    items = memory.read(Question("q", "?")).items
+    best_segment = max(item.score for item in items if item.level == 1)
+    assert all(0 < item.score <= best_segment + 1e-9 for item in items if item.level > 1)
 
 
 def test_of_equally_activated_ancestors_the_one_with_the_best_segment_is_kept() -> None:
