@@ -18,7 +18,7 @@ from data_loaders.schema import Case
 from eval.costs import Costs, costs
 from eval.published import Published, verdict
 from eval.score import read_scores
-from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified
+from eval.stats import Difference, Estimate, Interval, by_question, difference, estimate, stratified
 from eval.store import read_predictions, safe_name
 
 ALL, ANSWERABLE = "all", "answerable"
@@ -197,6 +197,8 @@ class Row:
     cells: tuple[Cell | str, ...]
     runs: Mapping[str, Path] = field(default_factory=dict)
     """Run folder by data set, for the costs."""
+    evidence: Mapping[str, Path] = field(default_factory=dict)
+    """Evidence score file by data set."""
     ruled: bool = False
     """A rule stands above it: what follows is not among the published rows."""
 
@@ -259,7 +261,7 @@ def markdown(table: Table, *, brief: bool = False) -> str:
     parts = [f"# {table.title}", "", *(f"- {line}" for line in table.caption), "", _scores(table)]
     if not brief:
         parts += [*_categories(table), *_differences(table)]
-    parts += _costs(table)
+    parts += [*_evidence(table), *_costs(table)]
     return "\n".join(parts) + "\n"
 
 
@@ -328,6 +330,33 @@ def _difference(cell: Cell | str, other: Cell | str) -> str:
         return "–"
     p = "" if gap.p is None else f", p {'<' if gap.p < 0.001 else '='} {max(gap.p, 0.001):.3f}"
     return f"{gap.mean:+.3f} {span(gap.by_question)} {span(gap.by_case, '{}')}{p}, n {gap.n}"
+
+
+def _evidence(table: Table) -> list[str]:
+    """How much of the evidence came back: as sources, in its own words, how early, and how many turns an item stands for."""
+    parts: list[str] = []
+    for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
+        rows = [[row.title, *_evidence_means(row.evidence[dataset])] for row in table.rows if dataset in row.evidence]
+        if any(row[-1] != "0" for row in rows):
+            depth = next(iter(row.evidence[dataset].name for row in table.rows if dataset in row.evidence)).partition(
+                "-"
+            )[0]
+            header = ["Memory", "covered", "verbatim", "nDCG", "turns per item", "questions"]
+            parts += ["", f"## {depth} on {title} (means over questions that name evidence)", "", _grid(header, rows)]
+    return parts
+
+
+def _evidence_means(path: Path) -> list[str]:
+    lines = [line for found in read_scores(path).values() for line in found if line["value"] is not None]
+    covered = by_question([line["value"] for line in lines])
+    means = [_mean(line["detail"][name] for line in lines) for name in ("verbatim", "ndcg", "sources_per_item")]
+    first = f"{number(_mean(line['value'] for line in lines))} {span(covered)}".strip()
+    return [first, *(number(mean) for mean in means), str(len(lines))]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 COSTS: tuple[tuple[str, Callable[[Costs], str]], ...] = (

@@ -443,14 +443,16 @@ class MemoryOS(MemorySystem):
         scores = self._page_vectors.similarities(query)[numbers]
         _, least, least_fact = self.release.thresholds
         similar = {number for number, score in zip(numbers, scores, strict=True) if score >= least}
-        hits = [place for place in best(scores, self.k or self.release.k) if numbers[place] in similar]
+        k = self.release.k if self.k is None else self.k
+        knowledge_k = self.release.knowledge_k if self.knowledge_k is None else self.knowledge_k
+        hits = [place for place in best(scores, k) if numbers[place] in similar]
         if self.mutate_on_read:
             self._visit((one for one in segments if any(page.number in similar for page in one.pages)), question.time)
         return Recall((
             *(unit_item(page.unit, kind="short_term") for page in self._short),
             *(self._item(pages[numbers[place]], float(scores[place])) for place in hits),
             *([self._profile_item(self._profile)] if self._profile else ()),
-            *self._facts["user_fact"].items(query, self.knowledge_k or self.release.knowledge_k, least_fact),
+            *self._facts["user_fact"].items(query, knowledge_k, least_fact),
             *self._facts["assistant_fact"].items(query, self.release.traits_k, least_fact),
         ))  # fmt: skip
 

@@ -374,8 +374,6 @@ def metric_title(name: str) -> str:
     """How tables print a metric: the implementation is part of the name."""
     if name.startswith("judge_"):
         return str(load_option("judge", name.removeprefix("judge_")).get("title", name))
-    if name.startswith("evidence@"):
-        return f"evidence covered@{name.removeprefix('evidence@')}"
     known = dict(OmegaConf.to_container(OmegaConf.load(CONF / "metrics.yaml"), resolve=True))  # type: ignore[arg-type]
     return str(known[name].get("title", name))
 

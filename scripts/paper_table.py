@@ -193,13 +193,18 @@ def _table(
     columns = tuple(column for benchmark in benchmarks for column in _columns(benchmark))
     rows = []
     for line in lines:
+        files = {one.option["dataset"]: _files(cfg, built, one, _replicates(runs, line, one)) for one in benchmarks}
         cells: list[Cell | str] = []
         for benchmark in benchmarks:
-            cells += _cells(cfg, built, backbone, benchmark, line, runs, numbers)
+            why = "" if benchmark.dataset is None else _why_not(cfg, built, backbone, benchmark.dataset)
+            cells += _cells(
+                benchmark, line, _replicates(runs, line, benchmark), files[benchmark.option["dataset"]], numbers, why
+            )
         folders = {
-            name: run.folder for (memory, name, replicate), run in runs.items() if memory == line.name and not replicate
+            name: run.folder for (memory, name, number), run in runs.items() if memory == line.name and not number
         }
-        rows.append(Row(line.name, line.title, tuple(cells), folders, line.ruled))
+        evidence = {name: found[0][f"evidence@{cfg.k_evidence}"] for name, found in files.items() if found}
+        rows.append(Row(line.name, line.title, tuple(cells), folders, evidence, line.ruled))
     used = [
         (benchmark.dataset, benchmark.reading, benchmark.option.get("unit") or benchmark.dataset.config["unit"])
         for benchmark in benchmarks
@@ -241,39 +246,37 @@ def _file(metric: Mapping[str, Any]) -> str:
     return f"judge_{metric['judge']}" if "judge" in metric else str(metric["metric"])
 
 
+def _replicates(runs: Mapping[Key, Run], line: Line, benchmark: Benchmark) -> list[Run]:
+    wanted = (line.name, benchmark.option["dataset"])
+    return [run for (memory, name, _), run in runs.items() if (memory, name) == wanted]
+
+
+def _files(cfg: DictConfig, built: Bench, benchmark: Benchmark, replicates: Sequence[Run]) -> list[dict[str, Path]]:
+    """Score files by metric, of each replicate."""
+    judges = [judging(cfg, built, metric["judge"]) for metric in benchmark.option["metrics"] if "judge" in metric]
+    lexical = metrics([metric["metric"] for metric in benchmark.option["metrics"] if "metric" in metric])
+    return [score(run, lexical, judges, cfg.k_evidence, len(benchmark.questions)) for run in replicates]
+
+
 def _cells(
-    cfg: DictConfig,
-    built: Bench,
-    backbone: Mapping[str, Any],
     benchmark: Benchmark,
     line: Line,
-    runs: Mapping[Key, Run],
+    replicates: Sequence[Run],
+    files: Sequence[Mapping[str, Path]],
     numbers: Sequence[Published],
+    why: str,
 ) -> list[Cell | str]:
-    options_ = benchmark.option["metrics"]
+    chosen = benchmark.option["metrics"]
     if line.memory is None:
-        return ["pending"] * len(options_)
+        return ["pending"] * len(chosen)
     if benchmark.dataset is None:
-        return [benchmark.missing] * len(options_)
-    mine = [run for (memory, name, _), run in runs.items() if (memory, name) == (line.name, benchmark.dataset.name)]
-    judges = [judging(cfg, built, metric["judge"]) for metric in options_ if "judge" in metric]
-    lexical = metrics([metric["metric"] for metric in options_ if "metric" in metric])
-    files = [score(run, lexical, judges, cfg.k_evidence, len(benchmark.questions)) for run in mine]
-    reached = outcomes((run.folder for run in mine), benchmark.questions)
-    why = _why_not(cfg, built, backbone, benchmark.dataset)
+        return [benchmark.missing] * len(chosen)
+    reached = outcomes((run.folder for run in replicates), benchmark.questions)
     cells: list[Cell | str] = []
-    for metric, column in zip(options_, _columns(benchmark), strict=True):
+    for metric, column in zip(chosen, _columns(benchmark), strict=True):
         wanted = {**benchmark.option.get("published", {}), **metric.get("published", {}), **(line.published or {})}
         published = None if line.published is None else find(numbers, wanted)
-        cells.append(
-            Cell(
-                column,
-                reached,
-                tuple(found[_file(metric)] for found in files),
-                published,
-                why,
-            )
-        )
+        cells.append(Cell(column, reached, tuple(found[_file(metric)] for found in files), published, why))
     return cells
 
 

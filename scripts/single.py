@@ -58,18 +58,13 @@ def _run_single(cfg: DictConfig) -> int:
     how = dataset_config["aggregate"][0]
     reached = outcomes((run.folder for run in runs), questions)
     columns, cells = [], []
-    for name in [
-        *(f"judge_{one}" for one in names),
-        *(metric.name for metric in lexical),
-        f"evidence@{cfg.k_evidence}",
-    ]:
-        kept = tuple(one for one in questions if one.evidence) if name.startswith("evidence@") else questions
-        column = Column(
-            dataset.name, dataset.title, metric_title(name), kept, how, dataset_config.get("answerable", "answerable")
-        )
+    for name in [*(f"judge_{one}" for one in names), *(metric.name for metric in lexical)]:
+        answerable = dataset_config.get("answerable", "answerable")
+        column = Column(dataset.name, dataset.title, metric_title(name), questions, how, answerable)
         columns.append(column)
         cells.append(Cell(column, reached, tuple(found[name] for found in files)))
-    row = Row(memory_config["name"], memory_config["title"], tuple(cells), {dataset.name: runs[0].folder})
+    evidence = {dataset.name: files[0][f"evidence@{cfg.k_evidence}"]}
+    row = Row(memory_config["name"], memory_config["title"], tuple(cells), {dataset.name: runs[0].folder}, evidence)
     lines = (*caption(cfg, built, [(dataset, reading, runs[0].unit)]), *([capped] if capped else []))
     table = Table(memory_config["name"], f"{memory_config['title']} on {dataset.title}", lines, tuple(columns), (row,))
     print(markdown(table))

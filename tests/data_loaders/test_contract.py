@@ -13,9 +13,8 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from data_loaders.source import sample
 from data_loaders.units import Units, make_units
 from eval.records import Prediction
 from eval.run import Run, Services, run_all
-from eval.score import Metric
 from eval.store import read_predictions
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
@@ -238,17 +236,17 @@ def raw_files(name: str, folder: Path) -> list[Path]:
     return [file for file in files if not any(file == path / each for each in UNREAD.get(name, ()))]
 
 
-def copied(name: str, folder: Path, change: Callable[[Any], Any] = lambda raw: raw) -> Path:
-    """A copy of the samples in which `change` was applied to what the set's files hold; gives the path to load."""
+def copied(name: str, folder: Path, change: Callable[[str, Any], Any] = lambda key, value: value) -> Path:
+    """A copy of the samples in which the set's files were `changed`; gives the path to load."""
     shutil.copytree(SAMPLES, folder, dirs_exist_ok=True)
     for file in raw_files(name, folder):
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".json":
-            file.write_text(json.dumps(change(json.loads(text))), encoding="utf-8")
+            file.write_text(json.dumps(changed(json.loads(text), change)), encoding="utf-8")
         else:
             rows = [json.loads(line) for line in text.split("\n") if line.strip()]
-            file.write_text("".join(json.dumps(row) + "\n" for row in change(rows)), encoding="utf-8")
-    return folder / SETS[name]["sample"]
+            file.write_text("".join(json.dumps(changed(row, change)) + "\n" for row in rows), encoding="utf-8")
+    return folder / str(SETS[name]["sample"])
 
 
 def changed(raw: Any, change: Callable[[str, Any], Any]) -> Any:
@@ -334,7 +332,7 @@ def test_answers_and_labels_of_the_raw_file_are_in_nothing_that_is_seen(name: st
         used.add(key)
         return with_uuids(value, planted, names=key == "Memory Anchors")
 
-    path = copied(name, tmp_path, lambda raw: changed(raw, change))
+    path = copied(name, tmp_path, change)
     cases = tuple(loader(SETS[name])(path))
     assert used == hidden(name), "the table names fields that the sample does not have"
     assert planted
@@ -369,11 +367,14 @@ LABELS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
 def test_other_labels_change_the_gold_and_nothing_that_is_seen(name: str, tmp_path: Path) -> None:
     before = shipped(name)
     labels = LABELS[module_of(SETS[name])]
-    for key, turned in labels.items():
-        path = copied(name, tmp_path, lambda raw, k=key, t=turned: changed(raw, lambda at, v: t(v) if at == k else v))
-        after = tuple(loader(SETS[name])(path))
+    for label, turned in labels.items():
+
+        def change(key: str, value: Any, label: str = label, turned: Callable[[Any], Any] = turned) -> Any:
+            return turned(value) if key == label else value
+
+        after = tuple(loader(SETS[name])(copied(name, tmp_path, change)))
         assert seen(before, after) == seen(before, before.cases)
-        assert golds_of(after) != golds_of(before.cases), f"{key} is not part of the gold"
+        assert golds_of(after) != golds_of(before.cases), f"{label} is not part of the gold"
 
 
 def golds_of(cases: Sequence[Case]) -> list[Gold]:
@@ -400,9 +401,7 @@ def dangling(name: str) -> Mapping[str, Any]:
 
 @pytest.mark.parametrize("name", [name for name in SETS if dangling(name)])
 def test_every_question_whose_evidence_dangles_is_named_in_the_notes(name: str, tmp_path: Path) -> None:
-    path = copied(
-        name, tmp_path, lambda raw: changed(raw, lambda key, old: dangling(name).get(key, old) if old else old)
-    )
+    path = copied(name, tmp_path, lambda key, old: dangling(name).get(key, old) if old else old)
     had = {
         (case.id, question.id) for case in shipped(name).cases for question, gold in case.questions if cited(name, gold)
     }
@@ -437,7 +436,8 @@ def test_gold_reaches_no_request_node_recall_prediction_or_file(name: str, memor
     planted: list[str] = []
     cases = as_lazy([with_secret_gold(case, planted) for case in shipped(name).cases])
     model = ScriptedLLM("A remark.")
-    services = Services(*[Metered(model)] * 3, HashingEmbedder(64), Prompts())
+    metered = Metered(model)
+    services = Services(metered, metered, metered, HashingEmbedder(64), Prompts())
     build = instantiate(load_option("memory", memory)["build"], _convert_="all")
     unit = SETS[name]["unit"]
     run = Run(memory, tmp_path, cases, cases.sizes, build, reader(SETS[name]["reader"]), unit, services)

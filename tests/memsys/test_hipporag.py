@@ -497,7 +497,7 @@ def test_writing_four_times_as_much_costs_four_times_as_much() -> None:
         assert made._graph is not None
         return len(llm.requests), embedder.texts, made._graph.weights.nnz
 
-    for small, large in zip(costs(100), costs(400), strict=True):
+    for small, large in zip(costs(40), costs(160), strict=True):
         assert 3.9 * small < large < 4.1 * small
 
 

@@ -14,6 +14,7 @@ from data_loaders.units import make_units
 from memsys.dense import Dense
 from memsys.embed import HashingEmbedder
 from memsys.llm import meter
+from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.mem0 import Mem0
@@ -152,6 +153,15 @@ def test_the_two_sides_change_their_roles_and_share_no_memory() -> None:
     assert "paints" not in ben
 
 
+def test_offline_each_side_holds_what_it_said_itself() -> None:
+    held = Mem0(llm=ExtractiveLLM(), embedder=HashingEmbedder(256), prompts=Prompts())
+    held.write(pair(0, "I planted seven cherry trees.", "I repaired an old violin."))
+    assert texts(held) == {
+        "user-0": "Ann: I planted seven cherry trees.",
+        "assistant-0": "Ben: I repaired an old violin.",
+    }
+
+
 def test_speakers_without_names_are_shown_by_their_roles_alone() -> None:
     turns = (Turn("a", "user", "I paint.", "user"), Turn("b", "assistant", "Nice.", "assistant"))
     held, llm = memory({})
@@ -249,6 +259,12 @@ def test_a_deleted_memory_is_never_found_again() -> None:
     assert BICYCLE not in texts(held).values()
     assert BICYCLE not in [item.text.partition("] ")[2] for item in held.read(asked(BICYCLE)).items]
     assert held.held == len(held.read(asked(BICYCLE)).items) == 2
+
+
+def test_a_deleted_memory_takes_no_place_among_those_recalled() -> None:
+    held, _ = after(("DELETE", "0", BICYCLE))
+    held.k = 2
+    assert len(held.read(asked(BICYCLE)).items) == 2
 
 
 def test_a_deleted_memory_is_not_shown_to_the_next_decision() -> None:

@@ -319,6 +319,12 @@ def test_exactly_k_are_recalled_and_equal_scores_go_to_the_earlier_memory() -> N
     assert [item.id for item in held.read(Question("q", "q")).items] == [f"memory-{n}" for n in range(7)]
 
 
+def test_equal_scores_go_to_the_earlier_memory_though_it_is_less_similar() -> None:
+    table = {"q": 1.0, "Text 0": 0.3, "Text 1": 0.6}
+    held, _ = memory(reply("Text 0", "Text 1"), embedder=Cosines(table), fusion="weighted", weights=(0, 0, 1))
+    assert list(scores(held, "q")) == ["Text 0", "Text 1"]
+
+
 def test_the_weighted_fusion_weighs_each_channel_between_zero_and_one() -> None:
     one, other = "They saw Rome.", "They went away."
     table = {"the question is Rome?": 1.0, one: 0.62, other: 0.3}

@@ -257,7 +257,9 @@ def test_a_recall_is_everything_in_brief_then_the_two_nearest_pieces_in_order_of
     assert len(items) == 4
     assert [item.level for item in items[:2]] == [2, 2]
     assert items[0].sources == ("t0", "r0", "t1", "r1", "t2", "r2", "t3", "r3")
-    assert items[0].text.startswith("[07 May 2023 – 12 May 2023] global_events: [07 May 2023] day_events: Ann: I adopted")
+    assert items[0].text.startswith(
+        "[07 May 2023 – 12 May 2023] global_events: [07 May 2023] day_events: Ann: I adopted"
+    )
 
 
 def test_the_order_is_that_of_dates_not_of_scores_or_of_the_stream() -> None:
