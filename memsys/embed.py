@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from memsys.llm import meter
+from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 
 
@@ -51,10 +53,16 @@ class HashingEmbedder:
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
         """Unit vectors, float32 [n, dimension]; a text without words gets the zero vector."""
+        started = time.thread_time()
         with meter.service_time():
             vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
             for row, text in enumerate(texts):
                 vectors[row] = _hashed(text, self.dimension)
+            ledger = meter.current()
+            if (
+                ledger is not None and texts
+            ):  # counted as a model's calls would be, so that a plan can be made from an offline run
+                ledger.add_embedding(sum(map(count_tokens, texts)), time.thread_time() - started)
         return vectors
 
 

@@ -68,7 +68,7 @@ def plan(cfg: DictConfig, built: Bench, runs: Iterable[Run], judged: Mapping[str
             answers = by_purpose(run.folder).total() - _memory_calls(run)
             _add(totals["memory"], _memory_calls(run), *found.tokens["memory"][:2])
             _add(totals["reader"], answers, *found.tokens["reader"][:2])
-            _add(totals["embedder"], found.units + found.questions, _embedded(run), 0)
+            _add(totals["embedder"], found.units + found.questions, found.embedding_tokens, 0)
             for name in judged.get(run.folder.parent.name, ()):
                 for line in _judgements(run, replace(judging(cfg, built, name), llm=engine)):
                     _add(totals["judge"], sum(line["calls"].values()), line["tokens_in"], line["tokens_out"])
@@ -120,13 +120,6 @@ def _judgements(run: Run, judge: Judging) -> list[dict[str, Any]]:
 def _memory_calls(run: Run) -> int:
     lines = [line for path in run.folder.glob("cases/*/effort.jsonl") for line in read_lines(path)]
     return sum(sum(line["calls"].values()) for line in lines if line["phase"] != "answer")
-
-
-def _embedded(run: Run) -> int:
-    """Tokens that would be embedded: the offline embedder reports none, so the units' and the recalled texts stand for them."""
-    from memsys.tokens import count_tokens
-
-    return sum(count_tokens(turn.text) for case in run.cases for turn in case.turns)
 
 
 def _add(total: list[int], calls: int, tokens_in: object, tokens_out: object) -> None:
