@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """
     if not path.is_file():
         return []
+    known = path.stat()
+    return list(_lines(path, known.st_size, known.st_mtime_ns))
+
+
+@lru_cache(maxsize=8)
+def _lines(path: Path, size: int, changed: int) -> tuple[dict[str, Any], ...]:
+    """The lines of a file as it stood; a score file is read by its check and by its table."""
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     records = []
     for number, line in enumerate(lines, 1):
@@ -49,11 +57,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         try:
             records.append(json.loads(line))
         except ValueError:
-            if number < len(
-                lines
-            ):  # the last piece has no newline behind it: it was being written when the process died
+            if number < len(lines):  # the last piece has no newline behind it: it was being written when the process died
                 raise RunError(f"{path}: line {number} is not JSON; delete the file and run again") from None
-    return records
+    return tuple(records)
 
 
 def write_lines(path: Path, records: Iterable[Any]) -> None:

@@ -13,7 +13,7 @@ from hydra.utils import get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from data_loaders.lazy import LazyCases, as_lazy
-from data_loaders.source import Source, find, sample
+from data_loaders.source import Source, data_root, find, sample
 from data_loaders.units import lost_evidence, make_units
 from eval.judge import Judge
 from eval.provenance import ROOT, identity, source_digest, surroundings
@@ -219,6 +219,8 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
     """
     root = Path(cfg.data.root) if cfg.data.root else None
     real = cfg.data.source == "real"
+    if real:
+        config = _held(config, data_root(root))
     source = find(config["file"], root=root, unpinned=cfg.data.unpinned) if real else sample(config["sample"])
     choices = {name: value for name, value in config["load"].items() if name != "_partial_"}
     beside = [find(file, root=root, unpinned=cfg.data.unpinned).sha256 for file in config.get("also", ()) if real]
@@ -232,6 +234,18 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
         "seed": cfg.data.seed,
     }
     return Data(config["name"], config["title"], _kept(_cut(cfg, cases), source.path), source, settings, config)
+
+
+def _held(config: Mapping[str, Any], root: Path) -> Mapping[str, Any]:
+    """The data set as it is, or what its file names to be taken instead while the official release is not there."""
+    instead = config.get("instead")
+    if (
+        instead is None
+        or (root / instead.get("missing", config["file"])).exists()
+        or not (root / instead["file"]).exists()
+    ):
+        return config
+    return {**config, "file": instead["file"], "load": {**config["load"], **instead.get("load", {})}}
 
 
 def _kept(cases: LazyCases, path: Path) -> LazyCases:

@@ -100,7 +100,8 @@ def real(name: str, root: Path) -> History:
             if path.is_file() and path.stat().st_size > LARGE:
                 cases = cases[:: max(1, len(cases) // 10)]
             return History(name, settings, path, tuple(cases))
-    pytest.skip(f"no {SETS[name]['file']} below {root}: python -m scripts.fetch {name}")
+    how = "make_msc_e" if name == "msc_e" else f"fetch {name}"
+    pytest.skip(f"no real data: {SETS[name]['file']} is not below {root} (python -m scripts.{how})")
 
 
 @pytest.fixture(

@@ -1,0 +1,374 @@
+"""The shape of what a memory built, read from a run folder: nodes, depths, branching, tokens; and whether a model agrees with the tree.
+
+The quantities are those of SegTreeMem Table 5 and of MemTree Tables 5 and A.3 and Figure 4. Depth counts edges from the root. MemTree and other memories
+whose root holds no text do not dump it: their topmost nodes stand at depth 1, and the root counts as a branching node but not as a node.
+A node with several parents (soft clusters) lies one below its deepest parent and counts as a child of each.
+
+The triplet test is MemTree's appendix A.3.8 with a language model in place of the five people.
+
+Deviations. The papers do not define the height-to-width ratio; the printed values (6.5 at depth 13, 7.5 at depth 15) are half the maximum depth, and so is ours.
+SegTreeMem's trees keep all leaves at one depth, yet its Table 5 prints other than zero for their deviation: `without_chains`
+gives the view in which it can arise. The size of the paper's triplet test is kept, the five annotators are one model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Literal
+
+import numpy as np
+
+from eval.costs import BUILD
+from eval.store import RunError, read_lines
+from memsys.llm.parsing import ParseFailure
+from memsys.llm.protocol import LLM, ask_all
+from memsys.prompts import Option, Prompts
+from memsys.tokens import count_tokens
+
+Tier = Literal["easy", "hard"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    """One case's structure as it was dumped; nodes are numbered in that order."""
+
+    case_id: str
+    ids: tuple[str, ...]
+    parents: tuple[tuple[int, ...], ...]
+    levels: tuple[int, ...]
+    kinds: tuple[str, ...]
+    texts: tuple[str, ...]
+    sources: tuple[tuple[str, ...], ...]
+    vectors: np.ndarray
+    """float32 [nodes, d]; a row of zeros where a node has none."""
+    hidden_root: bool
+    """Whether the topmost nodes hang from a root that is not among the nodes."""
+
+    @property
+    def children(self) -> list[list[int]]:
+        """Children of each node, in order of the dump."""
+        below: list[list[int]] = [[] for _ in self.ids]
+        for node, parents in enumerate(self.parents):
+            for parent in parents:
+                below[parent].append(node)
+        return below
+
+
+def read_tree(case_folder: Path, *, hidden_root: bool | None = None) -> Tree | None:
+    """The structure that a case's memory dumped; None when it has none.
+
+    `hidden_root` says whether the memory keeps its root to itself; None takes several topmost nodes for the sign of it.
+
+    Raises:
+        RunError: a parent that is not there, a node that is its own ancestor, or vectors of another number than the nodes.
+    """
+    lines = read_lines(case_folder / "nodes.jsonl")
+    if not lines:
+        return None
+    place = {line["id"]: number for number, line in enumerate(lines)}
+    vectors = np.load(case_folder / "vectors.npy", allow_pickle=False)
+    if len(place) != len(lines) or len(vectors) != len(lines):
+        raise RunError(
+            f"{case_folder}: {len(lines)} nodes with {len(place)} ids and {len(vectors)} vectors; run the case again"
+        )
+    if lost := {parent for line in lines for parent in line["parents"]} - place.keys():
+        raise RunError(f"{case_folder}: parents that are no nodes: {', '.join(sorted(lost)[:5])}")
+    parents = tuple(tuple(place[parent] for parent in dict.fromkeys(line["parents"])) for line in lines)
+    tops = sum(not above for above in parents)
+    tree = Tree(
+        case_id=str(read_lines(case_folder / "case.json")[0]["case_id"]),
+        ids=tuple(place),
+        parents=parents,
+        levels=tuple(line["level"] for line in lines),
+        kinds=tuple(line["kind"] for line in lines),
+        texts=tuple(line["text"] for line in lines),
+        sources=tuple(tuple(line["sources"]) for line in lines),
+        vectors=vectors,
+        hidden_root=tops > 1 if hidden_root is None else hidden_root,
+    )
+    top_down(tree)
+    return tree
+
+
+def read_trees(run_folder: Path, *, hidden_root: bool | None = None) -> list[Tree]:
+    """The structures of all finished cases of a run, in order of their folders."""
+    folders = sorted(path.parent for path in run_folder.glob("cases/*/case.json"))
+    return [tree for folder in folders if (tree := read_tree(folder, hidden_root=hidden_root)) is not None]
+
+
+def top_down(tree: Tree) -> list[int]:
+    """All nodes, every node after all of its parents.
+
+    Raises:
+        RunError: a node is its own ancestor.
+    """
+    waiting = [len(parents) for parents in tree.parents]
+    below = tree.children
+    order = [node for node, count in enumerate(waiting) if not count]
+    for node in order:
+        for child in below[node]:
+            waiting[child] -= 1
+            if not waiting[child]:
+                order.append(child)
+    if len(order) < len(tree.ids):
+        raise RunError(
+            f"{tree.case_id}: nodes that are their own ancestors, among {tree.ids[waiting.index(max(waiting))]}"
+        )
+    return order
+
+
+def depths(tree: Tree) -> list[int]:
+    """Edges from the root to each node; with several parents, one more than the deepest of them."""
+    found = [0] * len(tree.ids)
+    for node in top_down(tree):
+        above = [found[parent] for parent in tree.parents[node]]
+        found[node] = max(above) + 1 if above else int(tree.hidden_root)
+    return found
+
+
+def ancestors(tree: Tree) -> list[frozenset[int]]:
+    """All nodes above each node."""
+    found: list[frozenset[int]] = [frozenset()] * len(tree.ids)
+    for node in top_down(tree):
+        found[node] = frozenset(tree.parents[node]).union(*(found[parent] for parent in tree.parents[node]))
+    return found
+
+
+def without_chains(tree: Tree) -> Tree:
+    """The tree less every node that has a single child which has no other parent; the child takes its place."""
+    below = tree.children
+    gone = {node for node, under in enumerate(below) if len(under) == 1 and len(tree.parents[under[0]]) == 1}
+    stand_ins: dict[int, tuple[int, ...]] = {}
+    for node in top_down(tree):
+        parents = tuple(
+            dict.fromkeys(
+                up for parent in tree.parents[node] for up in ((parent,) if parent not in gone else stand_ins[parent])
+            )
+        )
+        stand_ins[node] = parents
+    kept = [node for node in range(len(tree.ids)) if node not in gone]
+    number = {node: place for place, node in enumerate(kept)}
+    return replace(
+        tree,
+        ids=tuple(tree.ids[node] for node in kept),
+        parents=tuple(tuple(number[parent] for parent in stand_ins[node]) for node in kept),
+        levels=tuple(tree.levels[node] for node in kept),
+        kinds=tuple(tree.kinds[node] for node in kept),
+        texts=tuple(tree.texts[node] for node in kept),
+        sources=tuple(tree.sources[node] for node in kept),
+        vectors=tree.vectors[kept],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The numbers of one tree, or their means over the trees of a run."""
+
+    nodes: float
+    """A hidden root is not among them."""
+    leaves: float
+    inner: float
+    shared: float
+    """Nodes with several parents."""
+    depth_max: float
+    depth_mean: float
+    """Of all nodes (MemTree Table 5)."""
+    depth_std: float
+    leaf_depth_max: float
+    leaf_depth_mean: float
+    """Of the leaves alone (SegTreeMem Table 5)."""
+    leaf_depth_std: float
+    """Population standard deviation, within a tree."""
+    branching: float
+    """Mean number of children of the nodes that have any, a hidden root included; 0 where nothing branches."""
+    height_to_width: float
+    """Half the maximum depth, see the module."""
+    calls_per_leaf: float
+    """Logical model calls of the whole build over the leaves."""
+
+
+def shape(tree: Tree, calls: float) -> Shape:
+    """The numbers of one tree whose build took `calls` logical model calls."""
+    below, deep = tree.children, depths(tree)
+    leaves = [node for node, under in enumerate(below) if not under]
+    inner = len(below) - len(leaves)
+    edges = sum(map(len, below)) + (sum(not parents for parents in tree.parents) if tree.hidden_root else 0)
+    leaf_depths = [deep[node] for node in leaves]
+    return Shape(
+        nodes=len(below),
+        leaves=len(leaves),
+        inner=inner,
+        shared=sum(len(parents) > 1 for parents in tree.parents),
+        depth_max=max(deep),
+        depth_mean=fmean(deep),
+        depth_std=float(np.std(deep)),
+        leaf_depth_max=max(leaf_depths),
+        leaf_depth_mean=fmean(leaf_depths),
+        leaf_depth_std=float(np.std(leaf_depths)),
+        branching=edges / max(1, inner + tree.hidden_root),
+        height_to_width=max(deep) / 2,
+        calls_per_leaf=calls / len(leaves),
+    )
+
+
+def build_calls(case_folder: Path) -> int:
+    """Logical model calls of building one case."""
+    lines = read_lines(case_folder / "effort.jsonl")
+    return sum(sum(line["calls"].values()) for line in lines if line["phase"] in BUILD)
+
+
+def mean_shape(shapes: Sequence[Shape]) -> Shape:
+    """Means over trees, as SegTreeMem Table 5 prints them.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not shapes:
+        raise ValueError("no tree to take a mean over")
+    return Shape(**{name: fmean(getattr(one, name) for one in shapes) for name in Shape.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class DepthTokens:
+    """How long the texts at one depth are (MemTree Figure 4)."""
+
+    depth: int
+    nodes: int
+    mean: float
+    median: float
+    std: float
+
+
+def tokens_by_depth(trees: Sequence[Tree]) -> list[DepthTokens]:
+    """Token counts of node texts by depth, over the nodes of all trees."""
+    found: dict[int, list[int]] = {}
+    for tree in trees:
+        for depth, text in zip(depths(tree), tree.texts, strict=True):
+            found.setdefault(depth, []).append(count_tokens(text))
+    return [
+        DepthTokens(depth, len(counts), fmean(counts), median(counts), float(np.std(counts)))
+        for depth, counts in sorted(found.items())
+    ]
+
+
+# --- the triplet test (MemTree A.3.8) -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Triplet:
+    """Is `near`, a descendant of `source`, more like it than `far`, which is not but lies as deep?"""
+
+    tree: int
+    source: int
+    near: int
+    far: int
+    depth: int
+    """Of the two alternatives."""
+    tier: Tier
+    """easy: only the root is above both alternatives; hard: they share another ancestor."""
+    near_first: bool
+
+
+def sample_triplets(trees: Sequence[Tree], count: int, rng: np.random.Generator) -> list[Triplet]:
+    """At most `count` different triplets of each tier, easy ones first: fewer where the trees have no more to offer.
+
+    The source is drawn among the nodes with descendants, the first alternative among these at any depth, the second among
+    the other nodes of that depth; which is shown first is drawn, too. The root is never a source: nothing lies beside it.
+    """
+    views = [_Kin(tree) for tree in trees]
+    sources = [(number, node) for number, kin in enumerate(views) for node in kin.sources]
+    found: list[Triplet] = []
+    for tier in ("easy", "hard"):
+        seen: set[tuple[int, int, int, int]] = set()
+        for _ in range(50 * count if sources else 0):
+            if len(seen) == count:
+                break
+            number, source = sources[rng.integers(len(sources))]
+            kin = views[number]
+            near = int(rng.choice(kin.under[source]))
+            others = kin.beside(source, near, tier)  # type: ignore[arg-type]
+            if not others:
+                continue
+            key = (number, source, near, int(rng.choice(others)))
+            if key not in seen:
+                seen.add(key)
+                found.append(Triplet(*key, kin.depths[near], tier, bool(rng.integers(2))))  # type: ignore[arg-type]
+    return found
+
+
+class _Kin:
+    """Who is above, below and level with whom in one tree."""
+
+    def __init__(self, tree: Tree) -> None:
+        tops = [node for node, parents in enumerate(tree.parents) if not parents]
+        self.root = frozenset() if tree.hidden_root or len(tops) > 1 else frozenset(tops)
+        self.depths, self.above = depths(tree), ancestors(tree)
+        self.under: list[list[int]] = [[] for _ in tree.ids]
+        self.level: dict[int, list[int]] = {}
+        for node, above in enumerate(self.above):
+            self.level.setdefault(self.depths[node], []).append(node)
+            for other in above:
+                self.under[other].append(node)
+        self.sources = [node for node, under in enumerate(self.under) if under and node not in self.root]
+
+    def beside(self, source: int, near: int, tier: Tier) -> list[int]:
+        """Nodes as deep as `near` that are not below `source`, and share an ancestor with `near` as the tier says."""
+        shared = self.above[near] - self.root
+        return [
+            node
+            for node in self.level[self.depths[near]]
+            if source not in self.above[node] and (shared.isdisjoint(self.above[node])) == (tier == "easy")
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How often the annotator chose the descendant, among the triplets that it answered."""
+
+    asked: int
+    answered: int
+    agreed: int
+
+    @property
+    def share(self) -> float | None:
+        return self.agreed / self.answered if self.answered else None
+
+
+def ask_triplets(llm: LLM, prompts: Prompts, trees: Sequence[Tree], triplets: Sequence[Triplet]) -> list[bool | None]:
+    """Whether a model finds the descendant more similar, for each triplet; None where its reply names neither.
+
+    Raises:
+        ModelError: a call failed for good.
+    """
+    asks = [(prompts["judge/triplet"], _fields(trees[one.tree], one)) for one in triplets]
+    replies = ask_all(llm, asks, retries=1)
+    return [
+        None if isinstance(reply, ParseFailure) else (reply == "A") == one.near_first
+        for one, reply in zip(triplets, replies, strict=True)
+    ]
+
+
+def _fields(tree: Tree, one: Triplet) -> Mapping[str, Any]:
+    first, second = (one.near, one.far) if one.near_first else (one.far, one.near)
+    options = [Option("A", tree.texts[first]), Option("B", tree.texts[second])]
+    return {"query": tree.texts[one.source], "options": options}
+
+
+def agreement(triplets: Sequence[Triplet], agreed: Sequence[bool | None]) -> dict[tuple[Tier, str], Agreement]:
+    """Agreement by tier and depth of the alternatives, in the paper's bands (up to 5, deeper) and over all."""
+    found: dict[tuple[Tier, str], Agreement] = {}
+    tiers: tuple[Tier, Tier] = ("easy", "hard")
+    for tier in tiers:
+        for band, low, high in (("all", 0, 10**9), ("depth 1-5", 0, 5), ("depth 6+", 6, 10**9)):
+            said = [
+                verdict
+                for one, verdict in zip(triplets, agreed, strict=True)
+                if one.tier == tier and low <= one.depth <= high
+            ]
+            found[tier, band] = Agreement(
+                len(said), sum(one is not None for one in said), sum(one is True for one in said)
+            )
+    return found

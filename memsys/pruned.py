@@ -1,0 +1,296 @@
+"""Deleting the words that say least: LLMLingua-2 (Pan et al., 2024), a surrogate for it, and a memory whose recalls are pruned.
+
+The pipeline is that of the package `llmlingua` 0.2.2: windows of 510 pieces that end at a full stop where one can be found, the mean
+probability "keep" of each word's pieces, and per window the words above the percentile int(100 · (1 - rate) + 1), a word counted once for
+each of its GPT-3.5 tokens. With `rate=0.6` it is the pruning of xMemory §5.2 and of LightMem's LoCoMo script.
+
+With a folder of weights (`model`) the probabilities are LLMLingua-2's, through `transformers`. Without one they come from `Surrogate`,
+which is no trained model: its results are called `prune_surrogate` in items, reports and titles and must not be called LLMLingua-2.
+
+Deviations and decisions:
+
+- Words and punctuation marks are split by a regular expression and handed to the tokenizer; windows end at whole words.
+- Kept words are joined by one space where there was white space or a deleted word between them; the package puts spaces around every mark.
+- Every recalled item is pruned by itself; the filter of whole contexts is not used. A time in brackets at its head is left as it is.
+- Where nothing would be kept (all probabilities equal), the text stays as it was, and the fallback is counted.
+- A forced token is a word of the regular expression or a line end; it is kept wherever the threshold is below 1.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from data_loaders.schema import Question, Unit
+from memsys.embed import Embedder
+from memsys.interface import Item, MemorySystem, NodeView, Recall
+from memsys.llm import meter
+from memsys.llm.protocol import LLM
+from memsys.prompts import Prompts
+from memsys.tokens import count_tokens
+
+WINDOW = 510
+"""Pieces that the classifier reads at once, its two special tokens not counted."""
+_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]|\n")
+_TIME = re.compile(r"\A\[[^\]\n]*\] ")
+_LITTLE = frozenset(
+    """
+    a about ah also am an and are as at be been but by can could did do does for from had has have he her him his how i
+    if in into is it its just kind like me mean my of oh ok okay on or our out really she should so some sort such than
+    that the their them then there these they this those to too uh um up us very was we well were what when where which
+    while who will with would yeah yes you your
+    """.split()
+)
+
+
+class Scorer(Protocol):
+    """What says how much each word is worth keeping."""
+
+    name: str
+    """What its results are called."""
+
+    def learn(self, text: str) -> None:
+        """See a text of the corpus."""
+
+    def pieces(self, words: Sequence[str]) -> list[int]:
+        """How much of a window each word takes."""
+
+    def keep(self, words: Sequence[str]) -> np.ndarray:
+        """The probability of each word of a window to be worth keeping, float [n] in [0, 1]."""
+
+
+class Surrogate:
+    """Rare words, names and numbers are worth keeping; a stand-in for the classifier, without a model.
+
+    A word's value is its inverse document frequency among the texts learned, from 0 (in all of them) to 1 (in none), plus 0.3 for
+    capitals, numbers and dates, plus 0.1 where it comes first in its window, at most 1; function words, fillers and marks have 0.02.
+    Of equals the earlier is worth more.
+    """
+
+    name = "prune_surrogate"
+
+    def __init__(self) -> None:
+        self._texts = 0
+        self._with: Counter[str] = Counter()
+
+    def learn(self, text: str) -> None:
+        self._texts += 1
+        self._with.update({word.lower() for word in _WORD.findall(text)})
+
+    def pieces(self, words: Sequence[str]) -> list[int]:
+        return [_tokens(word) for word in words]
+
+    def keep(self, words: Sequence[str]) -> np.ndarray:
+        seen: set[str] = set()
+        values = np.empty(len(words))
+        for place, word in enumerate(words):
+            values[place] = self._value(word, word.lower() not in seen) * (1 - 1e-6 * place / len(words))
+            seen.add(word.lower())
+        return values
+
+    def _value(self, word: str, first: bool) -> float:
+        plain = word.lower()
+        if plain in _LITTLE or not plain[0].isalnum():
+            return 0.02
+        rarity = math.log((self._texts + 1) / (self._with[plain] + 1)) / math.log(self._texts + 1) if self._texts else 1.0
+        telling = word[0].isupper() or any(letter.isdigit() for letter in word)
+        return min(1.0, rarity + 0.3 * telling + 0.1 * first)
+
+
+class LLMLingua2:
+    """The published classifier, from a folder on this machine; needs the extra `prune`. Nothing is downloaded.
+
+    Args:
+        model: folder (or name in the local hub cache) of e.g. `llmlingua-2-bert-base-multilingual-cased-meetingbank`.
+
+    Raises:
+        ImportError: `transformers` or `torch` is not installed.
+        OSError: the weights are not there.
+    """
+
+    name = "llmlingua2"
+
+    def __init__(self, model: str) -> None:
+        try:
+            transformers, self._torch = import_module("transformers"), import_module("torch")
+        except ImportError as error:
+            raise ImportError("LLMLingua-2 needs transformers and torch: pip install 'memsys-bench[prune]'") from error
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
+        classifier = transformers.AutoModelForTokenClassification.from_pretrained(model, local_files_only=True)
+        self._model: Any = classifier.eval()
+
+    def learn(self, text: str) -> None:
+        """Nothing: the classifier was trained before."""
+
+    def pieces(self, words: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in self._tokenizer(list(words), add_special_tokens=False)["input_ids"]]
+
+    def keep(self, words: Sequence[str]) -> np.ndarray:
+        read = self._tokenizer(
+            [list(words)], is_split_into_words=True, truncation=True, max_length=WINDOW + 2, return_tensors="pt"
+        )
+        with self._torch.no_grad():
+            probabilities = self._torch.softmax(self._model(**read).logits[0], dim=-1)[:, 1].numpy()
+        return word_means(probabilities, read.word_ids(0), len(words))
+
+
+def scorer_for(model: str | None) -> Scorer:
+    """The classifier whose weights lie in `model`, or the surrogate where that is None."""
+    return Surrogate() if model is None else LLMLingua2(model)
+
+
+def word_means(probabilities: np.ndarray, word_ids: Sequence[int | None], count: int) -> np.ndarray:
+    """The mean probability of each word's pieces, float [count]; 0 for a word without pieces. Special tokens have no word."""
+    places = np.array([-1 if word is None else word for word in word_ids])
+    sums = np.bincount(places[places >= 0], weights=np.asarray(probabilities)[places >= 0], minlength=count)
+    pieces = np.bincount(places[places >= 0], minlength=count)
+    means: np.ndarray = sums / np.maximum(1, pieces)
+    return means
+
+
+def prune(text: str, rate: float, scorer: Scorer, forced: Sequence[str] = (), keep_digits: bool = False) -> str:
+    """The text without the words that are worth least.
+
+    Args:
+        text: what to prune.
+        rate: share of the tokens to keep, in (0, 1]; from 1 on the text comes back as it is.
+        scorer: says what a word is worth.
+        forced: words, marks or the line end that are kept wherever they stand.
+        keep_digits: whether words with digits are kept, too.
+    """
+    found = [match for match in _WORD.finditer(text) if match[0] != "\n" or "\n" in forced]
+    if rate >= 1 or not found:
+        return text
+    words = [match[0] for match in found]
+    chosen: list[int] = []
+    with meter.service_time():
+        for start, end in windows(words, scorer.pieces(words)):
+            values = np.array(scorer.keep(words[start:end]))
+            for place, word in enumerate(words[start:end]):
+                if word in forced or (keep_digits and any(letter.isdigit() for letter in word)):
+                    values[place] = 1.0
+            tokens = [_tokens(word) for word in words[start:end]]
+            chosen += (start + np.flatnonzero(above(values, tokens, rate))).tolist()
+            meter.note(f"{scorer.name}.windows")
+    if not chosen:
+        meter.note(f"{scorer.name}.nothing_kept")
+        return text
+    return _joined(text, found, chosen)
+
+
+def windows(words: Sequence[str], pieces: Sequence[int], limit: int = WINDOW) -> Iterator[tuple[int, int]]:
+    """Word ranges of at most `limit` pieces; one that is not the last ends after its last full stop or line end, if it has one."""
+    start = 0
+    while start < len(words):
+        end, size = start + 1, pieces[start]
+        while end < len(words) and size + pieces[end] <= limit:
+            size += pieces[end]
+            end += 1
+        if end < len(words):
+            end = next((place + 1 for place in range(end - 1, start - 1, -1) if words[place] in (".", "\n")), end)
+        yield start, end
+        start = end
+
+
+def above(values: np.ndarray, tokens: Sequence[int], rate: float) -> np.ndarray:
+    """Which words are above the percentile that leaves about `rate` of the tokens, bool [n]; those of value 1 where it is 1."""
+    threshold = np.percentile(np.repeat(values, tokens), int(100 * (1 - rate) + 1))
+    kept: np.ndarray = values >= threshold if threshold == 1.0 else values > threshold
+    return kept
+
+
+def _tokens(word: str) -> int:
+    return max(1, count_tokens(word, "cl100k_base"))
+
+
+def _joined(text: str, found: Sequence[re.Match[str]], chosen: Sequence[int]) -> str:
+    parts = [found[chosen[0]][0]]
+    for before, place in itertools.pairwise(chosen):
+        word = found[place][0]
+        adjacent = place == before + 1 and found[before].end() == found[place].start()
+        line_end = "\n" in (word, found[before][0])
+        parts.append(word if adjacent or line_end else f" {word}")
+    return "".join(parts)
+
+
+class Pruned(MemorySystem):
+    """What another memory recalls, every item pruned by itself; same items, order, scores and sources.
+
+    Args:
+        inner: builds the memory; it is given those of the services that it names.
+        rate: share of an item's tokens to keep, in (0, 1].
+        model: folder of LLMLingua-2's weights; None takes the surrogate.
+        forced: words, marks or the line end that are never deleted.
+        keep_digits: whether words with digits are never deleted.
+
+    Raises:
+        ValueError: `rate` is not in (0, 1].
+        ImportError, OSError: see `LLMLingua2`.
+    """
+
+    READ_KNOBS: ClassVar = ("rate", "keep_digits")
+
+    def __init__(
+        self,
+        inner: Callable[..., MemorySystem],
+        llm: LLM,
+        probe: LLM,
+        embedder: Embedder,
+        prompts: Prompts,
+        rng: np.random.Generator,
+        rate: float = 0.6,
+        model: str | None = None,
+        forced: Sequence[str] = (),
+        keep_digits: bool = False,
+    ) -> None:
+        if not 0 < rate <= 1:
+            raise ValueError(f"rate must be above 0 and at most 1, found {rate}")
+        services = {"llm": llm, "probe": probe, "embedder": embedder, "prompts": prompts, "rng": rng}
+        self.inner = _built(inner, services)
+        self.rate, self.forced, self.keep_digits = rate, tuple(forced), keep_digits
+        self.scorer = scorer_for(model)
+        for name in ("PROMPTS", "UNIT", "OFFLINE", "PAST_K"):
+            setattr(self, name, getattr(self.inner, name))
+
+    def write(self, unit: Unit) -> None:
+        self.scorer.learn(unit.text)
+        self.inner.write(unit)
+
+    def end_session(self, session_id: str) -> None:
+        self.inner.end_session(session_id)
+
+    def consolidate(self) -> None:
+        self.inner.consolidate()
+
+    def read(self, question: Question) -> Recall:
+        recall = self.inner.read(question)
+        return replace(recall, items=tuple(self._pruned(item) for item in recall.items))
+
+    def nodes(self) -> Iterator[NodeView]:
+        return self.inner.nodes()
+
+    @property
+    def held(self) -> int:
+        return self.inner.held
+
+    def report(self) -> dict[str, Any]:
+        return self.inner.report() | {"pruned_by": self.scorer.name}
+
+    def _pruned(self, item: Item) -> Item:
+        head = match[0] if (match := _TIME.match(item.text)) else ""
+        text = head + prune(item.text[len(head) :], self.rate, self.scorer, self.forced, self.keep_digits)
+        return replace(item, text=text, kind=self.scorer.name)
+
+
+def _built(make: Callable[..., MemorySystem], services: dict[str, Any]) -> MemorySystem:
+    named = inspect.signature(make).parameters
+    return make(**{name: service for name, service in services.items() if name in named})
