@@ -7,10 +7,10 @@ where W(v) adds the pairs inside v, so that embeddings cost one vector sum a nod
 Similarities are bilinear here, w_ij = left_i . right_j, which covers a matrix (left = unit vectors) and cosines alike. Cosines may be
 negative, and the bounds need w >= 0: `from_vectors` takes (1 + cosine) / 2. Revenue ratios depend on that choice.
 
-What is checked and what is only observed. The guarantee Rev(OTD) >= (beta/3) Rev(optimum) is OTD's (Menon et al. 2019). It does not carry
-over to MemTree as specified: MemTree attaches below its threshold and so builds multi-way trees (n equal similarities below it give a
-star, of revenue 0), compares with embeddings of summaries in place of averages, and follows a fixed schedule of thresholds. So a MemTree's revenue
-is reported as an observation, beside the same leaves in OTD's, average linkage's and a random tree.
+What is checked and what is only observed. The guarantee Rev(OTD) >= (beta/3) Rev(optimum) is OTD's (Menon et al. 2019). It does not
+carry over to MemTree as specified: MemTree attaches below its threshold and so builds multi-way trees (n equal similarities below it
+give a star, of revenue 0), compares with embeddings of summaries in place of averages, and follows a fixed schedule of thresholds.
+So a MemTree's revenue is reported as an observation, beside OTD's, average linkage's and a random tree over the same leaves.
 
 Deviations. `binarised` rebuilds a node's children by OTD with each child as one point, the mean of its leaves. The random tree merges
 random pairs; its law is ours. The pseudo-code of Menon et al. was read in MemTree's summary of it, not in the original.
@@ -122,15 +122,6 @@ def hierarchy(nested: Nested) -> Hierarchy:
         raise ValueError(f"points must be 0 … {n - 1}, each once, found {sorted(points)}")
     top = [parents[point] + n if point in parents else -1 for point in range(n)]
     return Hierarchy(n, (*top, *(parents[-1 - node] + n if -1 - node in parents else -1 for node in range(inner))))
-
-
-def nested(tree: Hierarchy) -> Nested:
-    """The written form of a hierarchy."""
-    below = tree.children
-    made: dict[int, Nested] = {}
-    for node in _bottom_up(tree):
-        made[node] = tuple(made[child] for child in below[node]) if node >= tree.n else node
-    return made[tree.parents.index(-1)]
 
 
 def _bottom_up(tree: Hierarchy) -> list[int]:

@@ -57,7 +57,9 @@ def _lines(path: Path, size: int, changed: int) -> tuple[dict[str, Any], ...]:
         try:
             records.append(json.loads(line))
         except ValueError:
-            if number < len(lines):  # the last piece has no newline behind it: it was being written when the process died
+            if number < len(
+                lines
+            ):  # the last piece has no newline behind it: it was being written when the process died
                 raise RunError(f"{path}: line {number} is not JSON; delete the file and run again") from None
     return tuple(records)
 

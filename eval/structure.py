@@ -1,14 +1,14 @@
 """The shape of what a memory built, read from a run folder: nodes, depths, branching, tokens; and whether a model agrees with the tree.
 
-The quantities are those of SegTreeMem Table 5 and of MemTree Tables 5 and A.3 and Figure 4. Depth counts edges from the root. MemTree and other memories
-whose root holds no text do not dump it: their topmost nodes stand at depth 1, and the root counts as a branching node but not as a node.
-A node with several parents (soft clusters) lies one below its deepest parent and counts as a child of each.
+The quantities are those of SegTreeMem Table 5 and of MemTree Tables 5 and A.3 and Figure 4. Depth counts edges from the root. MemTree
+and other memories whose root holds no text do not dump it: their topmost nodes stand at depth 1, and the root counts as a branching
+node but not as a node. A node with several parents (soft clusters) lies one below its deepest parent and is a child of each.
 
-The triplet test is MemTree's appendix A.3.8 with a language model in place of the five people.
+The triplet test is MemTree's appendix A.3.8 with a language model in place of the five people: it measures agreement with a model.
 
-Deviations. The papers do not define the height-to-width ratio; the printed values (6.5 at depth 13, 7.5 at depth 15) are half the maximum depth, and so is ours.
-SegTreeMem's trees keep all leaves at one depth, yet its Table 5 prints other than zero for their deviation: `without_chains`
-gives the view in which it can arise. The size of the paper's triplet test is kept, the five annotators are one model.
+Deviations. MemTree does not define its height-to-width ratio; the printed values (6.5 at depth 13, 7.5 at depth 15) are half the
+maximum depth, and so is ours. SegTreeMem keeps all leaves of a tree at one depth, yet its Table 5 prints deviations other than zero:
+`without_chains` gives the view in which they can arise.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from memsys.prompts import Option, Prompts
 from memsys.tokens import count_tokens
 
 Tier = Literal["easy", "hard"]
+TIERS: tuple[Tier, Tier] = ("easy", "hard")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -281,7 +282,7 @@ def sample_triplets(trees: Sequence[Tree], count: int, rng: np.random.Generator)
     views = [_Kin(tree) for tree in trees]
     sources = [(number, node) for number, kin in enumerate(views) for node in kin.sources]
     found: list[Triplet] = []
-    for tier in ("easy", "hard"):
+    for tier in TIERS:
         seen: set[tuple[int, int, int, int]] = set()
         for _ in range(50 * count if sources else 0):
             if len(seen) == count:
@@ -289,13 +290,13 @@ def sample_triplets(trees: Sequence[Tree], count: int, rng: np.random.Generator)
             number, source = sources[rng.integers(len(sources))]
             kin = views[number]
             near = int(rng.choice(kin.under[source]))
-            others = kin.beside(source, near, tier)  # type: ignore[arg-type]
+            others = kin.beside(source, near, tier)
             if not others:
                 continue
             key = (number, source, near, int(rng.choice(others)))
             if key not in seen:
                 seen.add(key)
-                found.append(Triplet(*key, kin.depths[near], tier, bool(rng.integers(2))))  # type: ignore[arg-type]
+                found.append(Triplet(*key, kin.depths[near], tier, bool(rng.integers(2))))
     return found
 
 
@@ -360,8 +361,7 @@ def _fields(tree: Tree, one: Triplet) -> Mapping[str, Any]:
 def agreement(triplets: Sequence[Triplet], agreed: Sequence[bool | None]) -> dict[tuple[Tier, str], Agreement]:
     """Agreement by tier and depth of the alternatives, in the paper's bands (up to 5, deeper) and over all."""
     found: dict[tuple[Tier, str], Agreement] = {}
-    tiers: tuple[Tier, Tier] = ("easy", "hard")
-    for tier in tiers:
+    for tier in TIERS:
         for band, low, high in (("all", 0, 10**9), ("depth 1-5", 0, 5), ("depth 6+", 6, 10**9)):
             said = [
                 verdict

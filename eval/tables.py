@@ -106,6 +106,8 @@ class Cell:
     score_files: tuple[Path, ...]
     published: Published | None = None
     why_not: str = ""
+    chosen: Mapping[str, Cell] = field(default_factory=dict)
+    """Of the best of several: whose scores stand for each cluster; empty for a memory of its own."""
 
     @cached_property
     def values(self) -> dict[tuple[str, str], float]:
@@ -114,11 +116,18 @@ class Cell:
 
     @cached_property
     def _found(self) -> dict[tuple[str, str], list[tuple[tuple[int, int], float]]]:
+        clusters = {(one.case_id, one.question_id): one.cluster for one in self.column.questions}
+        if self.chosen:
+            return {
+                key: self.chosen[cluster]._found[key]
+                for key, cluster in clusters.items()
+                if key in self.chosen[cluster]._found
+            }
         found: dict[tuple[str, str], list[tuple[tuple[int, int], float]]] = {}
         for replicate, path in enumerate(self.score_files):
             for key, lines in read_scores(path).items():
                 for line in lines:
-                    if line["value"] is not None:
+                    if line["value"] is not None and key in clusters:
                         found.setdefault(key, []).append(((replicate, line["repeat"]), line["value"]))
         return found
 
@@ -188,13 +197,71 @@ class Cell:
         return [one for one in self.column.questions if one.category == category]
 
 
+def choose(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, str]:
+    """By cluster the name of the candidate with the highest mean; of equals the first.
+
+    Args:
+        cells: one a candidate, in the column that decides.
+        held_out: False chooses once, on all questions, those reported included (as papers do); True chooses for each cluster on the others.
+
+    Raises:
+        ValueError: `held_out` with a single cluster, so that there is nothing to choose on.
+    """
+    questions = next(iter(cells.values())).column.questions
+    clusters = list(dict.fromkeys(one.cluster for one in questions))
+    if held_out and len(clusters) < 2:
+        raise ValueError("one history only: nothing to choose on")
+    chosen = {}
+    for cluster in clusters:
+        keys = [(one.case_id, one.question_id) for one in questions if not held_out or one.cluster != cluster]
+        means = {
+            name: fmean([cell.values[key] for key in keys if key in cell.values] or [-1.0])
+            for name, cell in cells.items()
+        }
+        chosen[cluster] = max(means, key=lambda name: means[name])
+    return chosen
+
+
+def composed(cells: Mapping[str, Cell], chosen: Mapping[str, str]) -> Cell:
+    """One cell out of the candidates' cells of a column: for each cluster the scores and outcomes of the one chosen."""
+    column = next(iter(cells.values())).column
+    outcomes = {
+        key: cells[chosen[one.cluster]].outcomes[key]
+        for one in column.questions
+        if (key := (one.case_id, one.question_id)) in cells[chosen[one.cluster]].outcomes
+    }
+    return Cell(column, outcomes, (), chosen={cluster: cells[name] for cluster, name in chosen.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number that is no mean of scores: a cost, a count, a property of a structure, the difference of two cells."""
+
+    column: Column
+    ours: Estimate | None
+    published: Published | None = None
+    why_not: str = ""
+    tolerance: float | None = None
+    """How far beyond the interval is still close; None is 5 % of the printed value."""
+
+    def verdict(self) -> str:
+        """What our number means beside the published one."""
+        scale, printed = self.column.scale, self.published
+        near = self.tolerance if self.tolerance is not None or printed is None else 0.05 * abs(printed.value / scale)
+        return verdict(self.ours, printed, scale=scale, tolerance=near or 0.0, why_not=self.why_not)
+
+
+AnyCell = Cell | Figure | str
+"""A string says why there is no number: `pending`, `no data: …`, `–` where a row has nothing to say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One memory; a string instead of a cell says why there is none (`pending`, `no data: …`)."""
+    """One memory and what there is to print of it."""
 
     name: str
     title: str
-    cells: tuple[Cell | str, ...]
+    cells: tuple[AnyCell, ...]
     runs: Mapping[str, Path] = field(default_factory=dict)
     """Run folder by data set, for the costs."""
     evidence: Mapping[str, Path] = field(default_factory=dict)
@@ -236,10 +303,12 @@ def span(interval: Interval | None, brackets: str = "[]", digits: int = 3) -> st
     )
 
 
-def shown(cell: Cell | str, category: str = ALL, *, published: bool = True) -> str:
+def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
     """A cell for print: ours [by question] {by case} ± spread · scored/unscored/errored/not reached · published · verdict."""
     if isinstance(cell, str):
         return cell
+    if isinstance(cell, Figure):
+        return _shown_figure(cell)
     counts, ours = cell.counts(category), cell.estimate(category)
     parts = [f"{counts.scored}/{counts.unscored}/{counts.errored}/{counts.not_reached}"]
     if ours is None:
@@ -252,6 +321,18 @@ def shown(cell: Cell | str, category: str = ALL, *, published: bool = True) -> s
     if counts.missing_share and (bounds := cell.bounds(category)) is not None:
         parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
     if published and cell.published is not None:
+        parts += [cell.published.printed, cell.verdict()]
+    return " · ".join(parts)
+
+
+def _shown_figure(cell: Figure) -> str:
+    ours = cell.ours
+    digits = 1 if ours is not None and abs(ours.mean) >= 100 else 3
+    parts = [number(None)]
+    if ours is not None:
+        intervals = (span(ours.by_question, digits=digits), span(ours.by_case, "{}", digits))
+        parts = [" ".join([number(ours.mean, digits), *filter(None, intervals)])]
+    if cell.published is not None:
         parts += [cell.published.printed, cell.verdict()]
     return " · ".join(parts)
 
@@ -284,7 +365,7 @@ def _scores(table: Table) -> str:
 def categories(column: Column) -> list[str]:
     """Names under which a column's questions are reported: all, answerable where some are not, then each category."""
     found = list(dict.fromkeys(one.category for one in column.questions if one.category))
-    groups = [ALL] if all(one.answerable for one in column.questions) else [ALL, ANSWERABLE]
+    groups = [ALL] if len({one.answerable for one in column.questions}) < 2 else [ALL, ANSWERABLE]
     return [*groups, *(found if len(found) > 1 else [])]
 
 
@@ -298,13 +379,10 @@ def _categories(table: Table) -> list[str]:
         rows = [
             [
                 row.title,
-                *(
-                    "–" if isinstance(row.cells[place], str) else shown(row.cells[place], name, published=False)
-                    for name in names
-                ),
+                *(shown(row.cells[place], name, published=False) for name in names),
             ]
             for row in table.rows
-            if not isinstance(row.cells[place], str)
+            if isinstance(row.cells[place], Cell)
         ]
         if rows:
             parts += ["", f"## {column.title} · {column.metric}, by category", "", _grid(["Memory", *titles], rows)]
@@ -325,8 +403,8 @@ def _differences(table: Table) -> list[str]:
     return ["", title, "", _grid(header, rows)] if rows else []
 
 
-def _difference(cell: Cell | str, other: Cell | str) -> str:
-    if isinstance(cell, str) or isinstance(other, str) or (gap := cell.minus(other)) is None:
+def _difference(cell: AnyCell, other: AnyCell) -> str:
+    if not (isinstance(cell, Cell) and isinstance(other, Cell)) or (gap := cell.minus(other)) is None:
         return "–"
     p = "" if gap.p is None else f", p {'<' if gap.p < 0.001 else '='} {max(gap.p, 0.001):.3f}"
     return f"{gap.mean:+.3f} {span(gap.by_question)} {span(gap.by_case, '{}')}{p}, n {gap.n}"
@@ -413,33 +491,41 @@ def as_csv(table: Table) -> str:
     return out.getvalue()
 
 
-def _csv_lines(table: Table, row: Row, column: Column, cell: Cell | str) -> list[list[str]]:
+def _csv_lines(table: Table, row: Row, column: Column, cell: AnyCell) -> list[list[str]]:
     start = [table.name, row.name, column.dataset, column.metric]
+    if isinstance(cell, Figure):
+        return [
+            [*start, ALL, *[""] * 6, *_csv_ours(cell.ours), "", "", "", *_csv_printed(cell.published), cell.verdict()]
+        ]
     if isinstance(cell, str):
         return [[*start, ALL, *[""] * (len(FIELDS) - 6), cell]]
     lines = []
     for name in categories(column):
         counts, ours, bounds = cell.counts(name), cell.estimate(name), cell.bounds(name)
         outcome = (counts.questions, counts.scored, counts.unscored, counts.errored, counts.not_reached, counts.aborted)
-        question, case = (None, None) if ours is None else (ours.by_question, ours.by_case)
-        published = cell.published if name == ALL else None
-        values = [None if ours is None else ours.mean, *_ends(question), *_ends(case)]
         lines.append(
-            [*start, name, *map(str, outcome)]
-            + [_exact(value) for value in values]
-            + [
-                "" if ours is None else str(ours.clusters),
+            [
+                *start,
+                name,
+                *map(str, outcome),
+                *_csv_ours(ours),
                 _exact(cell.spread if name == ALL else None),
                 *map(_exact, _ends(bounds)),
+                *_csv_printed(cell.published if name == ALL else None),
+                cell.verdict() if name == ALL else "",
             ]
-            + (
-                ["", "", ""]
-                if published is None
-                else [published.printed, _exact(published.low), _exact(published.high)]
-            )
-            + [cell.verdict() if name == ALL else ""]
         )
     return lines
+
+
+def _csv_ours(ours: Estimate | None) -> list[str]:
+    if ours is None:
+        return [""] * 6
+    return [*map(_exact, (ours.mean, *_ends(ours.by_question), *_ends(ours.by_case))), str(ours.clusters)]
+
+
+def _csv_printed(published: Published | None) -> list[str]:
+    return ["", "", ""] if published is None else [published.printed, _exact(published.low), _exact(published.high)]
 
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
@@ -486,10 +572,10 @@ def latex(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tex(cell: Cell | str) -> str:
+def _tex(cell: AnyCell) -> str:
     if isinstance(cell, str):
         return cell.translate(_TEX)
-    ours = cell.estimate()
+    ours = cell.ours if isinstance(cell, Figure) else cell.estimate()
     if ours is None:
         return "--"
     interval = (

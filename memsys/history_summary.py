@@ -1,7 +1,7 @@
 """A summary of the whole history and nothing else: the lossy baseline of MemGPT §3.1.2, quoted in Table 1 of MemTree.
 
-The papers do not say how the summary is made. Here the history is read in windows of `window_tokens`, and the summary so far is rewritten with
-each, so that a history that fits into one window is summarised in one call. Windows end between units; a unit that is longer is cut.
+The papers do not say how the summary is made. Here the history is read in windows of `window_tokens`, and the summary so far is rewritten
+with each, so that a history that fits into one window is summarised in one call. Windows end between units; a longer unit is cut.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """MemGPT as published (Packer et al., 2023), re-implemented: a model that pages its own memory in and out by calling functions.
 
-What the model sees is bounded by `window` tokens: instructions, a working context that it edits (two blocks of 2000 characters), and a queue
-of messages. When the queue fills the window to `warn`, the model is told once, and may save what matters; when the window is full, the oldest
-messages leave the queue and one recursive summary takes their place. Everything said stays in the recall store and can be searched;
-the archival store holds what the model chose to put there. A question is one more message: the model searches until it sends a message.
+What the model sees is bounded by `window` tokens: instructions, a working context that it edits (two blocks of 2000 characters), and a
+queue of messages. When these nearly fill the window, the model is told once, and may save what matters; when the window is full, the
+oldest messages leave the queue and one recursive summary takes their place. Everything said stays in the recall store and can be
+searched; the archival store holds what the model chose to put there. A question is one more message: the model searches until it sends a message.
 
 `mode="paper"`: warned at 70 % of the window, half of the messages leave when it is full. `mode="code"` (releases 0.2.3 to 0.6.5): warned at
 75 %, the messages worth 75 % of the queue's tokens leave, but never the last three, and the queue begins with no user or tool message.
@@ -22,7 +22,8 @@ Deviations and decisions:
   when the old text is missing. The first reply of a run is not drawn again when it thinks nothing.
 - What the model writes stands for the one turn in view that shares most words with it; a summary for all turns that it took the place of.
 - A summary that cannot be had is replaced by a line that says how many messages are hidden, with the summary before it.
-- Items come back in this order, scored by it: working context, summary, search hits, the queue from its newest message; shown by date.
+- Items come back as working context, summary, messages in view, search hits. Where not all fit the reader, scores say which go first: the
+  oldest messages in view, then the newer ones, then the hits.
 """
 
 from __future__ import annotations
@@ -175,9 +176,8 @@ class MemGPT(MemorySystem):
             if not turn.text.strip():
                 continue
             self._remember(self._state, self._message(turn, unit))
-            if self.ingest == "active" and turn.role == "user":
-                self._run(self._state, self.max_chain, reading=False)
-            elif self._make_room(self._state, reading=False):
+            acts = self.ingest == "active" and turn.role == "user"
+            if self._make_room(self._state, reading=False) or acts:
                 self._run(self._state, self.max_chain, reading=False)
             self._state.sent = None
 
@@ -420,10 +420,10 @@ class MemGPT(MemorySystem):
         summary = [item for item in said if item.kind == "summary"]
         turns = [item for item in said if item.kind != "summary"]
         hits = [item for item in state.found.values() if item.sources]
-        ranked = {item.id: item for item in (*blocks, *summary, *hits, *reversed(turns))}
-        scored = [replace(item, score=1 / place) for place, item in enumerate(ranked.values(), start=1)]
-        order = {message.id: place for place, message in enumerate(self._recall)}
-        return tuple(sorted(scored, key=lambda item: (item.kind == "turn", order.get(item.id, 0) * (item.kind == "turn"))))
+        ranking = dict.fromkeys(item.id for item in (*blocks, *summary, *hits, *reversed(turns)))
+        score = {name: 1 / place for place, name in enumerate(ranking, start=1)}
+        items = {item.id: replace(item, score=score[item.id]) for item in (*blocks, *summary, *turns, *hits)}
+        return tuple(items.values())
 
     @property
     def held(self) -> int:

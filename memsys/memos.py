@@ -3,8 +3,7 @@
 This is the tree-text memory as its authors evaluated it (release of August 2025). Messages fill windows of `window` lines, of which the
 last `overlap` begin the next window; what is left at the end of a session is a window, too. One call lists what the user would remember
 of a window. Every memory is held twice: in the working store, which is short, and in the long-term store or that of the user. A search
-looks at all of the working store and at the memories that share a key, two tags or a meaning with the question in the two others, and
-returns the best by cosine. As in the evaluation a dialogue is taken in twice, once from the view of each of its two sides.
+takes the best of each store by cosine. As in the evaluation a dialogue is taken in twice, once from the view of each of its two sides.
 
 `reorganise`, which the evaluation leaves off, merges memories that contradict or repeat each other, and writes parents over groups.
 
@@ -13,11 +12,13 @@ Deviations and decisions:
 - Windows are stored in their order (the release reads them in threads and stores them as they come in). A window that is open when
   questions are due is read provisionally: further lines find the stores without it.
 - A copy in the working store has the text of its original and cannot be told apart in a recall; it is counted once in `held`.
-- A reply that cannot be read gives no memories. An unknown type of memory is long-term; tags that are no list are none.
-- The summary of a window is asked for, as released, but nothing reads it, and neither does anything read the constant confidence.
-- The finer parsing of a question asks only for what the search uses: keys, tags and related statements, 4 at most beside the question. Its
-  reply is read as JSON (the release evaluates it as Python). As all that is found is ranked by its cosine with the question alone, it can
-  only add what repeated texts leave room for. (The release may rank by a statement instead: it takes the first of an unordered set.)
+- A reply that cannot be read gives no memories. An unknown type of memory is long-term.
+- The summary of a window is asked for, as released, but nothing reads it.
+- A memory's key and tags are asked for, as released, and not kept. The release recalls by them, too, but then ranks everything by cosine
+  and keeps no more than the 2 · k that it has recalled by cosine already: they cannot change a result.
+- With `fine_parse` the release ranks by the first of several vectors; if that is the question's, what it finds is what the fast search
+  finds, for the same reason. Here a memory counts with its best cosine. The reply is JSON (the release evaluates it as Python) and holds
+  the statements only.
 - Recalled memories show no time beyond what their text says, as in the evaluation, unless `timestamps`.
 - A structure pass (periodic in the release) is made after a window when 20 memories have come since the last and 20 have no parent. A group
   has at most 10 members, each memory belongs to one; clusters that cannot be divided are cut by 20. Fused memories replace both
@@ -70,8 +71,6 @@ class _Node:
 
     id: str
     text: str
-    key: str
-    tags: tuple[str, ...]
     kind: str
     vector: np.ndarray
     sources: tuple[str, ...]
@@ -126,15 +125,6 @@ class _Store:
         return {node.id: node for node in (*self.nodes.values(), *self.working)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Parsed:
-    """What a question is searched by."""
-
-    keys: frozenset[str]
-    tags: frozenset[str]
-    statements: tuple[str, ...]
-
-
 class MemOS(MemorySystem):
     """Recalls the `k` memories nearest to the question, half of them from each view of the dialogue.
 
@@ -142,7 +132,7 @@ class MemOS(MemorySystem):
         k: at most so many items; the evaluation takes 20 from each view.
         views: `both` sides of the dialogue in turn as the user, or the `user` alone (half the calls).
         window, overlap: lines of a window, and how many of them begin the next.
-        fine_parse: whether a model first turns the question into keys, tags and statements to search by (one call for each view).
+        fine_parse: whether a model first words statements to search by, beside the question (one call for each view).
         reorganise: whether memories are fused and structured; needs scikit-learn.
         timestamps: whether a recalled memory shows when it was told.
 
@@ -271,7 +261,7 @@ class MemOS(MemorySystem):
         if reply.strip(" .").casefold() == "no":
             return new
         del store.nodes[new.id]
-        item = {"value": reply, "key": new.key, "memory_type": new.kind, "tags": [*new.tags, *old.tags]}
+        item = {"value": reply, "memory_type": new.kind}
         sources = union((old.sources, new.sources))
         first = old.first if _starts_before(old.first, new.first) else new.first
         node = _node(store, item, self.embedder.embed([reply])[0], sources, first, new.last, max(old.level, new.level))
@@ -326,30 +316,25 @@ class MemOS(MemorySystem):
         if not self.held:
             return Recall(())
         query = self.embedder.embed([question.text], query=True)
-        fast = _Parsed(frozenset([question.text]), frozenset(), ())
-        parsed = self._parsed(stores, question.text, query, fast) if self.fine_parse else [fast] * len(stores)
-        items: list[Item] = []
-        for store, limit, by in zip(stores, limits, parsed, strict=True):
-            extra = self.embedder.embed(by.statements, query=True) if by.statements else query[:0]
-            found = _search(store, by, np.concatenate([query, extra]), limit)
-            items += [self._item(node, score) for node, score in found]
-        return Recall(tuple(items))
+        vectors = self._widened(stores, question.text, query) if self.fine_parse else [query] * len(stores)
+        found = [_search(store, by, limit) for store, by, limit in zip(stores, vectors, limits, strict=True)]
+        return Recall(tuple(self._item(node, score) for memories in found for node, score in memories))
 
     def _view(self) -> tuple[_Store, ...]:
         return self._stores if self._shown is None else self._shown
 
-    def _parsed(self, stores: Sequence[_Store], question: str, query: np.ndarray, fast: _Parsed) -> list[_Parsed]:
-        """What a model makes of the question, given the memories nearest to it in each view."""
+    def _widened(self, stores: Sequence[_Store], question: str, query: np.ndarray) -> list[np.ndarray]:
+        """For each view the question's vector with those of statements that a model expects, given the nearest memories."""
         prompt = self.prompts["memos/parse"]
-        near = [[node.text for node, _ in _search(store, fast, query, _CONTEXT)] for store in stores]
+        near = [[node.text for node, _ in _search(store, query, _CONTEXT)] for store in stores]
         replies = ask_all(self.llm, [(prompt, {"text": question, "context": texts or "(none)"}) for texts in near])
         if failed := sum(isinstance(reply, ParseFailure) for reply in replies):
             meter.note("memos.fast_parse", failed)
+        statements = [
+            () if isinstance(reply, ParseFailure) else _different(reply["memories"], question) for reply in replies
+        ]
         return [
-            fast
-            if isinstance(reply, ParseFailure)
-            else _Parsed(frozenset(reply["keys"]), frozenset(reply["tags"]), _statements(reply["memories"], question))
-            for reply in replies
+            np.concatenate([query, self.embedder.embed(texts, query=True)]) if texts else query for texts in statements
         ]
 
     def _item(self, node: _Node, score: float) -> Item:
@@ -406,35 +391,28 @@ def partition(vectors: np.ndarray) -> list[list[int]]:
     return found
 
 
-def _search(store: _Store, by: _Parsed, vectors: np.ndarray, k: int) -> list[tuple[_Node, float]]:
-    """The `k` best memories with different texts and their cosines with the first vector, best first."""
+def _search(store: _Store, vectors: np.ndarray, k: int) -> list[tuple[_Node, float]]:
+    """The `k` memories with different texts that are nearest to any of the vectors, with that cosine, best first."""
     nodes = list(store.all().values())
     if not nodes or k < 1:
         return []
-    cosines = np.stack([node.vector for node in nodes]) @ vectors.T
-    places = {node.id: place for place, node in enumerate(nodes)}
-    found = _top([places[node.id] for node in store.working], cosines[:, 0], k)
+    cosines = (np.stack([node.vector for node in nodes]) @ vectors.T).max(axis=1)
+    working = {node.id for node in store.working}
+    found = set(_top([place for place, node in enumerate(nodes) if node.id in working], cosines, k))
     for kind in CAPACITY:
-        pool = [place for place, node in enumerate(nodes) if node.kind == kind and node.id in store.nodes]
-        recalled = {place for place in pool if _shares(nodes[place], by)}
-        for column in range(cosines.shape[1]):
-            recalled.update(_top(pool, cosines[:, column], 2 * k))
-        found += _top(sorted(recalled), cosines[:, 0], 2 * k)
+        stored = [place for place, node in enumerate(nodes) if node.kind == kind and node.id in store.nodes]
+        found.update(_top(stored, cosines, 2 * k))
     texts: dict[str, int] = {}
-    for place in sorted(set(found), key=lambda place: (-cosines[place, 0], place)):
+    for place in sorted(found, key=lambda place: (-cosines[place], place)):
         texts.setdefault(nodes[place].text, place)
-    return [(nodes[place], float(cosines[place, 0])) for place in list(texts.values())[:k]]
+    return [(nodes[place], float(cosines[place])) for place in list(texts.values())[:k]]
 
 
 def _top(places: Sequence[int], scores: np.ndarray, k: int) -> list[int]:
     return [places[index] for index in best(scores[list(places)], k)]
 
 
-def _shares(node: _Node, by: _Parsed) -> bool:
-    return node.key in by.keys or len(by.tags.intersection(node.tags)) >= 2
-
-
-def _statements(texts: Iterable[str], question: str) -> tuple[str, ...]:
+def _different(texts: Iterable[str], question: str) -> tuple[str, ...]:
     different = dict.fromkeys(text for text in texts if text.strip() and text != question)
     return tuple(different)[: _VECTORS - 1]
 
@@ -457,11 +435,7 @@ def _node(
 ) -> _Node:  # fmt: skip
     """A memory of the store from what a model gives."""
     kind = "user" if item.get("memory_type") in ("UserMemory", "user") else "long_term"
-    tags, key = item.get("tags"), item.get("key")
-    known = dict.fromkeys(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
-    name = f"{store.side}-{store.made}"
-    text = item["value"].strip()
-    return _Node(name, text, key or "", tuple(known), kind, vector, sources, first, last, level)
+    return _Node(f"{store.side}-{store.made}", item["value"].strip(), kind, vector, sources, first, last, level)
 
 
 def _numbered(nodes: Sequence[_Node]) -> list[Option]:

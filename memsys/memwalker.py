@@ -304,9 +304,7 @@ class MemWalker(MemorySystem):
         made = iter(self._summaries("group", several))
         summaries = [next(made) if len(group) > 1 else (group[0].summary, group[0].truncated) for group in groups]
         return [
-            _Node(
-                f"node-{level}-{number}", level, group[0].start, group[-1].stop, summary, "", tuple(group), truncated
-            )
+            _Node(f"node-{level}-{number}", level, group[0].start, group[-1].stop, summary, "", tuple(group), truncated)
             for number, (group, (summary, truncated)) in enumerate(zip(groups, summaries, strict=True), start=first)
         ]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,8 @@ class Bench:
     prompts: Prompts
     purse: Purse
     results: Path
+    model: Callable[[str], Model]
+    """Any further model by name, built once; a second judge, for instance."""
 
     @property
     def services(self) -> Services:
@@ -142,6 +144,7 @@ def bench(cfg: DictConfig) -> Bench:
             endpoints[url] = Endpoint(url, label=label, key_env=key_env, purse=purse, **common)
         return endpoints[url]
 
+    @cache
     def model(name: str) -> Model:
         option = _option_or_any("llm", name, cfg)
         if option["engine"] == "extractive":
@@ -157,16 +160,12 @@ def bench(cfg: DictConfig) -> Bench:
         }
         return Model(known.model, Metered(CachedLLM(client, store, known, at.label)), settings, known)
 
-    models = {
-        name: model(name)
-        for name in {cfg.models.memory, cfg.models.reader, cfg.models.judge, cfg.models.probe or cfg.models.reader}
-    }
     embedder, embedder_settings, embedder_prices = _embedder(cfg, store, endpoint)
     return Bench(
-        memory=models[cfg.models.memory],
-        reader=models[cfg.models.reader],
-        judge=models[cfg.models.judge],
-        probe=models[cfg.models.probe or cfg.models.reader],
+        memory=model(cfg.models.memory),
+        reader=model(cfg.models.reader),
+        judge=model(cfg.models.judge),
+        probe=model(cfg.models.probe or cfg.models.reader),
         embedder=embedder,
         embedder_name=str(embedder_settings.get("model", cfg.models.embedder)),
         embedder_settings=embedder_settings,
@@ -175,6 +174,7 @@ def bench(cfg: DictConfig) -> Bench:
         prompts=Prompts(cfg.prompts_dir),
         purse=purse,
         results=results,
+        model=model,
     )
 
 
@@ -279,9 +279,11 @@ def reader(name: str) -> Reader:
 
 
 def judging(cfg: DictConfig, built: Bench, name: str) -> Judging:
-    """A judge by the name of its file, with the model behind it."""
-    judge = Judge(**load_option("judge", name))
-    return Judging(judge, built.judge.llm, identity({"model": built.judge.settings}), built.prompts, cfg.judge.repeats)
+    """A judge by the name of its file; `mem0@gpt-4o` puts another model behind it than `models.judge`."""
+    file, _, other = name.partition("@")
+    model = built.model(other) if other else built.judge
+    judge = Judge(**load_option("judge", file))
+    return Judging(judge, model.llm, identity({"model": model.settings}), built.prompts, cfg.judge.repeats)
 
 
 def metrics(names: Sequence[str]) -> list[Metric]:
@@ -387,7 +389,8 @@ def _check_builds(build: Any, name: str, built: Bench) -> None:
 def metric_title(name: str) -> str:
     """How tables print a metric: the implementation is part of the name."""
     if name.startswith("judge_"):
-        return str(load_option("judge", name.removeprefix("judge_")).get("title", name))
+        file, _, model = name.removeprefix("judge_").partition("@")
+        return f"{load_option('judge', file)['title']}{f' by {model}' if model else ''}"
     known = dict(OmegaConf.to_container(OmegaConf.load(CONF / "metrics.yaml"), resolve=True))  # type: ignore[arg-type]
     return str(known[name].get("title", name))
 

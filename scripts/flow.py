@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -81,12 +81,12 @@ def execute(runs: Sequence[Run], questions: int, threads: int) -> None:
 
 
 def score(
-    run: Run, metrics: Sequence[Metric], judges: Sequence[Judging], k_evidence: int, questions: int
+    run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judging], k_evidence: int, questions: int
 ) -> dict[str, Path]:
     """Score files of a run by metric: lexical, evidence and judges."""
     files = score_lexical(run, metrics)
     files[f"evidence@{k_evidence}"] = score_evidence(run, k_evidence)
-    for judging in judges:
+    for name, judging in judges.items():
         with meter(f"judging {run.name}", questions * judging.repeats) as line:
-            files[f"judge_{judging.judge.name}"] = score_judge(run, judging, line.step)
+            files[f"judge_{name}"] = score_judge(run, judging, line.step)
     return files

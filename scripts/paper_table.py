@@ -253,7 +253,8 @@ def _replicates(runs: Mapping[Key, Run], line: Line, benchmark: Benchmark) -> li
 
 def _files(cfg: DictConfig, built: Bench, benchmark: Benchmark, replicates: Sequence[Run]) -> list[dict[str, Path]]:
     """Score files by metric, of each replicate."""
-    judges = [judging(cfg, built, metric["judge"]) for metric in benchmark.option["metrics"] if "judge" in metric]
+    names = [metric["judge"] for metric in benchmark.option["metrics"] if "judge" in metric]
+    judges = {name: judging(cfg, built, name) for name in names}
     lexical = metrics([metric["metric"] for metric in benchmark.option["metrics"] if "metric" in metric])
     return [score(run, lexical, judges, cfg.k_evidence, len(benchmark.questions)) for run in replicates]
 

@@ -54,7 +54,7 @@ def _run_single(cfg: DictConfig) -> int:
     names = dataset_config.get("judges", []) if cfg.protocol.judges is None else list(cfg.protocol.judges)
     judges = [judging(cfg, built, name) for name in names]
     lexical = metrics(dataset_config["metrics"])
-    files = [score(run, lexical, judges, cfg.k_evidence, len(questions)) for run in runs]
+    files = [score(run, lexical, dict(zip(names, judges, strict=True)), cfg.k_evidence, len(questions)) for run in runs]
     how = dataset_config["aggregate"][0]
     reached = outcomes((run.folder for run in runs), questions)
     columns, cells = [], []

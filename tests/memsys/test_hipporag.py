@@ -406,7 +406,7 @@ def test_the_triples_are_asked_for_with_the_passage_and_its_entities() -> None:
 
 
 def test_only_triples_of_three_parts_count_and_each_once() -> None:
-    stated = [
+    stated: list[list[Any]] = [
         ["Ann", "is", 7],
         ["Ann", "is", 7],
         ["Ann", "is", "7"],

@@ -115,10 +115,18 @@ def test_a_window_ends_after_its_last_full_stop() -> None:
 
 
 def test_the_classifier_reads_510_pieces_at_once_and_each_window_has_its_own_threshold() -> None:
-    scorer = Table(VALUES)
-    kept = prune("word " * 1_000, 0.5, scorer)
+    class Falling(Table):
+        """Every word of a later window is worth less than any of an earlier one."""
+
+        def keep(self, words: Sequence[str]) -> np.ndarray:
+            super().keep(words)
+            return np.linspace(0.1, 0.9, len(words)) / 10 ** len(self.windows)
+
+    scorer = Falling([1.0])
+    numbered = [f"w{number}" for number in range(1_000)]
+    kept = prune(" ".join(numbered), 0.5, scorer).split()
     assert [len(window) for window in scorer.windows] == [510, 490]
-    assert len(kept.split()) == 500
+    assert kept == numbered[260:510] + numbered[760:]
 
 
 def test_pieces_are_averaged_to_words() -> None:

@@ -123,6 +123,16 @@ def test_a_second_reader_costs_no_memory_call_and_a_second_judge_no_answer(
     assert scores.is_dir()
 
 
+def test_several_judges_grade_side_by_side(experiment: Any, mock: Any, capsys: Any) -> None:
+    server, url = mock
+    judges = "protocol.judges=[mem0,mem0@other,segtree]"
+    run_single(experiment("memory=recency", "data.size=4", "data.max_cases=1", *online(url), judges))
+    said = capsys.readouterr().out
+    assert arrived(server) == 4 + 3 * 4
+    assert "Mem0 judge (generous) by other" in said
+    assert "SegTreeMem judge (0-3)" in said
+
+
 def test_an_edited_prompt_is_another_folder(experiment: Any, mock: Any, tmp_path: Path) -> None:
     server, url = mock
     common = ["memory=memtree", "data.size=2", "data.max_cases=1", *online(url)]

@@ -1,0 +1,154 @@
+"""How densely the recalled items carry the answer, and how much must be read to have all of it (xMemory section 5.2, Tables 3 and 5).
+
+The content words of the reference answer (lower-case, no stop words, each once) are the evidence. A recalled item that holds one of them is a
+1-hit block, two a 2-hit block, three or more a multi-hit block; coverage is the number of items, best first, and their tokens,
+until every content word has been seen. Beside them: tokens of everything recalled (TiMem's recalled memory length) and the levels that items come from.
+
+Deviations. "Minimum number of retrieved blocks" is read as the shortest prefix of the ranking, the printed means (10.81 of 20 for answers of a few
+words) being too high for the smallest subset. Questions whose answer is never covered count in `covered`, not in the means;
+the paper does not say what it does with them. The stop words are NLTK's English list, as `bm25s` ships it. Unanswerable questions are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from data_loaders.schema import Case
+from eval.store import read_items, read_predictions, safe_name
+from memsys.lean import without
+from memsys.tokens import count_tokens
+
+_WORD = re.compile(r"\w+(?:'\w+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What it takes to have seen every content word of the answer."""
+
+    blocks: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Evidence density over the questions of a category."""
+
+    questions: int
+    """Answerable, with an answer of at least one content word, and recalled for."""
+    left_out: int
+    """Unanswerable ones, answers without a content word, failed questions."""
+    blocks: int
+    """Recalled items."""
+    hits: tuple[float, float, float, float]
+    """Shares of the blocks with no, one, two, and three or more content words; all 0 without blocks."""
+    covered: float
+    """Share of the questions whose answer is covered."""
+    blocks_to_cover: float | None
+    tokens_to_cover: float | None
+    """Means over the covered questions."""
+    recalled_tokens: float
+    """Tokens of all recalled items, mean per question, before the reader's budget."""
+    levels: Mapping[int, float]
+    """Share of the recalled items from each level."""
+
+
+def content_words(text: str) -> frozenset[str]:
+    """The distinct words of a text that are no stop words, in lower case."""
+    return _words(text) - _stop_words()
+
+
+def hit_count(words: frozenset[str], text: str) -> int:
+    """How many of the words occur in a text as whole words."""
+    return len(words & _words(text))
+
+
+def coverage(words: frozenset[str], texts: Sequence[str]) -> Coverage | None:
+    """The shortest prefix of `texts` that holds all the words; None when even all of them together do not."""
+    missing, tokens = set(words), 0
+    for number, text in enumerate(texts, 1):
+        missing -= _words(text)
+        tokens += count_tokens(text)
+        if not missing:
+            return Coverage(number, tokens)
+    return None
+
+
+def evidence(run_folder: Path, cases: Iterable[Case]) -> dict[str, Evidence]:
+    """Evidence density of a run by category, in alphabetical order, and under `all` over all of them.
+
+    Items are taken by the memory's own score, best first: a recall may be ordered for the reader instead.
+    """
+    found: dict[str, list[_Asked | None]] = {}
+    for case in cases:
+        folder = run_folder / "cases" / safe_name(case.id)
+        predictions, items = read_predictions(folder), read_items(folder)
+        for question, gold in case.questions:
+            prediction = predictions.get(question.id)
+            if prediction is None:
+                continue
+            words = content_words(gold.answers[0]) if gold.answerable and gold.answers else frozenset()
+            asked = None
+            if words and prediction.outcome != "error":
+                ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
+                asked = _asked(words, [items[prediction.items[place]] for place in ranking])
+            for category in (gold.category, "all"):
+                found.setdefault(category, []).append(asked)
+    return {category: _summed(found[category]) for category in sorted(found, key=lambda name: (name == "all", name))}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One question's recall."""
+
+    hits: tuple[int, ...]
+    tokens: int
+    coverage: Coverage | None
+    levels: tuple[int, ...]
+
+
+def _asked(words: frozenset[str], items: Sequence[Mapping[str, Any]]) -> _Asked:
+    texts = [item["text"] for item in items]
+    return _Asked(
+        tuple(hit_count(words, text) for text in texts),
+        sum(map(count_tokens, texts)),
+        coverage(words, texts),
+        tuple(item["level"] for item in items),
+    )
+
+
+def _summed(asked: Sequence[_Asked | None]) -> Evidence:
+    kept = [one for one in asked if one is not None]
+    hits = Counter(min(3, count) for one in kept for count in one.hits)
+    levels = Counter(level for one in kept for level in one.levels)
+    covered = [one.coverage for one in kept if one.coverage is not None]
+    blocks = hits.total()
+    return Evidence(
+        questions=len(kept),
+        left_out=len(asked) - len(kept),
+        blocks=blocks,
+        hits=(hits[0] / max(1, blocks), hits[1] / max(1, blocks), hits[2] / max(1, blocks), hits[3] / max(1, blocks)),
+        covered=len(covered) / max(1, len(kept)),
+        blocks_to_cover=fmean(one.blocks for one in covered) if covered else None,
+        tokens_to_cover=fmean(one.tokens for one in covered) if covered else None,
+        recalled_tokens=fmean(one.tokens for one in kept) if kept else 0.0,
+        levels={level: count / blocks for level, count in sorted(levels.items())},
+    )
+
+
+@lru_cache(maxsize=20_000)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.lower().replace("’", "'")))
+
+
+@lru_cache(maxsize=1)
+def _stop_words() -> frozenset[str]:
+    with without("numba"):
+        from bm25s.stopwords import STOPWORDS_EN_PLUS
+    return frozenset(STOPWORDS_EN_PLUS)
