@@ -1,12 +1,14 @@
 """How densely the recalled items carry the answer, and how much must be read to have all of it (xMemory section 5.2, Tables 3 and 5).
 
-The content words of the reference answer (lower-case, no stop words, each once) are the evidence. A recalled item that holds one of them is a
-1-hit block, two a 2-hit block, three or more a multi-hit block; coverage is the number of items, best first, and their tokens,
-until every content word has been seen. Beside them: tokens of everything recalled (TiMem's recalled memory length) and the levels that items come from.
+The content words of the reference answer (lower-case, no stop words, each once) are the evidence. A recalled item that holds one of
+them is a 1-hit block, two a 2-hit block, three or more a multi-hit block; coverage is the number of items, best first, and their
+tokens, until every content word has been seen. Beside them: tokens of everything recalled (TiMem's recalled memory length) and the
+levels that items come from.
 
-Deviations. "Minimum number of retrieved blocks" is read as the shortest prefix of the ranking, the printed means (10.81 of 20 for answers of a few
-words) being too high for the smallest subset. Questions whose answer is never covered count in `covered`, not in the means;
-the paper does not say what it does with them. The stop words are NLTK's English list, as `bm25s` ships it. Unanswerable questions are left out.
+Deviations. "Minimum number of retrieved blocks" is read as the shortest prefix of the ranking: the printed means (10.81 of 20 for
+answers of a few words) are too high for the smallest subset. Questions whose answer is never covered count in `covered`, not in the
+means; the paper does not say what it does with them. The stop words are NLTK's English list, as `bm25s` ships it. Unanswerable
+questions are left out.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from data_loaders.schema import Case
+from data_loaders.schema import Case, Turn
 from data_loaders.units import make_units
 from eval.costs import by_purpose, costs
 from eval.stats import Estimate, estimate
@@ -168,9 +168,9 @@ def covering(recalled: Sequence[str], answer: str) -> int | None:
 
 
 def statistic(cases: Iterable[Case], name: str, unit: Mapping[str, Any], category: str = "") -> Estimate | None:
-    """A property of the data: `histories`, `questions` (of a category), or a mean.
+    """A property of the data: `histories`, `sessions`, `questions` (of a category), or a mean.
 
-    Means: `units`, `turns`, `tokens` and `questions_per_history` by history, `tokens_per_turn` by turn.
+    Means: `units`, `turns`, `tokens` and `questions_per_history` by history, `tokens_per_session`, `tokens_per_turn`.
     """
     found = list(cases)
     clusters = [case.cluster or case.id for case in found]
@@ -181,6 +181,15 @@ def statistic(cases: Iterable[Case], name: str, unit: Mapping[str, Any], categor
     if name == "questions":
         counts = Counter(gold.category for case in found for _, gold in case.questions)
         return single(counts[category] if category else counts.total(), len(found))
+    if name == "sessions":
+        return single(sum(len(case.sessions) for case in found), len(found))
+    if name == "tokens_per_session":
+        lengths = [
+            (_tokens(session.turns), owner)
+            for case, owner in zip(found, clusters, strict=True)
+            for session in case.sessions
+        ]
+        return estimate([tokens for tokens, _ in lengths], [owner for _, owner in lengths])
     if name == "tokens_per_turn":
         pairs = [
             (count_tokens(turn.text), owner) for case, owner in zip(found, clusters, strict=True) for turn in case.turns
@@ -193,8 +202,12 @@ def _size(case: Case, name: str, unit: Mapping[str, Any]) -> float:
     if name == "units":
         return len(make_units(case.sessions, count=count_tokens, **unit).units)
     if name == "tokens":
-        return sum(count_tokens(turn.text) for turn in case.turns)
+        return _tokens(case.turns)
     return len({"turns": case.turns, "questions_per_history": case.questions}[name])
+
+
+def _tokens(turns: Iterable[Turn]) -> int:
+    return sum(count_tokens(turn.text) for turn in turns)
 
 
 def _dumps(folder: Path, name: str) -> list[Path]:

@@ -6,12 +6,11 @@ The paper names the metrics and prints values, but no formulas. What is computed
 - silhouette over histories (Rousseeuw 1987), cosine distance;
 - separation ratio: mean distance between the centroids of histories over mean distance of nodes to their own history's centroid;
 - spread: mean Euclidean distance to the centroid of the level; coefficient of variation: standard deviation of these distances over
-  their mean; radius 95: their 95th percentile (the printed rows agree with this reading: radius 95 = spread (1 + 1.645 CV) within 3 %);
-- trustworthiness and continuity (Venna and Kaski 2001), five neighbours, of the projection on the first two principal components; continuity
-  is the trustworthiness with the roles of the two spaces exchanged.
+  their mean; radius 95: their 95th percentile (the printed rows agree: radius 95 is spread x (1 + 1.645 CV) within 3 %);
+- trustworthiness and continuity (Venna and Kaski 2001), five neighbours, of the projection on the first two principal components;
+  continuity is the trustworthiness with the roles of the two spaces exchanged.
 
-Deviations. All formulas are a reading, so a comparison with the printed values is of trends only. Levels of more than
-`most` nodes are sampled.
+Deviations. All formulas are a reading, so only trends compare with the printed values. Levels of more than `most` nodes are sampled.
 """
 
 from __future__ import annotations

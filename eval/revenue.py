@@ -180,7 +180,7 @@ def optimum(weights: Weights) -> float:
     for members in range(1, 1 << n):
         lowest = (members & -members).bit_length() - 1
         rest = members & (members - 1)
-        within[members] = within[rest] + sum(full[lowest, other] for other in range(n) if rest >> other & 1)
+        within[members] = within[rest] + sum(float(full[lowest, other]) for other in range(n) if rest >> other & 1)
         if not rest:
             continue
         size, part = members.bit_count(), rest

@@ -37,7 +37,7 @@ from eval.store import (
     write_lines,
 )
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, Recall
+from memsys.interface import Item, MemorySystem, Recall, unit_item
 from memsys.llm.client import SpendingCapReached
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.protocol import LLM, Completion
@@ -76,6 +76,8 @@ class Run:
     """Offline memories: consolidate only at every n-th due point (and at the first)."""
     questions: Callable[[str, str], bool] = field(default=lambda case_id, question_id: True)
     """Which questions are asked."""
+    gold_evidence: bool = False
+    """A control, not a memory: every question is answered from the units that hold its evidence, whatever the memory recalls."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """What identifies the run and what was known when it was made: written to `run.json`."""
 
@@ -174,6 +176,7 @@ def _live(
     told: Callable[[Progress], None],
 ) -> None:
     units = make_units(case.sessions, count=count_tokens, **run.unit)
+    given = _evidence(case, units.units) if run.gold_evidence else {}
     due = schedule(case, units.units, asked)
     answers: list[Future[None]] = []
     owed = {question.id for question in asked}
@@ -184,7 +187,7 @@ def _live(
         for position, unit in enumerate([*units.units, None]):
             if position in due:
                 last_built = _consolidate(run, memory, log, list(due).index(position), last_built)
-                answers += _ask_all(run, memory, due[position], log, pool, told)
+                answers += _ask_all(run, memory, due[position], given, log, pool, told)
                 owed -= {question.id for question in due[position]}
             if unit is not None:
                 following = units.units[position + 1] if position + 1 < len(units.units) else None
@@ -268,30 +271,46 @@ def _write(memory: MemorySystem, unit: Unit, following: Unit | None, log: _Log) 
 
 
 def _consolidate(run: Run, memory: MemorySystem, log: _Log, point: int, last_built: int) -> int:
-    if type(memory).OFFLINE and point - last_built < run.rebuild_every:
+    if memory.OFFLINE and point - last_built < run.rebuild_every:
         return last_built
     with _step(log, "consolidate", str(point), lambda: memory.held):
         memory.consolidate()
     return point
 
 
+def _evidence(case: Case, units: Sequence[Unit]) -> dict[str, Recall]:
+    """For the control that is given the evidence: by question the units that hold it, in order."""
+    return {
+        question.id: Recall(
+            tuple(unit_item(unit) for unit in units if not set(unit.turn_ids).isdisjoint(gold.evidence))
+        )
+        for question, gold in case.questions
+    }
+
+
 def _ask_all(
     run: Run,
     memory: MemorySystem,
     questions: Sequence[Question],
+    given: Mapping[str, Recall],
     log: _Log,
     pool: ThreadPoolExecutor,
     told: Callable[[Progress], None],
 ) -> list[Future[None]]:
     """Read for all questions of a due point: concurrently where reading calls a model, else here, because threads would only queue."""
     if not needs(run.build) & {"llm", "probe", "embedder"}:
-        return [_ask(run, memory, question, log, told) for question in questions]
-    reads = [pool.submit(_ask, run, memory, question, log, told) for question in questions]
+        return [_ask(run, memory, question, given.get(question.id), log, told) for question in questions]
+    reads = [pool.submit(_ask, run, memory, question, given.get(question.id), log, told) for question in questions]
     return [read.result() for read in reads]
 
 
 def _ask(
-    run: Run, memory: MemorySystem, question: Question, log: _Log, told: Callable[[Progress], None]
+    run: Run,
+    memory: MemorySystem,
+    question: Question,
+    given: Recall | None,
+    log: _Log,
+    told: Callable[[Progress], None],
 ) -> Future[None]:
     """Read, then send the reader's call; the returned future ends when the line is written."""
     ended: Future[None] = Future()
@@ -303,7 +322,7 @@ def _ask(
 
     try:
         with _step(log, "read", question.id, lambda: memory.held):
-            recall = memory.read(question)
+            recall = memory.read(question) if given is None else given
         log.recalled(recall.items)
         if recall.aborted or recall.answer is not None:
             outcome = "aborted" if recall.aborted else "answered"

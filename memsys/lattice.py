@@ -11,10 +11,10 @@ calibrated score with its parent's. After a number of steps the leaves with the 
 Deviations and decisions:
 
 - Offline: `consolidate` builds the tree anew from all units so far. Summaries of closed sessions are not updated in place.
-- The last layer under the root is described too; as printed, it is not. A group of one leaf gets that leaf's text as its description, and a
-  group of one inner node is that node.
-- `branching` bounds the size of clusters (the appendix bounds their number). Clusters are spectral on cosine affinities; layers of more than
-  2,000 nodes, whose eigenvectors would take too long, are clustered by k-means. When more than half as many clusters as nodes come out,
+- The last layer under the root is described too; as printed, it is not. A group of one leaf takes over that leaf's text, and a group
+  of one inner node is that node.
+- The last layer under the root is described too; as printed, it is not. A group of one leaf takes over its text, and a group of one inner
+  node is that node.
   the nearest single ones are joined in pairs.
 - Calibration is least squares in closed form in both modes: a rating is the node's score plus the slate's bias, biases sum to zero among
   connected slates, scores are clipped to [0, 1]. The paper takes 100 steps of Adam, the release 200 of AdamW from a random start.
@@ -31,6 +31,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -189,8 +190,9 @@ class Lattice(MemorySystem):
 
     def nodes(self) -> Iterator[NodeView]:
         """Every node but the root, parents before children; `level` is the height above the deepest leaf below."""
-        waiting = [(child, ()) for child in self._root.children] if self._root else []
-        queue: list[tuple[_Node, tuple[str, ...]]] = list(waiting)
+        queue: list[tuple[_Node, tuple[str, ...]]] = [
+            (child, ()) for child in (self._root.children if self._root else ())
+        ]
         for node, parents in queue:
             queue += [(child, (node.id,)) for child in node.children]
             units = [leaf.unit for leaf in node.leaves() if leaf.unit]
@@ -267,7 +269,7 @@ class Lattice(MemorySystem):
         values = ask_all(self.llm, [(prompt, {"text": _line(leaf)}) for leaf in leaves])
         labels: dict[str, list[str]] = {}
         for leaf, value in zip(leaves, values, strict=True):
-            words = leaf.text.split()
+            words = leaf.text.casefold().split()
             if isinstance(value, ParseFailure):
                 self._fallbacks += 1
                 meter.note("lattice.first_words")
@@ -283,7 +285,7 @@ class Lattice(MemorySystem):
         if level is None:
             return self._layers(self._chunks(leaves))
         own = [labels[leaf.id][level] for leaf in leaves]
-        counted = [f"{label} ({own.count(label)})" for label in dict.fromkeys(own)]
+        counted = [f"{label} ({count})" for label, count in Counter(own).items()]
         fields = {"texts": tuple(counted), "least": 2, "most": self.branching}
         value = ask_all(self.llm, [(self.prompts["lattice/partition"], fields)], retries=1)[0]
         if isinstance(value, ParseFailure):
@@ -311,14 +313,14 @@ class Lattice(MemorySystem):
         for number, topic in enumerate(topics):
             for label in topic["keywords"]:
                 told.setdefault(" ".join(label.split()).casefold(), number)
-        unknown = list(dict.fromkeys(label for label in own if label.casefold() not in told))
+        unknown = list(dict.fromkeys(label for label in own if label not in told))
         if unknown:
             titles = self.embedder.embed([f"{topic['name']}: {topic['description']}" for topic in topics])
             nearest = np.argmax(self.embedder.embed(unknown) @ titles.T, axis=1)
-            told |= {label.casefold(): int(number) for label, number in zip(unknown, nearest, strict=True)}
+            told |= {label: int(number) for label, number in zip(unknown, nearest, strict=True)}
         members: dict[int, list[_Node]] = {}
         for leaf, label in zip(leaves, own, strict=True):
-            members.setdefault(told[label.casefold()], []).append(leaf)
+            members.setdefault(told[label], []).append(leaf)
         return members
 
     # --- searching ---
@@ -454,7 +456,8 @@ def gated(scores: np.ndarray) -> np.ndarray:
     with lean.LOCK:
         from sklearn.mixture import GaussianMixture
     mixture = GaussianMixture(2, random_state=0).fit(scores[:, None])
-    grid = np.linspace(*np.sort(mixture.means_.ravel()), 201)
+    low, high = sorted(map(float, mixture.means_.ravel()))
+    grid = np.linspace(low, high, 201)
     valley = grid[np.argmin(mixture.score_samples(grid[:, None]))]
     return np.where(scores < valley, 1e-4, weights)
 
@@ -492,7 +495,7 @@ def _values(value: Any, key: str) -> Iterator[Any]:
 
 
 def fitted(texts: Sequence[str], limit: int) -> list[str]:
-    """Texts cut to a common length in characters, 100 fewer each time until they have at most `limit` tokens together (100 at the least)."""
+    """Texts cut to a common length in characters, 100 fewer each time until they hold at most `limit` tokens (or 100 characters each)."""
     longest = max(map(len, texts), default=0)
     for cap in range(min(longest, 4 * limit), 100, -100):
         cut = [text[:cap] for text in texts]

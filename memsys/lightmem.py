@@ -158,7 +158,7 @@ class LightMem(MemorySystem):
         self.segmenter = one_of("segmenter", segmenter, ("embedding",))
         self.flush = one_of("flush", flush, ("end", "session"))
         self.update, self.update_threshold = update, update_threshold
-        self._roles = {"user_only": ("user",), "assistant_only": ("assistant",)}.get(messages_use, ("user", "assistant"))
+        self._roles = ("user", "assistant") if messages_use == "hybrid" else (messages_use.removesuffix("_only"),)
         self._scorer: Scorer = scorer_for(model)
         self._open: _Exchange | None = None
         self._places = 0

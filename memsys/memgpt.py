@@ -3,7 +3,8 @@
 What the model sees is bounded by `window` tokens: instructions, a working context that it edits (two blocks of 2000 characters), and a
 queue of messages. When these nearly fill the window, the model is told once, and may save what matters; when the window is full, the
 oldest messages leave the queue and one recursive summary takes their place. Everything said stays in the recall store and can be
-searched; the archival store holds what the model chose to put there. A question is one more message: the model searches until it sends a message.
+searched; the archival store holds what the model chose to put there. A question is one more message: the model searches until it sends
+a message.
 
 `mode="paper"`: warned at 70 % of the window, half of the messages leave when it is full. `mode="code"` (releases 0.2.3 to 0.6.5): warned at
 75 %, the messages worth 75 % of the queue's tokens leave, but never the last three, and the queue begins with no user or tool message.
@@ -378,9 +379,8 @@ class MemGPT(MemorySystem):
             wanted = query.lower()
             return [message for message in self._recall if _speaks(message) and wanted in message.text.lower()]
         if self.recall_search == "bm25":
-            scores = bm25_scores(
-                bm25_index([words(message.text) for message in self._recall], 1.5, 0.75), words(query), len(self._recall)
-            )
+            index = bm25_index([words(message.text) for message in self._recall], 1.5, 0.75)
+            scores = bm25_scores(index, words(query), len(self._recall))
         else:
             scores = self._recall_vectors.similarities(self.embedder.embed([query], query=True)[0])
         ranked = best(np.asarray(scores), len(self._recall))

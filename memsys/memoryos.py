@@ -106,9 +106,11 @@ class _Page:
 
 @dataclass(slots=True)
 class _Segment:
-    """Pages about one subject; its number is its row in the matrix of segment vectors."""
+    """Pages about one subject."""
 
     number: int
+    row: int
+    """In the matrix of segment vectors; that of an evicted segment is used again."""
     summary: str
     keywords: frozenset[str]
     last: datetime | None
@@ -243,7 +245,8 @@ class MemoryOS(MemorySystem):
         self._chains: list[str] = []
         self._segments: dict[int, _Segment] = {}
         self._segment_vectors = Vectors()
-        self._by_keyword: dict[str, list[int]] = {}
+        self._free: list[int] = []
+        self._made = 0
         self._profile: _Knowledge | None = None
         self._facts = {kind: _Facts(kind, self.release.long_term) for kind in ("user_fact", "assistant_fact")}
         self._counts: Counter[str] = Counter()
@@ -318,28 +321,35 @@ class MemoryOS(MemorySystem):
         if nearest is not None and self.release.evaluation:
             nearest.length += 1
         keywords = self._asked([theme.summary, page.unit.text])[0] if self.release.evaluation else theme.keywords
-        number = self._segment_vectors.add(vector)
-        self._segments[number] = _Segment(number, theme.summary, keywords, self._clock)
-        for keyword in keywords:
-            self._by_keyword.setdefault(keyword, []).append(number)
-        self._append(self._segments[number], page)
+        segment = _Segment(self._made, self._row(vector), theme.summary, keywords, self._clock)
+        self._made += 1
+        self._segments[segment.number] = segment
+        self._append(segment, page)
         if len(self._segments) > self.mid_term:
             self._make_room()
+
+    def _row(self, vector: np.ndarray) -> int:
+        if not self._free:
+            return self._segment_vectors.add(vector)
+        row = self._free.pop()
+        self._segment_vectors.set(row, vector)
+        return row
+
+    def _similarities(self, vector: np.ndarray) -> np.ndarray:
+        """Cosine of the vector with each segment's, oldest segment first."""
+        similarities = self._segment_vectors.similarities(vector)
+        return similarities[[segment.row for segment in self._segments.values()]]
 
     def _nearest(self, theme: _Theme, vector: np.ndarray) -> tuple[_Segment | None, float]:
         """The segment that the theme fits best, and how well it does."""
         if not self._segments:
             return None, 0.0
-        numbers = list(self._segments)
-        scores = self._segment_vectors.similarities(vector)[numbers].astype(np.float64)
-        if self.release.evaluation:
-            chosen = self._segments[numbers[int(np.argmax(scores))]]
-            return chosen, float(scores.max()) + mean_overlap(theme.keywords, chosen.keywords)
-        places = {number: place for place, number in enumerate(numbers)}
-        sharing = {number for keyword in theme.keywords for number in self._by_keyword.get(keyword, ())}
-        for number in sharing:
-            scores[places[number]] += jaccard(theme.keywords, self._segments[number].keywords)
-        return self._segments[numbers[int(np.argmax(scores))]], float(scores.max())
+        segments, scores = list(self._segments.values()), self._similarities(vector)
+        if not self.release.evaluation:
+            scores = scores + [jaccard(theme.keywords, segment.keywords) for segment in segments]
+        place = int(np.argmax(scores))
+        extra = mean_overlap(theme.keywords, segments[place].keywords) if self.release.evaluation else 0.0
+        return segments[place], float(scores[place]) + extra
 
     def _append(self, segment: _Segment, page: _Page) -> None:
         segment.last = self._clock
@@ -355,8 +365,7 @@ class MemoryOS(MemorySystem):
 
         gone = min(self._segments.values(), key=worth)
         del self._segments[gone.number]
-        for keyword in gone.keywords:
-            self._by_keyword[keyword].remove(gone.number)
+        self._free.append(gone.row)
         for page in gone.pages:
             page.segments.remove(gone.number)
             if not page.segments:
@@ -378,11 +387,17 @@ class MemoryOS(MemorySystem):
         return heat(segment.visits, segment.length, recency(elapsed, self.release.decay), self.release.weights)
 
     def _analyse_hottest(self) -> None:
-        if not self._segments:
+        # Recency is at most 1: what would not reach the threshold with that need not be looked at more closely.
+        warm = [
+            segment
+            for segment in self._segments.values()
+            if heat(segment.visits, segment.length, 1.0, self.release.weights) >= self.heat_threshold
+        ]
+        hottest = max(warm, key=self._heat, default=None)
+        if hottest is None or self._heat(hottest) < self.heat_threshold:
             return
-        hottest = max(self._segments.values(), key=self._heat)
         pages = [page for page in hottest.pages if not page.analysed]
-        if not pages or self._heat(hottest) < self.heat_threshold:
+        if not pages:
             return
         self._count("analysis")
         self._analyse(pages)
@@ -461,9 +476,8 @@ class MemoryOS(MemorySystem):
         if not self._segments:
             return []
         keywords = self._asked([question])[0] if self.release.evaluation else frozenset[str]()
-        numbers = list(self._segments)
-        scores = self._segment_vectors.similarities(query)[numbers]
-        nearest = [(self._segments[numbers[place]], float(scores[place])) for place in best(scores, self.segments)]
+        segments, scores = list(self._segments.values()), self._similarities(query)
+        nearest = [(segments[place], float(scores[place])) for place in best(scores, self.segments)]
         return [
             segment
             for segment, score in nearest
@@ -493,7 +507,7 @@ class MemoryOS(MemorySystem):
             yield NodeView(unit.id, parents, 0, "page", unit.text, vector, unit.turn_ids, unit.time, unit.time)
         for segment in self._segments.values():
             knowledge = _knowledge(segment.summary, segment.pages)
-            vector = self._segment_vectors.matrix[segment.number].copy()
+            vector = self._segment_vectors.matrix[segment.row].copy()
             yield _view(f"segment-{segment.number}", "segment", knowledge, vector, level=1)
         if self._profile:
             yield _view("profile", "profile", self._profile, None)

@@ -101,7 +101,7 @@ class Surrogate:
         plain = word.lower()
         if plain in _LITTLE or not plain[0].isalnum():
             return 0.02
-        rarity = math.log((self._texts + 1) / (self._with[plain] + 1)) / math.log(self._texts + 1) if self._texts else 1.0
+        rarity = 1 - math.log(self._with[plain] + 1) / math.log(self._texts + 1) if self._texts else 1.0
         telling = word[0].isupper() or any(letter.isdigit() for letter in word)
         return min(1.0, rarity + 0.3 * telling + 0.1 * first)
 

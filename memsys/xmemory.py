@@ -23,6 +23,7 @@ Deviations and decisions:
 - `consolidate` makes the themes anew, provisionally. A set of statements that has been summarised is not summarised again, so that a
   theme costs one call whenever its members change. The geometry does not depend on the calls, which are made together.
 - A merged theme keeps the number of the larger part, of equals that of the older; of equal gains the first found counts. Both are open.
+  Merges are looked for among the nearest neighbours of each theme (§3.2; the code tries all near pairs).
 - Items are the episodes in order of priority, then the statements in order of selection; themes are not recalled (the code).
 - Table 4: without Stage I the statements are the `max_statements` most similar, and their themes serve as context. Without Stage II
   the best `max_episodes` episodes are recalled, the best `originals` with their messages as in Nemori (the paper gives no numbers).
@@ -343,7 +344,7 @@ def representatives(similarities: np.ndarray, weights: np.ndarray, alpha: float,
     while uncovered.any() and len(chosen) < most:
         values = np.where(left, np.round(scale * weights[:, uncovered].sum(axis=1) + relevance, 9), -np.inf)
         node = int(np.argmax(values))
-        if chosen and values[node] <= 0:
+        if values[node] <= 0:
             break
         chosen.append(node)
         left[node] = False

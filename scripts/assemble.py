@@ -9,7 +9,7 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import get_method, instantiate
+from hydra.utils import get_class, get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from data_loaders.lazy import LazyCases, as_lazy
@@ -319,12 +319,15 @@ def memory_run(
     Raises:
         RunError: a setting of the memory is refused, or a service it needs is missing.
     """
-    target = get_method(memory["build"]["_target_"]) if "_target_" in memory["build"] else None
+    if unknown := set(memory) - {"name", "title", "build", "gold_evidence"}:
+        raise RunError(f"memory {memory['name']}: unknown settings {', '.join(sorted(unknown))}")
+    targets = [get_class(name) for name in _targets(memory["build"])]
     build = instantiate(dict(memory["build"]), _convert_="all")
-    unit = unit or getattr(target, "UNIT", None) or dataset.config["unit"]
-    asks = needs(build)
+    unit = unit or next((target.UNIT for target in targets if target.UNIT), None) or dataset.config["unit"]
+    offline = any(target.OFFLINE for target in targets)
+    asks = needs(_innermost(build))
     parts = {
-        "memory": {name: value for name, value in memory["build"].items() if name != "_partial_"},
+        "memory": {name: value for name, value in memory.items() if name not in ("name", "title")},
         "unit": dict(unit),
         "dataset": {"name": dataset.name, **dataset.settings},
         "reader": {name: getattr(reading, name) for name in reading.__slots__},
@@ -334,10 +337,10 @@ def memory_run(
             **({"probe": built.probe.settings} if "probe" in asks else {}),
             **({"embedder": built.embedder_settings} if "embedder" in asks else {}),
         },
-        "prompts": built.prompts.digest([*getattr(target, "PROMPTS", ()), reading.prompt]),
+        "prompts": built.prompts.digest([*(name for target in targets for name in target.PROMPTS), reading.prompt]),
         "source": _sources(memory, dataset),
         "seed": [cfg.build.seed, replicate],
-        "rebuild_every": cfg.build.rebuild_every if getattr(target, "OFFLINE", False) else 1,
+        "rebuild_every": cfg.build.rebuild_every if offline else 1,
     }
     folder = built.results / "runs" / dataset.name / f"{memory['name']}-{identity(parts)}"
     _check_builds(build, memory["name"], built)
@@ -353,17 +356,30 @@ def memory_run(
         seed=cfg.build.seed,
         replicate=replicate,
         rebuild_every=cfg.build.rebuild_every,
+        gold_evidence=bool(memory.get("gold_evidence", False)),
         record={**parts, "name": memory["name"], "data_status": dataset.source.status, "made_with": surroundings()},
     )
 
 
+def _targets(build: Mapping[str, Any]) -> list[str]:
+    """Classes of a memory's configuration: its own, and that of the memory it wraps (`inner`), if any."""
+    return [build["_target_"], *(_targets(build["inner"]) if "inner" in build else [])]
+
+
+def _innermost(build: Any) -> Any:
+    """The memory inside wrappers: its services are those that are used."""
+    while "inner" in build.keywords:
+        build = build.keywords["inner"]
+    return build
+
+
 def _sources(memory: Mapping[str, Any], dataset: Data) -> str:
-    module = memory["build"]["_target_"].rpartition(".")[0]
+    modules = [name.rpartition(".")[0] for name in _targets(memory["build"])]
     loader = dataset.config["load"]["_target_"].rpartition(".")[0]
     own = (ROOT / "eval" / "run.py", ROOT / "eval" / "reader.py")
     return identity(
         {
-            "closure": source_digest([module, loader, "data_loaders.units", "data_loaders.transforms"]),
+            "closure": source_digest([*modules, loader, "data_loaders.units", "data_loaders.transforms"]),
             "own": [path.read_text() for path in own],
         }
     )

@@ -76,6 +76,8 @@ class _Graph:
     reports: Mapping[int, _Report] = field(default_factory=dict)
     vectors: np.ndarray | None = None
     """Of the entities, float32 [entities, d]."""
+    deepest: int = 0
+    """Level of the finest communities."""
 
 
 class GraphRag(MemorySystem):
@@ -229,7 +231,8 @@ class GraphRag(MemorySystem):
         tables = Tables(nodes, edges, divided, self.report_tokens, _ENCODINGS[self.mode], self.mode == "code")
         reports = self._reports(tables, divided)
         vectors = self.embedder.embed([f"{node.title}:{node.description}" for node in nodes]) if nodes else None
-        return _Graph(tuple(units), nodes, edges, tuple(map(tuple, incident)), divided, reports, vectors)
+        deepest = max((community.level for community in divided.values()), default=0)
+        return _Graph(tuple(units), nodes, edges, tuple(map(tuple, incident)), divided, reports, vectors, deepest)
 
     def _extracted(self, units: Sequence[TextUnit]) -> list[list[Any]]:
         """The replies of all passes over each text unit; one that cannot be read is None."""
@@ -446,7 +449,7 @@ class GraphRag(MemorySystem):
         return sorted({unit for entity in community.entities for unit in self._graph.entities[entity].units})
 
     def _height(self, community: Community) -> int:
-        return 2 + max(one.level for one in self._graph.communities.values()) - community.level
+        return 2 + self._graph.deepest - community.level
 
     def _sources(self, units: Iterable[int]) -> tuple[str, ...]:
         return union(self._graph.units[unit].sources for unit in sorted(units))

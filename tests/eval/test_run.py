@@ -275,6 +275,16 @@ def test_effort_counts_every_unit_read_and_answer(make_run: Make) -> None:
     assert answer["context_tokens"] > 0
 
 
+def test_the_gold_evidence_control_shows_the_evidence_and_nothing_else(make_run: Make) -> None:
+    case = history()
+    run = make_run([case], build=partial(Diary, []), gold_evidence=True)
+    run_all([run])
+    items = {item["key"]: item for item in read_lines(run.case_folder(case.id) / "items.jsonl")}
+    for question, gold in case.questions:
+        recalled = answers(run, case)[question.id].items
+        assert [set(gold.evidence) <= set(items[key]["sources"]) for key in recalled] == [True]
+
+
 def test_golds_never_reach_a_request_a_recall_or_a_prediction(make_run: Make) -> None:
     from dataclasses import replace
 

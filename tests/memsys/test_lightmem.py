@@ -122,7 +122,9 @@ def test_code_mode_always_holds_512_tokens() -> None:
 @pytest.mark.parametrize("capacity", [8, 40, 512])
 def test_every_message_is_in_exactly_one_extraction(flush: str, capacity: int) -> None:
     memory, llm = light(sensory_tokens=capacity, stm_tokens=capacity, flush=flush)
-    said = [f"message{number} about {'tea' if number % 5 else 'ships'} {'long ' * (number % 7)}" for number in range(40)]
+    said = [
+        f"message{number} about {'tea' if number % 5 else 'ships'} {'long ' * (number % 7)}end" for number in range(40)
+    ]
     for number, text in enumerate(said):
         memory.write(unit(number, text))
         if number % 13 == 12:
@@ -130,7 +132,7 @@ def test_every_message_is_in_exactly_one_extraction(flush: str, capacity: int) -
     memory.write(unit(40, "   "))
     memory.consolidate()
     shown = [text for request in llm.requests if request.purpose == EXTRACT for _, text in numbered(request)]
-    assert shown == [f"Ann: {text.strip()}" for text in said]
+    assert shown == [f"Ann: {text}" for text in said]
     assert len(llm.requests) > (1 if capacity < 512 else 0)
 
 
@@ -232,7 +234,7 @@ def test_topics_are_marked_in_the_prompt_and_the_data_is_fenced() -> None:
 def test_messages_are_pruned_before_they_are_extracted_from() -> None:
     memory, llm = fed(["well, so it is that I adopted a puppy called Luna"], rate=0.6)
     shown = numbered(llm.requests[0])[0][1]
-    assert "Luna" in shown and "puppy" in shown  # noqa: PT018 - one thought
+    assert {"Luna", "puppy"} <= set(shown.split())
     assert "that" not in shown.split()
     assert memory.report()["pruned_by"] == "prune_surrogate"
 
@@ -266,7 +268,9 @@ def test_a_fact_is_shown_with_the_date_of_its_message() -> None:
 
 
 def test_the_nearest_facts_are_recalled_and_not_the_units() -> None:
-    memory, _ = fed(SIX, {EXTRACT: facts((0, "Ann owns a dog"), (2, "The dog is called Luna"), (3, "Bob is kind"))}, k=2)
+    memory, _ = fed(
+        SIX, {EXTRACT: facts((0, "Ann owns a dog"), (2, "The dog is called Luna"), (3, "Bob is kind"))}, k=2
+    )
     items = memory.read(Question("q", "How is the dog called?")).items
     assert [item.sources for item in items] == [("t2",), ("t0",)]
     dense = Dense(HashingEmbedder(512), k=2)
@@ -293,7 +297,13 @@ def test_a_failed_call_is_not_hidden() -> None:
 
 OLD, NEW, OTHER = "Ann lives in New York", "Ann moved to San Francisco", "Ann has a cat"
 NEAR_DUPLICATES = TableEmbedder(
-    {OLD: (1, 0, 0), NEW: (0.92, (1 - 0.92**2) ** 0.5, 0), OTHER: (0, 0, 1), "rewritten": (0, 1, 0), "What?": (1, 0, 0)},
+    {
+        OLD: (1, 0, 0),
+        NEW: (0.92, (1 - 0.92**2) ** 0.5, 0),
+        OTHER: (0, 0, 1),
+        "rewritten": (0, 1, 0),
+        "What?": (1, 0, 0),
+    },
     HashingEmbedder(3),
 )
 
@@ -327,7 +337,9 @@ def test_below_the_threshold_nothing_is_asked() -> None:
     assert asleep(decide("delete"), update=False)[1].purposes == [EXTRACT]
 
 
-@pytest.mark.parametrize("reply", ["", "Sure!", "```json {", "[]", "{}", '{"action": "DROP"}', decide("update"), decide("update", " ")])
+@pytest.mark.parametrize(
+    "reply", ["", "Sure!", "```json {", "[]", "{}", '{"action": "DROP"}', decide("update"), decide("update", " ")]
+)
 def test_a_decision_that_cannot_be_read_leaves_the_fact(reply: str) -> None:
     with meter.metering() as ledger:
         memory, _ = asleep(reply)
@@ -338,8 +350,8 @@ def test_a_decision_that_cannot_be_read_leaves_the_fact(reply: str) -> None:
 def test_a_fact_has_a_say_in_its_ten_nearest_older_ones() -> None:
     vectors = np.array([[1.0, 0.0]] * 12 + [[0.0, 1.0]], dtype=np.float32)
     later = having_a_say(vectors, np.arange(13), 0.9)
-    assert later[0] == list(range(1, 11)), "the twelfth fact has ten older ones that come before in its queue... "
-    assert 12 not in later
+    assert later[9] == [10, 11]
+    assert 10 not in later, "the last of the equal ones has ten that are older still in its queue"
     assert all(new > old for old, news in later.items() for new in news)
 
 
@@ -363,7 +375,9 @@ def test_what_was_decided_is_not_asked_again_and_a_later_consolidation_sees_the_
     assert len(memory._facts) == 3
 
 
-@pytest.mark.parametrize(("setting", "value"), [("rate", 0), ("rate", 1.2), ("k", 0), ("sensory_tokens", 0), ("feed", "x")])
+@pytest.mark.parametrize(
+    ("setting", "value"), [("rate", 0), ("rate", 1.2), ("k", 0), ("sensory_tokens", 0), ("feed", "x")]
+)
 def test_nonsense_is_refused_by_name(setting: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{setting}.*{value}"):
         light(**{setting: value})

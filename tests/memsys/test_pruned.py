@@ -102,7 +102,9 @@ def test_forced_words_digits_and_line_ends_survive() -> None:
 
 
 def test_kept_words_are_joined_as_they_were() -> None:
-    assert prune("Yes, don't! (Or so.)", 0.8, Table([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])) == "Yes, don't! (Or so"
+    assert (
+        prune("Yes, don't! (Or so.)", 0.8, Table([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])) == "Yes, don't! (Or so"
+    )
     assert prune("a-b c", 0.7, Table([0.9, 0.1, 0.8, 0.7])) == "a b c"
 
 
@@ -181,7 +183,11 @@ def test_asking_for_weights_never_ends_with_the_surrogate(tmp_path: Path) -> Non
 
 def rag_and_pruned(**settings: Any) -> tuple[NaiveRag, Pruned]:
     plain, wrapped = NaiveRag(HashingEmbedder(256), 3, 30), pruned(partial(NaiveRag, k=3, chunk_tokens=30), **settings)
-    said = ("I adopted a puppy called Luna", "She was the loudest of the seven in the litter", "Rye bread is what I bake")
+    said = (
+        "I adopted a puppy called Luna",
+        "She was the loudest of the seven in the litter",
+        "Rye bread is what I bake",
+    )
     for number, text in enumerate(said * 3):
         for memory in (plain, wrapped):
             memory.write(unit(number, text))
@@ -210,7 +216,7 @@ def test_without_weights_it_is_called_a_surrogate_wherever_it_shows() -> None:
 def test_the_time_in_front_is_left_as_it_is() -> None:
     memory = pruned(partial(FullHistory), rate=0.2)
     memory.write(unit(0, "well we had tea and [biscuits] with Jonas", "the very first of May"))
-    assert memory.read(Question("q", "")).items[0].text == "[the very first of May] Jonas"
+    assert memory.read(Question("q", "")).items[0].text == "[the very first of May] Ann Jonas"
 
 
 def test_the_inner_memory_gets_the_services_that_it_names_and_its_own_unit_rule() -> None:

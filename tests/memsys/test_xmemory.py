@@ -296,6 +296,14 @@ def test_a_single_statement_joins_where_the_objective_gains_most_not_where_it_is
     assert partition(vectors, ThemeRules()).themes[5:] == (tuple(range(10, 16)), (16, 17))
 
 
+def test_a_single_statement_stays_alone_when_the_objective_would_lose() -> None:
+    # Every theme has one at .51: merged with it, a theme would be less coherent and an island.
+    vectors = rows(*[vector for number in range(3) for vector in (*[axis(number)] * 3, near(number, 0.51))])
+    made = partition(vectors, ThemeRules())
+    assert sizes(made) == [3, 1, 3, 1, 3, 1]
+    assert made.reassigned == 0
+
+
 def test_a_merged_theme_keeps_the_number_of_the_larger_part() -> None:
     threes = [axis(number) for number in range(3, 8) for _ in range(3)]
     vectors = rows(near(0, 0.51), *threes, axis(0), axis(0))
@@ -356,7 +364,7 @@ def test_selection_ends_when_all_are_covered_or_enough_are_chosen() -> None:
     assert representatives(np.array([]), np.zeros((0, 0)), 0.7, 5) == []
 
 
-def test_selection_ends_when_nothing_is_gained_but_not_before_the_first() -> None:
+def test_selection_ends_when_nothing_is_gained() -> None:
     assert representatives(np.array([0.9, 0.1]), np.eye(2), 0.0, 5) == [0]
     assert representatives(np.array([0.1, 0.1]), np.eye(2), 1.0, 5) == [0, 1]
 
@@ -508,6 +516,22 @@ def test_a_message_that_teaches_nothing_leaves_the_themes_and_is_recalled() -> N
     assert "episode-4" in recalled(memory, "episode")
 
 
+def test_as_many_statements_as_before_are_not_the_same_statements() -> None:
+    script: dict[str, Script] = {
+        "nemori.boundary": json.dumps({"should_end": False}),
+        "nemori.episode": lambda request: json.dumps({"title": "T", "content": request.fields["texts"][-1]}),
+    }
+    memory, _, _ = xmemory(1, script=script)
+    before = [node.text for node in memory.nodes() if node.kind in ("theme", "semantic")]
+    memory.write(unit(1))
+    memory.consolidate()
+    after = [node.text for node in memory.nodes() if node.kind in ("theme", "semantic")]
+    fresh, _, _ = xmemory(2, script=script)
+    assert after == [node.text for node in fresh.nodes() if node.kind in ("theme", "semantic")]
+    assert len(after) == len(before)
+    assert not set(after) & set(before)
+
+
 @pytest.mark.parametrize("garbage", ["", "  \n"])
 def test_a_theme_that_cannot_be_named_is_its_first_statement(garbage: str) -> None:
     with meter.metering() as ledger:
@@ -530,6 +554,14 @@ def test_the_levels_are_message_episode_statement_theme() -> None:
     assert all(
         len(node.parents) == 1 and nodes[node.parents[0]].kind == "theme" for node in nodes.values() if node.level == 2
     )
+
+
+def test_the_release_writes_neighbours_once_and_is_not_guided() -> None:
+    for mode in ("paper", "code"):
+        memory, _, _ = xmemory(12, mode=mode)
+        later = [other > index for index, edges in enumerate(memory._themed.statement_graph.edges) for other in edges]
+        assert any(later) == (mode == "paper")
+        assert (memory.rules.guided, memory.rules.renew_full) == ((mode == "paper"),) * 2
 
 
 def test_the_report_counts_the_structure() -> None:
@@ -571,6 +603,12 @@ def test_a_question_costs_at_most_eleven_probes() -> None:
     memory, _, probed = xmemory(14, certain(*[1.0 - 0.05 * place for place in range(11)]))
     assert len(recalled(memory, "episode")) == 10
     assert len(probed.requests) == 11
+
+
+def test_no_more_episodes_are_probed_than_set() -> None:
+    memory, _, probed = xmemory(14, certain(*[1.0 - 0.05 * place for place in range(11)]), probes=3)
+    assert len(recalled(memory, "episode")) == 3
+    assert len(probed.requests) == 4
 
 
 def test_without_help_from_any_episode_the_first_is_recalled_without_its_messages() -> None:

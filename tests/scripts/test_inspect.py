@@ -1,0 +1,177 @@
+"""A question's page and the structure tables, from the folders of small runs on the shipped samples."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from eval.store import read_lines
+from scripts import inspect, structure
+from scripts.single import run_single
+
+CONF = str(Path(__file__).resolve().parents[2] / "conf")
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A segment tree over the LoCoMo sample, answered and scored by the offline engine."""
+    results = tmp_path_factory.mktemp("results")
+    with initialize_config_dir(CONF, version_base="1.3"):
+        cfg = compose("config", [f"results={results}", "memory=segtree_cosine", "data.size=6", "data.max_cases=2"])
+    assert run_single(cfg) == 0
+    (folder,) = (results / "runs" / "locomo").iterdir()
+    return folder
+
+
+@pytest.fixture
+def copied(run_folder: Path, tmp_path: Path) -> Path:
+    """The run, to be changed."""
+    return Path(shutil.copytree(run_folder, tmp_path / "run"))
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [line for path in sorted(folder.glob("cases/*/predictions.jsonl")) for line in read_lines(path)]
+
+
+def test_the_page_shows_question_gold_answer_verdicts_and_the_recall(run_folder: Path, capsys: Any) -> None:
+    line = lines_of(run_folder)[0]
+    assert inspect.main([str(run_folder), line["question_id"], "--case", line["case_id"]]) == 0
+    said = capsys.readouterr().out
+    cases = inspect.data_of(structure.record_of(run_folder), None)
+    case = cases[cases.ids.index(line["case_id"])]
+    question, gold = next(pair for pair in case.questions if pair[0].id == line["question_id"])
+    assert f"Query     {question.text}" in said
+    assert f"Gold      {' | '.join(gold.answers)}" in said
+    assert f"Answer    {line['answer']}" in said
+    assert all(f"Evidence  {turn}" in said for turn in gold.evidence)
+    for path in (run_folder / "scores").glob("*.jsonl"):
+        assert (f"  {path.stem}  #0" in said) == (not path.name.endswith(".effort.jsonl"))
+    for score in line["scores"]:
+        assert f"{score:.4f}" in said
+
+
+def test_depth_and_ancestors_are_those_of_the_dumped_tree(run_folder: Path) -> None:
+    line = lines_of(run_folder)[0]
+    folder = run_folder / "cases" / line["case_id"]
+    nodes = {node["id"]: node for node in read_lines(folder / "nodes.jsonl")}
+    items = {item["key"]: item for item in read_lines(folder / "items.jsonl")}
+    page = inspect.inspect(run_folder, line["question_id"], line["case_id"])
+    rows = page[page.index("Index  Sim      Level  Depth  Ancestors") + 1 :]
+    assert len(rows) == 2 * len(line["items"])
+    for place, key in enumerate(line["items"]):
+        name, chain = items[key]["id"], []
+        above = nodes[name]["parents"]
+        while above:
+            chain.insert(0, above[0])
+            above = nodes[above[0]]["parents"]
+        words = rows[2 * place].split(maxsplit=4)
+        assert words[0] == str(place + 1)
+        assert words[2:4] == [str(items[key]["level"]), str(len(chain))]
+        expected = "  ".join(f"Depth {depth}: {one}" for depth, one in enumerate(chain))
+        assert words[4] == (expected or "(topmost)")
+        assert rows[2 * place + 1].split()[0] == name
+
+
+def test_where_the_data_are_not_those_of_the_run_the_reason_stands_in_place_of_the_gold(copied: Path) -> None:
+    record = json.loads((copied / "run.json").read_text())
+    record["dataset"]["sha256"] = ["0" * 64]
+    (copied / "run.json").write_text(json.dumps(record))
+    line = lines_of(copied)[0]
+    page = "\n".join(inspect.inspect(copied, line["question_id"], line["case_id"]))
+    assert "Query     not shown: the data found differ from those of the run in sha256" in page
+    assert "Gold      not shown" in page
+    assert f"Answer    {line['answer']}" in page
+
+
+def test_where_the_files_are_gone_the_command_that_gets_them_is_shown(copied: Path, tmp_path: Path) -> None:
+    record = json.loads((copied / "run.json").read_text())
+    record["data_status"] = "official"
+    (copied / "run.json").write_text(json.dumps(record))
+    line = lines_of(copied)[0]
+    page = "\n".join(inspect.inspect(copied, line["question_id"], line["case_id"], tmp_path / "empty"))
+    assert "Query     not shown" in page
+    assert "no such file" in page
+
+
+def test_a_failed_question_says_so_and_an_unscored_one_too(copied: Path) -> None:
+    line = lines_of(copied)[0]
+    path = copied / "cases" / line["case_id"] / "predictions.jsonl"
+    failed = {**line, "items": [], "scores": [], "answer": "", "outcome": "error", "error": "read: broke"}
+    path.write_text(json.dumps(failed) + "\n")
+    shutil.rmtree(copied / "scores")
+    page = "\n".join(inspect.inspect(copied, line["question_id"], line["case_id"]))
+    assert "[error: read: broke]" in page
+    assert "not scored" in page
+    assert "nothing was recalled" in page
+
+
+def test_an_id_of_several_cases_asks_for_the_case(copied: Path, capsys: Any) -> None:
+    first = lines_of(copied)[0]
+    other = next(path for path in sorted(copied.glob("cases/*")) if path.name != first["case_id"])
+    shutil.copy(copied / "cases" / first["case_id"] / "items.jsonl", other / "items.jsonl")
+    (other / "predictions.jsonl").write_text(json.dumps({**first, "case_id": other.name}) + "\n")
+    assert inspect.main([str(copied), first["question_id"]]) == 2
+    assert "--case" in capsys.readouterr().err
+    assert inspect.main([str(copied), first["question_id"], "--case", other.name]) == 0
+
+
+def test_what_is_no_run_or_no_question_is_one_line_on_standard_error(
+    run_folder: Path, tmp_path: Path, capsys: Any
+) -> None:
+    assert inspect.main([str(tmp_path), "q"]) == 2
+    assert "no run folder" in capsys.readouterr().err
+    assert inspect.main([str(run_folder), "no-such-question"]) == 2
+    assert "no answer to a question 'no-such-question'" in capsys.readouterr().err
+
+
+def test_the_structure_table_stands_beside_the_published_row_and_says_stand_in(run_folder: Path, capsys: Any) -> None:
+    options = ["--tokens", "--revenue", "--trials", "20", "--manifold", "--evidence", "--triplets", "2"]
+    assert structure.main([str(run_folder), *options]) == 0
+    said = capsys.readouterr().out
+    assert "STAND-IN: embedder, memory, reader" in said
+    row = next(line for line in said.splitlines() if line.startswith("| SegTreeMem T5"))
+    assert [cell.strip() for cell in row.split("|")][2] == "352"
+    assert "| 0.96 " in row
+    assert "ours without chains" in said
+    assert "OTD on 20 random instances: 0 below beta/3 of the optimum" in said
+    assert "as written" in said
+    assert "multi-hit %" in said
+    assert "no human" in said
+    assert "STAND-IN: an engine without a model" in said
+
+
+def test_published_shapes_are_found_for_the_papers_own_settings_only() -> None:
+    found = structure.published_shape("memtree", "multihop_rag")
+    assert found == (
+        "MemTree T5",
+        {
+            "nodes": 3164,
+            "leaves": 1706,
+            "inner": 1458,
+            "depth_max": 13,
+            "depth_mean": 4.9,
+            "branching": 2.1,
+            "height_to_width": 6.5,
+        },
+    )
+    raptor = structure.published_shape("raptor_segt", "realmem")
+    assert raptor is not None
+    assert "calls_per_leaf" not in raptor[1]
+    assert raptor[1]["branching"] == 21.54
+    assert structure.published_shape("memtree", "locomo") is None
+    assert structure.published_shape("bm25", "locomo") is None
+    for name in structure.SEGTREE_T5:
+        for dataset in structure.SEGTREE_SETS:
+            assert structure.published_shape(name, dataset)
+
+
+def test_a_memory_without_structure_is_told_in_one_line(copied: Path, capsys: Any) -> None:
+    for path in copied.glob("cases/*/nodes.jsonl"):
+        path.unlink()
+    assert structure.main([str(copied)]) == 2
+    assert "no finished case with nodes" in capsys.readouterr().err
