@@ -19,6 +19,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,20 @@ def single(value: float | None, n: int) -> Estimate | None:
     return None if value is None else Estimate(float(value), n, None, None, 0)
 
 
+def mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate | None:
+    """The mean of numbers that are no verdicts: all 0 or 1, they get no interval by question, because Wilson's is meant for shares."""
+    if not values:
+        return None
+    found = estimate(values, clusters)
+    return replace(found, by_question=None) if set(values) <= {0, 1} else found
+
+
 def gathered(values: Mapping[str, float], over: str = "mean") -> Estimate | None:
     """One number a history as a mean with intervals, or as the `sum` or `max` of all."""
     if not values:
         return None
     if over == "mean":
-        return estimate(list(values.values()), list(values))
+        return mean(list(values.values()), list(values))
     return single(OVER[over](list(values.values())), len(values))
 
 
@@ -102,10 +111,10 @@ def spread(folder: Path, name: str, level: int) -> Estimate | None:
     if name in ("silhouette", "separation"):
         return single(_histories_apart(vectors, owners, name), len(vectors))
     distances = np.linalg.norm(vectors - vectors.mean(axis=0), axis=1)
-    mean = float(distances.mean())
+    middle = float(distances.mean())
     measures = {
-        "spread": mean,
-        "cv": float(distances.std()) / mean if mean else None,
+        "spread": middle,
+        "cv": float(distances.std()) / middle if middle else None,
         "radius95": float(np.percentile(distances, 95)),
     }
     return single(measures[name], len(vectors))
@@ -149,7 +158,7 @@ def coverage(folder: Path, cases: Iterable[Case], name: str) -> Estimate | None:
                 if (found := covering(recalled, gold.answers[0])) is not None:
                     values.append(found if name == "blocks" else sum(map(count_tokens, recalled[:found])))
                     clusters.append(case.cluster or case.id)
-    return estimate(values, clusters) if values else None
+    return mean(values, clusters)
 
 
 def covering(recalled: Sequence[str], answer: str) -> int | None:
@@ -189,13 +198,13 @@ def statistic(cases: Iterable[Case], name: str, unit: Mapping[str, Any], categor
             for case, owner in zip(found, clusters, strict=True)
             for session in case.sessions
         ]
-        return estimate([tokens for tokens, _ in lengths], [owner for _, owner in lengths])
+        return mean([tokens for tokens, _ in lengths], [owner for _, owner in lengths])
     if name == "tokens_per_turn":
         pairs = [
             (count_tokens(turn.text), owner) for case, owner in zip(found, clusters, strict=True) for turn in case.turns
         ]
-        return estimate([tokens for tokens, _ in pairs], [owner for _, owner in pairs])
-    return estimate([_size(case, name, unit) for case in found], clusters)
+        return mean([tokens for tokens, _ in pairs], [owner for _, owner in pairs])
+    return mean([_size(case, name, unit) for case in found], clusters)
 
 
 def _size(case: Case, name: str, unit: Mapping[str, Any]) -> float:

@@ -182,7 +182,7 @@ def _live(
     owed = {question.id for question in asked}
     try:
         memory = build_memory(run, case)
-        _embed_ahead(run, units.units, log)
+        _embed_ahead(run, memory, units.units, log)
         last_built = -run.rebuild_every
         for position, unit in enumerate([*units.units, None]):
             if position in due:
@@ -256,9 +256,9 @@ def needs(build: Callable[..., MemorySystem]) -> frozenset[str]:
     return frozenset(inspect.signature(target).parameters) - frozenset(given)
 
 
-def _embed_ahead(run: Run, units: Sequence[Unit], log: _Log) -> None:
+def _embed_ahead(run: Run, memory: MemorySystem, units: Sequence[Unit], log: _Log) -> None:
     """Embed all unit texts in batches before the first write; the cache then answers the memory's own calls."""
-    if "embedder" in needs(run.build) and units:
+    if memory.EMBEDS_UNITS and "embedder" in needs(run.build) and units:
         with _step(log, "embed", "", lambda: 0):
             run.services.embedder.embed([unit.text for unit in units])
 

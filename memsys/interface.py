@@ -74,6 +74,8 @@ class MemorySystem(ABC):
     """Folders of `memsys/prompts` it may use; their contents are part of a run's identity."""
     UNIT: ClassVar[dict[str, Any]] = {}
     """Its own unit rule, e.g. `{"rule": "utterance"}`; empty = the data set's default. A table may override it."""
+    EMBEDS_UNITS: ClassVar[bool] = True
+    """False when it never embeds a unit's own text: then the run loop does not embed them in advance."""
     OFFLINE: ClassVar[bool] = False
     """True when `consolidate` rebuilds everything: a new unit costs a whole build."""
     PAST_K: ClassVar[str] = ""

@@ -11,11 +11,11 @@ calibrated score with its parent's. After a number of steps the leaves with the 
 Deviations and decisions:
 
 - Offline: `consolidate` builds the tree anew from all units so far. Summaries of closed sessions are not updated in place.
-- The last layer under the root is described too; as printed, it is not. A group of one leaf takes over that leaf's text, and a group
-  of one inner node is that node.
-- The last layer under the root is described too; as printed, it is not. A group of one leaf takes over its text, and a group of one inner
-  node is that node.
-  the nearest single ones are joined in pairs.
+- The last layer under the root is described too; as printed, it is not. A group of one leaf takes over that leaf's text, and a
+  group of one inner node is that node.
+- `branching` bounds the size of clusters (the appendix bounds their number). Clusters are spectral on cosine affinities; layers of
+  more than 2,000 nodes, whose eigenvectors would take too long, are clustered by k-means. When more clusters come out than half the
+  nodes, the nearest single ones are joined in pairs.
 - Calibration is least squares in closed form in both modes: a rating is the node's score plus the slate's bias, biases sum to zero among
   connected slates, scores are clipped to [0, 1]. The paper takes 100 steps of Adam, the release 200 of AdamW from a random start.
   In mode `code` scores are then divided by their maximum, where that is positive, as released.
@@ -125,6 +125,7 @@ class Lattice(MemorySystem):
 
     READ_KNOBS: ClassVar = ("mode", "k", "beam", "iterations", "alpha", "anchors", "slate_tokens")
     PROMPTS: ClassVar = ("lattice",)
+    EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "ab_pair"}
     OFFLINE: ClassVar = True
 

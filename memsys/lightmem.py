@@ -127,6 +127,7 @@ class LightMem(MemorySystem):
 
     READ_KNOBS: ClassVar = ("k",)
     PROMPTS: ClassVar = ("lightmem",)
+    EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
 
     def __init__(

@@ -152,6 +152,7 @@ class Mem0(MemorySystem):
 
     READ_KNOBS: ClassVar = ("k", "per_view")
     PROMPTS: ClassVar = ("mem0",)
+    EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "floor_pair", "on_unpaired": "keep_single"}
 
     def __init__(

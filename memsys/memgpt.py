@@ -138,6 +138,7 @@ class MemGPT(MemorySystem):
 
     READ_KNOBS: ClassVar = ("max_calls", "own_answer")
     PROMPTS: ClassVar = ("memgpt",)
+    EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
 
     def __init__(

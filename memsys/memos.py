@@ -143,6 +143,7 @@ class MemOS(MemorySystem):
 
     READ_KNOBS: ClassVar = ("k", "fine_parse", "timestamps")
     PROMPTS: ClassVar = ("memos",)
+    EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
 
     def __init__(

@@ -306,6 +306,7 @@ class Nemori(MemorySystem):
 
     READ_KNOBS: ClassVar = ("k_episodes", "k_statements", "originals")
     PROMPTS: ClassVar = ("nemori",)
+    EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
 
     def __init__(

@@ -258,7 +258,7 @@ class Pruned(MemorySystem):
         self.inner = _built(inner, services)
         self.rate, self.forced, self.keep_digits = rate, tuple(forced), keep_digits
         self.scorer = scorer_for(model)
-        for name in ("PROMPTS", "UNIT", "OFFLINE", "PAST_K"):
+        for name in ("PROMPTS", "UNIT", "OFFLINE", "PAST_K", "EMBEDS_UNITS"):
             setattr(self, name, getattr(self.inner, name))
 
     def write(self, unit: Unit) -> None:

@@ -100,6 +100,7 @@ class Raptor(MemorySystem):
 
     READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "traversal_k", "start_layer", "traversal_layers")
     PROMPTS: ClassVar = ("raptor",)
+    EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
     OFFLINE: ClassVar = True
 

@@ -111,6 +111,7 @@ class XMemory(MemorySystem):
         "max_episodes", "tau_include", "tau_expand", "originals",
     )  # fmt: skip
     PROMPTS: ClassVar = ("nemori", "xmemory")
+    EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
     OFFLINE: ClassVar = True
 

@@ -22,6 +22,7 @@ from eval.run import Run, Services, needs
 from eval.score import Judging, Metric
 from eval.store import RunError
 from memsys.embed import Embedder, HashingEmbedder
+from memsys.interface import MemorySystem
 from memsys.llm.cache import CachedEmbedder, CachedLLM, Store
 from memsys.llm.client import Client, Endpoint, HttpEmbedder, ModelSettings, Purse
 from memsys.llm.extractive import ExtractiveLLM
@@ -321,7 +322,7 @@ def memory_run(
     """
     if unknown := set(memory) - {"name", "title", "build", "gold_evidence"}:
         raise RunError(f"memory {memory['name']}: unknown settings {', '.join(sorted(unknown))}")
-    targets = [get_class(name) for name in _targets(memory["build"])]
+    targets: list[type[MemorySystem]] = [get_class(name) for name in _targets(memory["build"])]
     build = instantiate(dict(memory["build"]), _convert_="all")
     unit = unit or next((target.UNIT for target in targets if target.UNIT), None) or dataset.config["unit"]
     offline = any(target.OFFLINE for target in targets)

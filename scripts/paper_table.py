@@ -208,7 +208,10 @@ def _judged(benchmarks: Sequence[Benchmark]) -> dict[str, list[str]]:
 
 
 def _execute(cfg: DictConfig, runs: Mapping[Key, Run], benchmarks: Sequence[Benchmark]) -> str:
-    counts = {benchmark.group: len(benchmark.questions) for benchmark in benchmarks}
+    counts = {
+        one.group: len({each.case_id for each in one.questions}) if "ask" in one.option else len(one.questions)
+        for one in benchmarks
+    }
     chosen = {run.folder: (run, counts[key[1]]) for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
     try:
         execute([run for run, _ in chosen.values()], sum(count for _, count in chosen.values()), cfg.threads)

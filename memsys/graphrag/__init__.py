@@ -109,6 +109,7 @@ class GraphRag(MemorySystem):
         "search", "top_entities", "top_relationships", "max_tokens", "community_share", "text_share", "level",
     )  # fmt: skip
     PROMPTS: ClassVar = ("graphrag",)
+    EMBEDS_UNITS: ClassVar = False
     OFFLINE: ClassVar = True
 
     def __init__(

@@ -46,21 +46,6 @@ ASKING = [name for name in SETS if name != "msc"]
 LARGE = 40_000_000
 """Bytes of a real file from which ten cases stand for all."""
 
-EXCERPTS: Mapping[str, tuple[str, dict[str, str]]] = {
-    "dmr": ("msc_self_instruct/msc_self_instruct.first.jsonl", {}),
-    "longmemeval_mab": ("longmemeval/mab_longmemeval_s_star.derived.json", {}),
-    "longmemeval_oracle": ("longmemeval/adit_longmemeval_sample.json", {}),
-    "longmemeval_s": ("longmemeval/longmemeval_s.5.json", {}),
-    "longmemeval_s_cleaned": ("longmemeval/longmemeval_s.1.lightmem.json", {}),
-    **dict.fromkeys(
-        ("multihop_rag", "multihop_rag_null"),
-        ("multihop_rag", {"corpus": "corpus.surrogate.json", "queries": "MultiHopRAG.subset500.json"}),
-    ),
-    "perltqa": ("perltqa", {"memory": "perltmem_en_v2.excerpt.json", "questions": "perltqa_en_v2.excerpt.json"}),
-    **dict.fromkeys(("quality_choice", "quality_open"), ("quality/QuALITY.v1.0.1.htmlstripped.dev.sample1", {})),
-}
-"""Real data, but not all of it, that stand in where the whole file is missing."""
-
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -89,13 +74,13 @@ def shipped(name: str) -> History:
 
 
 def real(name: str, root: Path) -> History:
-    """The real files of a set, or an excerpt of them; skips where neither is there."""
-    for file, choices in ((SETS[name]["file"], {}), EXCERPTS.get(name, ("", {}))):
-        settings = {**SETS[name], "load": {**SETS[name]["load"], **choices}}
-        path = root / file
+    """The real files of a set, or the parts of them that its configuration takes instead; skips where neither is there."""
+    for other in ({"file": SETS[name]["file"]}, SETS[name].get("instead", {})):
+        settings = {**SETS[name], "load": {**SETS[name]["load"], **other.get("load", {})}}
+        path = root / other.get("file", "")
         base = path if path.is_dir() else path.parent
         needed = [path, *(base / value for value in settings["load"].values() if str(value).endswith(".json"))]
-        if file and all(each.exists() for each in needed):
+        if other and all(each.exists() for each in needed):
             cases = as_lazy(loader(settings)(path))
             if path.is_file() and path.stat().st_size > LARGE:
                 cases = cases[:: max(1, len(cases) // 10)]
@@ -262,7 +247,10 @@ def seen(history: History, cases: Sequence[Case]) -> str:
     return repr([(case.sessions, history.units(case), [question for question, _ in case.questions]) for case in cases])
 
 
-@pytest.mark.parametrize(("name", "file"), [(name, file) for name in SETS for file in raw_files(name, SAMPLES)])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [pytest.param(name, file, id=f"{name}-{file.name}") for name in SETS for file in raw_files(name, SAMPLES)],
+)
 def test_a_truncated_file_is_named_in_the_error(name: str, file: Path, tmp_path: Path) -> None:
     path = copied(name, tmp_path)
     cut = tmp_path / file.relative_to(SAMPLES)

@@ -126,7 +126,7 @@ def fresh(name: str, llm: LLM | None = None, **settings: Any) -> MemorySystem:
     }
     given = {service: value for service, value in services.items() if service in takes}
     quick = {key: value for key, value in QUICK.items() if key in takes}
-    return make(**given, **(quick | settings))
+    return make(**(given | quick | settings))
 
 
 def feed(memory: MemorySystem, units: Sequence[Unit], first: int = 0, last: int | None = None) -> MemorySystem:
@@ -601,6 +601,28 @@ def test_prompts_come_from_the_folders_that_the_run_records(name: str) -> None:
     recalls(memory)
     known = Prompts().digest(memory.PROMPTS)
     assert {request.purpose.replace(".", "/") for request in llm.requests} <= set(known)
+
+
+class Overheard(HashingEmbedder):
+    """Remembers what it was asked to embed."""
+
+    def __init__(self) -> None:
+        super().__init__(64)
+        self.texts: set[str] = set()
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
+        self.texts |= set(texts)
+        return super().embed(texts, query=query)
+
+
+@each_memory
+def test_a_memory_that_embeds_no_unit_says_so(name: str) -> None:
+    if "embedder" not in inspect.signature(factory(name)).parameters:
+        return
+    overheard = Overheard()
+    memory = feed(fresh(name, embedder=overheard), STORY)
+    if overheard.texts and memory.EMBEDS_UNITS:
+        assert any(unit.text in overheard.texts for unit in STORY)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import graspologic_native
 import numpy as np
 import pytest
 import yaml
@@ -129,6 +130,11 @@ def test_a_window_repeats_the_end_of_the_one_before_and_names_the_turns_that_it_
         assert one.sources == tuple(turn.turns[0].id for turn in held)
 
 
+def test_a_window_that_holds_no_character_of_a_turn_is_left_out() -> None:
+    made = text_units([unit("tea", 0), unit("ice", 1)], 1, 0, "cl100k_base")
+    assert [(one.text, one.sources) for one in made] == [("tea", ("t0",)), ("ice", ("t1",))]
+
+
 def test_no_window_crosses_sessions() -> None:
     made = text_units([unit("one", 0, "s1"), unit("two", 1, "s1"), unit("three", 2, "s2")], 1200, 100, "cl100k_base")
     assert [(one.text, one.sources) for one in made] == [("one\ntwo", ("t0", "t1")), ("three", ("t2",))]
@@ -241,6 +247,23 @@ def test_communities_nest_and_have_ids_of_their_own_and_keep_to_the_cap_where_th
         assert len(members) == len(set(members))
 
 
+def test_leiden_gets_sorted_edges_of_last_weights_and_the_released_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def record(**settings: Any) -> list[Any]:
+        given.update(settings)
+        return []
+
+    monkeypatch.setattr(graspologic_native, "hierarchical_leiden", record)
+    nodes = [Entity(title, "", (0,), 1) for title in "CAB"]
+    weighed = [(0, 1, 2.0), (2, 1, 5.0), (1, 0, 3.0)]
+    assert communities(nodes, [Relationship(a, b, "", weight, (0,), 2) for a, b, weight in weighed], 10) == {}
+    assert given == {
+        "edges": [("A", "B", 5.0), ("A", "C", 3.0)], "starting_communities": None, "resolution": 1.0, "randomness": 0.001,
+        "iterations": 1, "use_modularity": True, "max_cluster_size": 10, "seed": 0xDEADBEEF,
+    }  # fmt: skip
+
+
 def test_a_minor_component_has_no_community_but_is_found_by_its_entities() -> None:
     said = {"P0": cliques("A"), "P1": graph_json(named("OKKE", "HALMBY"), linked(("OKKE", "HALMBY")))}
     made, _ = memory(said)
@@ -280,7 +303,7 @@ def parent_and_children(words: int) -> tuple[list[Entity], list[Relationship], d
     """One community of two cliques of six, the second with the longer rows."""
     nodes = [Entity(f"N{place}", "tea " * (words + place), (0,), 5) for place in range(12)]
     pairs = [*itertools.combinations(range(6), 2), *itertools.combinations(range(6, 12), 2), (0, 6)]
-    edges = [Relationship(one, other, "met " * 20, 1.0, (0,), 10 + (one == 0)) for one, other in pairs]
+    edges = [Relationship(one, other, "met " * 20, 1.0, (0,), 10 + (other == 5)) for one, other in pairs]
     whole = Community(0, 0, None, tuple(range(12)), tuple(range(31)))
     first = Community(1, 1, 0, tuple(range(6)), tuple(range(15)))
     second = Community(2, 1, 0, tuple(range(6, 12)), tuple(range(15, 30)))
@@ -329,7 +352,7 @@ def test_tables_without_sub_reports_are_cut_off_by_combined_degree() -> None:
     text = made.context(divided[0], {})
     assert count_tokens(text, "cl100k_base") <= 8000
     first = text[text.index("Relationships") :].split("\n")[1]
-    assert first.startswith("0 | N0 | N1")
+    assert first.startswith("4 | N0 | N5")
     assert first.endswith("| 11")
 
 

@@ -438,7 +438,7 @@ def test_an_exhausted_walk_recalls_what_it_visited_newest_first_or_nothing() -> 
     memory.fallback = "empty"
     assert memory.read(ASKED).items == ()
     memory.output = "answer"
-    assert memory.read(ASKED).answer == "no answer"
+    assert (memory.read(ASKED).answer, memory.read(ASKED).aborted) == ("no answer", "exhausted")
 
 
 def test_segments_are_collected_until_they_hold_k_units() -> None:

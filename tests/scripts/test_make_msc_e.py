@@ -208,6 +208,15 @@ def test_a_killed_run_goes_on_behind_its_last_whole_step(tmp_path: Path, calls: 
     assert len(requests(again)) == 12 - calls // 2 * 2
 
 
+def test_after_a_kill_the_questions_of_before_still_count_as_asked(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        generate(writer(tmp_path, killed_after(2)), [SEED], tmp_path, SETTINGS)
+    questions = [json.dumps({"question": f"What about {n}?", "response": "x"}) for n in (7, 9)]
+    again = writer(tmp_path, {"msc_e.continue": well_behaved, "msc_e.question": questions}, rounds=10)
+    (case,) = load(generate(again, [SEED], tmp_path, SETTINGS))
+    assert [question.text for question, _ in case.questions] == ["What about 7?", "What about 9?"]
+
+
 def test_a_torn_line_is_written_anew(tmp_path: Path) -> None:
     one = writer(tmp_path)
     whole = generate(one, [SEED], tmp_path, SETTINGS).read_bytes()
