@@ -48,8 +48,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 reproduce-table4: $(VENV)/.installed ## SegTreeMem Table 4, ours beside the published numbers (PAPER= for the other papers' table 4)
 	$(PY) -m scripts.reproduce table=$(PAPER)_t4 $(OVERRIDES) $(ARGS)
 
-reproduce: $(VENV)/.installed ## any table: PAPER=timem TABLE=3
-	$(PY) -m scripts.reproduce table=$(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)
+reproduce: $(VENV)/.installed ## any table: PAPER=timem TABLE=3, PAPER=memtree TABLE=a1
+	$(PY) -m scripts.reproduce table=$(PAPER)_$(if $(filter a%,$(TABLE)),$(TABLE),t$(TABLE)) $(OVERRIDES) $(ARGS)
 
 test: $(VENV)/.installed ## style, types, and the whole test suite
 	$(VENV)/bin/ruff check .

@@ -171,7 +171,9 @@ def download(entry: Entry, root: Path, *, unpinned: bool = False) -> Path:
     if not entry.downloadable:
         raise DataError(f"{entry.file}: no public download is known. {entry.note}")
     if not pinned and not unpinned:
-        raise DataError(f"{entry.file}: its sha256 is not known, so a download cannot be verified; accept with --unpinned")
+        raise DataError(
+            f"{entry.file}: its sha256 is not known, so a download cannot be verified; accept with --unpinned"
+        )
     if target.exists() and find(entry.file, root=root, unpinned=unpinned).status != "partial":
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,9 @@ def make_units(
         raise ValueError(f"on_unpaired: expected one of {get_args(OnUnpaired)}, found {on_unpaired!r}")
     if rule == "chunk":
         if tokens is None or tokens < 1 or count is None:
-            raise ValueError(f"rule chunk needs tokens of at least 1 and a count function, found {tokens!r} and {count!r}")
+            raise ValueError(
+                f"rule chunk needs tokens of at least 1 and a count function, found {tokens!r} and {count!r}"
+            )
         made = Units(tuple(unit for session in history for unit in _chunks(session, tokens, count)))
     elif rule in _GROUPS:
         made = _from_groups(history, _GROUPS[rule](history), on_unpaired)

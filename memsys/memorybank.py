@@ -87,7 +87,7 @@ class MemoryBank(MemorySystem):
         include_global: whether the summary and the portrait of everything are recalled, on top of `k`.
         forgetting: `off`; `sample`, an exchange is gone where a random number from `rng` exceeds its retention; `threshold`, where its
             retention is below `threshold`.
-        threshold: least retention that is not forgotten; the value is ours (at strength 1 it is the published curve's third day that is too late).
+        threshold: least retention that is not forgotten; the value is ours (three days are too many at strength 1).
         skip_unchanged: whether a consolidation with nothing new makes no call; else the two texts about everything are written again.
         mutate_on_read: whether a recall strengthens what it finds; the questions must then come in order.
 

@@ -15,7 +15,8 @@ Where the paper is silent, our choice is the default and the others are settings
   a call (`skip_forced`). Going back from an inner node is an action in the text and absent in the printed prompt: off (`triage_revert`).
 - An invalid reply is tried again twice at temperature 0.7, at each node afresh.
 - A walk ends as `committed`, `exhausted` (everything rejected; the answer is then "no answer"), `gave_up_budget` or `gave_up_parse`. The
-  last two are aborted recalls, and so is an exhausted walk that answers itself. A walk that has kept a segment with `collect="k"` and then gives up counts as committed.
+  last two are aborted recalls, and so is an exhausted walk that answers itself. A walk that has kept a segment with `collect="k"` and
+  then gives up counts as committed.
 - Replies are asked for as JSON, for providers that enforce it; labelled lines are read as well.
 - By default the evidence goes to the common reader; `output="answer"` is the paper's own answer.
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_loaders.schema import DataError
-from eval.figures import cost, coverage, report, spread, statistic, tree
+from eval.measures import cost, coverage, report, spread, statistic, tree
 from eval.published import Published, find
 from eval.reader import Reader
 from eval.run import Run

@@ -160,7 +160,7 @@ def references(table: Mapping[str, Any], backbone: str) -> Iterator[tuple[str, s
         for column in table["columns"]:
             for metric in cells_of(column):
                 if (wanted := reference(chosen, line, column, metric)) is not None:
-                    yield line.name, group_name(column), title_of(metric), wanted
+                    yield line.name, group_name(column), str(metric[kind_of(metric)]), wanted
 
 
 def published_of(backbone: Mapping[str, Any]) -> tuple[Published, ...]:

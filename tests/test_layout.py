@@ -191,7 +191,8 @@ def test_a_file_is_named_after_its_module_or_is_a_variant_of_it(path: Path) -> N
     # quality_choice is a variant of quality; `nothing` and `recency` are classes of `controls`, `dmr` is `msc.load_dmr`;
     # naive_rag_pruned is naive_rag in the wrapper `pruned`; gold_evidence is a control of the run loop
     own = {module, snake(attribute).removeprefix("load_"), *([path.stem] if config.get("gold_evidence") else [])}
-    assert path.stem.endswith(f"_{module}") or any(re.fullmatch(rf"{stem}\d*(_\w+)?", path.stem) for stem in own), f"{path.stem} is no variant of {own}"
+    variant = path.stem.endswith(f"_{module}") or any(re.fullmatch(rf"{stem}\d*(_\w+)?", path.stem) for stem in own)
+    assert variant, f"{path.stem} is no variant of {own}"
 
 
 @pytest.mark.parametrize("group", ["memory", "dataset"])

@@ -534,6 +534,10 @@ def form(schema: Mapping[str, Any], found: Found, name: str = "") -> Any:
         return form(choices[0], found, name)
     kinds = schema.get("type", "object" if "properties" in schema else None)
     kind = next((each for each in kinds if each != "null"), "null") if isinstance(kinds, list) else kinds
+    if kind == "object" and {"source", "target"} <= set(schema.get("properties", {})):
+        ends = dict(zip(("source", "target"), _ends(found.text), strict=True))
+        found_at = {key: replace(found, text=ends.get(key, found.text), title="") for key in schema["properties"]}
+        return {key: form(part, found_at[key], key) for key, part in schema["properties"].items()}
     if kind == "object":
         return {key: form(part, found, key) for key, part in schema.get("properties", {}).items()}
     if kind == "array":
@@ -548,6 +552,12 @@ def form(schema: Mapping[str, Any], found: Found, name: str = "") -> Any:
     if kind == "null":
         return None
     raise ValueError(f"the extractive engine cannot fill a schema of type {kind!r} ({name or 'reply'})")
+
+
+def _ends(text: str) -> tuple[str, str]:
+    """The first and the last content word of a statement: the two ends of a relation, as far as an engine without a model can tell."""
+    said = _content_words(text) or [text]
+    return said[0], said[-1]
 
 
 def _labelled(labels: Sequence[Any], found: Found) -> Any:
@@ -565,7 +575,11 @@ def _labelled(labels: Sequence[Any], found: Found) -> Any:
 
 
 def _array(schema: Mapping[str, Any], found: Found, name: str) -> list[Any]:
-    if tuple_items := schema.get("prefixItems"):
+    if len(tuple_items := schema.get("prefixItems", ())) == 3:  # a statement: what it is about, itself, what it ends on
+        subject, target = _ends(found.text)
+        texts = (subject, found.text, target)
+        return [form(part, replace(found, text=text), name) for part, text in zip(tuple_items, texts, strict=True)]
+    if tuple_items:
         return [form(part, found, name) for part in tuple_items]
     items = schema.get("items", {"type": "string"})
     if found.rating is not None and found.labels and items.get("type") in ("integer", "number"):

@@ -191,7 +191,10 @@ def one_speaker(raw: Any) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (bad_speaker, r"locomo\.json: conv-901: conversation\.session_2\[4\]\.speaker: expected 'Ines' or 'Tobias', found 'N"),
+        (
+            bad_speaker,
+            r"locomo\.json: conv-901: conversation\.session_2\[4\]\.speaker: expected 'Ines' or 'Tobias', found 'N",
+        ),
         (repeated_turn, r"locomo\.json: conv-901: expected unique ids, found 'D2:4' twice"),
         (no_question, r"locomo\.json: conv-901: qa\[3\]\.question: expected a value, found no such field"),
         (no_answer, r"locomo\.json: conv-901: qa\[3\]\.answer: expected a value"),
@@ -212,7 +215,10 @@ def test_a_conversation_that_occurs_twice_is_refused_at_once(tmp_path: Path) -> 
 
 def test_ids_and_sizes_are_known_before_a_case_is_parsed(tmp_path: Path) -> None:
     broken = load(edited(tmp_path, bad_speaker))
-    assert [getattr(broken, each) for each in ("ids", "sizes")] == [("conv-901", "conv-902", "conv-903"), (120, 120, 120)]
+    assert [getattr(broken, each) for each in ("ids", "sizes")] == [
+        ("conv-901", "conv-902", "conv-903"),
+        (120, 120, 120),
+    ]
     assert broken[1].id == "conv-902"
 
 

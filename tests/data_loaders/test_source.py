@@ -236,7 +236,9 @@ def test_a_download_is_verified_put_in_place_and_states_its_licence(
     assert server.ranges == [None]  # the second call found it in place
 
 
-def test_a_broken_download_is_resumed_where_it_broke_off(tmp_path: Path, server: Server, known: dict[str, Entry]) -> None:
+def test_a_broken_download_is_resumed_where_it_broke_off(
+    tmp_path: Path, server: Server, known: dict[str, Entry]
+) -> None:
     server.files["/a"] = CONTENT
     known["a"] = entry("a", url=f"{server.url}/a")
     server.break_after = 300_000

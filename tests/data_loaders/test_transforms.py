@@ -100,7 +100,10 @@ def test_oracle_keeps_exactly_the_evidence_of_one_question(cases: Sequence[Case]
     case = made[made.ids.index("conv-902--conv-902_q9")]
     assert question_ids(case) == ["conv-902_q9"]
     assert [turn.id for turn in case.turns] == ["D3:17", "D6:17"]
-    assert [session.time_text for session in case.sessions] == ["9:40 pm on 6 June, 2023", "6:35 pm on 20 December, 2023"]
+    assert [session.time_text for session in case.sessions] == [
+        "9:40 pm on 6 June, 2023",
+        "6:35 pm on 20 December, 2023",
+    ]
     assert case.cluster == "conv-902"
     assert made.sizes[made.ids.index(case.id)] == 2
 
@@ -127,7 +130,9 @@ def test_permuting_moves_turns_whole_and_leaves_sessions_and_times_in_place(case
     case = cases[0]
     changed = permute(case, share=0.3, seed=0)
     assert {turn.id: turn for turn in changed.turns} == {turn.id: turn for turn in case.turns}
-    assert [(s.id, s.time, len(s.turns)) for s in changed.sessions] == [(s.id, s.time, len(s.turns)) for s in case.sessions]
+    assert [(s.id, s.time, len(s.turns)) for s in changed.sessions] == [
+        (s.id, s.time, len(s.turns)) for s in case.sessions
+    ]
     assert [gold for _, gold in changed.questions] == [gold for _, gold in case.questions]
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -222,9 +223,9 @@ def test_two_cliques_are_two_communities_also_when_they_exceed_the_cap(cap: int)
 
 
 def random_graph(size: int = 80, degree: int = 4, seed: int = 5) -> tuple[list[Entity], list[Relationship]]:
-    random = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     nodes = [Entity(f"N{place:02}", "", (0,), degree) for place in range(size)]
-    pairs = {tuple(sorted(map(int, random.choice(size, 2, replace=False)))) for _ in range(size * degree // 2)}
+    pairs = {tuple(sorted(map(int, rng.choice(size, 2, replace=False)))) for _ in range(size * degree // 2)}
     return nodes, [Relationship(one, other, "", 1.0, (0,), 2 * degree) for one, other in sorted(pairs)]
 
 
@@ -673,6 +674,10 @@ def test_reports_are_shuffled_and_packed_and_the_weightiest_lead_each_batch() ->
     content = [[f"[{one.id}] {made._graph.reports[one.id].content}\n" for one in batch] for batch in batches]
     assert [len(batch) for batch in batches] == [2, 1]
     assert all(sum(count_tokens(text, "cl100k_base") for text in batch) <= 60 for batch in content)
+    made.max_tokens = 1
+    expected = sorted(made._graph.reports)
+    random.Random(86).shuffle(expected)
+    assert [one.id for batch in made._batches() for one in batch] == expected != sorted(expected)
     made.max_tokens = 12_000
     (batch,) = made._batches()
     assert [made._graph.entities[one.entities[0]].title for one in batch] == ["C0", "A0", "B0"]

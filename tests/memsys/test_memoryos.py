@@ -96,7 +96,8 @@ def segments(memory: MemoryOS) -> dict[str, list[str]]:
 def test_keyword_overlaps() -> None:
     three, two, none = frozenset("abc"), frozenset("bc"), frozenset[str]()
     assert mean_overlap(three, two) == pytest.approx(0.8333, abs=5e-5)
-    assert jaccard(three, two) == pytest.approx(0.6667, abs=5e-5)
+    assert jaccard(three, two) == jaccard(two, three) == pytest.approx(0.6667, abs=5e-5)
+    assert jaccard(two, frozenset("ab")) == pytest.approx(1 / 3)
     assert mean_overlap(three, none) == mean_overlap(none, none) == jaccard(three, none) == jaccard(none, none) == 0
 
 
@@ -520,6 +521,21 @@ def test_the_releases_drop_what_is_not_similar_enough() -> None:
     units = (page(0, "beans"), page(1, "yoga"), page(2, "later"))
     assert len(found(feed(memoryos(short_term=1)[0], *units))) == 3
     assert found(feed(memoryos(mode="library", short_term=1)[0], *units))[1:] == [("page", "p0")]
+
+
+@pytest.mark.parametrize(("mode", "pages"), [("paper", ["p0", "p1"]), ("library", ["p0"])])
+def test_the_releases_drop_pages_of_a_fitting_segment_that_do_not_fit_themselves(mode: Any, pages: list[str]) -> None:
+    memory, _ = memoryos({THEMES: themed(("beans", []))}, mode=mode, short_term=1)
+    feed(memory, page(0, "beans"), page(1, "yoga"), page(2, "later"))
+    assert [name for kind, name in found(memory) if kind == "page"] == pages
+
+
+def test_a_segment_that_takes_the_place_of_another_is_found_by_its_own_subject() -> None:
+    memory, _ = memoryos(mode="library", short_term=1, mid_term=1)
+    feed(memory, page(0, "beans"), page(1, "soup"), page(2, "yoga"), page(3, "later"))
+    assert set(segments(memory)) == {"yoga"}
+    assert found(memory, "yoga")[1:] == [("page", "p2")]
+    assert found(memory, "beans")[1:] == []
 
 
 def test_in_the_evaluation_code_a_shared_keyword_lets_a_segment_pass() -> None:

@@ -190,7 +190,7 @@ def test_the_data_table_counts_the_data_and_compares_no_sample(printed: Any) -> 
 
 
 def test_a_tree_table_measures_trees_and_asks_one_question_a_history(printed: Any) -> None:
-    text = printed("memtree_t5")
+    text = printed("memtree_a3")
     nodes, leaves, inner = (float(cell.split()[0]) for cell in cells(text, "MemTree")[:3])
     assert nodes == leaves + inner
     assert "| MemTree |" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.figures import covering, gathered, report, spread
+from eval.measures import covering, gathered, report, spread
 from eval.published import Published
 from eval.stats import Estimate
 from eval.store import write_lines
