@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ class Run:
     seed: int = 0
     replicate: int = 0
     rebuild_every: int = 1
-    """Offline memories: consolidate only at every n-th due point (and at the first)."""
+    """Offline memories: consolidate only at every n-th due point (and at the first); units since then are kept raw."""
     questions: Callable[[str, str], bool] = field(default=lambda case_id, question_id: True)
     """Which questions are asked."""
     gold_evidence: bool = False
@@ -182,12 +182,17 @@ def _live(
     owed = {question.id for question in asked}
     try:
         memory = build_memory(run, case)
+        built = 0  # units that the last consolidation has seen
         _embed_ahead(run, memory, units.units, log)
         last_built = -run.rebuild_every
         for position, unit in enumerate([*units.units, None]):
             if position in due:
-                last_built = _consolidate(run, memory, log, list(due).index(position), last_built)
-                answers += _ask_all(run, memory, due[position], given, log, pool, told)
+                point = list(due).index(position)
+                if not memory.OFFLINE or point - last_built >= run.rebuild_every:
+                    _consolidate(memory, log, point)
+                    built, last_built = position, point
+                asking = _Asking(run, memory, units.units[built:position] if memory.OFFLINE else (), given, log, told)
+                answers += _ask_all(asking, due[position], pool)
                 owed -= {question.id for question in due[position]}
             if unit is not None:
                 following = units.units[position + 1] if position + 1 < len(units.units) else None
@@ -270,12 +275,9 @@ def _write(memory: MemorySystem, unit: Unit, following: Unit | None, log: _Log) 
             memory.end_session(unit.session_id)
 
 
-def _consolidate(run: Run, memory: MemorySystem, log: _Log, point: int, last_built: int) -> int:
-    if memory.OFFLINE and point - last_built < run.rebuild_every:
-        return last_built
+def _consolidate(memory: MemorySystem, log: _Log, point: int) -> None:
     with _step(log, "consolidate", str(point), lambda: memory.held):
         memory.consolidate()
-    return point
 
 
 def _evidence(case: Case, units: Sequence[Unit]) -> dict[str, Recall]:
@@ -288,31 +290,37 @@ def _evidence(case: Case, units: Sequence[Unit]) -> dict[str, Recall]:
     }
 
 
-def _ask_all(
-    run: Run,
-    memory: MemorySystem,
-    questions: Sequence[Question],
-    given: Mapping[str, Recall],
-    log: _Log,
-    pool: ThreadPoolExecutor,
-    told: Callable[[Progress], None],
-) -> list[Future[None]]:
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """What the questions of one due point have in common."""
+
+    run: Run
+    memory: MemorySystem
+    raw: Sequence[Unit]
+    """Units since an offline memory was last built: kept raw, and shown after what it recalls."""
+    given: Mapping[str, Recall]
+    log: _Log
+    told: Callable[[Progress], None]
+
+
+def _ask_all(asking: _Asking, questions: Sequence[Question], pool: ThreadPoolExecutor) -> list[Future[None]]:
     """Read for all questions of a due point: concurrently where reading calls a model, else here, because threads would only queue."""
-    if not needs(run.build) & {"llm", "probe", "embedder"}:
-        return [_ask(run, memory, question, given.get(question.id), log, told) for question in questions]
-    reads = [pool.submit(_ask, run, memory, question, given.get(question.id), log, told) for question in questions]
+    if not needs(asking.run.build) & {"llm", "probe", "embedder"}:
+        return [_ask(asking, question) for question in questions]
+    reads = [pool.submit(_ask, asking, question) for question in questions]
     return [read.result() for read in reads]
 
 
-def _ask(
-    run: Run,
-    memory: MemorySystem,
-    question: Question,
-    given: Recall | None,
-    log: _Log,
-    told: Callable[[Progress], None],
-) -> Future[None]:
+def _recall(asking: _Asking, question: Question) -> Recall:
+    if (given := asking.given.get(question.id)) is not None:
+        return given
+    recall = asking.memory.read(question)
+    return replace(recall, items=(*recall.items, *map(unit_item, asking.raw))) if asking.raw else recall
+
+
+def _ask(asking: _Asking, question: Question) -> Future[None]:
     """Read, then send the reader's call; the returned future ends when the line is written."""
+    run, log, told = asking.run, asking.log, asking.told
     ended: Future[None] = Future()
 
     def close(prediction: Prediction) -> None:
@@ -321,8 +329,8 @@ def _ask(
         ended.set_result(None)
 
     try:
-        with _step(log, "read", question.id, lambda: memory.held):
-            recall = memory.read(question) if given is None else given
+        with _step(log, "read", question.id, lambda: asking.memory.held):
+            recall = _recall(asking, question)
         log.recalled(recall.items)
         if recall.aborted or recall.answer is not None:
             outcome = "aborted" if recall.aborted else "answered"

@@ -423,6 +423,11 @@ def caption(cfg: DictConfig, built: Bench, used: Sequence[tuple[Data, Reader, Ma
     probe = "" if built.probe.name == built.reader.name else f", probe {built.probe.name}"
     models = f"memory {built.memory.name}, reader {built.reader.name}, judge {built.judge.name}{probe}"
     lines.append(f"Models: {models}; embedder {built.embedder_name}.")
+    if cfg.build.rebuild_every > 1:
+        lines.append(
+            f"Offline memories are rebuilt at every {cfg.build.rebuild_every}th question point only; units since the last build are shown "
+            "raw. The costs below are those of this schedule."
+        )
     lines += [_data_line(cfg, dataset, reading, unit) for dataset, reading, unit in used]
     lines.append(
         "Cells: mean [95 % by question] {95 % by case} · scored/unscored/errored/not reached. "

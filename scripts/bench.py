@@ -299,11 +299,69 @@ def _predictions(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("predictions.jsonl"))}
 
 
+GROWING = ("segtree_cosine", "similarity_tree", "memtree", "memstream", "timem", "bm25")
+
+
+class _Instant:
+    """A model that answers at once: whatever fits the schema or the labels."""
+
+    def submit(self, request: Any) -> Any:
+        from concurrent.futures import Future
+
+        from memsys.llm.protocol import Completion
+        from scripts.mock_endpoint import fitting
+
+        future: Any = Future()
+        labels = request.fields.get("labels", ())
+        text = (
+            json.dumps(fitting(dict(request.schema), "7"))
+            if request.schema
+            else labels[0]
+            if labels
+            else "one short summary"
+        )
+        future.set_result(Completion(text, 10, 5))
+        return future
+
+
+def insertion() -> list[Measured]:
+    """Own CPU of one more unit at 1,000 and at 10,000 units, models mocked: structure must not cost more than linear."""
+    from hydra.utils import instantiate
+
+    from data_loaders.units import make_units
+    from eval.run import needs
+    from memsys.embed import HashingEmbedder
+    from memsys.prompts import Prompts
+    from scripts.assemble import load_option
+
+    units = make_units(_cases(1, 0, turns=20_000)[0].sessions, "ab_pair").units
+    offered = {"llm": _Instant(), "probe": _Instant(), "embedder": HashingEmbedder(64), "prompts": Prompts()}
+    measured = []
+    for name in GROWING:
+        build = instantiate(load_option("memory", name)["build"], _convert_="all")
+        memory = build(**{service: offered[service] for service in needs(build) & set(offered)})
+        times = []
+        for first, last in ((0, 1000), (1000, 9000), (9000, 10_000)):
+            started = time.process_time()
+            for unit in units[first:last]:
+                memory.write(unit)
+            times.append((time.process_time() - started) / (last - first) * 1000)
+        ratio = times[2] / max(times[0], 1e-6)
+        value = f"{times[0]:.3f} ms, {times[2]:.3f} ms: {ratio:.1f}x"
+        measured.append(
+            Measured(
+                f"CPU of one insertion into {name} up to 1,000 and up to 10,000 units", value, "≤ 12x", ratio <= 12
+            )
+        )
+    return measured
+
+
 BENCHES: dict[str, Callable[[], list[Measured]]] = {
     "answer_and_judge": answer_and_judge,
     "client_cpu": client_cpu,
     "bm25_row": bm25_row,
     "start_up": start_up,
+    "insertion": insertion,
     "kill": kill,
 }
 

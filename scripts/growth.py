@@ -1,8 +1,9 @@
-"""What one more unit costs as a history grows: `python -m scripts.growth memory=segtree sizes=[100,200,400]` (SegTreeMem Fig. 5, MemTree Fig. 5).
+"""What one more unit costs as a history grows: `python -m scripts.growth memory=segtree sizes=[100,200,400]`
 
-One memory is built once over the data set's cases, one behind the other, until the largest size is reached. At each size the memory is
-consolidated, as it would be before a question. A memory that then rebuilds everything pays a whole rebuild for one more unit; for any other
-the consolidation is provisional and printed apart. Lines go to `results/growth/`.
+The question of SegTreeMem Fig. 5 and MemTree Fig. 5. One memory is built once over the data set's cases, one behind the other, until
+the largest size is reached. At each size the memory is consolidated, as it would be before a question. A memory that then rebuilds
+everything pays a whole rebuild for one more unit; for any other the consolidation is provisional and printed apart. Lines go to
+`results/growth/`.
 
 Deviations: unit texts are embedded when they are written, not in advance as in a run, so that each write carries its own cost; and what
 a rebuilding memory has spent counts the rebuilds at the sizes asked for, not one after every unit.
@@ -72,8 +73,9 @@ def long_history(cases: Sequence[Case], unit: dict[str, Any], size: int) -> tupl
     sessions: list[Session] = []
     units: list[Unit] = []
     for case in cases:
-        sessions += [_moved(session, case.id) for session in case.sessions]
-        units = list(make_units(sessions, count=count_tokens, **unit).units)
+        moved = [_moved(session, case.id) for session in case.sessions]
+        sessions += moved
+        units += make_units(moved, count=count_tokens, **unit).units
         if len(units) >= size:
             return Case("growth", case.speakers, tuple(sessions), ()), units[:size]
     raise RunError(

@@ -113,17 +113,18 @@ class Mock:
 def said(body: dict[str, Any], key: str) -> str:
     """The text of a reply: a value that fits the JSON schema where one is asked for, else a few words from the request's hash."""
     schema = (body.get("response_format") or {}).get("json_schema", {}).get("schema")
-    return json.dumps(_fitting(schema, key)) if schema else f"mock answer {key[:8]}"
+    return json.dumps(fitting(schema, key)) if schema else f"mock answer {key[:8]}"
 
 
-def _fitting(schema: dict[str, Any], key: str) -> Any:
+def fitting(schema: dict[str, Any], key: str) -> Any:
+    """A value that fits a JSON schema."""
     if "enum" in schema:
         return schema["enum"][int(key[:4], 16) % len(schema["enum"])]
     kind = schema.get("type", "string")
     if kind == "object":
-        return {name: _fitting(part, key) for name, part in schema.get("properties", {}).items()}
+        return {name: fitting(part, key) for name, part in schema.get("properties", {}).items()}
     if kind == "array":
-        return [_fitting(schema.get("items", {}), key)] * max(1, schema.get("minItems", 1))
+        return [fitting(schema.get("items", {}), key)] * max(1, schema.get("minItems", 1))
     if kind in ("integer", "number"):
         low, high = schema.get("minimum", 0), schema.get("maximum", 3)
         return low + int(key[:4], 16) % (high - low + 1)

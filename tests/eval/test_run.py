@@ -275,6 +275,36 @@ def test_effort_counts_every_unit_read_and_answer(make_run: Make) -> None:
     assert answer["context_tokens"] > 0
 
 
+class Offline(Diary):
+    """Recalls what was there when it was last consolidated."""
+
+    OFFLINE = True
+
+    def __init__(self, log: list[str]) -> None:
+        super().__init__(log)
+        self.seen = 0
+
+    def consolidate(self) -> None:
+        super().consolidate()
+        self.seen = len(self.units)
+
+    def read(self, question: Question) -> Recall:
+        return Recall(super().read(question).items[: self.seen])
+
+
+@pytest.mark.parametrize(("every", "builds"), [(1, 4), (2, 2), (3, 2), (9, 1)])
+def test_an_offline_memory_is_rebuilt_at_every_nth_point_and_what_came_since_is_kept_raw(
+    make_run: Make, every: int, builds: int
+) -> None:
+    log: list[str] = []
+    case = history(questions=4, after={0: "s0:2", 1: "s0:4", 2: "s1:2"})
+    run = make_run([case], build=partial(Offline, log), rebuild_every=every)
+    run_all([run])
+    assert log.count("consolidate") == builds
+    found = answers(run, case)
+    assert [len(found[f"q{i}"].items) for i in range(4)] == [1, 2, 3, 6]
+
+
 def test_the_gold_evidence_control_shows_the_evidence_and_nothing_else(make_run: Make) -> None:
     case = history()
     run = make_run([case], build=partial(Diary, []), gold_evidence=True)

@@ -170,6 +170,15 @@ def test_strict_tells_by_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFix
     assert "all · wrong: total 60.0, its cells give 58.6" in capsys.readouterr().out
 
 
+def test_percentages_are_fractions_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = table(
+        tmp_path, "right,50.0,33.3,25.0,75.0,58.6", "wrong,50.2,33.3,25.0,75.0,58.6"
+    )  # 141 and 142 of 282: 50.0, 50.4
+    assert main([mine, *COUNTED]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("- ")]
+    assert said == ["- [fraction] all · wrong: no k/n: multi; 2 runs would fit"]
+
+
 def test_means_and_repetitions_are_told_by_options(tmp_path: Path) -> None:
     mine = table(tmp_path, "mine,0.5012,0.3330,0.2500,0.7500,0.5864")  # 0.5012 of 282 is no count of one run
     assert main([mine, *COUNTED, "--strict"]) == 1
