@@ -35,7 +35,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help test lint reproduce-table4 reproduce bench regress regress-update fetch clean
+.PHONY: help test lint reproduce-table4 reproduce bench regress regress-update audit growth fetch clean
 
 help:
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -65,6 +65,12 @@ regress: $(VENV)/.installed ## rerun the small offline subset and compare with r
 
 regress-update: $(VENV)/.installed ## accept the present numbers as the new regression reference
 	$(PY) -m scripts.regress --update
+
+audit: $(VENV)/.installed ## what does not add up in the published tables, or in yours: CSV=my_table.csv COUNTS=282,321,96,841
+	$(PY) -m scripts.audit $(CSV) $(if $(COUNTS),--counts $(COUNTS)) $(ARGS)
+
+growth: $(VENV)/.installed ## cost of one more unit as the history grows: MEMORY=memtree SIZES=100,200,400
+	$(PY) -m scripts.growth memory=$(or $(MEMORY),segtree) $(if $(SIZES),'sizes=[$(SIZES)]') $(OVERRIDES) $(ARGS)
 
 fetch: $(VENV)/.installed ## download data sets: SET=locomo, or all
 	$(PY) -m scripts.fetch $(or $(SET),all)

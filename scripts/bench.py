@@ -350,7 +350,7 @@ def insertion() -> list[Measured]:
         value = f"{times[0]:.3f} ms, {times[2]:.3f} ms: {ratio:.1f}x"
         measured.append(
             Measured(
-                f"CPU of one insertion into {name} up to 1,000 and up to 10,000 units", value, "≤ 12x", ratio <= 12
+                f"CPU of one insertion into {name} up to 1,000 and up to 10,000 units", value, "≤ 10x", ratio <= 10
             )
         )
     return measured
