@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,7 +62,9 @@ class Store:
 
     def keep_answer(self, key: bytes, completion: Completion) -> None:
         """Commit a completion; the first one under a key stays."""
-        text = json.dumps(asdict(completion), ensure_ascii=False)
+        # dataclasses.asdict copies deeply, which costs more than everything else done to an answer
+        fields = {name: getattr(completion, name) for name in completion.__slots__}
+        text = json.dumps(fields, ensure_ascii=False)
         with self._lock:
             self._connection.execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, text))
 
