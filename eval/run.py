@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -102,7 +102,9 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, told: Callable[[Progress],
         SpendingCapReached: what was not reached has no line and is counted as not reached.
         RunError: a run folder is being written by another process.
     """
-    with _locks(runs):
+    with ExitStack() as locks:
+        for folder in dict.fromkeys(run.folder for run in runs):
+            locks.enter_context(locked(folder))
         for run in runs:
             (run.folder / "run.json").write_text(
                 json.dumps(run.record, indent=1, sort_keys=True, default=str), encoding="utf-8"
@@ -123,18 +125,6 @@ def _run_cells(runs: Sequence[Run], threads: int, told: Callable[[Progress], Non
             stop.set()
             cells.shutdown(cancel_futures=True)
             raise
-
-
-@contextmanager
-def _locks(runs: Sequence[Run]) -> Iterator[None]:
-    held = [locked(run.folder) for run in {run.folder: run for run in runs}.values()]
-    for lock in held:
-        lock.__enter__()
-    try:
-        yield
-    finally:
-        for lock in held:
-            lock.__exit__(None, None, None)
 
 
 def _cell(

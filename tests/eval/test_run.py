@@ -219,6 +219,14 @@ def test_two_processes_cannot_write_one_run(make_run: Make) -> None:
         run_all([run])
 
 
+def test_a_folder_that_is_held_leaves_the_others_free(make_run: Make) -> None:
+    free, held = make_run([history()], folder="free"), make_run([history()], folder="held")
+    with locked(held.folder), pytest.raises(RunError, match="another process"):
+        run_all([free, held])
+    with locked(free.folder):
+        pass
+
+
 def test_reaching_the_cap_leaves_the_rest_unreached(make_run: Make) -> None:
     case = history()
     poor = ScriptedLLM({"reader.segtree": ["first", *[SpendingCapReached("max_usd=1")] * 5]})
