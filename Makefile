@@ -35,7 +35,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help test lint reproduce-table4 reproduce bench regress regress-update audit growth fetch clean
+.PHONY: help test lint reproduce-table4 reproduce bench regress regress-update audit growth sweep fetch clean
 
 help:
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -71,6 +71,9 @@ audit: $(VENV)/.installed ## what does not add up in the published tables, or in
 
 growth: $(VENV)/.installed ## cost of one more unit as the history grows: MEMORY=memtree SIZES=100,200,400
 	$(PY) -m scripts.growth memory=$(or $(MEMORY),segtree) $(if $(SIZES),'sizes=[$(SIZES)]') $(OVERRIDES) $(ARGS)
+
+sweep: $(VENV)/.installed ## a sweep of a paper, resumed where it stopped: SWEEP=segtree_propagation (conf/sweep lists them)
+	$(PY) -m scripts.sweep sweep=$(or $(SWEEP),segtree_propagation) $(OVERRIDES) $(ARGS)
 
 fetch: $(VENV)/.installed ## download data sets: SET=locomo, or all
 	$(PY) -m scripts.fetch $(or $(SET),all)

@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -111,6 +112,22 @@ def ceilings(cases: Iterable[Case]) -> dict[str, float]:
         for group in (gold.category, "overall"):
             sound.setdefault(group, []).append(gold.detail["audit"] in (CORRECT, WRONG_CITATION))
     return {group: sum(each) / len(each) for group, each in sound.items()}
+
+
+def audit_caption(path: Path, *, overlay: Path | str, overlay_mode: OverlayMode) -> str:
+    """What the caption of a table says of the audit: how it was used, and the highest score that the file's released answers allow."""
+    file = path.parent / overlay
+    found = ceilings(load(path, overlay=overlay))
+    shares = ", ".join(f"{group} {100 * share:.2f}" for group, share in found.items() if group != "overall")
+    used = {
+        "raw": "answers as released",
+        "corrected": "faulty answers and evidence corrected",
+        "excluded": "questions with a faulty answer left out",
+    }
+    return (
+        f"audited ({file.name}, sha256 {sha256(file.read_bytes()).hexdigest()[:12]}: {used[overlay_mode]}); with the released answers a perfect system "
+        f"gets {100 * found['overall']:.2f} % ({shares})"
+    )
 
 
 def evidence_ids(text: str) -> tuple[str, ...]:

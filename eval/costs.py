@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ import numpy as np
 from eval.store import read_lines
 
 BUILD = ("embed", "write", "consolidate")
+ROLES = {**dict.fromkeys((*BUILD, "read"), "memory"), "answer": "reader"}
+"""Whose model works in a phase; what a memory asks of a probe model is booked as the memory's."""
+
+Price = Callable[[int, int, int], float | None]
+"""Tokens in, out and cached to US dollars; None when the price is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class Costs:
 
 def costs(run_folder: Path) -> Costs:
     """Read all effort lines of a run."""
-    lines = [line for path in sorted(run_folder.glob("cases/*/effort.jsonl")) for line in read_lines(path)]
+    lines = [line for path in sorted(run_folder.glob("cases/*/effort.jsonl")) for line in read_lines(path, again=False)]
     phases: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         phases.setdefault(line["phase"], []).append(line)
@@ -80,6 +86,58 @@ def costs(run_folder: Path) -> Costs:
         held=max((line["held"] for line in lines), default=0),
         tokens={"memory": _by_kind([*built, *reads]), "reader": _by_kind(answers)},
         embedding_tokens=int(_total(lines, "embedding_tokens")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCost:
+    """Sums over one phase of a run, or over one judge."""
+
+    phase: str
+    role: str
+    """memory or reader; of a judge the identity of its model."""
+    steps: int
+    calls: int
+    sent: int
+    """Calls that were not answered from the cache."""
+    tokens_in: int
+    tokens_out: int
+    tokens_cached: int
+    embedding_tokens: int
+    own_cpu_seconds: float
+    provider_seconds: float
+    """On the critical path of each step."""
+    provider_seconds_sum: float
+
+
+def phases(run_folder: Path) -> list[PhaseCost]:
+    """What each phase of a run cost, in order; then each judge that has scored it."""
+    lines: dict[str, list[dict[str, Any]]] = {phase: [] for phase in ROLES}
+    for path in sorted(run_folder.glob("cases/*/effort.jsonl")):
+        for line in read_lines(path, again=False):
+            lines[line["phase"]].append(line)
+    found = [_phase(phase, ROLES[phase], of) for phase, of in lines.items() if of]
+    for path in sorted(run_folder.glob("scores/*.effort.jsonl")):
+        name = path.name.removesuffix(".effort.jsonl")
+        settings = json.loads(path.with_name(f"{name}.json").read_text(encoding="utf-8"))
+        found.append(_phase(name.rpartition("-")[0], settings["model"], read_lines(path, again=False)))
+    return found
+
+
+def _phase(phase: str, role: str, lines: Sequence[Mapping[str, Any]]) -> PhaseCost:
+    return PhaseCost(
+        phase=phase,
+        role=role,
+        steps=len(lines),
+        calls=int(_counted(lines, "calls")),
+        sent=int(_total(lines, "sent")),
+        tokens_in=int(_total(lines, "tokens_in")),
+        tokens_out=int(_total(lines, "tokens_out")),
+        tokens_cached=int(_total(lines, "tokens_cached")),
+        embedding_tokens=int(_total(lines, "embedding_tokens")),
+        own_cpu_seconds=_total(lines, "own_cpu_seconds"),
+        provider_seconds=_total(lines, "provider_seconds"),
+        provider_seconds_sum=_total(lines, "provider_seconds_sum"),
     )
 
 

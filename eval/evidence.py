@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from data_loaders.schema import Case
+from data_loaders.schema import Case, Gold
 from eval.store import read_items, read_predictions, safe_name
 from memsys.lean import without
 from memsys.tokens import count_tokens
@@ -82,12 +82,23 @@ def coverage(words: frozenset[str], texts: Sequence[str]) -> Coverage | None:
     return None
 
 
-def evidence(run_folder: Path, cases: Iterable[Case]) -> dict[str, Evidence]:
-    """Evidence density of a run by category, in alphabetical order, and under `all` over all of them.
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What was recalled for one question whose answer has content words."""
+
+    hits: tuple[int, ...]
+    """Content words in each item."""
+    tokens: int
+    """Of all items."""
+    coverage: Coverage | None
+    levels: tuple[int, ...]
+
+
+def recalled(run_folder: Path, cases: Iterable[Case]) -> Iterator[tuple[Case, Gold, Recalled | None]]:
+    """Every question of a run that was reached; None with those that have no evidence to find: unanswerable, wordless or failed.
 
     Items are taken by the memory's own score, best first: a recall may be ordered for the reader instead.
     """
-    found: dict[str, list[_Asked | None]] = {}
     for case in cases:
         folder = run_folder / "cases" / safe_name(case.id)
         predictions, items = read_predictions(folder), read_items(folder)
@@ -96,28 +107,25 @@ def evidence(run_folder: Path, cases: Iterable[Case]) -> dict[str, Evidence]:
             if prediction is None:
                 continue
             words = content_words(gold.answers[0]) if gold.answerable and gold.answers else frozenset()
-            asked = None
+            found = None
             if words and prediction.outcome != "error":
                 ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
-                asked = _asked(words, [items[prediction.items[place]] for place in ranking])
-            for category in (gold.category, "all"):
-                found.setdefault(category, []).append(asked)
+                found = _recalled(words, [items[prediction.items[place]] for place in ranking])
+            yield case, gold, found
+
+
+def evidence(run_folder: Path, cases: Iterable[Case]) -> dict[str, Evidence]:
+    """Evidence density of a run by category, in alphabetical order, and under `all` over all of them."""
+    found: dict[str, list[Recalled | None]] = {}
+    for _, gold, one in recalled(run_folder, cases):
+        for category in (gold.category, "all"):
+            found.setdefault(category, []).append(one)
     return {category: _summed(found[category]) for category in sorted(found, key=lambda name: (name == "all", name))}
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """One question's recall."""
-
-    hits: tuple[int, ...]
-    tokens: int
-    coverage: Coverage | None
-    levels: tuple[int, ...]
-
-
-def _asked(words: frozenset[str], items: Sequence[Mapping[str, Any]]) -> _Asked:
+def _recalled(words: frozenset[str], items: Sequence[Mapping[str, Any]]) -> Recalled:
     texts = [item["text"] for item in items]
-    return _Asked(
+    return Recalled(
         tuple(hit_count(words, text) for text in texts),
         sum(map(count_tokens, texts)),
         coverage(words, texts),
@@ -125,7 +133,7 @@ def _asked(words: frozenset[str], items: Sequence[Mapping[str, Any]]) -> _Asked:
     )
 
 
-def _summed(asked: Sequence[_Asked | None]) -> Evidence:
+def _summed(asked: Sequence[Recalled | None]) -> Evidence:
     kept = [one for one in asked if one is not None]
     hits = Counter(min(3, count) for one in kept for count in one.hits)
     levels = Counter(level for one in kept for level in one.levels)

@@ -6,17 +6,15 @@ one number of the whole run without an interval.
 Deviations and decisions:
 
 - A run with replicates is measured on its first.
-- Coverage (xMemory §5.3) names no tokenizer and no list of stop words: content tokens are words of at least four letters, and numbers.
-  Questions whose answer the recall never covers, or whose answer has no content token, are left out; `n` says how many are left.
-- Spread of a level (TiMem App. D, which gives no formulas) is taken over all histories together, on unit vectors and Euclidean distances
-  to the centroid: mean, standard deviation / mean, and 95th percentile. Silhouette and separation compare histories: the latter is the
-  mean distance to other histories' centroids over that to the own one.
+- Coverage (xMemory section 5.2) is that of `eval.evidence`. Questions whose answer the recall never covers, or whose answer has no
+  content word, are left out; `n` says how many are left.
+- Spread of a level (TiMem App. D, which gives no formulas) is that of `eval.manifold`, over all histories together; where a level has to be
+  sampled, always the same nodes are.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -28,13 +26,13 @@ import numpy as np
 from data_loaders.schema import Case, Turn
 from data_loaders.units import make_units
 from eval.costs import by_purpose, costs
+from eval.evidence import recalled
+from eval.manifold import MEASURES, cloud
 from eval.stats import Estimate, estimate
-from eval.store import read_items, read_lines, read_predictions, safe_name
 from eval.structure import build_calls, read_tree, shape, without_chains
 from memsys.tokens import count_tokens
 
 OVER: Mapping[str, Callable[[Sequence[float]], float]] = {"sum": sum, "max": max}
-_CONTENT = re.compile(r"\d+|[^\W\d_]{4,}")
 
 
 def single(value: float | None, n: int) -> Estimate | None:
@@ -101,79 +99,25 @@ def tree(folder: Path, name: str, *, over: str = "mean", chains: bool = True) ->
 
 
 def spread(folder: Path, name: str, level: int) -> Estimate | None:
-    """How the nodes of one level lie: silhouette, separation, spread, cv or radius95; None without two nodes.
+    """How the nodes of one level lie, by a name of `eval.manifold.MEASURES`; None without two nodes.
 
-    The first two compare histories and are None as well where there are not two of them.
+    Raises:
+        RunError: scikit-learn, which the silhouette needs, is not installed.
     """
-    vectors, owners = _level(folder, level)
-    if len(vectors) < 2:
-        return None
-    if name in ("silhouette", "separation"):
-        return single(_histories_apart(vectors, owners, name), len(vectors))
-    distances = np.linalg.norm(vectors - vectors.mean(axis=0), axis=1)
-    middle = float(distances.mean())
-    measures = {
-        "spread": middle,
-        "cv": float(distances.std()) / middle if middle else None,
-        "radius95": float(np.percentile(distances, 95)),
-    }
-    return single(measures[name], len(vectors))
-
-
-def _level(folder: Path, level: int) -> tuple[np.ndarray, np.ndarray]:
-    vectors: list[np.ndarray] = []
-    owners: list[str] = []
-    for path in _dumps(folder, "nodes.jsonl"):
-        rows = [row for row, node in enumerate(read_lines(path)) if node["level"] == level]
-        vectors += list(np.load(path.with_name("vectors.npy"))[rows])
-        owners += [path.parent.name] * len(rows)
-    return np.asarray(vectors, dtype=np.float64), np.asarray(owners)
-
-
-def _histories_apart(vectors: np.ndarray, owners: np.ndarray, name: str) -> float | None:
-    histories = np.unique(owners)
-    if len(histories) < 2 or len(histories) >= len(vectors):
-        return None
-    if name == "silhouette":
-        from sklearn.metrics import silhouette_score
-
-        return float(silhouette_score(vectors, owners))
-    centroids = np.stack([vectors[owners == history].mean(axis=0) for history in histories])
-    distances = np.linalg.norm(vectors[:, None] - centroids[None], axis=2)
-    own = owners[:, None] == histories[None]
-    within = float(distances[own].mean())
-    return float(distances[~own].mean()) / within if within else None
+    trees = (read_tree(path.parent) for path in _dumps(folder, "case.json"))
+    found = cloud((tree for tree in trees if tree is not None), level, np.random.default_rng(0))
+    return single(MEASURES[name](found), found.nodes) if found.nodes > 1 else None
 
 
 def coverage(folder: Path, cases: Iterable[Case], name: str) -> Estimate | None:
-    """`blocks` or `tokens` of recall, best first, until every content token of the gold answer has occurred."""
+    """`blocks` or `tokens` of recall, best first, until every content word of the gold answer has occurred."""
     values: list[float] = []
     clusters: list[str] = []
-    for case in cases:
-        where = folder / "cases" / safe_name(case.id)
-        texts, predictions = read_items(where), read_predictions(where)
-        for question, gold in case.questions:
-            if question.id in predictions and gold.answerable and gold.answers:
-                recalled = [texts[key]["text"] for key in predictions[question.id].items]
-                if (found := covering(recalled, gold.answers[0])) is not None:
-                    values.append(found if name == "blocks" else sum(map(count_tokens, recalled[:found])))
-                    clusters.append(case.cluster or case.id)
+    for case, _, found in recalled(folder, cases):
+        if found is not None and found.coverage is not None:
+            values.append({"blocks": found.coverage.blocks, "tokens": found.coverage.tokens}[name])
+            clusters.append(case.cluster or case.id)
     return mean(values, clusters)
-
-
-def covering(recalled: Sequence[str], answer: str) -> int | None:
-    """How many of the recalled texts, best first, it takes to hold all content tokens of the answer.
-
-    None when not even all of them do, or the answer has no content token.
-    """
-    missing = set(_CONTENT.findall(answer.lower()))
-    if not missing:
-        return None
-    for place, text in enumerate(recalled, start=1):
-        missing -= set(_CONTENT.findall(text.lower()))
-        if not missing:
-            return place
-    return None
 
 
 def statistic(cases: Iterable[Case], name: str, unit: Mapping[str, Any], category: str = "") -> Estimate | None:

@@ -2,18 +2,23 @@
 
 A cell is memory x data set x case. Cells share one pool, longest first; the questions of one due point are read concurrently in
 another, so that a cell that waits for its questions never holds a thread that they need. Answering never blocks writing.
+
+Runs that differ only in settings that reading alone looks at are lived through together: their cell is built once, every run reads
+from it with its own settings, and what building cost is written to each folder, which is the one it would be alone.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import resource
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -78,11 +83,26 @@ class Run:
     """Which questions are asked."""
     gold_evidence: bool = False
     """A control, not a memory: every question is answered from the units that hold its evidence, whatever the memory recalls."""
+    shared: str = ""
+    """Runs of one name differ in nothing but read knobs (`MemorySystem.READ_KNOBS`) and share their builds; empty = shares none."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """What identifies the run and what was known when it was made: written to `run.json`."""
 
     def case_folder(self, case_id: str) -> Path:
         return self.folder / "cases" / safe_name(case_id)
+
+
+OUTSTANDING = 256
+"""Answers that may be awaited at once: enough for any in-flight limit, few enough to keep their prompts in memory."""
+
+
+class Lanes:
+    """What the cells of an experiment share: who reads questions, how many memories are built and how many answers awaited at once."""
+
+    def __init__(self, threads: int, questions: ThreadPoolExecutor) -> None:
+        self.questions = questions
+        self.building = threading.Semaphore(threads)
+        self.answers = threading.Semaphore(OUTSTANDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +122,11 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, told: Callable[[Progress],
         SpendingCapReached: what was not reached has no line and is counted as not reached.
         RunError: a run folder is being written by another process.
     """
+    from threadpoolctl import threadpool_limits
+
     with ExitStack() as locks:
+        # Cells keep the cores busy; matrix products on one core each give the same sums on every machine.
+        locks.enter_context(threadpool_limits(1))
         for folder in dict.fromkeys(run.folder for run in runs):
             locks.enter_context(locked(folder))
         for run in runs:
@@ -113,11 +137,16 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, told: Callable[[Progress],
 
 
 def _run_cells(runs: Sequence[Run], threads: int, told: Callable[[Progress], None]) -> None:
-    with ThreadPoolExecutor(threads, "cell") as cells, ThreadPoolExecutor(64, "question") as questions:
-        work = [(size, run, index) for run in runs for index, size in enumerate(run.sizes)]
+    groups = _groups(runs)
+    # A cell that only waits for its last answers does not keep the next from being built.
+    open_cells = 2 * threads
+    _allow_files(3 * open_cells * max(map(len, groups), default=0) + 256)
+    with ThreadPoolExecutor(open_cells, "cell") as cells, ThreadPoolExecutor(64, "question") as questions:
+        lanes = Lanes(threads, questions)
+        work = [(size, group, index) for group in groups for index, size in enumerate(group[0].sizes)]
         work.sort(key=lambda cell: -cell[0])
         stop = threading.Event()
-        futures = [cells.submit(_cell, run, index, questions, told, stop) for _, run, index in work]
+        futures = [cells.submit(_cell, group, index, lanes, told, stop) for _, group, index in work]
         try:
             for future in as_completed(futures):
                 future.result()
@@ -127,15 +156,32 @@ def _run_cells(runs: Sequence[Run], threads: int, told: Callable[[Progress], Non
             raise
 
 
+def _groups(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs that share the build of each case, and those that share with none."""
+    found: dict[Any, list[Run]] = {}
+    for run in {run.folder: run for run in runs}.values():
+        found.setdefault((run.shared, run.questions) if run.shared else run.folder, []).append(run)
+    return list(found.values())
+
+
+def _allow_files(count: int) -> None:
+    """Let this process hold so many open files, as far as it may: each run of a cell has three, and many systems stop at 1024."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < count:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (count if most == resource.RLIM_INFINITY else min(count, most), most)
+        )
+
+
 def _cell(
-    run: Run, index: int, pool: ThreadPoolExecutor, told: Callable[[Progress], None], stop: threading.Event
+    group: Sequence[Run], index: int, lanes: Lanes, told: Callable[[Progress], None], stop: threading.Event
 ) -> None:
     if not stop.is_set():
-        run_case(run, run.cases[index], pool, told)
+        run_case(group, group[0].cases[index], lanes, told)
 
 
-def run_case(run: Run, case: Case, pool: ThreadPoolExecutor, told: Callable[[Progress], None] = lambda _: None) -> None:
-    """One cell, from the first unit to its sorted files; returns at once when the case is complete.
+def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, told: Callable[[Progress], None] = lambda _: None) -> None:
+    """One cell of runs that share their builds, from the first unit to sorted files; what is complete is left alone.
 
     A failing question is a line with `error`; a failing build is one line for each question that it still owed.
 
@@ -143,64 +189,110 @@ def run_case(run: Run, case: Case, pool: ThreadPoolExecutor, told: Callable[[Pro
         SpendingCapReached: the next call might exceed the cap.
         DataError: a question is asked after a turn that does not exist.
     """
-    folder = run.case_folder(case.id)
-    asked = [question for question, _ in case.questions if run.questions(case.id, question.id)]
-    done = {key: line for key, line in read_predictions(folder).items() if line.outcome != "error"}
-    if (folder / "case.json").is_file() and all(question.id in done for question in asked):
-        told(Progress(run.name, case.id, "", "complete"))
-        return
-    log = _Log(run, case, folder, done)
+    asked = [question for question, _ in case.questions if runs[0].questions(case.id, question.id)]
+    logs: list[_Log] = []
     try:
-        _live(run, case, [question for question in asked if question.id not in done], log, pool, told)
+        for run in runs:
+            folder = run.case_folder(case.id)
+            done = {key: line for key, line in read_predictions(folder).items() if line.outcome != "error"}
+            left = {question.id for question in asked} - done.keys()
+            if left or not (folder / "case.json").is_file():
+                logs.append(_Log(run, case, folder, done, left))
+        if logs:
+            _live(case, asked, logs, lanes, told)
     finally:
-        log.close()
-    told(Progress(run.name, case.id, "", "complete"))
+        for log in logs:
+            log.close()
+    for run in runs:
+        told(Progress(run.name, case.id, "", "complete"))
 
 
 def _live(
-    run: Run,
     case: Case,
     asked: Sequence[Question],
-    log: _Log,
-    pool: ThreadPoolExecutor,
+    logs: Sequence[_Log],
+    lanes: Lanes,
     told: Callable[[Progress], None],
 ) -> None:
+    with lanes.building:
+        answers, dropped = _lived(case, asked, logs, lanes, told)
+    wait(answers)
+    for answer in answers:
+        answer.result()
+    for log in logs:
+        log.finish(case, dropped)
+
+
+def _lived(
+    case: Case,
+    asked: Sequence[Question],
+    logs: Sequence[_Log],
+    lanes: Lanes,
+    told: Callable[[Progress], None],
+) -> tuple[list[Future[None]], Sequence[str]]:
+    """Everything but waiting for the answers: these, and the ids of the turns that no unit holds."""
+    run = logs[0].run  # of the others it differs in what is read and where it is written only
     units = make_units(case.sessions, count=count_tokens, **run.unit)
     given = _evidence(case, units.units) if run.gold_evidence else {}
-    due = schedule(case, units.units, asked)
+    points = list(schedule(case, units.units, asked))  # answered or not: a resumed run rebuilds where it did before
+    due = schedule(case, units.units, [question for question in asked if any(question.id in log.left for log in logs)])
     answers: list[Future[None]] = []
-    owed = {question.id for question in asked}
+    owed = [question for questions in due.values() for question in questions]
     try:
         memory = build_memory(run, case)
+        knobs = [_knobs(log.run, case) if len(logs) > 1 else {} for log in logs]
+        _embed_ahead(run, memory, units.units, logs)
+        every = run.rebuild_every if memory.OFFLINE else 1
+        builds = {points[points.index(position) // every * every] for position in due}
         built = 0  # units that the last consolidation has seen
-        _embed_ahead(run, memory, units.units, log)
-        last_built = -run.rebuild_every
         for position, unit in enumerate([*units.units, None]):
+            if position in builds:
+                _consolidate(memory, logs, points.index(position))
+                built = position
             if position in due:
-                point = list(due).index(position)
-                if not memory.OFFLINE or point - last_built >= run.rebuild_every:
-                    _consolidate(memory, log, point)
-                    built, last_built = position, point
-                asking = _Asking(run, memory, units.units[built:position] if memory.OFFLINE else (), given, log, told)
-                answers += _ask_all(asking, due[position], pool)
-                owed -= {question.id for question in due[position]}
+                raw = units.units[built:position] if memory.OFFLINE else ()
+                asking = [
+                    _Asking(log.run, _turned(memory, own), raw, given, log, lanes, told)
+                    for log, own in zip(logs, knobs, strict=True)
+                ]
+                answers += _ask_all(asking, due[position])
+                owed = owed[len(due[position]) :]
             if unit is not None:
                 following = units.units[position + 1] if position + 1 < len(units.units) else None
-                _write(memory, unit, following, log)
-        log.structure(memory)
+                _write(memory, unit, following, logs)
+        for log, own in zip(logs, knobs, strict=True):
+            log.structure(_turned(memory, own))
     except SpendingCapReached:
         wait(answers)
         raise
     except Exception as error:
-        log.trouble(error)
-        for question in asked:
-            if question.id in owed:
-                log.failed(question.id, f"build: {_said(error)}")
-                told(Progress(run.name, case.id, question.id, "error"))
-    wait(answers)
-    for answer in answers:
-        answer.result()
-    log.finish(case, units.dropped)
+        for log in logs:
+            _give_up(log, owed, error, told)
+    return answers, units.dropped
+
+
+def _knobs(run: Run, case: Case) -> dict[str, Any]:
+    """The read knobs of a run as its memory's constructor leaves them: checked and normalised."""
+    memory = build_memory(run, case)
+    return {name: getattr(memory, name) for name in memory.READ_KNOBS}
+
+
+def _turned(memory: MemorySystem, knobs: Mapping[str, Any]) -> MemorySystem:
+    """The memory as it stands, to be read with these knobs; itself when there are none."""
+    if not knobs:
+        return memory
+    view = copy(memory)
+    for name, value in knobs.items():
+        setattr(view, name, value)
+    return view
+
+
+def _give_up(log: _Log, owed: Sequence[Question], error: Exception, told: Callable[[Progress], None]) -> None:
+    log.trouble(error)
+    for question in owed:
+        if question.id in log.left:
+            log.failed(question.id, f"build: {_said(error)}")
+            told(Progress(log.run.name, log.case_id, question.id, "error"))
 
 
 def schedule(case: Case, units: Sequence[Unit], questions: Sequence[Question]) -> dict[int, list[Question]]:
@@ -251,22 +343,22 @@ def needs(build: Callable[..., MemorySystem]) -> frozenset[str]:
     return frozenset(inspect.signature(target).parameters) - frozenset(given)
 
 
-def _embed_ahead(run: Run, memory: MemorySystem, units: Sequence[Unit], log: _Log) -> None:
+def _embed_ahead(run: Run, memory: MemorySystem, units: Sequence[Unit], logs: Sequence[_Log]) -> None:
     """Embed all unit texts in batches before the first write; the cache then answers the memory's own calls."""
     if memory.EMBEDS_UNITS and "embedder" in needs(run.build) and units:
-        with _step(log, "embed", "", lambda: 0):
+        with _step(logs, "embed", "", lambda: 0):
             run.services.embedder.embed([unit.text for unit in units])
 
 
-def _write(memory: MemorySystem, unit: Unit, following: Unit | None, log: _Log) -> None:
-    with _step(log, "write", unit.id, lambda: memory.held):
+def _write(memory: MemorySystem, unit: Unit, following: Unit | None, logs: Sequence[_Log]) -> None:
+    with _step(logs, "write", unit.id, lambda: memory.held):
         memory.write(unit)
         if following is None or following.session_id != unit.session_id:
             memory.end_session(unit.session_id)
 
 
-def _consolidate(memory: MemorySystem, log: _Log, point: int) -> None:
-    with _step(log, "consolidate", str(point), lambda: memory.held):
+def _consolidate(memory: MemorySystem, logs: Sequence[_Log], point: int) -> None:
+    with _step(logs, "consolidate", str(point), lambda: memory.held):
         memory.consolidate()
 
 
@@ -290,14 +382,16 @@ class _Asking:
     """Units since an offline memory was last built: kept raw, and shown after what it recalls."""
     given: Mapping[str, Recall]
     log: _Log
+    lanes: Lanes
     told: Callable[[Progress], None]
 
 
-def _ask_all(asking: _Asking, questions: Sequence[Question], pool: ThreadPoolExecutor) -> list[Future[None]]:
+def _ask_all(asking: Sequence[_Asking], questions: Sequence[Question]) -> list[Future[None]]:
     """Read for all questions of a due point: concurrently where reading calls a model, else here, because threads would only queue."""
-    if not needs(asking.run.build) & {"llm", "probe", "embedder"}:
-        return [_ask(asking, question) for question in questions]
-    reads = [pool.submit(_ask, asking, question) for question in questions]
+    work = [(one, question) for one in asking for question in questions if question.id in one.log.left]
+    if not needs(asking[0].run.build) & {"llm", "probe", "embedder"}:
+        return [_ask(one, question) for one, question in work]
+    reads = [one.lanes.questions.submit(_ask, one, question) for one, question in work]
     return [read.result() for read in reads]
 
 
@@ -319,7 +413,7 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
         ended.set_result(None)
 
     try:
-        with _step(log, "read", question.id, lambda: asking.memory.held):
+        with _step([log], "read", question.id, lambda: asking.memory.held):
             recall = _recall(asking, question)
         log.recalled(recall.items)
         if recall.aborted or recall.answer is not None:
@@ -333,15 +427,22 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
         log.trouble(error)
         close(log.prediction(question.id, Recall(()), "", "error", f"read: {_said(error)}"))
         return ended
-    with metering() as ledger:
-        call = run.services.reader.submit(rendered.request)
+    asking.lanes.answers.acquire()
+    ended.add_done_callback(lambda _: asking.lanes.answers.release())
+    try:
+        with metering() as ledger:
+            call = run.services.reader.submit(rendered.request)
+    except BaseException as broken:
+        ended.set_exception(broken)
+        raise
 
     def settle(done: Future[Completion]) -> None:
         try:
             error = done.exception()
             if isinstance(error, SpendingCapReached):
                 raise error
-            log.effort("answer", question.id, 0, ledger, 0.0, rendered.context_tokens, rendered.dropped)
+            context, dropped = rendered.context_tokens, rendered.dropped
+            log.spent(effort(log.case_id, "answer", question.id, 0, ledger, 0.0, context, dropped))
             close(_answered(log, question.id, recall, done))
         except BaseException as broken:  # a callback's exception would be swallowed, and the case would wait for ever
             ended.set_exception(broken)
@@ -364,22 +465,26 @@ def _said(error: BaseException) -> str:
 
 
 @contextmanager
-def _step(log: _Log, phase: str, subject: str, held: Callable[[], int]) -> Iterator[None]:
-    """CPU and calls of one step; written to the log when it ends, also when it fails."""
+def _step(logs: Sequence[_Log], phase: str, subject: str, held: Callable[[], int]) -> Iterator[None]:
+    """CPU and calls of one step; written to the logs when it ends, also when it fails."""
     started = time.thread_time()
     with metering() as ledger:
         try:
             yield
         finally:
             own = max(0.0, time.thread_time() - started - ledger.service_cpu)
-            log.effort(phase, subject, held(), ledger, own)
+            line = effort(logs[0].case_id, phase, subject, held(), ledger, own)
+            for log in logs:
+                log.spent(line)
 
 
 class _Log:
     """The files of one case while it runs."""
 
-    def __init__(self, run: Run, case: Case, folder: Path, done: Mapping[str, Prediction]) -> None:
-        self.case_id, self._folder = case.id, folder
+    def __init__(
+        self, run: Run, case: Case, folder: Path, done: Mapping[str, Prediction], left: Collection[str]
+    ) -> None:
+        self.run, self.case_id, self.left, self._folder = run, case.id, left, folder
         self._items = read_items(folder)
         write_lines(folder / "predictions.jsonl", done.values())
         write_lines(folder / "items.jsonl", self._items.values())
@@ -416,17 +521,8 @@ class _Log:
         with self._lock:
             self._trouble.append("".join(traceback.format_exception(error)))
 
-    def effort(
-        self,
-        phase: str,
-        subject: str,
-        held: int,
-        ledger: Ledger,
-        own_cpu: float,
-        context_tokens: int = 0,
-        dropped: int = 0,
-    ) -> None:
-        self._efforts.add(effort(self.case_id, phase, subject, held, ledger, own_cpu, context_tokens, dropped))
+    def spent(self, effort: Effort) -> None:
+        self._efforts.add({name: getattr(effort, name) for name in effort.__slots__})
 
     def structure(self, memory: MemorySystem) -> None:
         """Dump the finished structure: `nodes.jsonl`, and `vectors.npy` with one row a node (zeros where it has none)."""

@@ -6,6 +6,8 @@ A line is reused as long as the answer it judged is the same; lexical metrics ne
 from __future__ import annotations
 
 import hashlib
+import json
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -23,6 +25,9 @@ from memsys.llm.client import SpendingCapReached
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.protocol import LLM, Completion
 from memsys.prompts import Prompts
+
+BACKLOG = 256
+"""Judgements submitted ahead of the one that is being waited for: enough for any in-flight limit, few enough to keep in memory."""
 
 Scorer = Callable[[Question, Gold, Prediction], Score]
 
@@ -43,7 +48,7 @@ class Judging:
     judge: Judge
     llm: LLM
     model: str
-    """Model and endpoint label: part of the score file's identity."""
+    """Identity of the model: part of the score file's."""
     prompts: Prompts
     repeats: int = 1
     """How often the same answer is judged, as separate draws."""
@@ -176,7 +181,7 @@ def score_judge(run: Run, judging: Judging, told: Callable[[], None] = lambda: N
 def _judge_all(
     run: Run, judging: Judging, kept: Mapping[Any, Any], book: Appender, costs: Appender, told: Callable[[], None]
 ) -> None:
-    calls: list[tuple[str, Prediction, Gold, int, Ledger, Future[Completion]]] = []
+    under_way: deque[_Call] = deque()
     for case_id, question, gold, prediction in answered(run):
         judged = prediction.answer if judging.judge.rule != "memory" else _recalled(run, case_id, prediction)
         for repeat in range(judging.repeats):
@@ -187,19 +192,39 @@ def _judge_all(
                 continue
             request = judge_request(judging.judge, judging.prompts, question, gold, judged, sample=repeat)
             with metering() as ledger:
-                calls.append((case_id, prediction, gold, repeat, ledger, judging.llm.submit(request)))
-    for case_id, prediction, gold, repeat, ledger, call in calls:
-        error = call.exception()
-        if isinstance(error, SpendingCapReached):
-            raise error
-        score = (
-            Score(None, f"the call failed: {error}"[:500])
-            if error is not None
-            else verdict(judging.judge, call.result().text, gold)
-        )
-        book.add(_scored(case_id, prediction, Score(score.value, score.why, repeat, score.detail)))
-        costs.add(effort(case_id, "judge", prediction.question_id, 0, ledger, 0.0))
-        told()
+                call = judging.llm.submit(request)
+            under_way.append(_Call(case_id, prediction, gold, repeat, ledger, call))
+            if len(under_way) > BACKLOG:
+                _book(under_way.popleft(), judging, book, costs, told)
+    for one in under_way:
+        _book(one, judging, book, costs, told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A judgement under way."""
+
+    case_id: str
+    prediction: Prediction
+    gold: Gold
+    repeat: int
+    ledger: Ledger
+    reply: Future[Completion]
+
+
+def _book(call: _Call, judging: Judging, book: Appender, costs: Appender, told: Callable[[], None]) -> None:
+    """Wait for a judgement and write it down."""
+    error = call.reply.exception()
+    if isinstance(error, SpendingCapReached):
+        raise error
+    score = (
+        Score(None, f"the call failed: {error}"[:500])
+        if error is not None
+        else verdict(judging.judge, call.reply.result().text, call.gold)
+    )
+    book.add(_scored(call.case_id, call.prediction, Score(score.value, score.why, call.repeat, score.detail)))
+    costs.add(effort(call.case_id, "judge", call.prediction.question_id, 0, call.ledger, 0.0))
+    told()
 
 
 def _recalled(run: Run, case_id: str, prediction: Prediction) -> str:
@@ -235,7 +260,7 @@ def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
         RunError: there is no such file.
     """
     if not path.is_file():
-        raise RunError(f"{path} does not exist: score the run first (`python -m scripts.score`)")
+        raise RunError(f"{path} does not exist: run the experiment again to score it")
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in read_lines(path):
         found.setdefault((record["case_id"], record["question_id"]), []).append(record)
@@ -247,7 +272,13 @@ def _cases(run: Run) -> Iterator[Case]:
 
 
 def _path(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
-    return run.folder / "scores" / f"{name}-{identity(settings)}.jsonl"
+    """The score file under these settings; they stand beside it in a file of their own."""
+    path = run.folder / "scores" / f"{name}-{identity(settings)}.jsonl"
+    if not path.with_suffix(".json").is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(settings, indent=1, sort_keys=True, default=str)
+        path.with_suffix(".json").write_text(text, encoding="utf-8")
+    return path
 
 
 def _scored(case_id: str, prediction: Prediction, score: Score) -> Scored:

@@ -34,8 +34,11 @@ def safe_name(identifier: str) -> str:
     return f"{plain[:60]}-{hashlib.sha256(identifier.encode()).hexdigest()[:8]}"
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path, *, again: bool = True) -> list[dict[str, Any]]:
     """The whole JSON lines of a file; none where there is no file.
+
+    Args:
+        again: it may soon be read again, as a row's predictions and scores are by run, checks and table: keep its lines in memory.
 
     Raises:
         RunError: a line that is not JSON, other than a torn last one.
@@ -43,12 +46,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     known = path.stat()
-    return list(_lines(path, known.st_size, known.st_mtime_ns))
+    return list(_kept_lines(path, known.st_size, known.st_mtime_ns) if again else _lines(path))
 
 
-@lru_cache(maxsize=8)
-def _lines(path: Path, size: int, changed: int) -> tuple[dict[str, Any], ...]:
-    """The lines of a file as it stood; a score file is read by its check and by its table."""
+@lru_cache(maxsize=32)
+def _kept_lines(path: Path, size: int, changed: int) -> tuple[dict[str, Any], ...]:
+    """The lines of a file as it stood."""
+    return tuple(_lines(path))
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     records = []
     for number, line in enumerate(lines, 1):
@@ -61,7 +68,7 @@ def _lines(path: Path, size: int, changed: int) -> tuple[dict[str, Any], ...]:
                 lines
             ):  # the last piece has no newline behind it: it was being written when the process died
                 raise RunError(f"{path}: line {number} is not JSON; delete the file and run again") from None
-    return tuple(records)
+    return records
 
 
 def write_lines(path: Path, records: Iterable[Any]) -> None:

@@ -1,24 +1,22 @@
-"""Memory x data set x metric: mean, intervals, counts, the published number, a verdict; costs below. Markdown, CSV, LaTeX.
+"""What a table holds, memory x data set x metric: mean, intervals, counts, the published number, a verdict.
 
-Nothing is left out: a memory that is not built prints `pending`, a data set that is not there prints `no data` and the command that
-gets it, and scored + unscored + errored + not reached = questions in every cell.
+Nothing is left out: a memory that is not built says `pending`, a data set that is not there says `no data` and the command that
+gets it, and scored + unscored + errored + not reached = questions in every cell. `eval.rendering` prints it.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 
 from data_loaders.schema import Case
-from eval.costs import Costs, costs
+from eval.costs import Price
 from eval.published import Published, verdict
 from eval.score import read_scores
-from eval.stats import Difference, Estimate, Interval, by_question, difference, estimate, stratified
+from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified
 from eval.store import read_predictions, safe_name
 
 ALL, ANSWERABLE = "all", "answerable"
@@ -255,6 +253,13 @@ AnyCell = Cell | Figure | str
 """A string says why there is no number: `pending`, `no data: …`, `–` where a row has nothing to say."""
 
 
+def categories(column: Column) -> list[str]:
+    """Names under which a column's questions are reported: all, answerable where some are not, then each category."""
+    found = list(dict.fromkeys(one.category for one in column.questions if one.category))
+    groups = [ALL] if len({one.answerable for one in column.questions}) < 2 else [ALL, ANSWERABLE]
+    return [*groups, *(found if len(found) > 1 else [])]
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One memory and what there is to print of it."""
@@ -281,6 +286,8 @@ class Table:
     rows: tuple[Row, ...]
     reference: str = ""
     """The memory that the others are compared with, pair by pair."""
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    """By role; a role without one (an offline engine) costs no money."""
 
     @property
     def missing_share(self) -> float:
@@ -289,297 +296,3 @@ class Table:
             (cell.counts().missing_share for row in self.rows for cell in row.cells if isinstance(cell, Cell)),
             default=0.0,
         )
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number for print; `–` for none."""
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def span(interval: Interval | None, brackets: str = "[]", digits: int = 3) -> str:
-    """An interval for print; nothing for none."""
-    return (
-        "" if interval is None else f"{brackets[0]}{interval.low:.{digits}f}, {interval.high:.{digits}f}{brackets[1]}"
-    )
-
-
-def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
-    """A cell for print: ours [by question] {by case} ± spread · scored/unscored/errored/not reached · published · verdict."""
-    if isinstance(cell, str):
-        return cell
-    if isinstance(cell, Figure):
-        return _shown_figure(cell)
-    counts, ours = cell.counts(category), cell.estimate(category)
-    parts = [f"{counts.scored}/{counts.unscored}/{counts.errored}/{counts.not_reached}"]
-    if ours is None:
-        parts.insert(0, "–")
-    else:
-        spread = "" if cell.spread is None else f" ± {cell.spread:.3f}"
-        parts.insert(0, f"{ours.mean:.3f}{spread} {span(ours.by_question)} {span(ours.by_case, '{}')}".strip())
-    if counts.aborted:
-        parts.append(f"{counts.aborted} aborted")
-    if counts.missing_share and (bounds := cell.bounds(category)) is not None:
-        parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
-    if published and cell.published is not None:
-        parts += [cell.published.printed, cell.verdict()]
-    return " · ".join(parts)
-
-
-def _shown_figure(cell: Figure) -> str:
-    ours = cell.ours
-    digits = 1 if ours is not None and abs(ours.mean) >= 100 else 3
-    parts = [number(None)]
-    if ours is not None:
-        intervals = (span(ours.by_question, digits=digits), span(ours.by_case, "{}", digits))
-        parts = [" ".join([number(ours.mean, digits), *filter(None, intervals)])]
-    if cell.published is not None:
-        parts += [cell.published.printed, cell.verdict()]
-    return " · ".join(parts)
-
-
-def markdown(table: Table, *, brief: bool = False) -> str:
-    """The whole table: caption, scores, categories, paired differences, costs; `brief` is without categories and differences."""
-    parts = [f"# {table.title}", "", *(f"- {line}" for line in table.caption), "", _scores(table)]
-    if not brief:
-        parts += [*_categories(table), *_differences(table)]
-    parts += [*_evidence(table), *_costs(table)]
-    return "\n".join(parts) + "\n"
-
-
-def _grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    lines += ["| " + " | ".join(part.replace("|", "\\|").replace("\n", " ") for part in row) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def _scores(table: Table) -> str:
-    header = ["Memory", *(f"{column.title} · {column.metric}" for column in table.columns)]
-    rows: list[list[str]] = []
-    for row in table.rows:
-        if row.ruled:
-            rows.append(["—"] * len(header))
-        rows.append([row.title, *(shown(cell) for cell in row.cells)])
-    return _grid(header, rows)
-
-
-def categories(column: Column) -> list[str]:
-    """Names under which a column's questions are reported: all, answerable where some are not, then each category."""
-    found = list(dict.fromkeys(one.category for one in column.questions if one.category))
-    groups = [ALL] if len({one.answerable for one in column.questions}) < 2 else [ALL, ANSWERABLE]
-    return [*groups, *(found if len(found) > 1 else [])]
-
-
-def _categories(table: Table) -> list[str]:
-    parts: list[str] = []
-    for place, column in enumerate(table.columns):
-        names = categories(column)
-        if len(names) == 1:
-            continue
-        titles = [column.answerable_title if name == ANSWERABLE else name for name in names]
-        rows = [
-            [
-                row.title,
-                *(shown(row.cells[place], name, published=False) for name in names),
-            ]
-            for row in table.rows
-            if isinstance(row.cells[place], Cell)
-        ]
-        if rows:
-            parts += ["", f"## {column.title} · {column.metric}, by category", "", _grid(["Memory", *titles], rows)]
-    return parts
-
-
-def _differences(table: Table) -> list[str]:
-    reference = next((row for row in table.rows if row.name == table.reference), None)
-    if reference is None:
-        return []
-    rows = []
-    for row in table.rows:
-        if row.name != reference.name and any(isinstance(cell, Cell) for cell in row.cells):
-            pairs = zip(row.cells, reference.cells, strict=True)
-            rows.append([row.title, *(_difference(cell, other) for cell, other in pairs)])
-    header = ["Memory", *(f"{column.title} · {column.metric}" for column in table.columns)]
-    title = f"## Paired difference from {reference.title}: mean [by question] {{by case}}, p (sign-flip permutation), n pairs"
-    return ["", title, "", _grid(header, rows)] if rows else []
-
-
-def _difference(cell: AnyCell, other: AnyCell) -> str:
-    if not (isinstance(cell, Cell) and isinstance(other, Cell)) or (gap := cell.minus(other)) is None:
-        return "–"
-    p = "" if gap.p is None else f", p {'<' if gap.p < 0.001 else '='} {max(gap.p, 0.001):.3f}"
-    return f"{gap.mean:+.3f} {span(gap.by_question)} {span(gap.by_case, '{}')}{p}, n {gap.n}"
-
-
-def _evidence(table: Table) -> list[str]:
-    """How much of the evidence came back: as sources, in its own words, how early, and how many turns an item stands for."""
-    parts: list[str] = []
-    for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
-        rows = [[row.title, *_evidence_means(row.evidence[dataset])] for row in table.rows if dataset in row.evidence]
-        if any(row[-1] != "0" for row in rows):
-            depth = next(iter(row.evidence[dataset].name for row in table.rows if dataset in row.evidence)).partition(
-                "-"
-            )[0]
-            header = ["Memory", "covered", "verbatim", "nDCG", "turns per item", "questions"]
-            parts += ["", f"## {depth} on {title} (means over questions that name evidence)", "", _grid(header, rows)]
-    return parts
-
-
-def _evidence_means(path: Path) -> list[str]:
-    lines = [line for found in read_scores(path).values() for line in found if line["value"] is not None]
-    covered = by_question([line["value"] for line in lines])
-    means = [_mean(line["detail"][name] for line in lines) for name in ("verbatim", "ndcg", "sources_per_item")]
-    first = f"{number(_mean(line['value'] for line in lines))} {span(covered)}".strip()
-    return [first, *(number(mean) for mean in means), str(len(lines))]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-COSTS: tuple[tuple[str, Callable[[Costs], str]], ...] = (
-    ("recalled tokens", lambda c: number(c.recalled_tokens, 0)),
-    ("inference tokens", lambda c: number(c.inference_tokens, 0)),
-    ("build tokens / unit", lambda c: number(c.build_tokens_per_unit, 1)),
-    ("embedding tokens / unit", lambda c: number(c.embedding_tokens_per_unit, 1)),
-    ("calls / insertion", lambda c: number(c.calls_per_insertion, 2)),
-    ("calls / query", lambda c: number(c.calls_per_query, 2)),
-    ("recall s P50", lambda c: number(c.recall_seconds_p50, 4)),
-    ("recall s P95", lambda c: number(c.recall_seconds_p95, 4)),
-    ("recall s P50, calls summed", lambda c: number(c.recall_seconds_sum_p50, 4)),
-    ("units", lambda c: str(c.units)),
-    ("parse failures", lambda c: str(c.parse_failures)),
-    ("failed calls", lambda c: str(c.failed_calls)),
-    ("items over budget", lambda c: str(c.dropped_items)),
-)
-
-
-def _costs(table: Table) -> list[str]:
-    parts: list[str] = []
-    for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
-        rows = [
-            [row.title, *(show(found) for _, show in COSTS)]
-            for row in table.rows
-            if dataset in row.runs
-            for found in (costs(row.runs[dataset]),)
-        ]
-        if rows:
-            header = ["Memory", *(name for name, _ in COSTS)]
-            parts += [
-                "",
-                f"## Costs on {title} (per question or per unit, means; recall seconds = own CPU + provider time)",
-                "",
-                _grid(header, rows),
-            ]
-    return parts
-
-
-FIELDS = (
-    "table,memory,dataset,metric,category,questions,scored,unscored,errored,not_reached,aborted,mean,question_low,question_high,"
-    "case_low,case_high,clusters,spread,could_be_low,could_be_high,published,published_low,published_high,verdict"
-).split(",")
-
-
-def as_csv(table: Table) -> str:
-    """One line a cell and category, everything that the Markdown shows of scores."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
-    for row in table.rows:
-        for column, cell in zip(table.columns, row.cells, strict=True):
-            writer.writerows(_csv_lines(table, row, column, cell))
-    return out.getvalue()
-
-
-def _csv_lines(table: Table, row: Row, column: Column, cell: AnyCell) -> list[list[str]]:
-    start = [table.name, row.name, column.dataset, column.metric]
-    if isinstance(cell, Figure):
-        return [
-            [*start, ALL, *[""] * 6, *_csv_ours(cell.ours), "", "", "", *_csv_printed(cell.published), cell.verdict()]
-        ]
-    if isinstance(cell, str):
-        return [[*start, ALL, *[""] * (len(FIELDS) - 6), cell]]
-    lines = []
-    for name in categories(column):
-        counts, ours, bounds = cell.counts(name), cell.estimate(name), cell.bounds(name)
-        outcome = (counts.questions, counts.scored, counts.unscored, counts.errored, counts.not_reached, counts.aborted)
-        lines.append(
-            [
-                *start,
-                name,
-                *map(str, outcome),
-                *_csv_ours(ours),
-                _exact(cell.spread if name == ALL else None),
-                *map(_exact, _ends(bounds)),
-                *_csv_printed(cell.published if name == ALL else None),
-                cell.verdict() if name == ALL else "",
-            ]
-        )
-    return lines
-
-
-def _csv_ours(ours: Estimate | None) -> list[str]:
-    if ours is None:
-        return [""] * 6
-    return [*map(_exact, (ours.mean, *_ends(ours.by_question), *_ends(ours.by_case))), str(ours.clusters)]
-
-
-def _csv_printed(published: Published | None) -> list[str]:
-    return ["", "", ""] if published is None else [published.printed, _exact(published.low), _exact(published.high)]
-
-
-def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
-    return (None, None) if interval is None else (interval.low, interval.high)
-
-
-def _exact(value: float | None) -> str:
-    return "" if value is None else f"{value:.6f}"
-
-
-_TEX = str.maketrans(
-    {
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "{": r"\{",
-        "}": r"\}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "\\": r"\textbackslash{}",
-    }
-)
-
-
-def latex(table: Table) -> str:
-    """The scores as a booktabs table: ours with its interval by question, the published number in small print."""
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        r"\small",
-        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
-        r"\toprule",
-    ]
-    header = ["Memory", *(f"{column.title} {column.metric}" for column in table.columns)]
-    lines += [" & ".join(part.translate(_TEX) for part in header) + r" \\", r"\midrule"]
-    for row in table.rows:
-        if row.ruled:
-            lines.append(r"\midrule")
-        lines.append(" & ".join([row.title.translate(_TEX), *(_tex(cell) for cell in row.cells)]) + r" \\")
-    caption = " ".join([table.title + ".", *table.caption]).translate(_TEX)
-    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]
-    return "\n".join(lines) + "\n"
-
-
-def _tex(cell: AnyCell) -> str:
-    if isinstance(cell, str):
-        return cell.translate(_TEX)
-    ours = cell.ours if isinstance(cell, Figure) else cell.estimate()
-    if ours is None:
-        return "--"
-    interval = (
-        "" if ours.by_question is None else rf" {{\tiny [{ours.by_question.low:.3f}, {ours.by_question.high:.3f}]}}"
-    )
-    printed = "" if cell.published is None else rf" {{\tiny ({cell.published.printed})}}"
-    return f"{ours.mean:.3f}{interval}{printed}"

@@ -454,12 +454,13 @@ def gated(scores: np.ndarray) -> np.ndarray:
     weights: np.ndarray = 16.0**scores
     if len(np.unique(scores)) < 2:
         return weights
-    with lean.LOCK:
+    with lean.one_core("sklearn.mixture"):
         from sklearn.mixture import GaussianMixture
-    mixture = GaussianMixture(2, random_state=0).fit(scores[:, None])
-    low, high = sorted(map(float, mixture.means_.ravel()))
-    grid = np.linspace(low, high, 201)
-    valley = grid[np.argmin(mixture.score_samples(grid[:, None]))]
+
+        mixture = GaussianMixture(2, random_state=0).fit(scores[:, None])
+        low, high = sorted(map(float, mixture.means_.ravel()))
+        grid = np.linspace(low, high, 201)
+        valley = grid[np.argmin(mixture.score_samples(grid[:, None]))]
     return np.where(scores < valley, 1e-4, weights)
 
 
@@ -531,9 +532,13 @@ def _divided(vectors: np.ndarray, rows: np.ndarray, limit: int, seed: int) -> li
 
 def _labels(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
     """A cluster number for each vector: seeded k-means on the leading eigenvectors of the normalised affinity."""
-    with lean.LOCK:
-        from sklearn.cluster import KMeans
-    points = vectors.astype(np.float64)
+    with lean.one_core("sklearn.cluster"):
+        return _labelled(vectors.astype(np.float64), count, seed)
+
+
+def _labelled(points: np.ndarray, count: int, seed: int) -> np.ndarray:
+    from sklearn.cluster import KMeans
+
     if len(points) <= _SPECTRAL_LIMIT:
         affinity = np.maximum(points @ points.T, 0.0)
         degrees = affinity.sum(axis=1)

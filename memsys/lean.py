@@ -1,7 +1,8 @@
-"""Importing a package without the optional parts that cost more memory and time than everything else together."""
+"""Heavy libraries, lightly: imported without the parts that cost most, and run so that they give the same numbers everywhere."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,26 @@ from contextlib import contextmanager
 
 LOCK = threading.RLock()
 """Held while modules are hidden; whoever imports one of them lazily in a thread takes it too."""
+
+_ALONE = threading.Lock()
+
+
+@contextmanager
+def one_core(*modules: str) -> Iterator[None]:
+    """What runs inside runs on one core, and nowhere else at the same time: sums, and so clusters, do not depend on the machine.
+
+    The modules are imported first, because the limit holds only for libraries that are loaded when it is set. numba's default
+    threading layer aborts a process in which two threads use it at once, and the many tiny matrix products of a mixture are ten
+    times slower when cores wait for each other.
+    """
+    from threadpoolctl import threadpool_limits
+
+    with _ALONE:
+        with LOCK:  # they may import what another thread is hiding at this moment
+            for module in modules:
+                importlib.import_module(module)
+        with threadpool_limits(1):
+            yield
 
 
 @contextmanager

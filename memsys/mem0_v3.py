@@ -90,7 +90,7 @@ class Mem0V3(MemorySystem):
         ValueError: an unknown choice, or a number below 1.
     """
 
-    READ_KNOBS: ClassVar = ("k", "threshold", "fusion")
+    READ_KNOBS: ClassVar = ("k", "threshold", "fusion", "weights")
     PROMPTS: ClassVar = ("mem0_v3",)
     UNIT: ClassVar = {"rule": "floor_pair", "on_unpaired": "keep_single"}
 

@@ -95,7 +95,7 @@ class MemoryBank(MemorySystem):
         ValueError: an unknown choice, or a number below 1.
     """
 
-    READ_KNOBS: ClassVar = ("k", "join_chars", "include_global", "threshold")
+    READ_KNOBS: ClassVar = ("mode", "k", "join_chars", "include_global", "threshold")
     PROMPTS: ClassVar = ("memorybank",)
     UNIT: ClassVar = {"rule": "floor_pair", "on_unpaired": "keep_single"}
     PAST_K: ClassVar = "k counts the pieces found; the summary and the portrait of everything come on top"

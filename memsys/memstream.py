@@ -87,7 +87,7 @@ class MemoryStream(MemorySystem):
         ValueError: an unknown mode, or a number below 1.
     """
 
-    READ_KNOBS: ClassVar = ("k", "max_tokens", "weights", "decay")
+    READ_KNOBS: ClassVar = ("k", "max_tokens")  # reflections rank by `weights` and `decay`, too
     PROMPTS: ClassVar = ("memstream",)
 
     def __init__(

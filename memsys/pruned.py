@@ -237,7 +237,7 @@ class Pruned(MemorySystem):
         ImportError, OSError: see `LLMLingua2`.
     """
 
-    READ_KNOBS: ClassVar = ("rate", "keep_digits")
+    READ_KNOBS: ClassVar = ("rate", "forced", "keep_digits")
 
     def __init__(
         self,

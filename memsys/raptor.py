@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from threading import Lock
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -384,22 +383,16 @@ class Clustering:
 
 _FEWEST = 5
 _ROUNDS = 10
-_one_at_a_time = Lock()
 
 
 def clusters(vectors: np.ndarray, tokens: np.ndarray, how: Clustering, again: Clustering) -> list[list[int]]:
     """Groups of rows that may overlap and may leave rows out; one longer than the limit is clustered again with `again`.
 
-    Works on one core and one call at a time: numba's default threading layer aborts the process when two threads are inside UMAP
-    at once, and the mixtures' many tiny matrix products are ten times slower when cores wait for each other.
-
     Args:
         vectors: [n, d], unit length.
         tokens: length of each row's text, [n].
     """
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    with _one_at_a_time, threadpool_limits(1):
+    with lean.one_core("sklearn.mixture", *(["umap"] if how.reducer == "umap" else [])):
         return _clusters(vectors, tokens, how, again, 0)
 
 
@@ -457,8 +450,7 @@ def _reduced(vectors: np.ndarray, how: Clustering, components: int, neighbours: 
         left, values, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
         projected: np.ndarray = left[:, :components] * values[:components]
         return projected
-    with lean.LOCK:  # it imports numba, which other imports may be hiding at this moment
-        from umap import UMAP
+    from umap import UMAP
 
     reducer = UMAP(
         n_neighbors=min(neighbours, len(vectors) - 1),

@@ -9,10 +9,17 @@ from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFin
 from typing import Any
 
 
-@lru_cache(maxsize=1 << 14)
 def count_tokens(text: str, encoding: str = "o200k_base") -> int:
     """Number of tokens of a text."""
+    # Turns and facts are counted over and over; whole prompts are counted once, and thousands of them would fill the memory.
+    return _known_count(text, encoding) if len(text) <= 2000 else _count(text, encoding)
+
+
+def _count(text: str, encoding: str) -> int:
     return int(_vocabulary(encoding).count(_whole(text))) if text else 0
+
+
+_known_count = lru_cache(maxsize=1 << 14)(_count)
 
 
 def truncate(text: str, limit: int, encoding: str = "o200k_base") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from data_loaders.lazy import LazyCases, as_lazy
 from data_loaders.source import Source, data_root, find, sample
 from data_loaders.units import lost_evidence, make_units
+from eval.costs import Price
 from eval.judge import Judge
 from eval.provenance import ROOT, identity, source_digest, surroundings
 from eval.reader import Reader
@@ -51,6 +53,10 @@ class Model:
     def stand_in(self) -> bool:
         return self.prices is None
 
+    @property
+    def identity(self) -> str:
+        return identity({"model": self.settings})
+
 
 @dataclass(frozen=True, slots=True)
 class Bench:
@@ -70,10 +76,19 @@ class Bench:
     results: Path
     model: Callable[[str], Model]
     """Any further model by name, built once; a second judge, for instance."""
+    models: Mapping[str, Model]
+    """Those built so far, by name."""
 
     @property
     def services(self) -> Services:
         return Services(self.memory.llm, self.reader.llm, self.probe.llm, self.embedder, self.prompts)
+
+    @property
+    def prices(self) -> dict[str, Price]:
+        """What tokens cost: by role, and by a model's identity for judges; offline engines have no price."""
+        roles = {"memory": self.memory, "reader": self.reader, **{one.identity: one for one in self.models.values()}}
+        known = {name: model.prices for name, model in roles.items()} | {"embedder": self.embedder_prices}
+        return {name: prices.cost for name, prices in known.items() if prices is not None}
 
     @property
     def stand_ins(self) -> list[str]:
@@ -94,6 +109,8 @@ class Data:
     settings: Mapping[str, Any]
     """What identifies it."""
     config: Mapping[str, Any]
+    note: str = ""
+    """What its loader wants said in captions."""
 
 
 def options(group: str) -> list[str]:
@@ -110,7 +127,16 @@ def load_option(group: str, name: str) -> dict[str, Any]:
     path = CONF / group / f"{name}.yaml"
     if "/" in name or not path.is_file():
         raise RunError(f"no {group} called {name!r}; there are: {', '.join(options(group))}")
+    return deepcopy(_values(path))
+
+
+@cache
+def _values(path: Path) -> dict[str, Any]:
+    """A file of values, parsed once: a table of sweeps asks for the same few hundreds of times."""
     return dict(OmegaConf.to_container(OmegaConf.load(path), resolve=True))  # type: ignore[arg-type]
+
+
+_surroundings = cache(surroundings)
 
 
 def forbid_network() -> None:
@@ -145,8 +171,7 @@ def bench(cfg: DictConfig) -> Bench:
             endpoints[url] = Endpoint(url, label=label, key_env=key_env, purse=purse, **common)
         return endpoints[url]
 
-    @cache
-    def model(name: str) -> Model:
+    def made(name: str) -> Model:
         option = _option_or_any("llm", name, cfg)
         if option["engine"] == "extractive":
             engine = {key: value for key, value in option.items() if key != "engine"}
@@ -160,6 +185,13 @@ def bench(cfg: DictConfig) -> Bench:
             **{key: value for key, value in option["settings"].items() if not key.startswith("usd")},
         }
         return Model(known.model, Metered(CachedLLM(client, store, known, at.label)), settings, known)
+
+    models: dict[str, Model] = {}
+
+    def model(name: str) -> Model:
+        if name not in models:
+            models[name] = made(name)
+        return models[name]
 
     embedder, embedder_settings, embedder_prices = _embedder(cfg, store, endpoint)
     return Bench(
@@ -176,6 +208,7 @@ def bench(cfg: DictConfig) -> Bench:
         purse=purse,
         results=results,
         model=model,
+        models=models,
     )
 
 
@@ -234,7 +267,9 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
         "max_cases": cfg.data.max_cases,
         "seed": cfg.data.seed,
     }
-    return Data(config["name"], config["title"], _kept(_cut(cfg, cases), source.path), source, settings, config)
+    kept = _kept(_cut(cfg, cases), source.path)
+    note = instantiate({**config["caption"], "_partial_": True})(source.path) if "caption" in config else ""
+    return Data(config["name"], config["title"], kept, source, settings, config, note)
 
 
 def _held(config: Mapping[str, Any], root: Path) -> Mapping[str, Any]:
@@ -284,7 +319,7 @@ def judging(cfg: DictConfig, built: Bench, name: str) -> Judging:
     file, _, other = name.partition("@")
     model = built.model(other) if other else built.judge
     judge = Judge(**load_option("judge", file))
-    return Judging(judge, model.llm, identity({"model": model.settings}), built.prompts, cfg.judge.repeats)
+    return Judging(judge, model.llm, model.identity, built.prompts, cfg.judge.repeats)
 
 
 def metrics(names: Sequence[str]) -> list[Metric]:
@@ -293,7 +328,7 @@ def metrics(names: Sequence[str]) -> list[Metric]:
     Raises:
         RunError: an unknown name.
     """
-    known = dict(OmegaConf.to_container(OmegaConf.load(CONF / "metrics.yaml"), resolve=True))  # type: ignore[arg-type]
+    known = _values(CONF / "metrics.yaml")
     if unknown := [name for name in names if name not in known]:
         raise RunError(f"no metric called {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
     return [_metric(name, dict(known[name])) for name in names]
@@ -327,8 +362,9 @@ def memory_run(
     unit = unit or next((target.UNIT for target in targets if target.UNIT), None) or dataset.config["unit"]
     offline = any(target.OFFLINE for target in targets)
     asks = needs(_innermost(build))
+    described = {name: value for name, value in memory.items() if name not in ("name", "title")}
     parts = {
-        "memory": {name: value for name, value in memory.items() if name not in ("name", "title")},
+        "memory": described,
         "unit": dict(unit),
         "dataset": {"name": dataset.name, **dataset.settings},
         "reader": {name: getattr(reading, name) for name in reading.__slots__},
@@ -344,6 +380,8 @@ def memory_run(
         "rebuild_every": cfg.build.rebuild_every if offline else 1,
     }
     folder = built.results / "runs" / dataset.name / f"{memory['name']}-{identity(parts)}"
+    built_alike = {**parts, "memory": _without(described, targets[0].READ_KNOBS)}
+    changes = _innermost(build).keywords.get("mutate_on_read", False)
     _check_builds(build, memory["name"], built)
     return Run(
         name=memory["name"],
@@ -357,9 +395,15 @@ def memory_run(
         seed=cfg.build.seed,
         replicate=replicate,
         rebuild_every=cfg.build.rebuild_every,
+        shared="" if changes else identity(built_alike),
         gold_evidence=bool(memory.get("gold_evidence", False)),
-        record={**parts, "name": memory["name"], "data_status": dataset.source.status, "made_with": surroundings()},
+        record={**parts, "name": memory["name"], "data_status": dataset.source.status, "made_with": _surroundings()},
     )
+
+
+def _without(memory: Mapping[str, Any], knobs: Sequence[str]) -> dict[str, Any]:
+    """A memory's configuration less the settings that reading alone looks at."""
+    return {**memory, "build": {name: value for name, value in memory["build"].items() if name not in knobs}}
 
 
 def _targets(build: Mapping[str, Any]) -> list[str]:
@@ -408,7 +452,7 @@ def metric_title(name: str) -> str:
     if name.startswith("judge_"):
         file, _, model = name.removeprefix("judge_").partition("@")
         return f"{load_option('judge', file)['title']}{f' by {model}' if model else ''}"
-    known = dict(OmegaConf.to_container(OmegaConf.load(CONF / "metrics.yaml"), resolve=True))  # type: ignore[arg-type]
+    known = _values(CONF / "metrics.yaml")
     return str(known[name].get("title", name))
 
 
@@ -449,6 +493,7 @@ def _data_line(cfg: DictConfig, dataset: Data, reading: Reader, unit: Mapping[st
     cut = "" if cfg.data.transform == "none" else f", transform {cfg.data.transform}"
     return (
         f"{dataset.title}: {dataset.source.status} data (sha256 {dataset.source.sha256[:12]}), "
+        f"{dataset.note + '; ' if dataset.note else ''}"
         f"{len(dataset.cases)} histories, {questions} questions"
         f"{cut}; default unit {rule} drops {dropped} of {turns} turns ({lost} questions lose evidence); "
         f"{notes} loader notes; reader {reading.name}."

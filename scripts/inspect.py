@@ -1,7 +1,8 @@
 """One question of a run, from what was recalled to the verdicts: `python -m scripts.inspect RUN QUESTION [--case CASE] [--data ROOT]`.
 
-The layout is that of MemTree Tables A.5-A.9: index, similarity, depth, ancestors, content. Question and gold are not in the run
-folder: they are read from the data set that `run.json` names, and where that cannot be done, the reason is printed in their place.
+The layout is that of MemTree Tables A.5-A.9: index, score, depth, ancestors, content. The score is the memory's own, which is not always a
+similarity, and items stand as the memory returned them. Question and gold are not in the run folder: they are read from the data set
+that `run.json` names, and where that cannot be done, the reason is printed in their place.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from scripts.structure import ROOTLESS, record_of
 
 if TYPE_CHECKING:
     from data_loaders.lazy import LazyCases
+
+NAMED = 3
+"""Ancestors of one depth that are named; soft clusters can have dozens."""
 
 
 def data_of(record: Mapping[str, Any], root: Path | None) -> LazyCases:
@@ -83,26 +87,44 @@ def question_of(
     raise RunError(f"the data have no question {prediction.question_id!r} in case {prediction.case_id!r}")
 
 
-def question_lines(record: Mapping[str, Any], prediction: Prediction, root: Path | None) -> list[str]:
-    """The question with its gold, or why they cannot be shown."""
+def question_lines(
+    record: Mapping[str, Any], prediction: Prediction, root: Path | None
+) -> tuple[list[str], tuple[str, ...]]:
+    """The question with its gold, and the evidence's turns; or why they cannot be shown, and no turns."""
     try:
         question, gold, turns = question_of(record, prediction, root)
     except (DataError, RunError) as error:
-        return [f"Query     not shown: {error}", "Gold      not shown, for the same reason"]
+        return [f"Query     not shown: {error}", "Gold      not shown, for the same reason"], ()
     lines = [f"Query     {question.text}"]
     lines += [f"  ({chr(65 + number)}) {option}" for number, option in enumerate(question.options)]
     lines += [f"Asked     {question.time_text}"] if question.time_text else []
     lines += [f"Category  {gold.category or '–'}{'' if gold.answerable else ' (unanswerable)'}"]
     lines += [f"Gold      {' | '.join(gold.answers) or '–'}"]
-    return [*lines, *(f"Evidence  {turn}  {_cut(turns.get(turn, 'no such turn'), 100)}" for turn in gold.evidence)]
+    lines += [f"Evidence  {turn}  {_cut(turns.get(turn, 'no such turn'), 100)}" for turn in gold.evidence]
+    return lines, gold.evidence
 
 
-def recall_lines(case_folder: Path, prediction: Prediction, tree: Tree | None, width: int) -> list[str]:
-    """The recalled items, in the order in which the reader got them."""
+def reader_lines(case_folder: Path, prediction: Prediction) -> list[str]:
+    """What of the recall the reader was shown; nothing where the memory answered itself, or nothing was asked."""
+    asked = [
+        line
+        for line in read_lines(case_folder / "effort.jsonl")
+        if (line["phase"], line["subject"]) == ("answer", prediction.question_id) and line["context_tokens"]
+    ]
+    return [
+        f"Reader    shown {line['context_tokens']} tokens of recall, {line['dropped_items']} items left out"
+        for line in asked[-1:]
+    ]
+
+
+def recall_lines(
+    case_folder: Path, prediction: Prediction, tree: Tree | None, width: int, evidence: Sequence[str] = ()
+) -> list[str]:
+    """The recalled items, in the order in which the memory returned them; those that hold turns of the evidence say which."""
     items = read_items(case_folder)
     place = {} if tree is None else {node: number for number, node in enumerate(tree.ids)}
     deep, above = ([], []) if tree is None else (depths(tree), ancestors(tree))
-    lines = ["Index  Sim      Level  Depth  Ancestors"]
+    lines = ["Index  Score    Level  Depth  Ancestors"]
     for number, (key, score) in enumerate(zip(prediction.items, prediction.scores, strict=True), 1):
         item = items[key]
         depth, line = "–", "–"
@@ -110,7 +132,8 @@ def recall_lines(case_folder: Path, prediction: Prediction, tree: Tree | None, w
             depth = str(deep[node])
             line = _ancestry(tree, deep, above[node])
         lines.append(f"{number:>5}  {score:<7.4f}  {item['level']:>5}  {depth:>5}  {line}")
-        lines.append(f"       {item['id']}  {_cut(item['text'], width)}")
+        held = ", ".join(turn for turn in evidence if turn in item["sources"])
+        lines.append(f"       {item['id']}  {f'(evidence {held})  ' if held else ''}{_cut(item['text'], width)}")
     return lines if prediction.items else ["nothing was recalled"]
 
 
@@ -119,7 +142,12 @@ def _ancestry(tree: Tree, deep: Sequence[int], above: frozenset[int]) -> str:
     levels: dict[int, list[str]] = {}
     for node in sorted(above, key=lambda one: (deep[one], one)):
         levels.setdefault(deep[node], []).append(tree.ids[node])
-    return "  ".join(f"Depth {depth}: {', '.join(names)}" for depth, names in levels.items()) or "(topmost)"
+    return "  ".join(f"Depth {depth}: {_named(names)}" for depth, names in levels.items()) or "(topmost)"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def verdict_lines(run_folder: Path, prediction: Prediction) -> list[str]:
@@ -148,16 +176,18 @@ def inspect(
     record = record_of(run_folder)
     folder, prediction = find_prediction(run_folder, question_id, case_id)
     tree = read_tree(folder, hidden_root=True if record["memory"].get("_target_") in ROOTLESS else None)
+    asked, evidence = question_lines(record, prediction, root)
     ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {prediction.error}]"
     return [
         f"Run       {record['name']} on {record['dataset']['name']} ({record['data_status']} data), case {prediction.case_id}, "
         f"question {prediction.question_id}",
-        *question_lines(record, prediction, root),
+        *asked,
+        *reader_lines(folder, prediction),
         f"Answer    {prediction.answer}{ended}",
         "Verdicts",
         *verdict_lines(run_folder, prediction),
         "",
-        *recall_lines(folder, prediction, tree, width),
+        *recall_lines(folder, prediction, tree, width, evidence),
     ]
 
 

@@ -41,9 +41,10 @@ from data_loaders.source import Source, find, sample
 from eval.provenance import surroundings
 from eval.store import Appender, RunError, locked, read_lines, write_lines
 from memsys.llm import meter
-from memsys.llm.extractive import UNKNOWN, ExtractiveLLM
+from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.parsing import ParseFailure, parse
 from memsys.llm.protocol import LLM, Completion, ModelError, Request, complete
+from memsys.llm.reading import UNKNOWN
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 from scripts.data import loader, read_set

@@ -10,10 +10,14 @@ import argparse
 import asyncio
 import hashlib
 import json
+import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from memsys.embed import HashingEmbedder
+from memsys.llm.client import new_event_loop
 
 FAULTS = ("429", "500", "timeout", "garbage", "truncated")
 
@@ -33,21 +37,23 @@ class Mock:
         self._embedder = HashingEmbedder(dimension)
 
     async def handle(self, request: Any) -> Any:
-        """One POST."""
+        """One POST: the reply leaves `latency` seconds after the request came, whatever making it took."""
         from aiohttp import web
 
+        clock = asyncio.get_running_loop().time
+        due = clock() + self.latency
         body = await request.read()
         key = hashlib.sha256(body).hexdigest()
         self.arrivals[key] += 1
         fault = self._fault(key)
-        if self.latency:
-            await asyncio.sleep(self.latency)
         if fault:
+            await asyncio.sleep(due - clock())
             self.injected[fault] += 1
             return await self._misbehave(request, fault, key)
+        reply = json.dumps(self._reply(request.path, json.loads(body), key)).encode()
+        await asyncio.sleep(due - clock())
         self.answered[key] += 1
-        reply = self._reply(request.path, json.loads(body), key)
-        return web.Response(body=json.dumps(reply).encode(), content_type="application/json")
+        return web.Response(body=reply, content_type="application/json")
 
     async def stats(self, request: Any) -> Any:
         """What arrived so far."""
@@ -142,6 +148,31 @@ def application(mock: Mock) -> Any:
     return app
 
 
+@contextmanager
+def serving(app: Any) -> Iterator[str]:
+    """An application served by a thread of this process; gives its base URL.
+
+    Raises:
+        TimeoutError: it did not start within ten seconds.
+    """
+    from aiohttp import web
+
+    loop = new_event_loop()
+    threading.Thread(target=loop.run_forever, name="mock", daemon=True).start()
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+
+    async def start() -> int:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return int(runner.addresses[0][1])
+
+    try:
+        yield f"http://127.0.0.1:{asyncio.run_coroutine_threadsafe(start(), loop).result(10)}/v1"
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=8099)
@@ -153,7 +184,9 @@ def main() -> None:
     from aiohttp import web
 
     mock = Mock(options.latency, options.faults, options.seed, options.hang)
-    web.run_app(application(mock), host="127.0.0.1", port=options.port, print=None, access_log=None)
+    web.run_app(
+        application(mock), host="127.0.0.1", port=options.port, print=None, access_log=None, loop=new_event_loop()
+    )
 
 
 if __name__ == "__main__":

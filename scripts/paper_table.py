@@ -12,6 +12,7 @@ from data_loaders.schema import DataError
 from eval.measures import cost, coverage, report, spread, statistic, tree
 from eval.published import Published, find
 from eval.reader import Reader
+from eval.rendering import as_csv, latex, markdown
 from eval.run import Run
 from eval.stats import Estimate
 from eval.store import RunError
@@ -25,12 +26,9 @@ from eval.tables import (
     Figure,
     Row,
     Table,
-    as_csv,
     asked,
     choose,
     composed,
-    latex,
-    markdown,
     outcomes,
 )
 from memsys.llm.client import SpendingCapReached
@@ -101,9 +99,9 @@ def _reproduce(cfg: DictConfig) -> int:
         with open_dict(cfg):
             cfg.models.update(backbone["models"])
         if cfg.data.source == "real":
-            _fetch_missing(cfg, table)
+            fetch_missing(cfg, table)
     built = bench(cfg)
-    benchmarks = [_benchmark(cfg, option) for option in table["columns"]]
+    benchmarks = [benchmark(cfg, option) for option in table["columns"]]
     lines = _lines(table, cfg)
     runs = _runs(cfg, built, benchmarks, lines)
     once = {run.folder: run for run in runs.values()}
@@ -128,7 +126,8 @@ def _backbone(table: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
     return dict(known[name or "default"])
 
 
-def _benchmark(cfg: DictConfig, option: Mapping[str, Any]) -> Benchmark:
+def benchmark(cfg: DictConfig, option: Mapping[str, Any]) -> Benchmark:
+    """A column group's data set, cut as the configuration says, with what reads and scores it."""
     config = load_option("dataset", option["dataset"])
     reading = reader(option.get("reader") or config["reader"])
     how = option.get("aggregate") or config["aggregate"][0]
@@ -260,6 +259,7 @@ def _table(
         columns,
         tuple(rows),
         table.get("reference", ""),
+        built.prices,
     )
 
 
@@ -447,7 +447,7 @@ def _other_data(cfg: DictConfig, dataset: Data) -> str:
     return ""
 
 
-def _fetch_missing(cfg: DictConfig, table: Mapping[str, Any]) -> None:
+def fetch_missing(cfg: DictConfig, table: Mapping[str, Any]) -> None:
     """Download what a data set needs; one that cannot be had is shown as `no data`."""
     from data_loaders.source import data_root, download
     from scripts.fetch import wanted

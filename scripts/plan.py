@@ -118,7 +118,7 @@ def _judgements(run: Run, judge: Judging) -> list[dict[str, Any]]:
 
 
 def _memory_calls(run: Run) -> int:
-    lines = [line for path in run.folder.glob("cases/*/effort.jsonl") for line in read_lines(path)]
+    lines = [line for path in run.folder.glob("cases/*/effort.jsonl") for line in read_lines(path, again=False)]
     return sum(sum(line["calls"].values()) for line in lines if line["phase"] != "answer")
 
 

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from data_loaders.schema import DataError
+from eval.logging_wandb import log_table
+from eval.rendering import markdown
 from eval.store import RunError
-from eval.tables import Cell, Column, Row, Table, asked, markdown, outcomes
+from eval.tables import Cell, Column, Row, Table, asked, outcomes
 from memsys.llm.client import SpendingCapReached
 from memsys.llm.protocol import ModelError
 from memsys.prompts import PromptError
@@ -66,9 +68,17 @@ def _run_single(cfg: DictConfig) -> int:
     evidence = {dataset.name: files[0][f"evidence@{cfg.k_evidence}"]}
     row = Row(memory_config["name"], memory_config["title"], tuple(cells), {dataset.name: runs[0].folder}, evidence)
     lines = (*caption(cfg, built, [(dataset, reading, runs[0].unit)]), *([capped] if capped else []))
-    table = Table(memory_config["name"], f"{memory_config['title']} on {dataset.title}", lines, tuple(columns), (row,))
+    table = Table(
+        memory_config["name"],
+        f"{memory_config['title']} on {dataset.title}",
+        lines,
+        tuple(columns),
+        (row,),
+        prices=built.prices,
+    )
     print(markdown(table))
     print(f"run folder: {runs[0].folder}")
+    log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
     return complain(table, cfg.max_unscored)
 
 

@@ -10,10 +10,12 @@ import hashlib
 import json
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,29 +32,37 @@ CREATE TABLE IF NOT EXISTS vectors (
 """
 
 
+Written = Callable[[Exception | None], None]
+"""Told once an answer is committed (None), or why it could not be."""
+
+
 class Store:
-    """The file: one connection behind one lock, in WAL mode, every write its own transaction."""
+    """The file, in WAL mode: one connection reads and one writes, so that looking up never waits for a commit."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._lock = threading.Lock()
+        self._reading, self._writing = threading.Lock(), threading.Lock()
+        self._arrived: SimpleQueue[tuple[bytes, Completion, Written] | None] = SimpleQueue()
         try:
-            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._out = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._out.execute("PRAGMA journal_mode=WAL")
             # A killed process loses nothing in this mode; only a power cut could take the last transactions, whole.
-            self._connection.execute("PRAGMA synchronous=NORMAL")
-            self._connection.execute("PRAGMA busy_timeout=30000")
-            self._connection.executescript(_SCHEMA)
+            self._out.execute("PRAGMA synchronous=NORMAL")
+            self._out.execute("PRAGMA busy_timeout=30000")
+            self._out.executescript(_SCHEMA)
+            self._in = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         except sqlite3.DatabaseError as error:
             raise ModelError(
                 f"{path} is not a usable cache ({error}); move it away or name another with cache=…"
             ) from error
+        self._writer = threading.Thread(target=self._write, name="cache", daemon=True)
+        self._writer.start()
 
     def answer(self, key: bytes) -> Completion | None:
         """The completion under a key."""
-        with self._lock:
-            row = self._connection.execute("SELECT completion FROM answers WHERE key = ?", (key,)).fetchone()
+        with self._reading:
+            row = self._in.execute("SELECT completion FROM answers WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
         fields = json.loads(row[0])
@@ -60,37 +70,72 @@ class Store:
             fields["logprobs"] = tuple(fields["logprobs"])
         return Completion(**fields)
 
-    def keep_answer(self, key: bytes, completion: Completion) -> None:
-        """Commit a completion; the first one under a key stays."""
-        # dataclasses.asdict copies deeply, which costs more than everything else done to an answer
-        fields = {name: getattr(completion, name) for name in completion.__slots__}
-        text = json.dumps(fields, ensure_ascii=False)
-        with self._lock:
-            self._connection.execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, text))
+    def keep_answer(self, key: bytes, completion: Completion, then: Written) -> None:
+        """Commit a completion, then tell `then`, in the thread that writes; the first one under a key stays.
+
+        Answers that arrive while one transaction is being committed share the next: a commit costs more than an answer does.
+        """
+        self._arrived.put((key, completion, then))
+
+    def _write(self) -> None:
+        closing = False
+        while not closing:
+            batch = [self._arrived.get()]
+            with suppress(Empty):
+                while len(batch) < 256:
+                    batch.append(self._arrived.get_nowait())
+            closing = None in batch
+            self._settle([one for one in batch if one is not None])
+
+    def _settle(self, batch: Sequence[tuple[bytes, Completion, Written]]) -> None:
+        try:
+            self._commit([(key, _text(completion)) for key, completion, _ in batch])
+        except Exception as error:
+            if len(batch) == 1:
+                batch[0][2](error)
+            else:  # only those that cannot be written fail
+                for one in batch:
+                    self._settle([one])
+        else:
+            for _, _, then in batch:
+                then(None)
+
+    def _commit(self, rows: Sequence[tuple[bytes, str]]) -> None:
+        with self._writing, self._out:
+            self._out.execute("BEGIN")
+            self._out.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
 
     def vectors(self, keys: Sequence[bytes]) -> dict[bytes, Embedded]:
         """The vectors that are known among the keys."""
         found: dict[bytes, Embedded] = {}
-        with self._lock:
+        with self._reading:
             for start in range(0, len(keys), 500):
                 part = keys[start : start + 500]
                 marks = ",".join("?" * len(part))
                 query = f"SELECT key, vector, tokens, seconds FROM vectors WHERE key IN ({marks})"
-                for key, vector, tokens, seconds in self._connection.execute(query, part):
+                for key, vector, tokens, seconds in self._in.execute(query, part):
                     found[key] = Embedded(np.frombuffer(vector, dtype=np.float32), tokens, seconds)
         return found
 
     def keep_vectors(self, rows: Sequence[tuple[bytes, Embedded]]) -> None:
         """Commit vectors, all in one transaction."""
         values = [(key, one.vector.astype(np.float32).tobytes(), one.tokens, one.seconds) for key, one in rows]
-        with self._lock:
-            self._connection.execute("BEGIN")
-            self._connection.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?, ?, ?)", values)
-            self._connection.execute("COMMIT")
+        with self._writing, self._out:
+            self._out.execute("BEGIN")
+            self._out.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?, ?, ?)", values)
 
     def close(self) -> None:
-        with self._lock:
-            self._connection.close()
+        """Write what has arrived, and close the file."""
+        self._arrived.put(None)
+        self._writer.join()
+        with self._reading, self._writing:
+            self._in.close()
+            self._out.close()
+
+
+def _text(completion: Completion) -> str:
+    # dataclasses.asdict copies deeply, which costs more than everything else done to an answer
+    return json.dumps({name: getattr(completion, name) for name in completion.__slots__}, ensure_ascii=False)
 
 
 def request_key(settings: ModelSettings, endpoint: str, request: Request) -> bytes:
@@ -144,18 +189,21 @@ class CachedLLM:
         return future
 
     def _settle(self, key: bytes, done: Future[Completion], future: Future[Completion]) -> None:
-        error = done.exception()
-        try:
+        def hand_on(error: BaseException | None) -> None:
+            with self._lock:
+                del self._under_way[key]
             if error is None:
-                self._store.keep_answer(key, done.result())
-        except Exception as broken:
-            error = ModelError(f"{self._store.path}: cannot be written ({broken})")
-        with self._lock:
-            del self._under_way[key]
-        if error is None:
-            future.set_result(done.result())
+                future.set_result(done.result())
+            else:
+                future.set_exception(error)
+
+        def written(error: Exception | None) -> None:
+            hand_on(None if error is None else ModelError(f"{self._store.path}: cannot be written ({error})"))
+
+        if (error := done.exception()) is None:
+            self._store.keep_answer(key, done.result(), written)
         else:
-            future.set_exception(error)
+            hand_on(error)
 
 
 class Fetching(Protocol):

@@ -11,6 +11,7 @@ import atexit
 import json
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from memsys.llm import meter
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import normalised
+
+if TYPE_CHECKING:
+    import aiohttp
 
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 
@@ -121,8 +125,12 @@ class LeanTransport:
     """aiohttp, with one connection pool."""
 
     def __init__(self, base_url: str, key: str, limit: int, timeout: float) -> None:
-        self._base, self._key, self._limit, self._timeout = base_url.rstrip("/"), key, limit, timeout
-        self._session: Any = None
+        # Here, where everyone who wants to send waits: in the loop's thread the import would compete with them all.
+        import aiohttp
+
+        self._base, self._key, self._limit = base_url.rstrip("/"), key, limit
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._session: aiohttp.ClientSession | None = None
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
         session = self._session or self._open()
@@ -134,12 +142,12 @@ class LeanTransport:
         if self._session is not None:
             await self._session.close()
 
-    def _open(self) -> Any:
+    def _open(self) -> aiohttp.ClientSession:
         import aiohttp
 
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._limit),
-            timeout=aiohttp.ClientTimeout(total=self._timeout),
+            timeout=self._timeout,
             headers={"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
         )
         return self._session
@@ -186,9 +194,18 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 @lru_cache(maxsize=1)
 def _started_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
+    loop = new_event_loop()
     threading.Thread(target=loop.run_forever, name="endpoints", daemon=True).start()
     return loop
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where there is one."""
+    if sys.platform == "win32":  # uvloop does not exist there; the standard loop does the same, at more CPU a call
+        return asyncio.new_event_loop()
+    import uvloop
+
+    return uvloop.new_event_loop()
 
 
 _loop_lock = threading.Lock()

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import BROKEN_BYTES, check_only_data_errors, mutated_json, mutation_settings, write_json
 
-from data_loaders.locomo import CATEGORIES, UNANSWERABLE, ceilings, evidence_ids, load, session_time
+from data_loaders.locomo import CATEGORIES, UNANSWERABLE, audit_caption, ceilings, evidence_ids, load, session_time
 from data_loaders.schema import Case, DataError
 from data_loaders.source import data_root, find, sample
 from data_loaders.units import lost_evidence, make_units
@@ -395,6 +395,16 @@ def test_the_released_file_gives_the_published_numbers_of_units(real: Path) -> N
     assert sum(len(make_units(case.sessions, "floor_pair").units) for case in cases) == 2871
     assert sum(len(make_units(case.sessions, "utterance").units) for case in cases) == 5882
     assert sum(len(lost_evidence(case, pairs[case.id].dropped)) for case in cases) == 183
+
+
+@pytest.mark.parametrize(
+    ("mode", "used"), [("raw", "as released"), ("corrected", "corrected"), ("excluded", "left out")]
+)
+def test_a_caption_says_how_the_audit_was_used_and_what_the_released_answers_allow(mode: Any, used: str) -> None:
+    said = audit_caption(SAMPLE, overlay="audit/errors.json", overlay_mode=mode)
+    assert used in said
+    assert "a perfect system gets 97.56 %" in said
+    assert "open-domain 75.00" in said
 
 
 @pytest.mark.data

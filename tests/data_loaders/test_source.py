@@ -461,7 +461,7 @@ def test_every_official_download_can_be_asked_for_by_its_name() -> None:
             assert each in fetch_script.wanted(each.dataset), each.file
 
 
-@pytest.mark.parametrize("name", ["locomo", "locomo_corrected", "locomo_sound"])
+@pytest.mark.parametrize("name", ["locomo", "locomo_audited", "locomo_corrected", "locomo_sound"])
 def test_the_data_report_counts_the_sample(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert data_script.main([name, "--sample"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -24,6 +24,7 @@ ITEMS = {
 def test_content_words_are_distinct_and_no_stop_words() -> None:
     assert content_words("The kayak, the red kayak with the oars") == {"kayak", "red", "oars"}
     assert content_words("with the") == frozenset()
+    assert content_words("Did she have those before him?") == frozenset()
     assert content_words("Rosa’s 3 cats") == {"rosa's", "3", "cats"}
 
 

@@ -7,13 +7,13 @@ import sys
 import numpy as np
 import pytest
 
-from eval.manifold import intrinsic_dimension, manifold, neighbourhoods, separation_ratio, silhouette
+from eval.manifold import cloud, intrinsic_dimension, manifold, neighbourhoods, separation_ratio, silhouette
 from eval.published import read_published
 from eval.store import RunError
 from eval.structure import Tree
 
 
-def cloud(vectors: np.ndarray, levels: list[int]) -> Tree:
+def tree(vectors: np.ndarray, levels: list[int]) -> Tree:
     names = tuple(str(number) for number in range(len(vectors)))
     none = ((),) * len(names)
     return Tree("case", names, none, tuple(levels), names, names, none, vectors.astype(np.float32), True)
@@ -85,28 +85,29 @@ def test_continuity_counts_neighbours_that_the_projection_tears_apart() -> None:
 
 def test_levels_are_measured_apart_and_nodes_without_a_vector_left_out() -> None:
     square = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1], [0, 0], [9, 9]])
-    first, second = manifold([cloud(square, [1, 1, 1, 1, 1, 2])], np.random.default_rng(0))
+    first, second = manifold([tree(square, [1, 1, 1, 1, 1, 2])], np.random.default_rng(0))
     assert (first.level, first.nodes, first.histories) == (1, 4, 1)
-    assert (first.spread, first.variation, first.radius_95) == pytest.approx((np.sqrt(2), 0.0, np.sqrt(2)))
-    assert (second.level, second.nodes, second.spread, second.variation) == (2, 1, 0.0, None)
-    assert manifold([cloud(np.zeros((3, 2)), [0, 0, 0])], np.random.default_rng(0)) == []
+    assert (first.spread, first.cv, first.radius95) == pytest.approx((np.sqrt(2), 0.0, np.sqrt(2)))
+    assert (second.level, second.nodes, second.spread, second.cv) == (2, 1, 0.0, None)
+    assert manifold([tree(np.zeros((3, 2)), [0, 0, 0])], np.random.default_rng(0)) == []
 
 
 def test_radius_is_the_95th_percentile_and_variation_the_relative_deviation() -> None:
-    line = np.concatenate([-np.arange(1, 51), np.arange(1, 51)]).reshape(-1, 1) @ np.array([[1.0, 0.0]])
-    (found,) = manifold([cloud(line, [0] * 100)], np.random.default_rng(0))
+    places = np.arange(1, 51) ** 2 / 50  # mean 17.17, median 13.01
+    line = np.concatenate([-places, places]).reshape(-1, 1) @ np.array([[1.0, 0.0]])
+    (found,) = manifold([tree(line, [0] * 100)], np.random.default_rng(0))
     far = np.abs(line[:, 0])
-    assert found.spread == pytest.approx(25.5)
-    assert found.radius_95 == pytest.approx(np.percentile(far, 95))
-    assert found.variation == pytest.approx(far.std() / far.mean())
+    assert found.spread == pytest.approx(17.17)
+    assert found.radius95 == pytest.approx(np.percentile(far, 95))
+    assert found.cv == pytest.approx(far.std() / far.mean())
 
 
 def test_large_levels_are_sampled_but_counted_whole() -> None:
     rng = np.random.default_rng(0)
-    tree = cloud(rng.standard_normal((80, 4)), [0] * 80)
-    (sampled,) = manifold([tree], np.random.default_rng(5), most=20)
-    (again,) = manifold([tree], np.random.default_rng(5), most=20)
-    (whole,) = manifold([tree], np.random.default_rng(5))
+    large = tree(rng.standard_normal((80, 4)), [0] * 80)
+    (sampled,) = manifold([large], np.random.default_rng(5), most=20)
+    (again,) = manifold([large], np.random.default_rng(5), most=20)
+    (whole,) = manifold([large], np.random.default_rng(5))
     assert sampled == again
     assert (sampled.nodes, whole.nodes) == (80, 80)
     assert sampled.spread != whole.spread
@@ -117,6 +118,41 @@ def test_the_printed_rows_agree_with_the_reading_of_spread_variation_and_radius(
     for level in ("L1", "L2", "L3", "L4", "L5"):
         spread, variation, radius = (numbers[level, name] for name in ("Spread", "CV", "Radius95"))
         assert spread * (1 + 1.645 * variation) == pytest.approx(radius, rel=0.03)
+
+
+def test_the_printed_silhouettes_are_nearer_to_cosine_than_to_euclidean_distance() -> None:
+    numbers = {(one.variant, one.metric): one.value for one in read_published("timem_t11")}
+    for level in ("L1", "L2", "L3", "L4"):
+        square = numbers[level, "SeparationRatio"] ** 2
+        by_cosine, by_distance = square / (2 + square), 1 - np.sqrt(2 / (2 + square))
+        printed = numbers[level, "Silhouette"]
+        assert abs(printed - by_cosine) < 0.06 < abs(printed - by_distance)
+
+
+def test_evenly_scattered_nodes_have_the_silhouette_of_their_separation_ratio() -> None:
+    rng = np.random.default_rng(3)
+    labels = np.repeat([0, 1], 100)
+    vectors = rng.standard_normal((200, 2000)) / np.sqrt(2000)
+    vectors[:, 0] += 3  # all point the same way, so that none is much longer
+    vectors[:, 1] += np.where(labels, 0.5, -0.5)
+    ratio = separation_ratio(vectors, labels)
+    assert ratio == pytest.approx(1, abs=0.03)
+    assert silhouette(vectors, labels) == pytest.approx(1 / 3, abs=0.03)
+
+
+def test_a_cloud_keeps_each_node_with_its_history_and_samples_in_order() -> None:
+    first, second = tree(np.arange(1, 9).reshape(4, 2), [0, 1, 0, 0]), tree(np.array([[0, 0], [7, 7]]), [0, 0])
+    found = cloud(iter([first, second]), 0, np.random.default_rng(0))
+    assert found.vectors.tolist() == [[1, 2], [5, 6], [7, 8], [7, 7]]
+    assert found.histories.tolist() == [0, 0, 0, 1]
+    draws = [cloud([first, second], 0, np.random.default_rng(seed), most=2).vectors.tolist() for seed in range(9)]
+    assert len({str(draw) for draw in draws}) > 2, "drawn, not the first ones"
+    some = cloud([first, second], 0, np.random.default_rng(0), most=3)
+    places = [found.vectors.tolist().index(row) for row in some.vectors.tolist()]
+    assert places == sorted(set(places))
+    assert (some.nodes, len(places)) == (4, 3)
+    assert some.histories.tolist() == [found.histories[place] for place in places]
+    assert cloud([first], 5, np.random.default_rng(0)).nodes == 0
 
 
 def test_without_scikit_learn_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Figures: coverage counts blocks and stops, spreads are those of worked vectors, the best of several never sees its own questions."""
+"""Figures: coverage is a mean over the covered, spreads are those of worked vectors, the best of several never sees its own questions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.measures import covering, gathered, report, spread
+from data_loaders.schema import Case, Gold, Question
+from eval.measures import coverage, gathered, report, spread
 from eval.published import Published
+from eval.records import Prediction
+from eval.rendering import as_csv, markdown, shown
 from eval.stats import Estimate
-from eval.store import write_lines
-from eval.tables import Asked, Cell, Column, Figure, Row, Table, as_csv, choose, composed, markdown, shown
+from eval.store import item_key, item_record, write_lines
+from eval.tables import Asked, Cell, Column, Figure, Row, Table, choose, composed
+from memsys.interface import Item
+from memsys.tokens import count_tokens
 
 QUESTIONS = tuple(Asked(case, f"{case}{n}", "", case, True, True) for case in "abc" for n in range(2))
 COLUMN = Column("toy", "Toy", "judge", QUESTIONS)
@@ -56,19 +61,37 @@ def test_with_one_history_there_is_nothing_to_choose_on(tmp_path: Path) -> None:
         choose({"x": Cell(column, {}, ())}, held_out=True)
 
 
-@pytest.mark.parametrize(
-    ("recalled", "answer", "blocks"),
-    [
-        (["A red kayak.", "It was bought in 2021."], "red kayak, 2021", 2),
-        (["A kayak of 2021", "again"], "the kayak 2021", 1),
-        (["nothing"], "kayak", None),
-        (["a b c"], "a b", None),
-    ],
-)
-def test_coverage_stops_at_the_block_that_completes_the_answer(
-    recalled: list[str], answer: str, blocks: int | None
-) -> None:
-    assert covering(recalled, answer) == blocks
+def test_coverage_is_the_mean_over_covered_questions_best_scores_first(tmp_path: Path) -> None:
+    texts = {"red": "A red kayak, in the May sun.", "oars": "The oars are long.", "none": "Something else."}
+    items = {name: Item(name, text, 0.0, (), "leaf", 0) for name, text in texts.items()}
+    keys = {name: item_key(item) for name, item in items.items()}
+    asked = {
+        # answer, recalled best first; "the" and "in" are stop words, "red" and "May" are not
+        "one": ("the red kayak in May", ["red", "oars"]),  # covered by the first
+        "two": ("red oars", ["none", "oars", "red"]),  # by all three
+        "never": ("blue", ["red", "oars"]),
+        "wordless": ("with the", ["red"]),
+    }
+    for name in ("a", "b"):
+        folder = tmp_path / "cases" / name
+        write_lines(folder / "items.jsonl", [item_record(keys[each], items[each]) for each in items])
+        lines = []
+        for question, (_, ranking) in asked.items():
+            shown = tuple(keys[each] for each in reversed(ranking))
+            lines.append(Prediction(name, question, "said", shown, tuple(range(1, len(shown) + 1)), "answered"))
+        write_lines(folder / "predictions.jsonl", lines)
+    golds = {question: Gold((answer,), answerable=True) for question, (answer, _) in asked.items()}
+    cases = [
+        Case(name, ("A",), (), tuple((Question(each, "?"), gold) for each, gold in golds.items()), name)
+        for name in ("a", "b")
+    ]
+    blocks, tokens = coverage(tmp_path, cases, "blocks"), coverage(tmp_path, cases, "tokens")
+    assert blocks is not None
+    assert tokens is not None
+    assert (blocks.mean, blocks.n, blocks.clusters) == (2.0, 4, 2)
+    lengths = {name: count_tokens(text) for name, text in texts.items()}
+    assert (tokens.mean, tokens.n) == ((lengths["red"] + sum(lengths.values())) / 2, 4)
+    assert coverage(tmp_path, [], "blocks") is None
 
 
 def case(folder: Path, name: str, vectors: list[list[float]], level: int = 1, **memory: object) -> None:
@@ -91,14 +114,26 @@ def test_spread_is_taken_around_the_centroid_of_all_histories(tmp_path: Path) ->
     assert spread(tmp_path, "spread", 2) is None
 
 
-def test_separation_compares_other_centroids_with_the_own_one(tmp_path: Path) -> None:
-    case(tmp_path, "a", [[0, 1], [0, -1]])
-    case(tmp_path, "b", [[3, 1], [3, -1]])
+def test_silhouette_and_separation_compare_histories(tmp_path: Path) -> None:
+    """Cosine distances .4 within, 2 and 1.6 between; centroids (±.8, ±.4), √3.2 apart, every node √.2 from its own."""
+    case(tmp_path, "a", [[1, 0], [0.6, 0.8]])
+    case(tmp_path, "b", [[-1, 0], [-0.6, -0.8]])
     apart, silhouette = spread(tmp_path, "separation", 1), spread(tmp_path, "silhouette", 1)
     assert apart is not None
     assert silhouette is not None
-    assert apart.mean == pytest.approx(10**0.5)
-    assert silhouette.mean == pytest.approx(1 - 2 / ((3 + 13**0.5) / 2))
+    assert (apart.mean, apart.n) == (pytest.approx(4.0), 4)
+    assert silhouette.mean == pytest.approx(1 - 0.4 / 1.8)
+
+
+def test_one_history_has_neither_and_a_single_node_no_spread(tmp_path: Path) -> None:
+    case(tmp_path, "a", [[1, 0], [0.6, 0.8]])
+    case(tmp_path, "b", [[0, 0]])  # a node without a vector is no node
+    assert [spread(tmp_path, name, 1) for name in ("silhouette", "separation")] == [None, None]
+    found = spread(tmp_path, "spread", 1)
+    assert found is not None
+    assert (found.mean, found.n) == (pytest.approx(0.2**0.5), 2)
+    case(tmp_path, "c", [[1, 0]], level=2)
+    assert spread(tmp_path, "spread", 2) is None
 
 
 def test_reports_are_summed_averaged_and_divided(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -358,3 +358,161 @@ def test_concurrent_reads_equal_sequential_reads(make_run: Make) -> None:
     questions = [question for question, _ in case.questions] * 20
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(memory.read, questions)) == [memory.read(question) for question in questions]
+
+
+class Shelf(Diary):
+    """Recalls the latest `k` units."""
+
+    READ_KNOBS = ("k",)
+
+    def __init__(self, log: list[str], fail_at: str = "", k: int = 1) -> None:
+        super().__init__(log, fail_at)
+        self.k = min(k, 5)
+
+    def read(self, question: Question) -> Recall:
+        if self.k == 4 and question.id == "q1":
+            raise RuntimeError("four is too many")
+        return Recall(super().read(question).items[-self.k :])
+
+
+def shelves(make_run: Make, cases: list[Case], log: list[str], ks: Sequence[int] = (1, 2, 9), **more: Any) -> list[Run]:
+    """Runs that differ in `k` only; `fail_at` and other settings of a run may be given."""
+    fail_at, shared = more.pop("fail_at", ""), more.pop("shared", "shelf")
+    return [
+        make_run(
+            cases, folder=f"{shared or 'alone'}-{k}", build=partial(Shelf, log, fail_at, k=k), shared=shared, **more
+        )
+        for k in ks
+    ]
+
+
+def folder_of(run: Run) -> dict[str, Any]:
+    """All that a run left behind; of the effort lines what no clock decides, in any order."""
+    found: dict[str, Any] = {}
+    for path in (path for path in run.folder.glob("cases/*/*") if path.name != ".lock"):
+        name = str(path.relative_to(run.folder))
+        found[name] = path.read_bytes()
+        if path.name == "effort.jsonl":
+            lines = [{key: value for key, value in line.items() if "seconds" not in key} for line in read_lines(path)]
+            found[name] = sorted(json.dumps(line) for line in lines)
+    return found
+
+
+STORIES = [history("case-1"), history("case-2", after={0: "", 1: "s0:4", 2: "s1:2"})]
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_runs_that_differ_in_a_read_knob_build_each_case_once_and_leave_what_each_leaves_alone(
+    make_run: Make, threads: int
+) -> None:
+    together, alone = [], []
+    shared = shelves(make_run, STORIES, together)
+    run_all(shared, threads=threads)
+    separate = shelves(make_run, STORIES, alone, shared="")
+    run_all(separate, threads=threads)
+    assert [folder_of(run) for run in shared] == [folder_of(run) for run in separate]
+    assert len({bytes_of(run)["cases/case-1/predictions.jsonl"] for run in shared}) == 3
+    assert together.count("write s0:1") == 2
+    assert alone.count("write s0:1") == 2 * 3
+
+
+def test_a_tree_read_with_other_knobs_is_the_tree_built_with_them(make_run: Make) -> None:
+    from memsys.segtree import SegTree
+
+    ways = [("none", 0.1), ("top_down", 0.3), ("bottom_up", 0.7)]
+    found = []
+    for shared in ("tree", ""):
+        runs = [
+            make_run(
+                STORIES,
+                folder=f"{shared}-{policy}",
+                build=partial(SegTree, policy=policy, alpha=alpha, k=3),
+                shared=shared,
+            )
+            for policy, alpha in ways
+        ]
+        run_all(runs)
+        found.append([folder_of(run) for run in runs])
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1] != found[0][2]
+    assert "cases/case-1/vectors.npy" in found[0][0]
+
+
+def test_of_runs_that_share_a_build_those_that_are_complete_are_left_alone(make_run: Make) -> None:
+    log: list[str] = []
+    runs = shelves(make_run, STORIES, log)
+    run_all(runs)
+    whole = [folder_of(run) for run in runs]
+    stamps = {path: path.stat().st_mtime_ns for path in runs[0].folder.glob("cases/*/*")}
+    torn = runs[1].case_folder("case-1") / "predictions.jsonl"
+    torn.write_bytes(torn.read_bytes()[:-20])
+    (runs[2].case_folder("case-2") / "predictions.jsonl").unlink()
+    log.clear()
+    reader = ScriptedLLM(lambda request: "again")
+    run_all(shelves(make_run, STORIES, log, reader=Metered(reader)))
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    assert log.count("write s0:1") == 2
+    reads = [entry for entry in log if entry.startswith("read")]
+    assert sorted(reads) == sorted(["read q5", *(f"read q{i}" for i in range(6))])
+    assert len(reader.requests) == 1 + 6
+    assert [one.answer == "again" for one in answers(runs[1], STORIES[0]).values()] == [False] * 5 + [True]
+    for run, before in zip(runs, whole, strict=True):
+        efforts = {name: lines for name, lines in folder_of(run).items() if "effort" in name}
+        assert efforts.keys() < before.keys()
+        assert all(len(lines) == len(before[name]) for name, lines in efforts.items())
+
+
+def test_a_shared_build_that_fails_is_an_error_in_every_folder(make_run: Make) -> None:
+    case = history(questions=3, after={0: "s0:4"})
+    runs = shelves(make_run, [case], [], fail_at="s1:1")
+    run_all(runs)
+    for run in runs:
+        assert [answers(run, case)[f"q{i}"].outcome for i in range(3)] == ["answered", "error", "error"]
+        assert "the summary failed" in (run.case_folder(case.id) / "errors.log").read_text()
+
+
+def test_a_read_that_fails_with_one_setting_fails_for_that_one(make_run: Make) -> None:
+    case = history(questions=3)
+    runs = shelves(make_run, [case], [], ks=(2, 4))
+    run_all(runs)
+    assert [answers(runs[0], case)[f"q{i}"].outcome for i in range(3)] == ["answered"] * 3
+    assert [answers(runs[1], case)[f"q{i}"].outcome for i in range(3)] == ["answered", "error", "answered"]
+
+
+def test_runs_that_ask_other_questions_share_no_build(make_run: Make) -> None:
+    log: list[str] = []
+    case = history()
+    (first,) = shelves(make_run, [case], log, ks=(1,), questions=lambda case_id, question_id: question_id == "q0")
+    (second,) = shelves(make_run, [case], log, ks=(2,))
+    run_all([first, second])
+    assert log.count("write s0:1") == 2
+    assert (len(answers(first, case)), len(answers(second, case))) == (1, 6)
+
+
+def test_many_runs_of_one_case_may_open_their_files(make_run: Make) -> None:
+    import resource
+
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, most))
+    try:
+        runs = [
+            make_run([history(questions=1)], folder=f"many-{k}", build=partial(Shelf, [], k=1), shared="many")
+            for k in range(70)
+        ]
+        run_all(runs)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    assert all(len(read_predictions(run.case_folder("case-1"))) == 1 for run in runs)
+
+
+def test_a_resumed_offline_memory_is_rebuilt_where_it_was_the_first_time(make_run: Make) -> None:
+    case = history(questions=4, after={0: "s0:2", 1: "s0:4", 2: "s1:2"})
+    run = make_run([case], build=partial(Offline, []), rebuild_every=2)
+    run_all([run])
+    path = run.case_folder(case.id) / "predictions.jsonl"
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if '"q3"' not in line))
+    resumed: list[str] = []
+    run_all([make_run([case], build=partial(Offline, resumed), rebuild_every=2)])
+    order = [entry for entry in resumed if entry.startswith(("write", "consolidate", "read"))]
+    assert order[order.index("consolidate") - 1] == "write s1:1"
+    assert (order.count("consolidate"), order[-1]) == (1, "read q3")

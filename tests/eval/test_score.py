@@ -126,7 +126,7 @@ def test_a_question_without_evidence_is_unscored_for_evidence(make_run: Make) ->
 
 
 def test_a_missing_score_file_says_what_to_do(make_run: Make) -> None:
-    with pytest.raises(RunError, match="score the run first"):
+    with pytest.raises(RunError, match="run the experiment again"):
         read_scores(make_run([history()]).folder / "scores" / "x.jsonl")
 
 

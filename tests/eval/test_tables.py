@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from eval.published import Published, find, read_published, verdict
+from eval.rendering import as_csv, latex, markdown, shown
 from eval.stats import Estimate, Interval
 from eval.store import write_lines
 from eval.tables import (
@@ -22,12 +23,8 @@ from eval.tables import (
     Counts,
     Row,
     Table,
-    as_csv,
     categories,
-    latex,
-    markdown,
     outcomes,
-    shown,
 )
 
 QUESTIONS = tuple(Asked(f"c{n % 2}", f"q{n}", "abc"[n % 3], f"c{n % 2}", n != 5, True) for n in range(6))

@@ -78,12 +78,37 @@ def test_another_endpoint_or_model_is_never_answered_from_the_cache(store: Store
 
 def test_an_answer_is_on_disk_before_it_is_handed_on(store: Store) -> None:
     future = cached(ScriptedLLM("hi"), store).submit(REQUEST)
-    seen: list[int] = []
+    seen: Future[int] = Future()
     future.add_done_callback(
-        lambda _: seen.append(sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM answers").fetchone()[0])
+        lambda _: seen.set_result(sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM answers").fetchone()[0])
     )
     assert future.result().text == "hi"
-    assert seen == [1]
+    assert seen.result(timeout=10) == 1
+
+
+def test_an_answer_that_cannot_be_written_fails_alone_and_says_why(store: Store) -> None:
+    llm = cached(Slow(), store)
+    slow = llm._inner
+    assert isinstance(slow, Slow)
+    asked = [llm.submit(replace(REQUEST, sample=number)) for number in range(20)]
+    for number, future in enumerate(slow.futures):  # a lone surrogate is no UTF-8
+        future.set_result(Completion("\ud800" if number == 7 else "fine"))
+    for number, future in enumerate(asked):
+        if number == 7:
+            with pytest.raises(ModelError, match="cannot be written"):
+                future.result(timeout=10)
+        else:
+            assert future.result(timeout=10).text == "fine"
+    assert sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM answers").fetchone()[0] == 19
+
+
+def test_closing_writes_what_has_arrived(store: Store) -> None:
+    written: list[Exception | None] = []
+    for number in range(300):
+        store.keep_answer(number.to_bytes(32, "big"), Completion("x"), written.append)
+    store.close()
+    assert written == [None] * 300
+    assert sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM answers").fetchone()[0] == 300
 
 
 class Slow:

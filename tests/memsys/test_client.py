@@ -25,7 +25,7 @@ from memsys.llm.client import (
 )
 from memsys.llm.meter import metering
 from memsys.llm.protocol import Completion, ModelError, Request, complete
-from scripts.mock_endpoint import Mock, application
+from scripts.mock_endpoint import Mock, application, serving
 
 SETTINGS = ModelSettings("mock-model", usd_per_million_in=1.0, usd_per_million_out=2.0)
 
@@ -35,35 +35,16 @@ def served(handle: Callable[[Any], Any] | None = None, mock: Mock | None = None)
     """A base URL behind which the mock answers, or a handler of the test's own."""
     from aiohttp import web
 
-    loop, ready, port, runners = asyncio.new_event_loop(), threading.Event(), [0], []
-
-    async def start() -> None:
-        if handle is not None:
-            app = web.Application()
-            app.router.add_post("/v1/{path:.*}", handle)
-        else:
-            app = application(mock or Mock())
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        runners.append(runner)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port[0] = runner.addresses[0][1]
-        ready.set()
-
-    thread = threading.Thread(target=lambda: (loop.run_until_complete(start()), loop.run_forever()), daemon=True)
-    thread.start()
-    assert ready.wait(10)
-    try:
-        yield f"http://127.0.0.1:{port[0]}/v1"
-    finally:
-        for at in _opened:
-            at.close()
-        _opened.clear()
-        asyncio.run_coroutine_threadsafe(runners[0].cleanup(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
+    app = application(mock or Mock()) if handle is None else web.Application()
+    if handle is not None:
+        app.router.add_post("/v1/{path:.*}", handle)
+    with serving(app) as url:
+        try:
+            yield url
+        finally:
+            for at in _opened:
+                at.close()
+            _opened.clear()
 
 
 _opened: list[Endpoint] = []

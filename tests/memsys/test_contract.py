@@ -5,6 +5,7 @@ Run as a program it prints what every memory recalls, so that two processes can 
 
 from __future__ import annotations
 
+import ast
 import copy
 import datetime as real
 import inspect
@@ -349,6 +350,8 @@ def alternatives(name: str, knob: str) -> list[Any]:
         others += [n for n in (value // 2, value + 1) if accepted(name, knob, n)][:1]
     elif isinstance(value, float):
         others += [x for x in ((value / 2, value * 2) if value > 0 else (0.1,)) if accepted(name, knob, x)][:1]
+    elif isinstance(value, tuple):
+        others += [value[::-1] or ("the",)]
     elif "float" in annotation and "Sequence" not in annotation:
         others += [0.1]
     elif "int" in annotation:
@@ -368,6 +371,32 @@ def test_a_knob_turned_on_a_copy_is_a_build_with_that_value(name: str) -> None:
             setattr(swept, knob, value)
             assert recalls(swept) == recalls(feed(fresh(name, **{knob: value}), STORY[:20])), f"{knob}={value}"
     assert recalls(memory) == before
+
+
+def reached(kind: type[MemorySystem], roots: Sequence[str]) -> set[str]:
+    """Attributes of `self` named in these methods of a class and in those that they lead to."""
+    module = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
+    body = next(one for one in module.body if isinstance(one, ast.ClassDef) and one.name == kind.__name__)
+    methods = {one.name: one for one in ast.walk(body) if isinstance(one, ast.FunctionDef)}
+    named: set[str] = set()
+    open_ends = list(roots)
+    while open_ends:
+        if (method := methods.pop(open_ends.pop(), None)) is not None:
+            own = [one for one in ast.walk(method) if isinstance(one, ast.Attribute)]
+            found = {one.attr for one in own if isinstance(one.value, ast.Name) and one.value.id == "self"}
+            named |= found
+            open_ends += found
+    return named
+
+
+@each_memory
+def test_what_reading_alone_looks_at_is_a_read_knob_and_nothing_else_is(name: str) -> None:
+    """Else runs that could share a build do not, or runs share one that is not theirs."""
+    kind = type(built(name, 20))
+    settings = set(inspect.signature(kind).parameters) - SERVICES - {"inner", "mutate_on_read"}  # which never shares
+    reading, building = reached(kind, ["read"]), reached(kind, ["write", "end_session", "consolidate"])
+    assert settings & (reading - building) <= set(kind.READ_KNOBS)
+    assert not set(kind.READ_KNOBS) & building
 
 
 # --- consolidation -----------------------------------------------------------------------------------------------------

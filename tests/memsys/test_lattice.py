@@ -167,6 +167,8 @@ def test_the_worked_search_calibrates_and_weighs_paths() -> None:
         ("code", 0, 0.0),
         ("paper", 5, 0.525),
         ("code", 5, 0.05),
+        ("code", 9, 0.09),
+        ("code", 10, 0.55),
     ],
 )
 def test_path_relevance_of_a_child_of_the_root(mode: str, score: float, path: float) -> None:
@@ -195,6 +197,19 @@ def test_the_code_keeps_first_scores_for_branches_and_calibrates_leaves_only() -
     assert max(search.latent.values()) == 1
     other = paper.search(ASKED)
     assert other.latent != search.latent
+
+
+def test_leaves_stand_on_calibrated_scores_in_the_code_too() -> None:
+    memory, _ = lattice([["a", "b"], ["c", "d"]], WORKED, beam=1, iterations=3, mode="code")
+    search = memory.search(ASKED)
+    assert all(search.latent[name] != pytest.approx(search.first[name]) for name in "abc")
+    for name in "abcd":
+        above = search.path[search.parents[name].id]
+        assert search.path[name] == pytest.approx(0.5 * above + 0.5 * search.latent[name])
+    plain = calibrated(search.slates)
+    highest = max(plain.values())
+    assert highest < 1
+    assert search.latent == pytest.approx({name: score / highest for name, score in plain.items()})
 
 
 def test_a_branch_slate_adds_the_best_sibling_in_the_paper_and_the_best_of_the_level_in_the_code() -> None:
@@ -234,6 +249,22 @@ def test_draws_depend_on_question_and_step_and_on_no_other_search(mode: str) -> 
     both, alone = drawn("p", "q"), drawn("q")
     assert both["q"] == alone["q"]
     assert both["p"] != both["q"]
+
+
+def test_each_expansion_draws_its_own_earlier_finds() -> None:
+    memory, _ = lattice(
+        rows(12, 2), {"lattice.navigate": scores(90, 10)}, branching=12, beam=1, iterations=2, anchors=5
+    )
+    search = memory.search(ASKED)
+    drawn = [[leaf.id for leaf in memory._anchors(search, search.frontier[0], ASKED, step)] for step in (2, 3, 2)]
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+@pytest.mark.parametrize(("beam", "iterations"), [(1, 3), (2, 2)])
+def test_the_most_promising_nodes_are_expanded_first(beam: int, iterations: int) -> None:
+    script = {"lattice.navigate": scores(20, 60, 90)}
+    memory, _ = lattice([["a", "b"], ["c", "d"], ["e", "f"]], script, beam=beam, iterations=iterations)
+    assert [node.id for node in memory.search(ASKED).expanded] == ["root", "node-2", "node-1"]
 
 
 def test_without_anchors_slates_hold_children_only() -> None:
@@ -296,6 +327,14 @@ def test_a_short_search_reports_that_it_saw_a_part() -> None:
     with meter.metering() as ledger:
         memory.read(ASKED)
     assert 0 < ledger.notes["lattice.leaves_scored"] < ledger.notes["lattice.leaves_held"] == 40
+
+
+def test_a_leaf_below_a_better_branch_comes_before_one_with_a_better_score_of_its_own() -> None:
+    script = {"lattice.navigate": scores(90, 10), "lattice.leaf": [scores(50, 40), scores(60, 0)]}
+    memory, _ = lattice([["a", "b"], ["c", "d"]], script, beam=1, iterations=3, anchors=0)
+    assert memory.search(ASKED).latent["c"] == 0.6
+    memory.llm = ScriptedLLM(script)
+    assert [item.id for item in memory.read(ASKED).items] == ["a", "b", "c", "d"]
 
 
 def test_no_steps_recall_nothing() -> None:
@@ -435,6 +474,12 @@ def test_clusters_hold_what_is_alike() -> None:
     assert clusters(vectors, 5, 0) == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
 
 
+def test_of_too_many_clusters_the_nearest_single_ones_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = normalised(np.array([[1, 0, 0], [0, 1, 0], [1, 0.1, 0], [0, 1, 0.3], [0, 0, 1]], dtype=np.float32))
+    monkeypatch.setattr("memsys.lattice._divided", lambda *_: [[row] for row in range(5)])
+    assert clusters(vectors, 2, 0) == [[0, 2], [1, 3], [4]]
+
+
 def test_equal_and_empty_vectors_can_be_clustered() -> None:
     for vectors in (np.ones((12, 3), dtype=np.float32) / 3**0.5, np.zeros((12, 3), dtype=np.float32)):
         found = clusters(vectors, 5, 0)
@@ -530,6 +575,17 @@ def test_labels_in_no_topic_go_to_the_most_similar_and_in_two_to_the_first() -> 
     assert {"t-w2n2", "t-w1n4", "t-w2n5"} <= second
     assert "nobody" not in [node.text for node in memory.nodes()]
     assert len(first) + len(second) == 12
+
+
+def test_topics_beyond_the_branching_are_dropped_and_their_labels_go_to_the_others() -> None:
+    def one_each(request: Request) -> str:
+        labels = [text.rsplit(" (", 1)[0] for text in request.fields["texts"]]
+        return json.dumps({"clusters": [{"name": f"t{one}", "description": "", "keywords": [one]} for one in labels]})
+
+    memory, _ = topical({"lattice.partition": one_each})
+    top = [node for node in memory.nodes() if not node.parents]
+    assert {node.text for node in top} == {f"tw{place % 3}n{place}" for place in range(4)}
+    assert_a_tree(memory, 12, 4)
 
 
 def test_one_topic_for_all_is_replaced_by_stretches_of_time() -> None:

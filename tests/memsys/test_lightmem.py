@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -102,6 +103,16 @@ def test_the_short_term_buffer_is_emptied_before_a_segment_that_would_overflow_i
     assert buffers.short_term == [four]
 
 
+def test_buffers_may_be_exactly_full() -> None:
+    memory, _ = light(stm_tokens=8, sensory_tokens=8)
+    buffers, four = lightmem._Buffers(), exchange("one two three four")
+    assert memory._stored(buffers, [four]) == memory._stored(buffers, [four]) == []
+    assert memory._taken(buffers, four) == memory._taken(buffers, four) == []
+    assert (buffers.short_term, buffers.sensory) == ([[four], [four]], [four, four])
+    assert memory._taken(buffers, four) == [[[four], [four]]]
+    assert (buffers.short_term, buffers.sensory) == ([[four, four]], [four])
+
+
 def test_a_segment_larger_than_the_buffer_waits_alone_for_the_next() -> None:
     memory, _ = light(stm_tokens=10)
     buffers, long, short = lightmem._Buffers(), [exchange("word " * 25)], [exchange("one two")]
@@ -136,12 +147,32 @@ def test_every_message_is_in_exactly_one_extraction(flush: str, capacity: int) -
     assert len(llm.requests) > (1 if capacity < 512 else 0)
 
 
+def test_consolidating_in_between_changes_nothing_of_what_follows() -> None:
+    often, _ = light(sensory_tokens=16, stm_tokens=16)
+    once, _ = fed(SIX, sensory_tokens=16, stm_tokens=16)
+    for number, text in enumerate(SIX):
+        often.write(unit(number, text))
+        often.consolidate()
+        assert often.held == number + 1, "what is still buffered can be recalled"
+    assert recalled(often) == recalled(once)
+    assert [fact.sources for fact in often._table.facts] == [(f"t{number}",) for number in range(6)]
+
+
 def test_a_message_larger_than_the_sensory_buffer_is_a_segment_of_its_own() -> None:
     memory, _ = light(sensory_tokens=10)
     for number, text in enumerate(["one two", "word " * 30, "three four"]):
         memory.write(unit(number, text))
     assert [[e.place for e in segment] for segment in memory._buffers.short_term] == [[0], [1]]
     assert [e.place for e in memory._buffers.sensory] == [2]
+
+
+def test_replies_take_no_room_in_the_sensory_buffer() -> None:
+    memory, _ = light(feed="exchange", sensory_tokens=10)
+    for number, (text, role) in enumerate([("one two", "user"), ("word " * 30, "assistant"), ("three", "user")]):
+        memory.write(unit(number, text, role=role))
+    memory.end_session("s1")
+    assert [e.place for e in memory._buffers.sensory] == [0, 1]
+    assert memory._buffers.short_term == []
 
 
 def test_replies_go_with_the_message_they_answer_and_are_not_extracted_from() -> None:
@@ -188,6 +219,7 @@ def test_fine_boundaries_far_from_every_coarse_one_go_unless_all_are() -> None:
     assert fine(cosines, [4]) == [1]
     assert fine(cosines, [5]) == [1, 9]
     assert fine(cosines, [8]) == [9]
+    assert fine(cosines, [5, 8]) == [9], "four away is not near"
 
 
 AXES = {"tea": (1, 0, 0), "ship": (0, 1, 0), "dog": (0, 0, 1)}
@@ -209,6 +241,17 @@ def test_topics_are_cut_where_they_change_and_the_last_one_stays() -> None:
     memory, _ = topical("tea tea ship ship dog dog dog")
     assert [len(segment) for segment in memory._cut(memory._buffers, whole=True)] == [2, 2, 3]
     assert memory._buffers.sensory == []
+
+
+def test_a_topic_begins_where_whole_exchanges_differ_near_to_where_messages_do() -> None:
+    said = [("tea 0", "tea 0 so"), ("tea 1", "tea 1 so"), ("ship 2", "ship 2 so"), ("ship 3", "ship 3 so")]
+    table = {mine: AXES[mine.split()[0]] for mine, _ in said} | {whole: AXES["tea"] for _, whole in said[:3]}
+    memory, _ = light(embedder=TableEmbedder({**table, "ship 3 so": AXES["ship"]}))
+    held = [
+        replace(one, messages=(*one.messages, lightmem._Message("Bot", "so", "assistant", "r")))
+        for one in (exchange(mine, place) for place, (mine, _) in enumerate(said))
+    ]
+    assert memory._boundaries(held) == [3], "by messages alone it would be 2"
 
 
 @pytest.mark.parametrize("said", ["tea tea tea tea", "tea ship"])
@@ -260,6 +303,8 @@ def test_a_fact_without_a_number_comes_from_the_message_with_its_words() -> None
         memory, _ = fed(SIX, {EXTRACT: facts(("the fifth", "Luna can sit; she learned it"))})
     assert memory.read(Question("q", "?")).items[0].sources == ("t4",)
     assert ledger.notes["lightmem.source_by_words"] == 1
+    memory, _ = fed(["I sail", "I sail"], {EXTRACT: facts(("?", "Ann can sail."))})
+    assert memory.read(Question("q", "?")).items[0].sources == ("t0",), "the earlier of equals"
 
 
 def test_a_fact_is_shown_with_the_date_of_its_message() -> None:
@@ -353,6 +398,12 @@ def test_a_fact_has_a_say_in_its_ten_nearest_older_ones() -> None:
     assert later[9] == [10, 11]
     assert 10 not in later, "the last of the equal ones has ten that are older still in its queue"
     assert all(new > old for old, news in later.items() for new in news)
+
+
+def test_the_threshold_itself_is_near_enough() -> None:
+    vectors, places = np.array([[1.0, 0.0], [0.6, 0.8]]), np.array([0, 1])
+    assert having_a_say(vectors, places, 0.6) == {0: [1]}
+    assert having_a_say(vectors, places, 0.61) == {}
 
 
 def test_facts_of_one_message_may_have_a_say_in_each_other() -> None:

@@ -122,6 +122,12 @@ def test_a_call_that_asks_for_nothing_more_ends_the_read() -> None:
         assert len(llm.requests) == 1, f"{again!r} is not true"
 
 
+def test_a_message_that_was_sent_ends_the_read_whatever_is_asked_for() -> None:
+    memory, llm = fed(TALK, [call("send_message", True, message="Tiago"), answer("No")], own_answer=True)
+    assert memory.read(QUESTION).answer == "Tiago"
+    assert len(llm.requests) == 1
+
+
 def test_evidence_is_core_then_summary_then_view_then_hits_each_once() -> None:
     append, search = (
         call("core_memory_append", False, block="human", text="a number"),
@@ -168,6 +174,7 @@ def test_a_read_leaves_neither_edits_nor_insertions_behind() -> None:
     first = memory.read(QUESTION)
     assert {"core-human", "archival-0"} <= set(by_id(first.items))
     assert memory.report() == before
+    assert len(memory._state.archival_vectors.matrix) == 0
     assert memory.read(QUESTION) == first
     assert queue(llm.requests[4]) == queue(llm.requests[0])
 
@@ -247,6 +254,20 @@ def test_a_full_block_refuses_one_more_character_and_the_model_is_run_again() ->
     assert llm.requests[1].fields["human"] == full
 
 
+@pytest.mark.parametrize(("held", "fits"), [(BLOCK_CHARS - 2, True), (BLOCK_CHARS - 1, False)])
+def test_a_block_may_be_exactly_full(held: int, fits: bool) -> None:
+    """A line break comes before what is added."""
+    memory, llm = fed(TALK, [call("core_memory_append", block="human", text="y"), answer("x")], human="x" * held)
+    memory.read(QUESTION)
+    assert llm.requests[1].fields["human"].endswith("\ny") is fits
+
+
+def test_a_block_stands_for_all_the_turns_that_its_pieces_come_from() -> None:
+    steps = [call("core_memory_append", block="human", text=text) for text in ("has a cat", "will sail to Oslo")]
+    memory, _ = fed(TALK, [*steps, answer("x")])
+    assert by_id(memory.read(QUESTION).items)["core-human"].sources == ("t0", "t4")
+
+
 def test_replacing_needs_the_old_text() -> None:
     steps = [
         call("core_memory_replace", block="human", old="dog", text="cat"),
@@ -267,6 +288,7 @@ def test_the_released_code_evicts_as_worked_out_by_hand() -> None:
     assert evicted(tokens, roles) == 5
     assert evicted(tokens, ["assistant", "user"] * 4) == 4, "an assistant's message may come first"
     assert evicted([10] * 4, ["assistant"] * 4) == 1, "never the last three"
+    assert evicted([50, 25, 10, 10, 5], ["assistant"] * 5) == 2, "exactly 75 % leaves"
     assert evicted([10, 10, 10, 10, 10, 1, 1, 1], ["assistant"] * 3 + ["tool"] * 2 + ["assistant"] * 3) == 5
 
 
@@ -286,6 +308,10 @@ def test_the_model_is_warned_once_between_flushes_and_the_summary_is_recursive()
     first = memory._state.queue[0]
     assert first.role == "summary"
     assert first.text.startswith(f"{memory._state.hidden} of ")
+    said = sum(message.role != "summary" for message in memory._recall)
+    assert memory._state.hidden + memory.report()["in_view"] - 1 == said, "a summary that left is no hidden message"
+    shown = [text for index in flushes for text in llm.requests[index].fields["texts"]]
+    assert not any("Memory pressure" in text for text in shown)
     assert first.sources[:3] == ("t0", "t1", "t2")
 
 
@@ -307,6 +333,8 @@ def test_paper_and_code_warn_and_evict_differently() -> None:
             memory.write(unit(number, f"message number {number}"))
             number += 1
     assert paper.report()["in_view"] > code.report()["in_view"]
+    gone, _, held, *_ = paper._state.queue[0].text.split()
+    assert int(gone) == int(held) // 2 > 1
 
 
 def test_a_read_whose_searches_fill_the_window_is_summarised_too() -> None:

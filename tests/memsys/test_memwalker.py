@@ -198,6 +198,11 @@ def test_summaries_at_their_limit_are_counted() -> None:
     with meter.metering() as ledger:
         grown(2, {"memwalker.segment": "many words " * 10}, summary_tokens=5)
     assert ledger.notes["memwalker.summary_at_limit"] == 3  # two segments and their group
+    said = "just as many words as allowed"
+    for limit, counted in ((count_tokens(said), 2), (count_tokens(said) + 1, 0)):
+        with meter.metering() as ledger:
+            grown(2, {"memwalker.segment": said, "memwalker.group": "few"}, summary_tokens=limit)
+        assert ledger.notes["memwalker.summary_at_limit"] == counted
 
 
 def test_no_text_knows_of_units_that_come_later() -> None:
@@ -346,6 +351,15 @@ def test_going_back_from_an_inner_node_is_offered_below_the_root_where_it_is_wan
     assert walk.counts["reverts"] == 1
 
 
+def test_a_single_option_is_asked_about_where_going_back_is_the_other() -> None:
+    script = {"memwalker.triage": [go(1), go(-1), go(0), go(0)], "memwalker.leaf": always(go(-2, "X"))}
+    memory, llm = grown(5, script, branching=4, triage_revert=True)
+    walk = memory.walk(ASKED)
+    assert [r.fields["numbers"] for r in walk_prompts(llm)[:3]] == ["0, 1", "-1, 0", "-1, 0, 1, 2, 3"]
+    assert walk.visits == ["node-3-0", "node-2-1", "node-3-0", "node-2-0", "segment-0"]
+    assert walk.counts["forced"] == 1, "the root has one part left and no way back"
+
+
 def test_the_working_memory_reaches_the_prompts_that_it_should() -> None:
     def prompts(mode: str) -> list[Request]:
         script = {"memwalker.triage": always(go(0)), "memwalker.leaf": always(go(-1))}
@@ -454,6 +468,15 @@ def test_segments_are_collected_until_they_hold_k_units() -> None:
     found = memory.read(ASKED)
     assert 0 < len(found.items) < 12
     assert found.aborted == ""
+
+
+def test_a_collecting_walk_notes_what_it_kept_and_answers_with_the_first() -> None:
+    script = {"memwalker.triage": always(go(0)), "memwalker.leaf": [go(-2, "first"), go(-2, "second")]}
+    memory, llm = grown(4, script, collect="k", k=2, branching=4, output="answer")
+    texts = {node.id: node.text for node in memory.nodes()}
+    recall = memory.read(ASKED)
+    assert walk_prompts(llm)[-1].fields["background"] == (texts["node-2-0"], texts["segment-0"])
+    assert (recall.answer, recall.aborted, len(recall.items)) == ("first", "", 2)
 
 
 def test_a_collecting_walk_that_keeps_nothing_recalls_at_most_k_visited_units() -> None:

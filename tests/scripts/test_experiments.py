@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 import socket
-import threading
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from eval.store import read_lines
-from scripts.mock_endpoint import Mock, application
+from scripts.mock_endpoint import Mock, application, serving
 from scripts.paper_table import reproduce
 from scripts.single import run_single
 
@@ -35,26 +36,9 @@ def experiment(tmp_path: Path) -> Callable[..., DictConfig]:
 @pytest.fixture
 def mock() -> Iterator[tuple[Mock, str]]:
     """A mock endpoint in this process, and its URL; `faults` may be set by the test."""
-    from aiohttp import web
-
-    server, loop, ready, port, runners = Mock(hang=3.0), asyncio.new_event_loop(), threading.Event(), [0], []
-
-    async def start() -> None:
-        runner = web.AppRunner(application(server), shutdown_timeout=0.1)
-        runners.append(runner)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        port[0] = runner.addresses[0][1]
-        ready.set()
-
-    thread = threading.Thread(target=lambda: (loop.run_until_complete(start()), loop.run_forever()), daemon=True)
-    thread.start()
-    assert ready.wait(10)
-    yield server, f"http://127.0.0.1:{port[0]}/v1"
-    asyncio.run_coroutine_threadsafe(runners[0].cleanup(), loop).result(10)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
-    loop.close()
+    server = Mock(hang=3.0)
+    with serving(application(server)) as url:
+        yield server, url
 
 
 def online(url: str, **models: str) -> list[str]:
@@ -90,6 +74,14 @@ def test_the_smoke_run_needs_nothing_and_says_that_it_is_a_stand_in(experiment: 
     assert "sample data" in said
     assert "categories 1-4" in said
     assert "48/0/0/0" in said
+
+
+def test_a_command_writes_nothing_into_the_folder_it_is_called_from(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    command = [sys.executable, "-m", "scripts.run", "memory=nothing", f"results={tmp_path / 'results'}"]
+    subprocess.run(command, cwd=here, env={**os.environ, "PYTHONPATH": str(Path(CONF).parent)}, check=True)
+    assert list(here.iterdir()) == []
 
 
 def test_the_smoke_profile_refuses_to_connect_elsewhere(experiment: Any) -> None:

@@ -7,9 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 
+from data_loaders.schema import Gold, Question
+from eval.records import Prediction
 from eval.store import read_lines
 from scripts import inspect, structure
 from scripts.single import run_single
@@ -50,7 +53,7 @@ def test_the_page_shows_question_gold_answer_verdicts_and_the_recall(run_folder:
     assert f"Answer    {line['answer']}" in said
     assert all(f"Evidence  {turn}" in said for turn in gold.evidence)
     for path in (run_folder / "scores").glob("*.jsonl"):
-        assert (f"  {path.stem}  #0" in said) == (not path.name.endswith(".effort.jsonl"))
+        assert said.count(f"  {path.stem}  #0") == (not path.name.endswith(".effort.jsonl"))
     for score in line["scores"]:
         assert f"{score:.4f}" in said
 
@@ -61,7 +64,7 @@ def test_depth_and_ancestors_are_those_of_the_dumped_tree(run_folder: Path) -> N
     nodes = {node["id"]: node for node in read_lines(folder / "nodes.jsonl")}
     items = {item["key"]: item for item in read_lines(folder / "items.jsonl")}
     page = inspect.inspect(run_folder, line["question_id"], line["case_id"])
-    rows = page[page.index("Index  Sim      Level  Depth  Ancestors") + 1 :]
+    rows = page[page.index("Index  Score    Level  Depth  Ancestors") + 1 :]
     assert len(rows) == 2 * len(line["items"])
     for place, key in enumerate(line["items"]):
         name, chain = items[key]["id"], []
@@ -70,11 +73,106 @@ def test_depth_and_ancestors_are_those_of_the_dumped_tree(run_folder: Path) -> N
             chain.insert(0, above[0])
             above = nodes[above[0]]["parents"]
         words = rows[2 * place].split(maxsplit=4)
-        assert words[0] == str(place + 1)
+        assert words[:2] == [str(place + 1), f"{line['scores'][place]:.4f}"]
         assert words[2:4] == [str(items[key]["level"]), str(len(chain))]
         expected = "  ".join(f"Depth {depth}: {one}" for depth, one in enumerate(chain))
         assert words[4] == (expected or "(topmost)")
         assert rows[2 * place + 1].split()[0] == name
+
+
+def test_items_that_hold_the_evidence_say_which_turns(run_folder: Path) -> None:
+    cases, marked = inspect.data_of(structure.record_of(run_folder), None), 0
+    for line in lines_of(run_folder):
+        case = cases[cases.ids.index(line["case_id"])]
+        gold = next(gold for question, gold in case.questions if question.id == line["question_id"])
+        items = {item["key"]: item for item in read_lines(run_folder / "cases" / line["case_id"] / "items.jsonl")}
+        page = inspect.inspect(run_folder, line["question_id"], line["case_id"])
+        rows = page[page.index("Index  Score    Level  Depth  Ancestors") + 1 :]
+        for place, key in enumerate(line["items"]):
+            held = [turn for turn in gold.evidence if turn in items[key]["sources"]]
+            assert ("  (evidence " in rows[2 * place + 1]) == bool(held)
+            assert not held or f"  (evidence {', '.join(held)})  " in rows[2 * place + 1]
+            marked += bool(held)
+    assert marked
+
+
+def test_the_page_says_how_much_of_the_recall_the_reader_was_shown(copied: Path) -> None:
+    line = lines_of(copied)[0]
+    path = copied / "cases" / line["case_id"] / "effort.jsonl"
+    efforts = read_lines(path)
+    (asked,) = (one for one in efforts if one["phase"] == "answer" and one["subject"] == line["question_id"])
+    page = inspect.inspect(copied, line["question_id"], line["case_id"])
+    assert f"Reader    shown {asked['context_tokens']} tokens of recall, 0 items left out" in page
+    again = {**asked, "context_tokens": 17, "dropped_items": 3}
+    other = {**asked, "subject": "another", "context_tokens": 99}
+    path.write_text("".join(json.dumps(one) + "\n" for one in (*efforts, again, other)))
+    page = inspect.inspect(copied, line["question_id"], line["case_id"])
+    assert [one for one in page if one.startswith("Reader")] == [
+        "Reader    shown 17 tokens of recall, 3 items left out"
+    ]
+    own = [one for one in efforts if one is not asked]
+    path.write_text("".join(json.dumps(one) + "\n" for one in own))
+    assert not any(one.startswith("Reader") for one in inspect.inspect(copied, line["question_id"], line["case_id"]))
+
+
+def test_options_and_what_has_no_answer_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = Question("q", "Which?", options=("red", "blue"), time_text="9 May 2023")
+    monkeypatch.setattr(inspect, "question_of", lambda *_: (question, Gold((), (), "trick", answerable=False), {}))
+    lines, evidence = inspect.question_lines({}, Prediction("c", "q", "red", (), (), "answered"), None)
+    shown = ["Query     Which?", "  (A) red", "  (B) blue", "Asked     9 May 2023"]
+    assert lines == [*shown, "Category  trick (unanswerable)", "Gold      –"]
+    assert evidence == ()
+
+
+def test_a_missing_verdict_says_why(copied: Path) -> None:
+    line = lines_of(copied)[0]
+    said = {"case_id": line["case_id"], "question_id": line["question_id"], "value": None, "repeat": 1, "detail": {}}
+    (copied / "scores" / "judge-x.jsonl").write_text(json.dumps({**said, "why": "no verdict in\n the reply"}) + "\n")
+    page = inspect.inspect(copied, line["question_id"], line["case_id"])
+    assert "  judge-x  #1  no verdict  (no verdict in the reply)" in page
+
+
+def test_texts_are_cut_to_the_width_on_one_line(copied: Path) -> None:
+    line = lines_of(copied)[0]
+    path = copied / "cases" / line["case_id"] / "items.jsonl"
+    texts = iter(["four\n  and  five", "0123456789", "01234567890"] + ["x"] * 99)
+    changed = {item["key"]: {**item, "text": next(texts), "sources": []} for item in read_lines(path)}
+    path.write_text("".join(json.dumps(item) + "\n" for item in changed.values()))
+    shown = dict(
+        zip((item["id"] for item in changed.values()), ["four and …", "0123456789", "012345678…"], strict=False)
+    )
+    page = inspect.inspect(copied, line["question_id"], line["case_id"], width=10)
+    rows = [row.split(maxsplit=1) for row in page[page.index("Index  Score    Level  Depth  Ancestors") + 2 :: 2]]
+    assert {name: text for name, text in rows if text != "x"} == shown
+
+
+def test_of_many_ancestors_of_one_depth_three_are_named(copied: Path) -> None:
+    line = lines_of(copied)[0]
+    folder = copied / "cases" / line["case_id"]
+    items = {item["key"]: item for item in read_lines(folder / "items.jsonl")}
+    recalled = items[line["items"][0]]["id"]
+    dumped = read_lines(folder / "nodes.jsonl")
+    above = {node["id"]: node["parents"] for node in dumped}
+    (parent,) = above[recalled]
+    tops = [f"extra-{number}" for number in range(4)]
+    (template,) = (node for node in dumped if node["id"] == parent)
+    changed = [{**node, "parents": [parent, *tops]} if node["id"] == recalled else node for node in dumped]
+    changed += [{**template, "id": name} for name in tops]
+    (folder / "nodes.jsonl").write_text("".join(json.dumps(node) + "\n" for node in changed))
+    vectors = np.load(folder / "vectors.npy")
+    np.save(folder / "vectors.npy", np.vstack([vectors, vectors[:4]]))
+    page = "\n".join(inspect.inspect(copied, line["question_id"], line["case_id"]))
+    depth = len(chain_above(above, parent))
+    assert f"Depth {depth}: {parent}, extra-0, extra-1 and 2 more" in page
+
+
+def chain_above(above: dict[str, list[str]], node: str) -> list[str]:
+    """The ancestors of a node in a tree where each has one parent at most."""
+    chain: list[str] = []
+    while above[node]:
+        (node,) = above[node]
+        chain.append(node)
+    return chain
 
 
 def test_where_the_data_are_not_those_of_the_run_the_reason_stands_in_place_of_the_gold(copied: Path) -> None:

@@ -1,12 +1,21 @@
-"""Tables about the systems: calls as the papers count them, and a row for every memory."""
+"""Tables about the systems: calls as the papers count them, a row for every memory, quality against cost."""
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
+from typing import Any
 
+import pytest
+from hydra import compose, initialize_config_dir
+
+from eval.figure_data import Point
 from eval.provenance import ROOT
-from scripts.assemble import options
-from scripts.tables import calls_table, measure, printed
+from memsys.llm.client import ModelSettings
+from scripts.assemble import Model, load_option, options
+from scripts.figures import experiment
+from scripts.paper_table import reproduce
+from scripts.tables import _spent, calls_table, main, measure, pareto_table, printed
 
 
 def test_calls_are_those_that_the_methods_make(tmp_path: Path) -> None:
@@ -29,3 +38,69 @@ def test_every_memory_has_a_row_in_the_list_of_systems() -> None:
     text = (ROOT / "memsys" / "README.md").read_text(encoding="utf-8")
     rows = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")} - {"memory"}
     assert rows == set(options("memory")), "run `python -m scripts.tables systems`"
+
+
+# --- quality against cost -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of two rows of a table."""
+    results = tmp_path_factory.mktemp("results")
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        cfg = compose("reproduce", ["table=segtreemem_t4", f"results={results}", *SMALL, "only=[bm25,recency]"])
+    reproduce(cfg)
+    return results
+
+
+SMALL = ["data.size=6", "data.max_cases=1"]
+
+
+def test_quality_stands_against_both_costs_for_every_row_that_was_run(run_table: Path, capsys: Any) -> None:
+    assert main(["pareto", "segtreemem_t4", "profile=smoke", f"results={run_table}", *SMALL]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("STAND-IN: memory, reader, judge, embedder")
+    assert "| BM25 |" in said
+    assert "SegTreeMem, TD on LoCoMo" in said.partition("not run, or not to the end: ")[2]
+    path = run_table / "figures" / "pareto-segtreemem_t4-smoke"
+    assert path.with_suffix(".pdf").is_file()
+    assert path.with_suffix(".png").is_file()
+    rows = list(csv.DictReader(path.with_suffix(".csv").read_text(encoding="utf-8").splitlines()))
+    assert {row["series"] for row in rows} == {"BM25", load_option("memory", "recency")["title"]}
+    assert {row["panel"].partition(": ")[2] for row in rows} == {
+        "recalled tokens a question",
+        "building, model tokens a unit",
+    }
+    assert len(rows) == 2 * 2 * 3
+
+
+def test_quality_against_cost_runs_nothing(tmp_path: Path, capsys: Any) -> None:
+    assert main(["pareto", "profile=smoke", f"results={tmp_path}", *SMALL]) == 2
+    assert "no row of segtreemem_t4 has been run: python -m scripts.reproduce" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("predictions.jsonl"))
+
+
+def test_the_stars_of_the_text_are_the_non_dominated_rows() -> None:
+    points = [
+        Point("p", "good", 10.0, 0.9, 0.8, 1.0, label="1"),
+        Point("p", "cheap", 1.0, 0.5, label="2"),
+        Point("p", "bad", 10.0, 0.4, label="3"),
+    ]
+    lines = [line for line in pareto_table(points).splitlines() if line.startswith("| ")][1:]
+    assert [(line.split("|")[1].strip(), line.split("|")[3].strip()) for line in lines] == [
+        ("*", "cheap"),
+        ("*", "good"),
+        ("", "bad"),
+    ]
+    assert "[0.800, 1.000]" in lines[1]
+
+
+def test_building_costs_money_where_the_model_has_a_price(run_table: Path) -> None:
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        cfg = compose("reproduce", [f"results={run_table}", *SMALL, "replay=true"])
+    found = experiment(cfg, load_option("table", "segtreemem_t4"), run=False)
+    assert found is not None
+    run = found.runs["bm25", "locomo", 0]
+    priced = Model("m", found.built.memory.llm, {}, ModelSettings("m", usd_per_million_in=1.0, usd_per_million_out=2.0))
+    assert _spent(run, priced)["building, USD for 1,000 units"] == 0.0
+    assert "building, model tokens a unit" in _spent(run, found.built.memory)

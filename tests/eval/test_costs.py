@@ -1,0 +1,92 @@
+"""What a run cost: sums and means from its effort lines, by phase and in dollars."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.costs import costs, phases
+from eval.rendering import markdown
+from eval.run import effort
+from eval.store import write_lines
+from eval.tables import Asked, Cell, Column, Row, Table
+from memsys.llm.client import ModelSettings
+from memsys.llm.meter import Ledger
+from memsys.llm.protocol import Completion
+
+
+def spent(phase: str, subject: str, *calls: tuple[str, int, int], embedded: int = 0, cpu: float = 0.0) -> Any:
+    """An effort line of calls given as (purpose, tokens in, tokens out), each of half a second."""
+    ledger = Ledger()
+    for number, (purpose, tokens_in, tokens_out) in enumerate(calls):
+        ledger.count(ledger.calls, purpose)
+        ledger.add_completion(purpose, Completion("x", tokens_in, tokens_out, seconds=0.5, cached=number > 0), number)
+    if embedded:
+        ledger.add_embedding(embedded, 0.25)
+    return effort("c", phase, subject, 3, ledger, cpu, context_tokens=40 if phase == "answer" else 0)
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    lines = [
+        spent("embed", "", embedded=1000),
+        spent("write", "u1", ("m.add", 100, 10), cpu=0.125),
+        spent("write", "u2", ("m.add", 300, 30), ("m.link", 200, 20), cpu=0.125),
+        spent("read", "q1", cpu=0.5),
+        spent("read", "q2", ("m.plan", 50, 5), cpu=0.5),
+        spent("answer", "q1", ("reader.answer", 60, 6)),
+        spent("answer", "q2", ("reader.answer", 60, 6)),
+    ]
+    write_lines(tmp_path / "cases" / "c" / "effort.jsonl", lines)
+    judged = [spent("judge", name, ("judge.mem0", 20, 2)) for name in ("q1", "q2")]
+    write_lines(tmp_path / "scores" / "judge_mem0-0123.effort.jsonl", judged)
+    (tmp_path / "scores" / "judge_mem0-0123.json").write_text(json.dumps({"model": "theirs"}), encoding="utf-8")
+    return tmp_path
+
+
+def test_means_are_by_unit_and_by_question(run_folder: Path) -> None:
+    found = costs(run_folder)
+    assert (found.units, found.questions) == (2, 2)
+    assert found.build_tokens_per_unit == (110 + 330 + 220) / 2
+    assert found.embedding_tokens_per_unit == 500
+    assert (found.calls_per_insertion, found.calls_per_query) == (1.5, 0.5)
+    assert found.inference_tokens == (55 + 66 + 66) / 2
+    assert found.recalled_tokens == 40
+    assert found.recall_seconds_p50 == pytest.approx((0.5 + 1.0) / 2)
+
+
+def test_phases_add_up_what_each_step_and_each_judge_cost(run_folder: Path) -> None:
+    found = {one.phase: one for one in phases(run_folder)}
+    assert list(found) == ["embed", "write", "read", "answer", "judge_mem0"]
+    write = found["write"]
+    assert (write.role, write.steps, write.calls, write.sent) == ("memory", 2, 3, 2)
+    assert (write.tokens_in, write.tokens_out, write.own_cpu_seconds) == (600, 60, 0.25)
+    assert write.provider_seconds == 1.5
+    assert found["embed"].embedding_tokens == 1000
+    assert (found["answer"].role, found["judge_mem0"].role) == ("reader", "theirs")
+
+
+def test_money_is_printed_by_phase_and_unknown_prices_are_called_unknown(run_folder: Path) -> None:
+    asked = Asked("c", "q1", "", "c", True, False)
+    column = Column("toy", "Toy", "F1", (asked,))
+    row = Row("m", "M", (Cell(column, {}, ()),), {"toy": run_folder})
+    prices = {
+        "memory": ModelSettings("m", usd_per_million_in=1000.0, usd_per_million_out=2000.0).cost,
+        "reader": ModelSettings("r").cost,
+        "theirs": ModelSettings("j", usd_per_million_in=500.0, usd_per_million_out=500.0).cost,
+        "embedder": ModelSettings("e", usd_per_million_in=10.0).cost,
+    }
+    said = markdown(Table("t", "T", (), (column,), (row,), prices=prices))
+    dollars = {
+        line.split(" | ")[1]: line.rstrip(" |").split(" | ")[-1] for line in said.splitlines() if "| M | " in line
+    }
+    assert dollars["embed"] == "0.0100"
+    assert dollars["write"] == "0.7200"
+    assert dollars["read"] == "0.0600"
+    assert dollars["answer"] == "unknown"
+    assert dollars["judge_mem0"] == "0.0220"
+    free = markdown(Table("t", "T", (), (column,), (row,)))
+    assert "| M | write | 2 | 3 | 2 | 600 | 0 | 60 | 0 | 0.25 | 1.50 | 1.50 | – |" in free

@@ -1,0 +1,195 @@
+"""Every figure of the papers that has data is made on the shipped samples, twice: three files, points in them, the same bytes."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from eval.store import RunError, read_lines
+from scripts.assemble import load_option, options
+from scripts.figures import Experiment, Subject, experiment, figure, layout
+from scripts.table_layout import read_lines_of
+
+CONF = str(Path(__file__).resolve().parents[2] / "conf")
+FIGURES = options("figure")
+PAPERS = {
+    **{f"memtree_{name}": 1 for name in ("f4", "f5", *(f"fa{number}" for number in range(1, 10)))},
+    "timem_f3": 1,
+    **{f"segtreemem_f{number}": 1 for number in (4, 5, 6, 7, 8, 12, 13, 14)},
+    **{f"xmemory_f{number}": 1 for number in (3, 4, 5)},
+}
+FEW_VALUES, FEW_TRIPLETS, FEW_UNITS = 2, 40, [3, 6]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all figures: they share runs."""
+    return tmp_path_factory.mktemp("results")
+
+
+def composed(name: str, results: Path, *overrides: str) -> Any:
+    with initialize_config_dir(CONF, version_base="1.3"):
+        cfg = compose("figures", [f"figure={name}", f"results={results}", *overrides])
+    return OmegaConf.create({**cfg, "figure": reduced(OmegaConf.to_container(cfg.figure))})
+
+
+def reduced(found: Any) -> Any:
+    """The figure with two values a swept setting, few triplets and few units."""
+    if "rows" in found:
+        found["rows"] = [
+            {**row, "sweep": {name: values[:FEW_VALUES] for name, values in row["sweep"].items()}}
+            if "sweep" in row
+            else row
+            for row in found["rows"]
+        ]
+    if "sizes" in found:
+        found["sizes"]["smoke"] = FEW_UNITS
+    return {**found, **({"triplets": FEW_TRIPLETS} if "triplets" in found else {})}
+
+
+def test_every_figure_with_data_has_a_file() -> None:
+    assert sorted(PAPERS) == FIGURES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_made_and_made_again_to_the_same_bytes(name: str, results: Path, capsys: Any) -> None:
+    cfg = composed(name, results, "data.size=6", "data.max_cases=2")
+    assert figure(cfg) == 0
+    said = capsys.readouterr().out
+    files = [results / "figures" / f"{name}-smoke.{suffix}" for suffix in ("pdf", "png", "csv")]
+    before = [file.read_bytes() for file in files]
+    rows = list(csv.DictReader(before[2].decode().splitlines()))
+    assert [row for row in rows if row["origin"] == "ours"]
+    assert {row["engine"].partition(":")[0] for row in rows} == {"STAND-IN"}
+    assert said.startswith("STAND-IN: memory, reader, judge, embedder filled by offline engines")
+    named = (b"STAND-IN", "STAND-IN".encode("utf-16-be"))
+    assert all(any(word in content for word in named) for content in before[:2])
+    assert figure(cfg) == 0
+    assert [file.read_bytes() for file in files] == before
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_called_as_its_file_and_names_rows_and_patterns_that_exist(name: str) -> None:
+    option = load_option("figure", name)
+    assert option["name"] == name
+    assert option["title"].startswith(option["paper"])
+    table = layout(option)
+    lines = read_lines_of(table, option.get("backbone"))
+    assert set(option.get("base", ())) <= {line.name for line in lines}
+    assert set(option.get("backbones", ())) <= set(table["backbones"])
+    assert all(line.memory is not None or "best_of" in line.option for line in lines)
+
+
+def test_figures_of_propagation_show_the_settings_of_the_papers_sweep() -> None:
+    lines = read_lines_of(layout(load_option("figure", "segtreemem_f13")), None)
+    assert len(lines) == 1 + 2 * 7 * 3
+    assert len(read_lines_of(layout(load_option("figure", "segtreemem_f14")), None)) == 1 + 2 * 7
+
+
+# --- what is shown ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(results: Path, capsys: Any) -> Callable[..., list[dict[str, str]]]:
+    """The points of a figure on the samples."""
+
+    def run(name: str, *overrides: str, **changed: Any) -> list[dict[str, str]]:
+        cfg = composed(name, results, *overrides)
+        for key, value in changed.items():
+            OmegaConf.update(cfg, f"figure.{key}", value)
+        assert figure(cfg) == 0
+        path = results / "figures" / f"{name}-smoke.csv"
+        return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+    return run
+
+
+SMALL = ("data.size=6", "data.max_cases=2")
+
+
+def test_shares_of_levels_add_up_and_the_score_runs_across(made: Any) -> None:
+    rows = made("segtreemem_f7", *SMALL)
+    assert list(dict.fromkeys(row["panel"] for row in rows)) == ["bottom-up", "top-down"]
+    for panel in ("bottom-up", "top-down"):
+        marks = list(dict.fromkeys(row["x"] for row in rows if row["panel"] == panel))
+        assert marks == ["", "0.05", "0.1"]  # no propagation first
+        for mark in marks:
+            here = [row for row in rows if (row["panel"], row["x"]) == (panel, mark)]
+            assert sum(float(row["y"]) for row in here if row["series"] != "score") == pytest.approx(1.0, abs=1e-4)
+            assert [row["series"] for row in here].count("score") == 1
+
+
+def test_no_propagation_is_a_level_in_every_panel_of_its_data_set(made: Any) -> None:
+    rows = made("segtreemem_f13", *SMALL)
+    panels = list(dict.fromkeys(row["panel"] for row in rows))
+    assert len(panels) == 6
+    for panel in panels:
+        levels = [row for row in rows if row["panel"] == panel and not row["x"]]
+        assert [row["series"] for row in levels] == ["none"]
+    by_panel = {row["panel"]: row["y"] for row in rows if not row["x"]}
+    assert by_panel["LoCoMo, bottom-up"] == by_panel["LoCoMo, top-down"]
+
+
+def test_published_points_are_only_those_that_are_printed(made: Any) -> None:
+    published = [row for row in made("xmemory_f4", *SMALL) if row["origin"] == "published"]
+    assert [float(row["y"]) for row in published] == [0.0782, 0.0653, 0.0667, 0.0629, 0.1314, 0.1219]
+    assert {row["panel"] for row in published} == {"multi-hop"}
+    assert not [row for row in made("segtreemem_f6", *SMALL) if row["origin"] == "published"]
+
+
+def test_growth_is_measured_once_and_covers_reading(made: Any, results: Path) -> None:
+    rows = made("segtreemem_f5", rows=[{"memory": "bm25"}, {"memory": "segtree_cosine", "title": "tree"}])
+    assert {(row["panel"], row["series"], row["x"]) for row in rows} == {
+        (panel, series, size)
+        for panel in load_option("figure", "segtreemem_f5")["panels"]
+        for series in ("BM25", "tree")
+        for size in ("3", "6")
+    }
+    reading = [row for row in rows if row["panel"].startswith("reading") and row["series"] == "tree"]
+    assert all(float(row["y"]) > 0 for row in reading)
+
+
+def test_a_row_is_named_by_settings_categories_and_values_of_its_own(results: Path) -> None:
+    found = experiment(composed("memtree_fa7", results), layout(load_option("figure", "memtree_fa7")), run=False)
+    assert isinstance(found, Experiment)
+    one = Subject(found.lines[0], found.benchmarks[0], {"judge": "memtree", "category": "temporal"}, "m")
+    assert one.value("base", {}) == 0.1
+    assert one.text("θ0 = {base}, {category}, {model}", {"temporal": "time"}) == "θ0 = 0.1, time, m"
+    with pytest.raises(RunError, match=r"has no setting 'alpha'; there are: .*base"):
+        one.value("alpha", {})
+
+
+@pytest.fixture
+def asked(results: Path) -> Callable[..., int]:
+    def run(*overrides: str, **changed: Any) -> int:
+        cfg = composed("memtree_fa7", results, *SMALL, *overrides)
+        for key, value in changed.items():
+            OmegaConf.update(cfg, key, value)
+        return figure(cfg)
+
+    return run
+
+
+def test_a_figure_without_a_result_says_so(asked: Any, capsys: Any) -> None:
+    assert asked(**{"figure.rows": []}) == 2
+    assert "memtree_fa7: nothing to draw" in capsys.readouterr().err
+
+
+def test_another_projection_is_refused(results: Path, capsys: Any) -> None:
+    assert figure(composed("timem_f3", results, *SMALL, "projection=tsne")) == 2
+    assert "projection must be one of pca, umap" in capsys.readouterr().err
+
+
+def test_a_figure_runs_nothing_that_a_run_folder_holds(asked: Any, results: Path) -> None:
+    assert asked() == 0
+    files = sorted((results / "runs" / "multihop_rag").glob("memtree-*/cases/*/effort.jsonl"))
+    before = {file: (file.stat().st_mtime_ns, len(read_lines(file))) for file in files}
+    assert asked() == 0
+    assert {file: (file.stat().st_mtime_ns, len(read_lines(file))) for file in files} == before
