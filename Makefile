@@ -35,7 +35,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help test lint reproduce-table4 reproduce bench regress regress-update audit growth sweep fetch clean
+.PHONY: help test reproduce-table4 reproduce reproduce-all pareto bench regress regress-update audit growth sweep fetch clean
 
 help:
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -48,8 +48,18 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 reproduce-table4: $(VENV)/.installed ## SegTreeMem Table 4, ours beside the published numbers (PAPER= for the other papers' table 4)
 	$(PY) -m scripts.reproduce table=$(PAPER)_t4 $(OVERRIDES) $(ARGS)
 
-reproduce: $(VENV)/.installed ## any table: PAPER=timem TABLE=3, PAPER=memtree TABLE=a1
+reproduce: $(VENV)/.installed ## any table or figure: PAPER=timem TABLE=3, PAPER=memtree TABLE=a1, PAPER=timem FIGURE=3, PAPER=memtree FIGURE=a4
+ifdef FIGURE
+	$(PY) -m scripts.figures figure=$(PAPER)_f$(FIGURE) $(OVERRIDES) $(ARGS)
+else
 	$(PY) -m scripts.reproduce table=$(PAPER)_$(if $(filter a%,$(TABLE)),$(TABLE),t$(TABLE)) $(OVERRIDES) $(ARGS)
+endif
+
+reproduce-all: $(VENV)/.installed ## every table and every figure of the four papers, and what each took
+	$(PY) -m scripts.reproduce_all $(OVERRIDES) $(ARGS)
+
+pareto: $(VENV)/.installed ## quality against cost of a table that has been run: PAPER= TABLE=
+	$(PY) -m scripts.tables pareto $(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)
 
 test: $(VENV)/.installed ## style, types, and the whole test suite
 	$(VENV)/bin/ruff check .

@@ -124,9 +124,10 @@ def audit_caption(path: Path, *, overlay: Path | str, overlay_mode: OverlayMode)
         "corrected": "faulty answers and evidence corrected",
         "excluded": "questions with a faulty answer left out",
     }
+    known = sha256(file.read_bytes()).hexdigest()[:12]
     return (
-        f"audited ({file.name}, sha256 {sha256(file.read_bytes()).hexdigest()[:12]}: {used[overlay_mode]}); with the released answers a perfect system "
-        f"gets {100 * found['overall']:.2f} % ({shares})"
+        f"audited ({file.name}, sha256 {known}: {used[overlay_mode]}); with the released answers a perfect system gets "
+        f"{100 * found['overall']:.2f} % ({shares})"
     )
 
 

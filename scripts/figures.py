@@ -22,68 +22,21 @@ from eval.figure_data import Point, as_csv, by_depth, drawn_tree, mapped, publis
 from eval.figures import Sheet, draw, save
 from eval.logging_wandb import log_figure
 from eval.published import find, read_published
-from eval.run import Run
 from eval.stats import wilson
 from eval.store import RunError
 from eval.structure import Tree, agreement, ask_triplets, sample_triplets
 from eval.tables import AnyCell
-from scripts.assemble import Bench, bench, load_option
+from scripts.assemble import Bench, load_option
+from scripts.experiment import Benchmark, Experiment, experiment
 from scripts.growth import Steps, measure, place
-from scripts.paper_table import (
-    Benchmark,
-    Key,
-    _backbone,
-    _execute,
-    _Grid,
-    _judged,
-    _lines,
-    _runs,
-    benchmark,
-    fetch_missing,
-)
-from scripts.plan import confirmed, plan
 from scripts.single import guarded
 from scripts.structure import record_of, trees_of
-from scripts.table_layout import Line, cells_of, group_name, published_of, title_of
+from scripts.table_layout import Line, cells_of, group_name, title_of
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 INTERVALS = "Intervals: 95 %, by history from five histories on, else by question."
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """A table before it is printed: its rows and data sets, their runs, and a cell for whoever asks."""
-
-    built: Bench
-    benchmarks: Sequence[Benchmark]
-    lines: Sequence[Line]
-    runs: Mapping[Key, Run]
-    grid: _Grid
-
-
-def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -> Experiment | None:
-    """The runs of a table, those that are missing made unless `run` is false; None when nobody agreed to the cost."""
-    from omegaconf import open_dict
-
-    backbone = _backbone(table, cfg.backbone)
-    if cfg.profile_name == "paper":
-        with open_dict(cfg):
-            cfg.models.update(backbone["models"])
-        if cfg.data.source == "real":
-            fetch_missing(cfg, table)
-    built = bench(cfg)
-    benchmarks = [benchmark(cfg, option) for option in table["columns"]]
-    lines = _lines(table, cfg)
-    runs = _runs(cfg, built, benchmarks, lines)
-    once = {one.folder: one for one in runs.values()}
-    if run and cfg.profile_name == "paper" and not confirmed(cfg, plan(cfg, built, once.values(), _judged(benchmarks))):
-        return None
-    if run and (capped := _execute(cfg, runs, benchmarks)):
-        print(f"note: {capped}", file=sys.stderr)
-    grid = _Grid(cfg, built, backbone, benchmarks, lines, runs, published_of(backbone))
-    return Experiment(built, benchmarks, lines, runs, grid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +99,8 @@ def _figure(cfg: DictConfig) -> int:
         found = _experiment(cfg, options, backbone)
         if found is None:
             return 3
+        if found.capped:
+            print(f"note: {found.capped}", file=sys.stderr)
         made.append(found)
         points += SHOWS[options["show"]](cfg, options, found)
     if not points:

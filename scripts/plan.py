@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.costs import by_purpose, costs
+from eval.costs import BUILD, phases
 from eval.run import Run, run_all
 from eval.score import Judging, score_judge
 from eval.store import read_lines
@@ -63,12 +63,14 @@ def plan(cfg: DictConfig, built: Bench, runs: Iterable[Run], judged: Mapping[str
     with tempfile.TemporaryDirectory() as folder:
         offline = [_offline(run, engine, Path(folder)) for run in runs]
         run_all(offline, threads=cfg.threads)
+        built_once: set[str] = set()
         for run in offline:
-            found = costs(run.folder)
-            answers = by_purpose(run.folder).total() - _memory_calls(run)
-            _add(totals["memory"], _memory_calls(run), *found.tokens["memory"][:2])
-            _add(totals["reader"], answers, *found.tokens["reader"][:2])
-            _add(totals["embedder"], found.units + found.questions, found.embedding_tokens, 0)
+            for cost in phases(run.folder):
+                if cost.phase in BUILD and run.shared in built_once:
+                    continue
+                _add(totals[cost.role], cost.calls, cost.tokens_in, cost.tokens_out)
+                _add(totals["embedder"], cost.steps if cost.embedding_tokens else 0, cost.embedding_tokens, 0)
+            built_once |= {run.shared} - {""}
             for name in judged.get(run.folder.parent.name, ()):
                 for line in _judgements(run, replace(judging(cfg, built, name), llm=engine)):
                     _add(totals["judge"], sum(line["calls"].values()), line["tokens_in"], line["tokens_out"])
@@ -115,11 +117,6 @@ def _offline(run: Run, engine: Metered, folder: Path) -> Run:
 
 def _judgements(run: Run, judge: Judging) -> list[dict[str, Any]]:
     return read_lines(score_judge(run, judge).with_suffix(".effort.jsonl"))
-
-
-def _memory_calls(run: Run) -> int:
-    lines = [line for path in run.folder.glob("cases/*/effort.jsonl") for line in read_lines(path, again=False)]
-    return sum(sum(line["calls"].values()) for line in lines if line["phase"] != "answer")
 
 
 def _add(total: list[int], calls: int, tokens_in: object, tokens_out: object) -> None:

@@ -30,14 +30,15 @@ import hydra
 from eval.costs import costs
 from eval.measures import cost
 from eval.provenance import identity
+from eval.logging_wandb import log_sweep
 from eval.run import Run
 from eval.stats import Interval
 from eval.store import RunError
 from eval.tables import ALL, Cell, Column, outcomes
 from memsys.llm.client import SpendingCapReached
 from scripts.assemble import Bench, bench, judging, memory_run, metrics
+from scripts.experiment import Benchmark, benchmark, fetch_missing
 from scripts.flow import execute, score
-from scripts.paper_table import Benchmark, benchmark, fetch_missing
 from scripts.plan import confirmed, plan
 from scripts.single import guarded
 from scripts.table_layout import score_name
@@ -175,6 +176,7 @@ def _sweep(cfg: DictConfig, swept: Sequence[str]) -> int:
     _spent.append(built.purse.spent)
     path = built.results / "sweeps" / f"{plain['sweep']['name']}-{cfg.profile_name}.csv"
     _write(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", found))
+    log_sweep(plain, plain["sweep"]["name"], path)
     return _told(cfg, built, path, found, capped)
 
 

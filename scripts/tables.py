@@ -25,7 +25,8 @@ from eval.run import Run, run_all
 from eval.store import RunError, read_lines
 from eval.tables import outcomes
 from scripts.assemble import Model, load_option
-from scripts.figures import Experiment, engine, experiment, written
+from scripts.experiment import Experiment, experiment
+from scripts.figures import engine, written
 from scripts.single import guarded
 from scripts.table_layout import cells_of, title_of
 

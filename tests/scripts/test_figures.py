@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 
 from eval.store import RunError, read_lines
 from scripts.assemble import load_option, options
-from scripts.figures import Experiment, Subject, experiment, figure, layout
+from scripts.experiment import Experiment, experiment
+from scripts.figures import Subject, figure, layout
 from scripts.table_layout import read_lines_of
 
 CONF = str(Path(__file__).resolve().parents[2] / "conf")

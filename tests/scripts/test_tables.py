@@ -13,7 +13,7 @@ from eval.figure_data import Point
 from eval.provenance import ROOT
 from memsys.llm.client import ModelSettings
 from scripts.assemble import Model, load_option, options
-from scripts.figures import experiment
+from scripts.experiment import experiment
 from scripts.paper_table import reproduce
 from scripts.tables import _spent, calls_table, main, measure, pareto_table, printed
 
