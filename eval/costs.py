@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -56,37 +56,85 @@ class Costs:
     embedding_tokens: int
 
 
+SUMMED = (
+    "sent",
+    "tokens_in",
+    "tokens_out",
+    "tokens_cached",
+    "embedding_tokens",
+    "own_cpu_seconds",
+    "provider_seconds",
+    "provider_seconds_sum",
+    "context_tokens",
+    "dropped_items",
+)
+COUNTED = ("calls", "failures", "parse_failures")
+"""Fields of an effort line that hold counts by purpose."""
+
+
+class _Sums(Counter[str]):
+    """What effort lines add up to; `steps` is their number."""
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        self["steps"] += 1
+        for name in SUMMED:
+            self[name] += line[name]
+        for name in COUNTED:
+            self[name] += sum(line[name].values())
+
+    @property
+    def tokens(self) -> int:
+        return self["tokens_in"] + self["tokens_out"]
+
+    @property
+    def by_kind(self) -> tuple[int, int, int]:
+        return self["tokens_in"], self["tokens_out"], self["tokens_cached"]
+
+
 def costs(run_folder: Path) -> Costs:
-    """Read all effort lines of a run."""
-    lines = [line for path in sorted(run_folder.glob("cases/*/effort.jsonl")) for line in read_lines(path, again=False)]
-    phases: dict[str, list[dict[str, Any]]] = {}
-    for line in lines:
-        phases.setdefault(line["phase"], []).append(line)
-    built = [line for phase in BUILD for line in phases.get(phase, ())]
-    reads, answers = phases.get("read", []), phases.get("answer", [])
-    units, questions = len(phases.get("write", ())), len(reads)
-    seconds = [line["own_cpu_seconds"] + line["provider_seconds"] for line in reads]
-    plain = [line["own_cpu_seconds"] + line["provider_seconds_sum"] for line in reads]
+    """Add up all effort lines of a run."""
+    found = {phase: _Sums() for phase in ROLES}
+    seconds: list[float] = []
+    plain: list[float] = []
+    held = 0
+    for line in _efforts(run_folder):
+        found[line["phase"]].add(line)
+        held = max(held, line["held"])
+        if line["phase"] == "read":
+            seconds.append(line["own_cpu_seconds"] + line["provider_seconds"])
+            plain.append(line["own_cpu_seconds"] + line["provider_seconds_sum"])
+    units, reads, answers = found["write"]["steps"], found["read"], found["answer"]
+    built, memory, everything = _Sums(), _Sums(), _Sums()
+    for phase, sums in found.items():
+        for total, wanted in ((built, phase in BUILD), (memory, ROLES[phase] == "memory"), (everything, True)):
+            if wanted:
+                total.update(sums)
     return Costs(
         units=units,
-        questions=questions,
-        recalled_tokens=_ratio(_total(answers, "context_tokens"), len(answers)),
-        inference_tokens=_ratio(_tokens([*reads, *answers]), questions),
-        build_tokens_per_unit=_ratio(_tokens(built), units),
-        embedding_tokens_per_unit=_ratio(_total(built, "embedding_tokens"), units),
-        calls_per_insertion=_ratio(_counted(built, "calls"), units),
-        calls_per_query=_ratio(_counted(reads, "calls"), questions),
+        questions=reads["steps"],
+        recalled_tokens=_ratio(answers["context_tokens"], answers["steps"]),
+        inference_tokens=_ratio(reads.tokens + answers.tokens, reads["steps"]),
+        build_tokens_per_unit=_ratio(built.tokens, units),
+        embedding_tokens_per_unit=_ratio(built["embedding_tokens"], units),
+        calls_per_insertion=_ratio(built["calls"], units),
+        calls_per_query=_ratio(reads["calls"], reads["steps"]),
         recall_seconds_p50=_percentile(seconds, 50),
         recall_seconds_p95=_percentile(seconds, 95),
         recall_seconds_sum_p50=_percentile(plain, 50),
-        build_seconds=sum(line["own_cpu_seconds"] + line["provider_seconds"] for line in built),
-        parse_failures=int(_counted(lines, "parse_failures")),
-        failed_calls=int(_counted(lines, "failures")),
-        dropped_items=int(_total(lines, "dropped_items")),
-        held=max((line["held"] for line in lines), default=0),
-        tokens={"memory": _by_kind([*built, *reads]), "reader": _by_kind(answers)},
-        embedding_tokens=int(_total(lines, "embedding_tokens")),
+        build_seconds=float(built["own_cpu_seconds"] + built["provider_seconds"]),
+        parse_failures=everything["parse_failures"],
+        failed_calls=everything["failures"],
+        dropped_items=everything["dropped_items"],
+        held=held,
+        tokens={"memory": memory.by_kind, "reader": answers.by_kind},
+        embedding_tokens=everything["embedding_tokens"],
     )
+
+
+def _efforts(run_folder: Path) -> Iterator[dict[str, Any]]:
+    """The effort lines of a run, a case at a time."""
+    for path in sorted(run_folder.glob("cases/*/effort.jsonl")):
+        yield from read_lines(path, again=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,58 +160,31 @@ class PhaseCost:
 
 def phases(run_folder: Path) -> list[PhaseCost]:
     """What each phase of a run cost, in order; then each judge that has scored it."""
-    lines: dict[str, list[dict[str, Any]]] = {phase: [] for phase in ROLES}
-    for path in sorted(run_folder.glob("cases/*/effort.jsonl")):
-        for line in read_lines(path, again=False):
-            lines[line["phase"]].append(line)
-    found = [_phase(phase, ROLES[phase], of) for phase, of in lines.items() if of]
+    found = {phase: _Sums() for phase in ROLES}
+    for line in _efforts(run_folder):
+        found[line["phase"]].add(line)
+    costs = [_phase(phase, ROLES[phase], sums) for phase, sums in found.items() if sums["steps"]]
     for path in sorted(run_folder.glob("scores/*.effort.jsonl")):
         name = path.name.removesuffix(".effort.jsonl")
         settings = json.loads(path.with_name(f"{name}.json").read_text(encoding="utf-8"))
-        found.append(_phase(name.rpartition("-")[0], settings["model"], read_lines(path, again=False)))
-    return found
+        sums = _Sums()
+        for line in read_lines(path, again=False):
+            sums.add(line)
+        costs.append(_phase(name.rpartition("-")[0], settings["model"], sums))
+    return costs
 
 
-def _phase(phase: str, role: str, lines: Sequence[Mapping[str, Any]]) -> PhaseCost:
-    return PhaseCost(
-        phase=phase,
-        role=role,
-        steps=len(lines),
-        calls=int(_counted(lines, "calls")),
-        sent=int(_total(lines, "sent")),
-        tokens_in=int(_total(lines, "tokens_in")),
-        tokens_out=int(_total(lines, "tokens_out")),
-        tokens_cached=int(_total(lines, "tokens_cached")),
-        embedding_tokens=int(_total(lines, "embedding_tokens")),
-        own_cpu_seconds=_total(lines, "own_cpu_seconds"),
-        provider_seconds=_total(lines, "provider_seconds"),
-        provider_seconds_sum=_total(lines, "provider_seconds_sum"),
-    )
+def _phase(phase: str, role: str, sums: _Sums) -> PhaseCost:
+    names = (field.name for field in fields(PhaseCost) if field.name not in ("phase", "role"))
+    return PhaseCost(phase, role, **{name: sums[name] for name in names})
 
 
 def by_purpose(run_folder: Path, counter: str = "calls") -> Counter[str]:
     """Calls (or attempts, failures, parse failures, notes) of a run by purpose."""
     total: Counter[str] = Counter()
-    for path in sorted(run_folder.glob("cases/*/effort.jsonl")):
-        for line in read_lines(path):
-            total.update(line[counter])
+    for line in _efforts(run_folder):
+        total.update(line[counter])
     return total
-
-
-def _total(lines: Iterable[Mapping[str, Any]], name: str) -> float:
-    return float(sum(line[name] for line in lines))
-
-
-def _tokens(lines: Iterable[Mapping[str, Any]]) -> float:
-    return float(sum(line["tokens_in"] + line["tokens_out"] for line in lines))
-
-
-def _by_kind(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
-    return int(_total(lines, "tokens_in")), int(_total(lines, "tokens_out")), int(_total(lines, "tokens_cached"))
-
-
-def _counted(lines: Iterable[Mapping[str, Any]], name: str) -> float:
-    return float(sum(sum(line[name].values()) for line in lines))
 
 
 def _ratio(total: float, count: int) -> float | None:

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 import hydra
 
 from eval.costs import costs
+from eval.logging_wandb import log_sweep
 from eval.measures import cost
 from eval.provenance import identity
-from eval.logging_wandb import log_sweep
 from eval.run import Run
 from eval.stats import Interval
 from eval.store import RunError

@@ -10,6 +10,7 @@ import hashlib
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -43,6 +44,9 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._reading, self._writing = threading.Lock(), threading.Lock()
+        self._found: np.ndarray | None = None
+        self._kept: set[bytes] = set()
+        self._only_writer, self._look_again = True, 0.0
         self._arrived: SimpleQueue[tuple[bytes, Completion, Written] | None] = SimpleQueue()
         try:
             self._out = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -51,6 +55,7 @@ class Store:
             self._out.execute("PRAGMA synchronous=NORMAL")
             self._out.execute("PRAGMA busy_timeout=30000")
             self._out.executescript(_SCHEMA)
+            (self._version,) = self._out.execute("PRAGMA data_version").fetchone()
             self._in = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         except sqlite3.DatabaseError as error:
             raise ModelError(
@@ -61,6 +66,8 @@ class Store:
 
     def answer(self, key: bytes) -> Completion | None:
         """The completion under a key."""
+        if not self._may_hold(key):
+            return None
         with self._reading:
             row = self._in.execute("SELECT completion FROM answers WHERE key = ?", (key,)).fetchone()
         if row is None:
@@ -69,6 +76,33 @@ class Store:
         if fields["logprobs"] is not None:
             fields["logprobs"] = tuple(fields["logprobs"])
         return Completion(**fields)
+
+    def _may_hold(self, key: bytes) -> bool:
+        """Whether a key must be looked up: most calls of a first run are not there, and asking SQLite would yield to other threads.
+
+        Known are the first eight bytes of the keys found when the file was opened and of those written since; once another process
+        writes to the file, every key is looked up.
+        """
+        if not self._alone():
+            return True
+        if self._found is None:
+            with self._reading:
+                rows = self._in.execute("SELECT substr(key, 1, 8) FROM answers ORDER BY key").fetchall()
+            self._found = np.frombuffer(b"".join(prefix for (prefix,) in rows), dtype=">u8").astype(np.uint64)
+        if key[:8] in self._kept:
+            return True
+        prefix = np.uint64(int.from_bytes(key[:8]))
+        place = int(np.searchsorted(self._found, prefix))
+        return place < len(self._found) and bool(self._found[place] == prefix)
+
+    def _alone(self) -> bool:
+        """Whether no other process has written to the file since it was opened; looked at once in half a second."""
+        if self._only_writer and time.monotonic() > self._look_again:
+            self._look_again = time.monotonic() + 0.5
+            with self._writing:
+                (version,) = self._out.execute("PRAGMA data_version").fetchone()
+            self._only_writer = version == self._version
+        return self._only_writer
 
     def keep_answer(self, key: bytes, completion: Completion, then: Written) -> None:
         """Commit a completion, then tell `then`, in the thread that writes; the first one under a key stays.
@@ -104,6 +138,7 @@ class Store:
         with self._writing, self._out:
             self._out.execute("BEGIN")
             self._out.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
+        self._kept.update(key[:8] for key, _ in rows)
 
     def vectors(self, keys: Sequence[bytes]) -> dict[bytes, Embedded]:
         """The vectors that are known among the keys."""

@@ -102,6 +102,37 @@ def test_an_answer_that_cannot_be_written_fails_alone_and_says_why(store: Store)
     assert sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM answers").fetchone()[0] == 19
 
 
+def test_what_another_process_writes_is_found_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("memsys.llm.cache.time.monotonic", lambda: now[0])
+    assert store.answer(b"k" * 32) is None
+    other = Store(store.path)  # a connection of its own, as another process has
+    written: Future[None] = Future()
+    other.keep_answer(b"k" * 32, Completion("theirs"), lambda error: written.set_result(None))
+    written.result(timeout=10)
+    now[0] += 1.0
+    found = store.answer(b"k" * 32)
+    assert found is not None
+    assert found.text == "theirs"
+
+
+def test_an_answer_that_is_not_there_costs_no_query(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    store.answer(b"a" * 32)  # reads the keys, none
+    store._in.set_trace_callback(asked.append)
+    assert store.answer(b"b" * 32) is None
+    assert asked == []
+    written: Future[None] = Future()
+    store.keep_answer(b"b" * 32, Completion("mine"), lambda error: written.set_result(None))
+    written.result(timeout=10)
+    assert store.answer(b"b" * 32) is not None
+    assert store.answer(b"b" * 8 + b"c" * 24) is None  # the same first bytes are looked up
+    assert len(asked) == 2
+    again = Store(store.path)
+    assert again.answer(b"b" * 32) is not None
+    assert again.answer(b"c" * 32) is None
+
+
 def test_closing_writes_what_has_arrived(store: Store) -> None:
     written: list[Exception | None] = []
     for number in range(300):
