@@ -105,7 +105,7 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
         if cfg.data.source == "real":
             fetch_missing(cfg, table)
     built = bench(cfg)
-    benchmarks = [benchmark(cfg, option) for option in table["columns"]]
+    benchmarks = [benchmark(cfg, option) for option in _columns(table, cfg)]
     lines = _lines(table, cfg)
     runs = _runs(cfg, built, benchmarks, lines)
     once = {one.folder: one for one in runs.values()}
@@ -155,6 +155,20 @@ def _transformed(cfg: DictConfig, option: Mapping[str, Any]) -> DictConfig:
     merged = OmegaConf.merge(cfg, {"data": {"transform": option["transform"]}})
     assert isinstance(merged, type(cfg))
     return merged
+
+
+def _columns(table: Mapping[str, Any], cfg: DictConfig) -> list[Mapping[str, Any]]:
+    """The column groups that are wanted.
+
+    Raises:
+        RunError: an unknown name.
+    """
+    known = {group_name(option): option for option in table["columns"]}
+    if unknown := set(cfg.columns or ()) - set(known):
+        raise RunError(
+            f"columns: {', '.join(sorted(unknown))} are not groups of {table['name']}; there are: {', '.join(known)}"
+        )
+    return [option for name, option in known.items() if cfg.columns is None or name in cfg.columns]
 
 
 def _lines(table: Mapping[str, Any], cfg: DictConfig) -> list[Line]:
@@ -277,7 +291,9 @@ class Grid:
     def _difference(self, line: Line, benchmark: Benchmark, metric: Mapping[str, Any]) -> AnyCell:
         of, plain = metric["minus"], {name: value for name, value in metric.items() if name not in ("minus", "title")}
         other = next(one for one in self.lines if one.name == of.get("row", line.name))
-        group = next(one for one in self.benchmarks if one.group == of.get("group", benchmark.group))
+        group = next((one for one in self.benchmarks if one.group == of.get("group", benchmark.group)), None)
+        if group is None:  # left out by `columns`
+            return "–"
         first, second = self.cell(line, benchmark, plain), self.cell(other, group, plain)
         if first is second or not (isinstance(first, Cell) and isinstance(second, Cell)):
             return first if isinstance(first, str) else "–"

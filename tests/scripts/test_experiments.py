@@ -295,6 +295,19 @@ def test_an_unknown_price_with_a_cap_refuses_to_start(experiment: Any, capsys: A
     assert "max_usd is set, but a price is unknown" in captured.err
 
 
+def test_column_groups_can_be_chosen_and_unknown_ones_are_named(experiment: Any, capsys: Any) -> None:
+    small = ["table=segtreemem_t4", "data.size=2", "only=[nothing]"]
+    assert reproduce(experiment(*small, "columns=[locomo]", name="reproduce")) in (0, 1)
+    said = capsys.readouterr().out
+    assert "LoCoMo" in said
+    assert "RealMem" not in said
+    assert reproduce(experiment(*small, "columns=[locomo,quality]", name="reproduce")) == 2
+    assert (
+        "quality are not groups of segtreemem_t4; there are: locomo, longmemeval_mab, realmem"
+        in capsys.readouterr().err
+    )
+
+
 def test_a_paper_table_leaves_nothing_out_and_never_compares_a_stand_in(experiment: Any, capsys: Any) -> None:
     cfg = experiment("data.size=2", "data.max_cases=1", name="reproduce")
     cfg.table.others = ["nothing"]
