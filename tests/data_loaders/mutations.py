@@ -144,7 +144,7 @@ def _mutate(draw: st.DrawFn, parent: Any, key: Any) -> None:
     elif kind == "swap":
         other = draw(st.sampled_from(sorted(parent) if isinstance(parent, dict) else range(len(parent))))
         parent[key], parent[other] = parent[other], value
-    elif draw(st.integers(0, 4)) == 0:  # rare, because ten megabytes are slow to write
+    elif draw(st.integers(0, 24)) == 0:  # rare, because ten megabytes are slow to write
         parent[key] = HUGE_TURN
     else:
         parent[key] = value * 2 if isinstance(value, str | list) else None
