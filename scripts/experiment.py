@@ -222,7 +222,9 @@ def _execute(cfg: DictConfig, runs: Mapping[Key, Run], benchmarks: Sequence[Benc
         one.group: len({each.case_id for each in one.questions}) if "ask" in one.option else len(one.questions)
         for one in benchmarks
     }
-    chosen = {run.folder: (run, counts[key[1]]) for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
+    # Of two column groups that share a folder the one that asks more is run.
+    asking = sorted(runs.items(), key=lambda item: counts[item[0][1]])
+    chosen = {run.folder: (run, counts[key[1]]) for key, run in asking if cfg.only is None or key[0] in cfg.only}
     try:
         execute([run for run, _ in chosen.values()], sum(count for _, count in chosen.values()), cfg.threads)
     except SpendingCapReached as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from memsys.bm25 import BM25
 from memsys.interface import MemorySystem, NodeView, Recall, unit_item
 from memsys.llm.client import SpendingCapReached
 from memsys.llm.meter import Metered
-from memsys.llm.protocol import ModelError, Request
+from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 
 Make = Callable[..., Run]
@@ -516,3 +518,36 @@ def test_a_resumed_offline_memory_is_rebuilt_where_it_was_the_first_time(make_ru
     order = [entry for entry in resumed if entry.startswith(("write", "consolidate", "read"))]
     assert order[order.index("consolidate") - 1] == "write s1:1"
     assert (order.count("consolidate"), order[-1]) == (1, "read q3")
+
+
+def test_a_run_of_the_first_questions_is_completed_by_one_that_asks_all(make_run: Make) -> None:
+    cases = [replace(history(questions=5), id=f"c{number}") for number in range(3)]
+    whole = make_run(cases, build=partial(Diary, []), folder="whole")
+    run_all([whole])
+    first = make_run(cases, build=partial(Diary, []), folder="parts")
+    run_all([replace(first, questions=lambda case_id, question_id: question_id == "q0")])
+    assert [len(read_predictions(first.case_folder(case.id))) for case in cases] == [1, 1, 1]
+    run_all([first])
+    assert bytes_of(first) == bytes_of(whole)
+
+
+def test_as_many_answers_are_awaited_as_are_allowed_and_all_come(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eval.run.OUTSTANDING", 2)
+    waiting: list[Future[Completion]] = []
+    most = [0]
+
+    class Late:
+        def submit(self, request: Any) -> Future[Completion]:
+            future: Future[Completion] = Future()
+            waiting.append(future)
+            most[0] = max(most[0], sum(not one.done() for one in waiting))
+            threading.Timer(0.02, lambda: future.set_result(Completion("late"))).start()
+            return future
+
+    case = history(questions=6)
+    run = make_run([case], build=partial(Diary, []))
+    run_all([replace(run, services=replace(run.services, reader=Metered(Late())))])
+    assert len(read_predictions(run.case_folder(case.id))) == 6
+    assert most[0] == 2
