@@ -103,7 +103,7 @@ def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
     rows = -(-len(panels) // across)
     foot = [line for text in sheet.footnote for line in textwrap.wrap(text, int(sheet.width * 27))]
     title = textwrap.wrap(sheet.title, int(sheet.width * 15))
-    key_lines = _broken(key, int(sheet.width * 23))
+    key_lines = _broken(key, int(sheet.width * 20))
     top, bottom = 0.125 * len(title) + 0.11 * len(key_lines) + 0.05, 0.085 * len(foot) + 0.06
     heights = [
         max(_height(sheet, [point for point in points if point.panel in panels[row * across : (row + 1) * across]]))
