@@ -89,15 +89,11 @@ def cloud(trees: Iterable[Tree], level: int, rng: np.random.Generator, *, most: 
 
 
 def _measured(level: int, found: Cloud) -> Manifold:
-    trust, continued = neighbourhoods(found.vectors)
     return Manifold(
         level=level,
         nodes=found.nodes,
         histories=len(np.unique(found.histories)),
-        intrinsic_dimension=intrinsic_dimension(found.vectors),
-        **{name: measure(found) for name, measure in MEASURES.items()},
-        trustworthiness=trust,
-        continuity=continued,
+        **{name: measure(found) for name, measure in MEASURES.items()},  # type: ignore[arg-type]
     )
 
 
@@ -156,6 +152,9 @@ MEASURES: Mapping[str, Callable[[Cloud], float | None]] = {
     "spread": lambda found: spread(found.vectors),
     "cv": lambda found: variation(found.vectors),
     "radius95": lambda found: radius(found.vectors),
+    "intrinsic_dimension": lambda found: intrinsic_dimension(found.vectors),
+    "trustworthiness": lambda found: neighbourhoods(found.vectors)[0],
+    "continuity": lambda found: neighbourhoods(found.vectors)[1],
 }
 """The measures that tables print, by field of `Manifold`; they want at least one node."""
 
