@@ -107,12 +107,14 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Told after every question, and after every case (`question_id` empty)."""
+    """Told after every question, and after every case and of what an earlier start had answered (`question_id` empty)."""
 
     run: str
     case_id: str
     question_id: str
     outcome: str
+    kept: int = 0
+    """Questions of a case whose answers are there already."""
 
 
 def run_all(runs: Sequence[Run], *, threads: int = 8, told: Callable[[Progress], None] = lambda _: None) -> None:
@@ -196,6 +198,8 @@ def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, told: Callable[[Prog
             folder = run.case_folder(case.id)
             done = {key: line for key, line in read_predictions(folder).items() if line.outcome != "error"}
             left = {question.id for question in asked} - done.keys()
+            if kept := len(asked) - len(left):
+                told(Progress(run.name, case.id, "", "kept", kept))
             if left or not (folder / "case.json").is_file():
                 logs.append(_Log(run, case, folder, done, left))
         if logs:

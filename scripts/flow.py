@@ -39,6 +39,11 @@ class Meter:
                 self._shown = now
                 self._show(now)
 
+    def leave(self, count: int) -> None:
+        """So many need not be done."""
+        with self._lock:
+            self.total -= count
+
     def _show(self, now: float) -> None:
         self._used = True
         left = (now - self._started) / self.done * max(0, self.total - self.done)
@@ -76,6 +81,7 @@ def execute(runs: Sequence[Run], questions: int, threads: int) -> None:
         def told(progress: Progress) -> None:
             if progress.question_id:
                 line.step(progress.outcome)
+            line.leave(progress.kept)
 
         run_all(runs, threads=threads, told=told)
 

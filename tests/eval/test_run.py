@@ -16,7 +16,7 @@ from small_history import FACTS, history
 
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
-from eval.run import Run, run_all, schedule
+from eval.run import Progress, Run, run_all, schedule
 from eval.store import RunError, locked, read_lines, read_predictions, safe_name
 from memsys.bm25 import BM25
 from memsys.interface import MemorySystem, NodeView, Recall, unit_item
@@ -527,8 +527,11 @@ def test_a_run_of_the_first_questions_is_completed_by_one_that_asks_all(make_run
     first = make_run(cases, build=partial(Diary, []), folder="parts")
     run_all([replace(first, questions=lambda case_id, question_id: question_id == "q0")])
     assert [len(read_predictions(first.case_folder(case.id))) for case in cases] == [1, 1, 1]
-    run_all([first])
+    told: list[Progress] = []
+    run_all([first], told=told.append)
     assert bytes_of(first) == bytes_of(whole)
+    assert sum(progress.kept for progress in told) == 3
+    assert sum(bool(progress.question_id) for progress in told) == 12
 
 
 def test_as_many_answers_are_awaited_as_are_allowed_and_all_come(
