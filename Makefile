@@ -42,7 +42,7 @@ help:
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cluster,graph,notebooks,dev]'
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[cluster,graph,notebooks,dev]'
 	@touch $@
 
 reproduce-table4: $(VENV)/.installed ## SegTreeMem Table 4, ours beside the published numbers (PAPER= for the other papers' table 4)
@@ -65,7 +65,7 @@ test: $(VENV)/.installed ## style, types, and the whole test suite
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -n auto
+	$(PY) -m pytest -n auto --dist worksteal
 
 bench: $(VENV)/.installed ## speed against the shipped mock endpoint, as ratios
 	$(PY) -m scripts.bench

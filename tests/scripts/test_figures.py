@@ -1,4 +1,4 @@
-"""Every figure of the papers that has data is made on the shipped samples, twice: three files, points in them, the same bytes."""
+"""Every figure of the papers that has data is made on the shipped samples: three files, points in them, the same bytes again."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ PAPERS = {
     **{f"segtreemem_f{number}": 1 for number in (4, 5, 6, 7, 8, 12, 13, 14)},
     **{f"xmemory_f{number}": 1 for number in (3, 4, 5)},
 }
+DRAWN_TWICE = ("memtree_fa7", "segtreemem_f6", "timem_f3", "xmemory_f4")
+"""One of each kind; that equal points give equal bytes is tested for all kinds in tests/eval."""
 FEW_VALUES, FEW_TRIPLETS, FEW_UNITS = 2, 40, [3, 6]
 
 
@@ -60,7 +62,7 @@ def test_every_figure_with_data_has_a_file() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_is_made_and_made_again_to_the_same_bytes(name: str, results: Path, capsys: Any) -> None:
+def test_a_figure_is_made_and_of_each_kind_one_again_to_the_same_bytes(name: str, results: Path, capsys: Any) -> None:
     cfg = composed(name, results, "data.size=6", "data.max_cases=2")
     assert figure(cfg) == 0
     said = capsys.readouterr().out
@@ -72,8 +74,9 @@ def test_a_figure_is_made_and_made_again_to_the_same_bytes(name: str, results: P
     assert said.startswith("STAND-IN: memory, reader, judge, embedder filled by offline engines")
     named = (b"STAND-IN", "STAND-IN".encode("utf-16-be"))
     assert all(any(word in content for word in named) for content in before[:2])
-    assert figure(cfg) == 0
-    assert [file.read_bytes() for file in files] == before
+    if name in DRAWN_TWICE:
+        assert figure(cfg) == 0
+        assert [file.read_bytes() for file in files] == before
 
 
 @pytest.mark.parametrize("name", FIGURES)
