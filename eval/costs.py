@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +94,7 @@ class _Sums(Counter[str]):
 
 def costs(run_folder: Path) -> Costs:
     """Add up all effort lines of a run."""
-    found = {phase: _Sums() for phase in ROLES}
-    seconds: list[float] = []
-    plain: list[float] = []
-    held = 0
-    for line in _efforts(run_folder):
-        found[line["phase"]].add(line)
-        held = max(held, line["held"])
-        if line["phase"] == "read":
-            seconds.append(line["own_cpu_seconds"] + line["provider_seconds"])
-            plain.append(line["own_cpu_seconds"] + line["provider_seconds_sum"])
+    found, seconds, plain, held = _spent(run_folder, _stamp(run_folder))
     units, reads, answers = found["write"]["steps"], found["read"], found["answer"]
     built, memory, everything = _Sums(), _Sums(), _Sums()
     for phase, sums in found.items():
@@ -131,7 +123,29 @@ def costs(run_folder: Path) -> Costs:
     )
 
 
-def _efforts(run_folder: Path) -> Iterator[dict[str, Any]]:
+@lru_cache(maxsize=64)
+def _spent(run_folder: Path, stamp: object) -> tuple[dict[str, _Sums], list[float], list[float], int]:
+    """Sums by phase, seconds of each read (critical path; plain sum), entries held at most: a table asks for them several times."""
+    found = {phase: _Sums() for phase in ROLES}
+    seconds: list[float] = []
+    plain: list[float] = []
+    held = 0
+    for line in efforts(run_folder):
+        found[line["phase"]].add(line)
+        held = max(held, line["held"])
+        if line["phase"] == "read":
+            seconds.append(line["own_cpu_seconds"] + line["provider_seconds"])
+            plain.append(line["own_cpu_seconds"] + line["provider_seconds_sum"])
+    return found, seconds, plain, held
+
+
+def _stamp(run_folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """What changes when an effort file does."""
+    known = [(path, path.stat()) for path in sorted(run_folder.glob("cases/*/effort.jsonl"))]
+    return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in known)
+
+
+def efforts(run_folder: Path) -> Iterator[dict[str, Any]]:
     """The effort lines of a run, a case at a time."""
     for path in sorted(run_folder.glob("cases/*/effort.jsonl")):
         yield from read_lines(path, again=False)
@@ -160,18 +174,16 @@ class PhaseCost:
 
 def phases(run_folder: Path) -> list[PhaseCost]:
     """What each phase of a run cost, in order; then each judge that has scored it."""
-    found = {phase: _Sums() for phase in ROLES}
-    for line in _efforts(run_folder):
-        found[line["phase"]].add(line)
-    costs = [_phase(phase, ROLES[phase], sums) for phase, sums in found.items() if sums["steps"]]
+    found = _spent(run_folder, _stamp(run_folder))[0]
+    made = [_phase(phase, ROLES[phase], sums) for phase, sums in found.items() if sums["steps"]]
     for path in sorted(run_folder.glob("scores/*.effort.jsonl")):
         name = path.name.removesuffix(".effort.jsonl")
         settings = json.loads(path.with_name(f"{name}.json").read_text(encoding="utf-8"))
         sums = _Sums()
         for line in read_lines(path, again=False):
             sums.add(line)
-        costs.append(_phase(name.rpartition("-")[0], settings["model"], sums))
-    return costs
+        made.append(_phase(name.rpartition("-")[0], settings["model"], sums))
+    return made
 
 
 def _phase(phase: str, role: str, sums: _Sums) -> PhaseCost:
@@ -182,7 +194,7 @@ def _phase(phase: str, role: str, sums: _Sums) -> PhaseCost:
 def by_purpose(run_folder: Path, counter: str = "calls") -> Counter[str]:
     """Calls (or attempts, failures, parse failures, notes) of a run by purpose."""
     total: Counter[str] = Counter()
-    for line in _efforts(run_folder):
+    for line in efforts(run_folder):
         total.update(line[counter])
     return total
 

@@ -93,7 +93,7 @@ class Run:
 
 
 OUTSTANDING = 256
-"""Answers that may be awaited at once: enough for any in-flight limit, few enough to keep their prompts in memory."""
+"""Answers, or judgements, that may be awaited at once: enough for any in-flight limit, few enough to keep their prompts in memory."""
 
 
 class Lanes:
@@ -436,7 +436,7 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
     try:
         with metering() as ledger:
             call = run.services.reader.submit(rendered.request)
-    except BaseException as broken:
+    except BaseException as broken:  # raised on: this only gives back the place among the awaited
         ended.set_exception(broken)
         raise
 

@@ -19,15 +19,12 @@ from eval.judge import Judge, judge_request, verdict
 from eval.provenance import identity, source_digest
 from eval.records import Prediction, Score
 from eval.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
-from eval.run import Run, effort
+from eval.run import OUTSTANDING, Run, effort
 from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, write_lines
 from memsys.llm.client import SpendingCapReached
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.protocol import LLM, Completion
 from memsys.prompts import Prompts
-
-BACKLOG = 256
-"""Judgements submitted ahead of the one that is being waited for: enough for any in-flight limit, few enough to keep in memory."""
 
 Scorer = Callable[[Question, Gold, Prediction], Score]
 
@@ -194,7 +191,7 @@ def _judge_all(
             with metering() as ledger:
                 call = judging.llm.submit(request)
             under_way.append(_Call(case_id, prediction, gold, repeat, ledger, call))
-            if len(under_way) > BACKLOG:
+            if len(under_way) > OUTSTANDING:
                 _book(under_way.popleft(), judging, book, costs, told)
     for one in under_way:
         _book(one, judging, book, costs, told)

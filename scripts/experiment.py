@@ -28,7 +28,6 @@ from eval.tables import (
     composed,
     outcomes,
 )
-from memsys.llm.client import SpendingCapReached
 from scripts.assemble import (
     Bench,
     Data,
@@ -40,7 +39,7 @@ from scripts.assemble import (
     metrics,
     reader,
 )
-from scripts.flow import execute, score
+from scripts.flow import execute_capped, score
 from scripts.plan import confirmed, plan
 from scripts.table_layout import (
     FIGURES,
@@ -225,11 +224,7 @@ def _execute(cfg: DictConfig, runs: Mapping[Key, Run], benchmarks: Sequence[Benc
     # Of two column groups that share a folder the one that asks more is run.
     asking = sorted(runs.items(), key=lambda item: counts[item[0][1]])
     chosen = {run.folder: (run, counts[key[1]]) for key, run in asking if cfg.only is None or key[0] in cfg.only}
-    try:
-        execute([run for run, _ in chosen.values()], sum(count for _, count in chosen.values()), cfg.threads)
-    except SpendingCapReached as error:
-        return f"Stopped: {error}."
-    return ""
+    return execute_capped([run for run, _ in chosen.values()], sum(count for _, count in chosen.values()), cfg.threads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from threading import Lock
 
 from eval.run import Progress, Run, run_all
 from eval.score import Judging, Metric, score_evidence, score_judge, score_lexical
+from memsys.llm.client import SpendingCapReached
 
 
 class Meter:
@@ -84,6 +85,15 @@ def execute(runs: Sequence[Run], questions: int, threads: int) -> None:
             line.leave(progress.kept)
 
         run_all(runs, threads=threads, told=told)
+
+
+def execute_capped(runs: Sequence[Run], questions: int, threads: int) -> str:
+    """`execute` as far as the spending cap allows; why it stopped, for the caption, or nothing."""
+    try:
+        execute(runs, questions, threads)
+    except SpendingCapReached as error:
+        return f"Stopped: {error}."
+    return ""
 
 
 def score(

@@ -35,10 +35,9 @@ from eval.run import Run
 from eval.stats import Interval
 from eval.store import RunError
 from eval.tables import ALL, Cell, Column, outcomes
-from memsys.llm.client import SpendingCapReached
 from scripts.assemble import Bench, bench, judging, memory_run, metrics
 from scripts.experiment import Benchmark, benchmark, fetch_missing
-from scripts.flow import execute, score
+from scripts.flow import execute_capped, score
 from scripts.plan import confirmed, plan
 from scripts.single import guarded
 from scripts.table_layout import score_name
@@ -166,7 +165,8 @@ def _sweep(cfg: DictConfig, swept: Sequence[str]) -> int:
     every = [run for found in runs.values() for run in found]
     if cfg.profile_name == "paper" and not confirmed(cfg, plan(cfg, built, every, _judged(cfg, benchmarks))):
         return 3
-    capped = _execute(cfg, every, sum(len(one.questions) for one in benchmarks) * len(read) * cfg.build.replicates)
+    count = sum(len(one.questions) for one in benchmarks) * len(read) * cfg.build.replicates
+    capped = execute_capped(every, count, cfg.threads)
     found = [
         Measured({**outer, **own}, {**values, "protocol": protocol}, missing)
         for one in benchmarks
@@ -254,14 +254,6 @@ def _judged(cfg: DictConfig, benchmarks: Sequence[Benchmark]) -> dict[str, list[
         for one in benchmarks
         if one.dataset is not None
     }
-
-
-def _execute(cfg: DictConfig, runs: Sequence[Run], questions: int) -> str:
-    try:
-        execute(runs, questions, cfg.threads)
-    except SpendingCapReached as error:
-        return f"Stopped: {error}."
-    return ""
 
 
 def _measured(

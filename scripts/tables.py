@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.costs import BUILD, costs
+from eval.costs import BUILD, costs, efforts
 from eval.figure_data import Point, front, scored
 from eval.figures import Sheet
 from eval.provenance import ROOT
 from eval.published import find, read_published
 from eval.run import Run, run_all
-from eval.store import RunError, read_lines
+from eval.store import RunError
 from eval.tables import outcomes
 from scripts.assemble import Model, load_option
 from scripts.experiment import Experiment, experiment
@@ -79,7 +79,7 @@ def measure(names: Sequence[str], folder: Path) -> list[Calls]:
 
 def _calls(run: Run, memory: Mapping[str, Any]) -> Calls:
     found = costs(run.folder)
-    lines = [line for path in run.folder.glob("cases/*/effort.jsonl") for line in read_lines(path, again=False)]
+    lines = list(efforts(run.folder))
     rebuild = sum(sum(line["calls"].values()) for line in lines if line["phase"] == "consolidate")
     offline = _class(memory["build"]["_target_"]).OFFLINE
     return Calls(
@@ -190,7 +190,7 @@ def bargains(found: Experiment) -> tuple[list[Bargain], list[str]]:
 def _spent(run: Run, model: Model) -> dict[str, float | None]:
     """Recalled tokens a question, and money a unit where the memory's model has a price, else its tokens."""
     found = costs(run.folder)
-    lines = [line for path in run.folder.glob("cases/*/effort.jsonl") for line in read_lines(path, again=False)]
+    lines = list(efforts(run.folder))
     built = [line for line in lines if line["phase"] in BUILD]
     units = max(1, found.units)
     recalled = {"recalled tokens a question": found.recalled_tokens}
