@@ -13,13 +13,13 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from eval.records import Prediction
 from memsys.interface import Item
+from memsys.jsons import decoded, encoded
 
 
 class RunError(RuntimeError):
@@ -56,11 +56,10 @@ def _kept_lines(path: Path, size: int, changed: int) -> tuple[dict[str, Any], ..
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    # A torn or damaged byte is no UTF-8; the line that holds it fails below.
-    pieces = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    pieces = path.read_bytes().split(b"\n")
     lines = [piece for piece in pieces if piece.strip()]
     try:  # in one go, which is faster, and the records share their keys
-        records = json.loads(f"[{','.join(lines)}]")
+        records = decoded(b"[" + b",".join(lines) + b"]")
         if len(records) == len(lines):
             return list(records)
     except ValueError:
@@ -68,12 +67,12 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return list(_one_by_one(path, pieces))
 
 
-def _one_by_one(path: Path, pieces: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _one_by_one(path: Path, pieces: Sequence[bytes]) -> Iterator[dict[str, Any]]:
     for number, piece in enumerate(pieces, 1):
         if not piece.strip():
             continue
         try:
-            yield json.loads(piece)
+            yield decoded(piece)
         except ValueError:
             # The last piece has no newline behind it: it was being written when the process died.
             if number < len(pieces):
@@ -90,7 +89,8 @@ def write_lines(path: Path, records: Iterable[Any]) -> None:
 
 def line(record: Any) -> str:
     """One JSON line."""
-    plain = asdict(record) if is_dataclass(record) and not isinstance(record, type) else record
+    # dataclasses.asdict copies deeply, which costs more than writing the line
+    plain = record if isinstance(record, Mapping) else {name: getattr(record, name) for name in record.__slots__}
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
@@ -132,7 +132,7 @@ def locked(folder: Path) -> Iterator[None]:
 def item_key(item: Item) -> str:
     """The hash under which a recalled item stands in `items.jsonl`."""
     parts = [item.id, item.text, item.sources, item.kind, item.level]
-    return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:16]
+    return hashlib.sha256(encoded(parts)).hexdigest()[:16]
 
 
 def item_record(key: str, item: Item) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from eval.score import Judging, Metric
 from eval.store import RunError
 from memsys.embed import Embedder, HashingEmbedder
 from memsys.interface import MemorySystem
+from memsys.lean import collect_rarely
 from memsys.llm.cache import CachedEmbedder, CachedLLM, Store
 from memsys.llm.client import Client, Endpoint, HttpEmbedder, ModelSettings, Purse
 from memsys.llm.extractive import ExtractiveLLM
@@ -157,6 +158,7 @@ def bench(cfg: DictConfig) -> Bench:
     """Build models, cache and embedder from the configuration, each once."""
     if not cfg.network:
         forbid_network()
+    collect_rarely()
     results = Path(cfg.results)
     store = Store(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
     purse = Purse(cfg.max_usd)

@@ -71,10 +71,12 @@ def stats(url: str) -> dict[str, Any]:
 
 
 def _services(url: str, cache: Path, in_flight: int = 64) -> tuple[Any, Any, Any]:
+    from memsys.lean import collect_rarely
     from memsys.llm.cache import CachedEmbedder, CachedLLM, Store
     from memsys.llm.client import Client, Endpoint, HttpEmbedder, ModelSettings
     from memsys.llm.meter import Metered
 
+    collect_rarely()  # as `scripts.assemble.bench` does
     store, settings = Store(cache), ModelSettings("mock")
     endpoint = Endpoint(url, label="mock", in_flight=in_flight, retries=12, backoff=0.05)
     llm = Metered(CachedLLM(Client(endpoint, settings), store, settings, "mock"))
@@ -126,21 +128,25 @@ def answer_and_judge() -> list[Measured]:
     from eval.run import run_all
     from eval.score import Judging, score_judge
     from memsys.controls import Recency
+    from memsys.llm.protocol import Request
     from memsys.prompts import Prompts
     from scripts.assemble import load_option
 
     with mock("--latency", "0.2") as url, tempfile.TemporaryDirectory() as folder:
         run = _run(url, Path(folder), _cases(10, 154), partial(Recency, k=10))
+        run.services.reader.submit(
+            Request((("user", "warm up"),), "bench.call")
+        ).result()  # imports, the first connection
         started = time.perf_counter()
         run_all([run], threads=8)
         judge = Judge(**load_option("judge", "segtree"))
         score_judge(run, Judging(judge, run.services.reader, "mock", Prompts()))
         seconds = time.perf_counter() - started
-        calls = stats(url)["answered"]
+        calls = stats(url)["answered"] - 1
     ratio = calls * 0.2 / 64 / seconds
     return [
         Measured(
-            "answer + judge, 1,540 questions, 200 ms, 64 in flight: ideal ÷ measured",
+            "answer + judge after a warm-up call, 1,540 questions, 200 ms, 64 in flight: ideal ÷ measured",
             f"{ratio:.3f} ({seconds:.1f} s, {calls} calls)",
             "≥ 0.90",
             ratio >= 0.9,

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from memsys.jsons import decoded, encoded
 from memsys.llm import meter
 from memsys.llm.client import Embedded, ModelSettings
 from memsys.llm.protocol import LLM, Completion, ModelError, Request
@@ -72,7 +73,7 @@ class Store:
             row = self._in.execute("SELECT completion FROM answers WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
-        fields = json.loads(row[0])
+        fields = decoded(row[0])
         if fields["logprobs"] is not None:
             fields["logprobs"] = tuple(fields["logprobs"])
         return Completion(**fields)
@@ -189,7 +190,7 @@ def request_key(settings: ModelSettings, endpoint: str, request: Request) -> byt
         "sample": request.sample,
         "retry": request.retry,
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).digest()
+    return hashlib.sha256(encoded(parts)).digest()
 
 
 class CachedLLM:
@@ -284,4 +285,4 @@ class CachedEmbedder:
 
     def _key(self, text: str, query: bool) -> bytes:
         parts: list[Any] = ["embedding", self._model, self._endpoint, query, text]
-        return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).digest()
+        return hashlib.sha256(encoded(parts)).digest()

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import json
 import os
 import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from memsys.jsons import decoded, encoded
 from memsys.llm import meter
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.tokens import count_tokens, truncate
@@ -134,7 +134,7 @@ class LeanTransport:
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
         session = self._session or self._open()
-        async with session.post(self._base + path, data=json.dumps(body).encode()) as response:
+        async with session.post(self._base + path, data=encoded(body)) as response:
             content = await response.read()
             return Reply(response.status, content, response.headers.get("Retry-After", ""))
 
@@ -147,6 +147,7 @@ class LeanTransport:
 
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._limit),
+            cookie_jar=aiohttp.DummyCookieJar(),
             timeout=self._timeout,
             headers={"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
         )
@@ -214,6 +215,24 @@ _loop_lock = threading.Lock()
 Price = Callable[[Mapping[str, Any]], float | None]
 """A decoded reply to dollars; None where it does not tell or the price is unknown."""
 
+Sent = tuple[Any, float, int]
+"""A decoded reply, the seconds of the attempt that succeeded, and the number of attempts."""
+
+Read = TypeVar("Read")
+Reading = Callable[[Any, float, int], Read]
+"""What is made of them."""
+
+
+async def _carry(future: Future[Read], sending: Coroutine[Any, Any, Sent], read: Reading[Read]) -> None:
+    try:
+        found = read(*await sending)
+    except BaseException as error:
+        future.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
+    else:
+        future.set_result(found)
+
 
 class Endpoint:
     """One server: its connections, its in-flight limit, its retry policy.
@@ -252,16 +271,26 @@ class Endpoint:
         self._lock = threading.Lock()
         self._transport: Transport | None = None
         self._gate = asyncio.Semaphore(in_flight)
+        self._under_way: set[asyncio.Task[None]] = set()
 
     def start(
-        self, path: str, body: Mapping[str, Any], worst: float | None, price: Price
-    ) -> Future[tuple[Any, float, int]]:
-        """Send a body, with retries: a future of (decoded JSON, seconds of the successful attempt, attempts).
+        self, path: str, body: Mapping[str, Any], worst: float | None, price: Price, read: Reading[Read]
+    ) -> Future[Read]:
+        """Send a body, with retries: a future of what `read` makes of the reply.
 
-        `price` turns the decoded reply into dollars. The future raises `ModelError`.
+        `price` turns the decoded reply into dollars. The future raises `ModelError`, or what `read` raises.
         """
-        self._connect()
-        return asyncio.run_coroutine_threadsafe(self._send(path, body, worst, price), event_loop())
+        if self._transport is None:
+            self._connect()
+        future: Future[Read] = Future()
+        event_loop().call_soon_threadsafe(self._begin, future, self._send(path, body, worst, price), read)
+        return future
+
+    def _begin(self, future: Future[Read], sending: Coroutine[Any, Any, Sent], read: Reading[Read]) -> None:
+        # One future from end to end: asyncio.run_coroutine_threadsafe chains two more behind it, at a twentieth of a call's CPU.
+        task = event_loop().create_task(_carry(future, sending, read))
+        self._under_way.add(task)  # the loop alone keeps no task alive
+        task.add_done_callback(self._under_way.discard)
 
     def close(self) -> None:
         """Close the connections."""
@@ -281,9 +310,7 @@ class Endpoint:
                 self._transport = make(self.base_url, key or "none", self._in_flight, self._timeout)
                 atexit.register(self.close)
 
-    async def _send(
-        self, path: str, body: Mapping[str, Any], worst: float | None, price: Price
-    ) -> tuple[Any, float, int]:
+    async def _send(self, path: str, body: Mapping[str, Any], worst: float | None, price: Price) -> Sent:
         attempt, spent_seconds = 0, 0.0
         async with self._gate:
             while True:
@@ -352,7 +379,7 @@ def _read(where: str, reply: Reply) -> _Outcome:
         why = f"{where}: HTTP {reply.status}: {said}"
         return _Outcome(why=why, retry=reply.status in RETRIED, refused=True, retry_after=_seconds(reply.retry_after))
     try:
-        value = json.loads(reply.body)
+        value = decoded(reply.body)
     except ValueError:
         return _Outcome(why=f"{where}: the reply is not JSON: {reply.body[:200]!r}", retry=True)
     if not isinstance(value, dict) or not (value.get("choices") or value.get("data")):
@@ -416,27 +443,20 @@ class Client:
 
     def submit(self, request: Request) -> Future[Completion]:
         body = chat_body(self.settings, request)
-        outer: Future[Completion] = Future()
         try:
-            inner = self.endpoint.start("/chat/completions", body, self._worst(request), self._price)
+            return self.endpoint.start("/chat/completions", body, self._worst(request), self._price, self._completion)
         except ModelError as error:
-            outer.set_exception(error)
-            return outer
-
-        def settle(done: Future[tuple[Any, float, int]]) -> None:
-            error = done.exception()
-            if error is None:
-                try:
-                    outer.set_result(self._completion(*done.result()))
-                except (KeyError, TypeError, IndexError) as odd:
-                    outer.set_exception(ModelError(f"{self.endpoint.base_url}: unexpected reply ({odd!r})"))
-            else:
-                outer.set_exception(error)
-
-        inner.add_done_callback(settle)
-        return outer
+            refused: Future[Completion] = Future()
+            refused.set_exception(error)
+            return refused
 
     def _completion(self, value: Mapping[str, Any], seconds: float, attempts: int) -> Completion:
+        try:
+            return self._told(value, seconds, attempts)
+        except (KeyError, TypeError, IndexError) as odd:
+            raise ModelError(f"{self.endpoint.base_url}: unexpected reply ({odd!r})") from odd
+
+    def _told(self, value: Mapping[str, Any], seconds: float, attempts: int) -> Completion:
         choice, usage = value["choices"][0], value.get("usage") or {}
         details = usage.get("prompt_tokens_details") or {}
         reasoning = usage.get("completion_tokens_details") or {}
@@ -509,16 +529,16 @@ class HttpEmbedder:
             text = truncate(text, limit, self.settings.encoding)
         return text or " "  # providers refuse the empty string
 
-    def _send(self, batch: Sequence[str]) -> Future[tuple[Any, float, int]]:
+    def _send(self, batch: Sequence[str]) -> Future[Sent]:
         body = {"model": self.settings.model, "input": list(batch), **self.settings.extra_body}
         worst = self.settings.cost(sum(len(text.encode()) for text in batch), 0)
-        return self.endpoint.start("/embeddings", body, worst, self._price)
+        return self.endpoint.start("/embeddings", body, worst, self._price, lambda *sent: sent)
 
     def _price(self, value: Mapping[str, Any]) -> float | None:
         tokens = (value.get("usage") or {}).get("prompt_tokens")
         return None if tokens is None else self.settings.cost(tokens, 0)
 
-    def _vectors(self, batch: Sequence[str], future: Future[tuple[Any, float, int]]) -> list[Embedded]:
+    def _vectors(self, batch: Sequence[str], future: Future[Sent]) -> list[Embedded]:
         value, seconds, _ = future.result()
         rows = sorted(value["data"], key=lambda row: int(row["index"]))
         if len(rows) != len(batch):
