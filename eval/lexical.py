@@ -252,19 +252,24 @@ def _rouge_scorer(kind: RougeKind, stemmer: bool) -> Any:
 # --- metrics: one prediction against one gold -----------------------------------------------------------------------
 
 
-def unscored(prediction: Prediction) -> Score | None:
-    """The empty score of a question that was not answered (an error or an aborted run); None when it was answered."""
+def unanswered(prediction: Prediction) -> Score | None:
+    """The score of a question that was not answered; None when it was.
+
+    A call that failed says nothing about the memory: no score. A search that the memory itself gave up is its answer, and wrong,
+    under judges and functions alike: a mean over the searches that it finished would flatter it.
+    """
     if prediction.outcome == "answered":
         return None
-    return Score(None, why=f"{prediction.outcome}: {prediction.error}" if prediction.error else prediction.outcome)
+    why = f"{prediction.outcome}: {prediction.error}" if prediction.error else prediction.outcome
+    return Score(0.0 if prediction.outcome == "aborted" else None, why=why)
 
 
 def best_of(measure: Callable[[str, str], float], gold: Gold, prediction: Prediction) -> Score:
     """The highest `measure(answer, gold answer)` over the gold answers.
 
-    Not scored: an unanswered question, and a question that has no gold answer. An empty reply scores 0.
+    Not scored: a question whose call failed, and one that has no gold answer. An empty reply and an aborted search score 0.
     """
-    if (score := unscored(prediction)) is not None:
+    if (score := unanswered(prediction)) is not None:
         return score
     if not gold.answers:
         return Score(None, why="the question has no gold answer")

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from data_loaders.schema import Gold, Question
-from eval.lexical import locomo_multi_answer_f1, locomo_token_f1, unscored
+from eval.lexical import locomo_multi_answer_f1, locomo_token_f1, unanswered
 from eval.records import Prediction, Score
 
 PRINT_ORDER = (4, 1, 2, 3, 5)
@@ -74,7 +74,7 @@ def category_id(gold: Gold) -> int:
 
 def locomo_f1(question: Question, gold: Gold, prediction: Prediction) -> Score:
     """The official score of one question, by its category, against the first (the official) gold answer."""
-    if (score := unscored(prediction)) is not None:
+    if (score := unanswered(prediction)) is not None:
         return score
     category = category_id(gold)
     if not gold.answers and category != 5:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data_loaders.schema import Gold, Question
-from eval.lexical import unscored
+from eval.lexical import unanswered
 from eval.records import Prediction, Score
 
 _LETTERS = "ABCD"
@@ -85,9 +85,9 @@ def _folded(text: str) -> str:
 def quality_accuracy(question: Question, gold: Gold, prediction: Prediction) -> Score:
     """1 when the reply chooses the gold option, else 0; `detail` says which one it chose and whether it is a hard one.
 
-    Not scored: an unanswered question, and one that was put without options (its answers need a judge).
+    Not scored: a question whose call failed, and one that was put without options (its answers need a judge).
     """
-    if (score := unscored(prediction)) is not None:
+    if (score := unanswered(prediction)) is not None:
         return score
     if not question.options:
         return Score(None, why="the question was put without options")

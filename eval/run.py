@@ -38,6 +38,7 @@ from eval.store import (
     read_items,
     read_lines,
     read_predictions,
+    replace_text,
     safe_name,
     write_lines,
 )
@@ -122,19 +123,16 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, told: Callable[[Progress],
 
     Raises:
         SpendingCapReached: what was not reached has no line and is counted as not reached.
-        RunError: a run folder is being written by another process.
     """
     from threadpoolctl import threadpool_limits
 
     with ExitStack() as locks:
         # Cells keep the cores busy; matrix products on one core each give the same sums on every machine.
         locks.enter_context(threadpool_limits(1))
-        for folder in dict.fromkeys(run.folder for run in runs):
+        for folder in sorted({run.folder for run in runs}):
             locks.enter_context(locked(folder))
         for run in runs:
-            (run.folder / "run.json").write_text(
-                json.dumps(run.record, indent=1, sort_keys=True, default=str), encoding="utf-8"
-            )
+            replace_text(run.folder / "run.json", json.dumps(run.record, indent=1, sort_keys=True, default=str))
         _run_cells(runs, threads, told)
 
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -81,9 +82,14 @@ def _one_by_one(path: Path, pieces: Sequence[bytes]) -> Iterator[dict[str, Any]]
 
 def write_lines(path: Path, records: Iterable[Any]) -> None:
     """Replace a file by these lines, at once or not at all."""
+    replace_text(path, "".join(line(record) for record in records))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a file by this text, at once or not at all; of two processes that do, the later one is right."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text("".join(line(record) for record in records), encoding="utf-8")
+    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
+    draft.write_text(text, encoding="utf-8")
     os.replace(draft, path)
 
 
@@ -115,17 +121,17 @@ class Appender:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder against other processes.
+    """Hold a run folder against other processes; while another holds it, say so and wait.
 
-    Raises:
-        RunError: another process is writing there.
+    Whoever takes several takes them in the order of their paths, so that two never wait for each other.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunError(f"{folder} is being written by another process; wait for it to end") from None
+            print(f"waiting for another process that is writing {folder}", file=sys.stderr, flush=True)
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 

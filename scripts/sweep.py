@@ -18,7 +18,6 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from eval.measures import cost
 from eval.provenance import identity
 from eval.run import Run
 from eval.stats import Interval
-from eval.store import RunError
+from eval.store import RunError, replace_text
 from eval.tables import ALL, Cell, Column, outcomes
 from scripts.assemble import Bench, bench, judging, memory_run, metrics
 from scripts.experiment import Benchmark, benchmark, fetch_missing
@@ -128,13 +127,6 @@ def _order(text: str) -> tuple[int, float, str]:
         return (2 if text else 0, 0.0, text)
 
 
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
-
-
 def sweep(cfg: DictConfig, swept: Sequence[str]) -> int:
     """One job: run, score and write the settings that share its builds; 1 when too much is not scored, 2 when the input is wrong.
 
@@ -175,7 +167,7 @@ def _sweep(cfg: DictConfig, swept: Sequence[str]) -> int:
     ]
     _spent.append(built.purse.spent)
     path = built.results / "sweeps" / f"{plain['sweep']['name']}-{cfg.profile_name}.csv"
-    _write(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", found))
+    replace_text(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", found))
     log_sweep(plain, plain["sweep"]["name"], path)
     return _told(cfg, built, path, found, capped)
 

@@ -161,11 +161,11 @@ def test_an_empty_answer_scores_0(metric: Callable[..., Score]) -> None:
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
-def test_an_unanswered_question_has_no_score(metric: Callable[..., Score]) -> None:
+def test_a_failed_call_has_no_score_and_an_aborted_search_scores_0(metric: Callable[..., Score]) -> None:
     failed = Prediction("c1", "q1", "Paris", items=(), scores=(), outcome="error", error="timeout after 60 s")
     assert metric(QUESTION, Gold(("Paris",)), failed) == Score(None, why="error: timeout after 60 s")
     aborted = Prediction("c1", "q1", "", items=(), scores=(), outcome="aborted")
-    assert metric(QUESTION, Gold(("Paris",)), aborted) == Score(None, why="aborted")
+    assert metric(QUESTION, Gold(("Paris",)), aborted) == Score(0.0, why="aborted")
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)

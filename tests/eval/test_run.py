@@ -215,18 +215,26 @@ def test_the_cells_of_several_runs_share_one_pool(make_run: Make) -> None:
     assert sorted(told) == sorted([f"q{i}" for i in range(6)] * 2 + ["", ""])
 
 
-def test_two_processes_cannot_write_one_run(make_run: Make) -> None:
+def test_a_run_that_another_process_writes_is_waited_for(make_run: Make, capfd: Any) -> None:
     run = make_run([history()])
-    with locked(run.folder), pytest.raises(RunError, match="another process"):
-        run_all([run])
+    with ThreadPoolExecutor() as pool:
+        with locked(run.folder):
+            waiting = pool.submit(run_all, [run])
+            said = ""
+            while "waiting for another process" not in said:
+                said += capfd.readouterr().err
+                assert not waiting.done()
+            assert not (run.folder / "cases").exists()
+        waiting.result(timeout=60)
+    assert (run.folder / "cases").exists()
 
 
-def test_a_folder_that_is_held_leaves_the_others_free(make_run: Make) -> None:
-    free, held = make_run([history()], folder="free"), make_run([history()], folder="held")
-    with locked(held.folder), pytest.raises(RunError, match="another process"):
-        run_all([free, held])
-    with locked(free.folder):
-        pass
+def test_two_processes_that_want_the_same_runs_do_not_wait_for_each_other(make_run: Make) -> None:
+    runs = [make_run([history()], folder=name) for name in ("a", "b", "c")]
+    with ThreadPoolExecutor() as pool:
+        orders = [pool.submit(run_all, order) for order in (runs, runs[::-1]) * 4]
+        for one in orders:
+            one.result(timeout=60)
 
 
 def test_reaching_the_cap_leaves_the_rest_unreached(make_run: Make) -> None:

@@ -25,15 +25,32 @@ def test_every_table_and_figure_of_a_paper_is_made_and_nothing_else() -> None:
     assert names.index("timem_t9") < names.index("timem_t10") < names.index("timem_f3")
 
 
-def test_the_list_says_what_was_made_by_which_command_and_where(tmp_path: Path, capsys: Any) -> None:
-    assert reproduce_all.main(["only=memtree_t5", "only=xmemory_f4", "profile=smoke", f"results={tmp_path}"]) == 0
-    said = capsys.readouterr().out
-    assert "STAND-IN" not in said  # the tables themselves are in their files
+def index_of(tmp_path: Path, names: tuple[str, ...], processes: int) -> list[list[str]]:
+    """The rows of the list of what was made."""
+    only = [f"only={name}" for name in names]
+    assert reproduce_all.main([*only, f"processes={processes}", "profile=smoke", f"results={tmp_path}"]) == 0
     index = (tmp_path / "tables" / "index-smoke.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in index.splitlines()[2:]]
-    assert [row[0] for row in rows] == ["memtree_t5", "xmemory_f4"]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in index.splitlines()[2:]]
+
+
+def test_the_list_says_what_was_made_by_which_command_and_where(tmp_path: Path, capsys: Any) -> None:
+    rows = index_of(tmp_path, ("memtree_t5", "memtree_fa1"), 1)
+    assert "STAND-IN" not in capsys.readouterr().out  # the tables themselves are in their files
+    assert [row[0] for row in rows] == ["memtree_t5", "memtree_fa1"]
     assert all(Path(row[3]).is_file() and row[4] == "made" for row in rows)
     assert rows[0][1].startswith("`python -m scripts.reproduce table=memtree_t5 profile=smoke")
+
+
+def test_two_processes_make_the_same_list_in_the_same_order(tmp_path: Path) -> None:
+    names = ("memtree_a3", "memtree_a4", "timem_t7")
+    for processes in (1, 2):
+        rows = index_of(tmp_path / str(processes), names, processes)
+        assert [(row[0], row[4]) for row in rows] == [(name, "made") for name in names]
+    same = [
+        [(path.name, path.read_bytes()) for path in sorted((tmp_path / each / "tables").glob("*.tex"))]
+        for each in ("1", "2")
+    ]
+    assert same[0] == same[1]
 
 
 def test_what_fails_is_in_the_list_and_the_others_are_made(
@@ -43,8 +60,14 @@ def test_what_fails_is_in_the_list_and_the_others_are_made(
         raise RunError("no such thing")
 
     monkeypatch.setattr(figures, "figure", broken)
-    assert reproduce_all.main(["only=memtree_t5", "only=xmemory_f4", "profile=smoke", f"results={tmp_path}"]) == 1
+    arguments = ["only=memtree_t5", "only=memtree_fa1", "processes=1", "profile=smoke", f"results={tmp_path}"]
+    assert reproduce_all.main(arguments) == 1
     said = capsys.readouterr().out
     assert "RunError: no such thing" in said
     assert "1 made" in said
     assert "1 failed" in said
+
+
+def test_a_spending_cap_is_never_shared_out_among_processes(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="max_usd holds for one process"):
+        reproduce_all.main(["only=memtree_t5", "processes=2", "profile=smoke", "max_usd=1", f"results={tmp_path}"])
