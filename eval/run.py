@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import resource
 import threading
 import time
@@ -38,7 +39,7 @@ from eval.store import (
     read_items,
     read_lines,
     read_predictions,
-    replace_text,
+    replace_file,
     safe_name,
     write_lines,
 )
@@ -132,7 +133,7 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, told: Callable[[Progress],
         for folder in sorted({run.folder for run in runs}):
             locks.enter_context(locked(folder))
         for run in runs:
-            replace_text(run.folder / "run.json", json.dumps(run.record, indent=1, sort_keys=True, default=str))
+            replace_file(run.folder / "run.json", json.dumps(run.record, indent=1, sort_keys=True, default=str))
         _run_cells(runs, threads, told)
 
 
@@ -401,6 +402,8 @@ def _recall(asking: _Asking, question: Question) -> Recall:
     if (given := asking.given.get(question.id)) is not None:
         return given
     recall = asking.memory.read(question)
+    if not all(math.isfinite(item.score) for item in recall.items):
+        raise ValueError(f"{asking.run.name} recalled an item whose score is no finite number")
     return replace(recall, items=(*recall.items, *map(unit_item, asking.raw))) if asking.raw else recall
 
 

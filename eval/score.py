@@ -20,7 +20,7 @@ from eval.provenance import identity, source_digest
 from eval.records import Prediction, Score
 from eval.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
 from eval.run import OUTSTANDING, Run, effort
-from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, replace_text, write_lines
+from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, replace_file, write_lines
 from memsys.llm.client import SpendingCapReached
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.protocol import LLM, Completion
@@ -272,7 +272,7 @@ def _path(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
     """The score file under these settings; they stand beside it in a file of their own."""
     path = run.folder / "scores" / f"{name}-{identity(settings)}.jsonl"
     if not path.with_suffix(".json").is_file():
-        replace_text(path.with_suffix(".json"), json.dumps(settings, indent=1, sort_keys=True, default=str))
+        replace_file(path.with_suffix(".json"), json.dumps(settings, indent=1, sort_keys=True, default=str))
     return path
 
 

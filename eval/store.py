@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import re
 import sys
@@ -20,7 +19,7 @@ from typing import Any
 
 from eval.records import Prediction
 from memsys.interface import Item
-from memsys.jsons import decoded, encoded
+from memsys.jsons import canonical, decoded, encoded
 
 
 class RunError(RuntimeError):
@@ -82,22 +81,22 @@ def _one_by_one(path: Path, pieces: Sequence[bytes]) -> Iterator[dict[str, Any]]
 
 def write_lines(path: Path, records: Iterable[Any]) -> None:
     """Replace a file by these lines, at once or not at all."""
-    replace_text(path, "".join(line(record) for record in records))
+    replace_file(path, b"".join(map(line, records)))
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Replace a file by this text, at once or not at all; of two processes that do, the later one is right."""
+def replace_file(path: Path, content: bytes | str) -> None:
+    """Replace a file, at once or not at all; of two processes that do, the later one is right."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-    draft.write_text(text, encoding="utf-8")
+    draft.write_bytes(content if isinstance(content, bytes) else content.encode())
     os.replace(draft, path)
 
 
-def line(record: Any) -> str:
-    """One JSON line."""
+def line(record: Any) -> bytes:
+    """One JSON line: of a mapping, or of a dataclass with slots."""
     # dataclasses.asdict copies deeply, which costs more than writing the line
     plain = record if isinstance(record, Mapping) else {name: getattr(record, name) for name in record.__slots__}
-    return json.dumps(plain, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return encoded(plain) + b"\n"
 
 
 class Appender:
@@ -105,7 +104,7 @@ class Appender:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab")
         self._lock = threading.Lock()
 
     def add(self, record: Any) -> None:
@@ -138,7 +137,7 @@ def locked(folder: Path) -> Iterator[None]:
 def item_key(item: Item) -> str:
     """The hash under which a recalled item stands in `items.jsonl`."""
     parts = [item.id, item.text, item.sources, item.kind, item.level]
-    return hashlib.sha256(encoded(parts)).hexdigest()[:16]
+    return hashlib.sha256(canonical(parts)).hexdigest()[:16]
 
 
 def item_record(key: str, item: Item) -> dict[str, Any]:

@@ -9,7 +9,15 @@ import orjson
 
 
 def encoded(value: Any) -> bytes:
-    """The value as JSON, keys sorted; NaN becomes null. A lone surrogate, which no UTF-8 holds, is escaped."""
+    """The value as JSON, on one line; NaN and infinities become null. A lone surrogate, which no UTF-8 holds, is escaped."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # also for subclasses of float, such as NumPy's
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def canonical(value: Any) -> bytes:
+    """`encoded` with sorted keys, for hashing."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:

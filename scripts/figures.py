@@ -23,7 +23,7 @@ from eval.figures import Sheet, draw, save
 from eval.logging_wandb import log_figure
 from eval.published import find, read_published
 from eval.stats import wilson
-from eval.store import RunError, replace_text
+from eval.store import RunError, replace_file
 from eval.structure import Tree, agreement, ask_triplets, sample_triplets
 from eval.tables import AnyCell
 from scripts.assemble import Bench, load_option
@@ -406,7 +406,7 @@ def written(stem: Path, how: Sheet, points: Sequence[Point], built: Bench) -> li
     """Draw and save: PDF, PNG and CSV, each at once or not at all."""
     files = save(draw(how, points), stem, " ".join([how.title, *how.footnote]))
     table = stem.with_name(stem.name + ".csv")
-    replace_text(table, as_csv(points, engine(built)))
+    replace_file(table, as_csv(points, engine(built)))
     return [*files, table]
 
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eval.store import replace_text
+from eval.store import replace_file
+from scripts.assemble import load_option
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         made[one.name] = one
         print(line(one), flush=True)
     index = Path(cfg.results) / "tables" / f"index-{cfg.profile_name}.md"
-    replace_text(index, "\n".join([*HEAD, *(line(made[name]) for name in names), ""]))
+    replace_file(index, "\n".join([*HEAD, *(line(made[name]) for name in names), ""]))
     failed = sum(bool(one.failure) for one in made.values())
     seconds = time.perf_counter() - started
     print(f"{len(made) - failed} made in {seconds:.0f} s, {failed} failed; written: {index}")
@@ -70,11 +71,11 @@ def _processes(arguments: Sequence[str], cfg: DictConfig) -> int:
 
 
 def _all_made(names: Sequence[str], overrides: Sequence[str], processes: int) -> Iterator[Made]:
-    """Each, as soon as it is made; as long as there is another paper left, no two processes make what may share runs."""
+    """Each, as soon as it is made, the largest first; as long as another paper is left, no two processes make what may share runs."""
     if processes == 1:
         yield from (make(name, overrides) for name in names)
         return
-    left, busy = list(names), dict[Future[Made], str]()
+    left, busy = sorted(names, key=_cells, reverse=True), dict[Future[Made], str]()
     # Not forked: a fork would copy the locks that other threads hold.
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         while left or busy:
@@ -91,6 +92,19 @@ def _paper(name: str) -> str:
     return name.partition("_")[0]
 
 
+def _cells(name: str) -> int:
+    """Rows times data sets: about how much there is to run."""
+    from scripts.figures import layout
+    from scripts.table_layout import read_lines_of
+
+    table = load_option("table", name) if _is_table(name) else layout(load_option("figure", name))
+    return len(read_lines_of(table, None)) * len(table["columns"])
+
+
+def _is_table(name: str) -> bool:
+    return (ROOT / "conf" / "table" / f"{name}.yaml").is_file()
+
+
 def everything() -> Iterator[str]:
     """Names of all tables, then of all figures, paper by paper."""
     for group in ("table", "figure"):
@@ -104,7 +118,7 @@ def make(name: str, overrides: Sequence[str]) -> Made:
     from scripts.figures import figure
     from scripts.paper_table import reproduce
 
-    is_table = (ROOT / "conf" / "table" / f"{name}.yaml").is_file()
+    is_table = _is_table(name)
     group, primary, script = ("table", "reproduce", "reproduce") if is_table else ("figure", "figures", "figures")
     run: Callable[[DictConfig], int] = reproduce if is_table else figure
     said, started = io.StringIO(), time.perf_counter()

@@ -32,7 +32,7 @@ from eval.measures import cost
 from eval.provenance import identity
 from eval.run import Run
 from eval.stats import Interval
-from eval.store import RunError, replace_text
+from eval.store import RunError, replace_file
 from eval.tables import ALL, Cell, Column, outcomes
 from scripts.assemble import Bench, bench, judging, memory_run, metrics
 from scripts.experiment import Benchmark, benchmark, fetch_missing
@@ -167,7 +167,7 @@ def _sweep(cfg: DictConfig, swept: Sequence[str]) -> int:
     ]
     _spent.append(built.purse.spent)
     path = built.results / "sweeps" / f"{plain['sweep']['name']}-{cfg.profile_name}.csv"
-    replace_text(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", found))
+    replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", found))
     log_sweep(plain, plain["sweep"]["name"], path)
     return _told(cfg, built, path, found, capped)
 

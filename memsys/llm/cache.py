@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from memsys.jsons import decoded, encoded
+from memsys.jsons import canonical, decoded
 from memsys.llm import meter
 from memsys.llm.client import Embedded, ModelSettings
 from memsys.llm.protocol import LLM, Completion, ModelError, Request
@@ -190,7 +190,7 @@ def request_key(settings: ModelSettings, endpoint: str, request: Request) -> byt
         "sample": request.sample,
         "retry": request.retry,
     }
-    return hashlib.sha256(encoded(parts)).digest()
+    return hashlib.sha256(canonical(parts)).digest()
 
 
 class CachedLLM:
@@ -285,4 +285,4 @@ class CachedEmbedder:
 
     def _key(self, text: str, query: bool) -> bytes:
         parts: list[Any] = ["embedding", self._model, self._endpoint, query, text]
-        return hashlib.sha256(encoded(parts)).digest()
+        return hashlib.sha256(canonical(parts)).digest()

@@ -19,7 +19,7 @@ from data_loaders.units import make_units
 from eval.run import Progress, Run, run_all, schedule
 from eval.store import RunError, locked, read_lines, read_predictions, safe_name
 from memsys.bm25 import BM25
-from memsys.interface import MemorySystem, NodeView, Recall, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
 from memsys.llm.client import SpendingCapReached
 from memsys.llm.meter import Metered
 from memsys.llm.protocol import Completion, ModelError, Request
@@ -188,6 +188,19 @@ def test_a_memory_that_answers_itself_is_not_read_again_and_an_aborted_search_is
     assert reader.requests == []
     assert answers(run, case)["q0"].answer == "said it myself"
     assert answers(run, case)["q1"].outcome == "aborted"
+
+
+class Unsure(Diary):
+    def read(self, question: Question) -> Recall:
+        return Recall((Item("i", "a fact", float("nan"), ()),))
+
+
+def test_a_score_that_is_no_number_ranks_nothing_and_is_an_error(make_run: Make) -> None:
+    case = history(questions=1)
+    run = make_run([case], build=partial(Unsure, []))
+    run_all([run])
+    assert answers(run, case)["q0"].outcome == "error"
+    assert "no finite number" in answers(run, case)["q0"].error
 
 
 def test_a_complete_run_asks_nothing_again(make_run: Make) -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 
-from memsys.jsons import decoded, encoded
+from memsys.jsons import canonical, decoded, encoded
 
 
-def test_what_is_written_is_json_with_sorted_keys() -> None:
-    assert encoded({"b": [1, 2.5, None], "a": "é"}) == '{"a":"é","b":[1,2.5,null]}'.encode()
+def test_what_is_written_is_json_in_the_order_given_or_sorted() -> None:
+    value = {"b": [1, 2.5, None], "a": "é"}
+    assert encoded(value) == '{"b":[1,2.5,null],"a":"é"}'.encode()
+    assert canonical(value) == '{"a":"é","b":[1,2.5,null]}'.encode()
 
 
 def test_a_lone_surrogate_is_escaped_and_read_back() -> None:
     text = encoded({"text": "\ud83d"})
+    assert text == canonical({"text": "\ud83d"})
     assert text == b'{"text":"\\ud83d"}'
     assert decoded(text) == {"text": "\ud83d"}
 
@@ -35,3 +39,7 @@ def test_what_python_alone_writes_is_read() -> None:
 def test_what_is_not_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"Expecting|Extra data|can't decode"):
         decoded(text)
+
+
+def test_a_subclass_of_float_is_written_as_a_number() -> None:
+    assert encoded({"cosine": np.float64(0.25)}) == b'{"cosine":0.25}'
