@@ -20,14 +20,20 @@ from hypothesis import strategies as st
 from data_loaders.schema import Case, DataError
 
 MUTATIONS = int(os.environ.get("MEMSYS_MUTATIONS", "50"))
-"""Examples for each property test; continuous integration sets a larger number through the environment."""
+"""Broken copies of each data set's sample; continuous integration sets a larger number through the environment."""
 
-mutation_settings = settings(
-    max_examples=MUTATIONS,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
-)
-"""Decorate a property test with it, above `@given`; a `tmp_path` shared by the examples is fine, they overwrite."""
+
+def broken_copies(tests: int = 1) -> settings:
+    """Decorate a property test with it, above `@given`, and say how many tests share the copies of its data set.
+
+    A `tmp_path` shared by the examples is fine, they overwrite.
+    """
+    return settings(
+        max_examples=MUTATIONS // tests,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+    )
+
 
 HUGE_TURN = "x" * 10_000_000
 

@@ -14,7 +14,7 @@ import bm25s
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mutations import BROKEN_BYTES, check_only_data_errors, mutated_json, mutation_settings, write_json
+from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_json
 
 from data_loaders.locomo import CATEGORIES, UNANSWERABLE, audit_caption, ceilings, evidence_ids, load, session_time
 from data_loaders.schema import Case, DataError
@@ -222,7 +222,7 @@ def test_ids_and_sizes_are_known_before_a_case_is_parsed(tmp_path: Path) -> None
     assert broken[1].id == "conv-902"
 
 
-@mutation_settings
+@broken_copies()
 @given(data=st.data())
 def test_a_mutated_file_is_accepted_or_refused_but_never_crashes(data: st.DataObject, tmp_path: Path) -> None:
     raw = data.draw(mutated_json([{**record, "qa": record["qa"][:6]} for record in RAW[:2]]))

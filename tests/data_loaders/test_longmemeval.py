@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hydra.utils import instantiate
 from hypothesis import given
-from mutations import BROKEN_BYTES, check_only_data_errors, mutated_json, mutation_settings, write_json
+from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_json
 from omegaconf import OmegaConf
 
 from data_loaders import longmemeval
@@ -317,7 +317,7 @@ def test_a_broken_field_is_named_with_its_record(tmp_path: Path, changes: dict[s
         cases(tmp_path, record(**changes))
 
 
-@mutation_settings
+@broken_copies()
 @given(mutated=mutated_json(json.loads(SAMPLE.read_text(encoding="utf-8"))))
 def test_a_mutated_sample_loads_or_is_refused(tmp_path: Path, mutated: Any) -> None:
     check_only_data_errors(load, write_json(tmp_path / "set.json", mutated))

@@ -11,7 +11,7 @@ import pandas
 import pytest
 from hydra.utils import instantiate
 from hypothesis import given
-from mutations import BROKEN_BYTES, check_only_data_errors, mutated_json, mutation_settings, write_json, write_jsonl
+from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_json, write_jsonl
 from omegaconf import OmegaConf
 
 from data_loaders import longmemeval_mab
@@ -258,13 +258,13 @@ def test_a_broken_field_is_named_with_its_case(tmp_path: Path, changes: dict[str
 ROWS: list[Any] = json.loads(SAMPLE.read_text(encoding="utf-8"))
 
 
-@mutation_settings
+@broken_copies(tests=2)
 @given(mutated=mutated_json(ROWS))
 def test_a_mutated_sample_loads_or_is_refused(tmp_path: Path, mutated: Any) -> None:
     check_only_data_errors(load, write_json(tmp_path / "rows.json", mutated))
 
 
-@mutation_settings
+@broken_copies(tests=2)
 @given(mutated=mutated_json(ast.literal_eval(ROWS[1]["context"])))
 def test_a_mutated_context_loads_or_is_refused(tmp_path: Path, mutated: Any) -> None:
     check_only_data_errors(load, write_json(tmp_path / "rows.json", [{**ROWS[1], "context": repr(mutated)}]))

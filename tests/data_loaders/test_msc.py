@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hydra.utils import instantiate
 from hypothesis import given
-from mutations import BROKEN_BYTES, check_only_data_errors, mutated_json, mutation_settings, write_jsonl
+from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_jsonl
 from omegaconf import OmegaConf
 
 from data_loaders import msc
@@ -199,7 +199,7 @@ def test_a_chat_without_a_question_is_no_dmr_record(tmp_path: Path) -> None:
         load_dmr(path)[0]
 
 
-@mutation_settings
+@broken_copies()
 @given(mutated=mutated_json(DMR_ROWS))
 def test_a_mutated_sample_loads_or_is_refused(tmp_path: Path, mutated: Any) -> None:
     path = write_jsonl(tmp_path / "set.txt", mutated)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hydra.utils import instantiate
 from hypothesis import given
-from mutations import BROKEN_BYTES, check_only_data_errors, mutated_json, mutation_settings, write_jsonl
+from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_jsonl
 from omegaconf import OmegaConf
 
 from data_loaders import msc_e
@@ -123,7 +123,7 @@ def test_two_conversations_of_one_id_are_refused(tmp_path: Path) -> None:
         load(write_jsonl(tmp_path / "set.jsonl", [ROWS[0], ROWS[0]]))
 
 
-@mutation_settings
+@broken_copies()
 @given(mutated=mutated_json(ROWS))
 def test_a_mutated_sample_loads_or_is_refused(tmp_path: Path, mutated: Any) -> None:
     check_only_data_errors(load, write_jsonl(tmp_path / "set.jsonl", mutated))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from mutations import BROKEN_BYTES, check_only_data_errors, mutated_json, mutation_settings, write_json
+from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_json
 
 from data_loaders.multihop_rag import holders, load
 from data_loaders.schema import Case, DataError
@@ -158,14 +158,14 @@ def test_an_article_that_comes_twice_is_refused(tmp_path: Path) -> None:
         load(folder(tmp_path, [*corpus, corpus[0]]))[0]
 
 
-@mutation_settings
+@broken_copies(tests=2)
 @given(corpus=mutated_json(raw("corpus.json")))
 def test_a_broken_article_is_read_or_refused_with_a_reason(tmp_path: Path, corpus: Any) -> None:
     write_json(folder(tmp_path) / "corpus.json", corpus)
     check_only_data_errors(load, tmp_path)
 
 
-@mutation_settings
+@broken_copies(tests=2)
 @given(queries=mutated_json(raw("MultiHopRAG.json")))
 def test_a_broken_question_is_read_or_refused_with_a_reason(tmp_path: Path, queries: Any) -> None:
     write_json(folder(tmp_path) / "MultiHopRAG.json", queries)

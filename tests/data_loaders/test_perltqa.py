@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from mutations import BROKEN_BYTES, check_only_data_errors, mutated_json, mutation_settings, write_json
+from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_json
 
 from data_loaders.perltqa import MAX_LITERAL, load, parse_references
 from data_loaders.schema import DataError
@@ -207,13 +207,13 @@ def test_sections_become_categories() -> None:
     }
 
 
-@mutation_settings
+@broken_copies(tests=2)
 @given(memory=mutated_json(MEMORY))
 def test_a_broken_memory_is_read_or_refused_with_a_reason(tmp_path: Path, memory: Any) -> None:
     check_only_data_errors(load, folder(tmp_path, memory))
 
 
-@mutation_settings
+@broken_copies(tests=2)
 @given(asked=mutated_json(ASKED))
 def test_a_broken_question_is_read_or_refused_with_a_reason(tmp_path: Path, asked: Any) -> None:
     check_only_data_errors(load, folder(tmp_path, asked=asked))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mutations import BROKEN_BYTES, check_only_data_errors, mutated_json, mutation_settings, write_jsonl
+from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_jsonl
 
 from data_loaders.quality import load, paragraphs
 from data_loaders.schema import DataError
@@ -116,7 +116,7 @@ def test_a_question_id_used_twice_is_refused(tmp_path: Path) -> None:
         load(write_jsonl(tmp_path / "q.jsonl", raw))[0]
 
 
-@mutation_settings
+@broken_copies()
 @given(raw=mutated_json(lines()), setting=st.sampled_from(["open", "choice"]))
 def test_a_broken_record_is_read_or_refused_with_a_reason(tmp_path: Path, raw: Any, setting: Any) -> None:
     check_only_data_errors(lambda path: load(path, setting=setting), write_jsonl(tmp_path / "q.jsonl", raw))

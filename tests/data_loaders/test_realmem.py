@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mutations import BROKEN_BYTES, check_only_data_errors, mutated_json, mutation_settings, write_json
+from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_json
 
 from data_loaders.realmem import load
 from data_loaders.schema import Case, DataError, Gold, Question
@@ -225,7 +225,7 @@ def test_a_folder_without_persona_files_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-@mutation_settings
+@broken_copies()
 @given(
     raw=mutated_json(INES),
     ask=st.sampled_from(["stream", "end"]),
