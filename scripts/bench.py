@@ -121,33 +121,35 @@ def _cases(histories: int, questions: int, turns: int = 60) -> list[Any]:
 
 
 def answer_and_judge() -> list[Measured]:
-    """1,540 questions, answered and judged at 200 ms with 64 in flight, against the ideal."""
+    """1,540 questions, answered and judged at 200 ms, 64 in flight, against the ideal; one question before loads what is loaded once."""
     from functools import partial
 
     from eval.judge import Judge
     from eval.run import run_all
     from eval.score import Judging, score_judge
     from memsys.controls import Recency
-    from memsys.llm.protocol import Request
     from memsys.prompts import Prompts
     from scripts.assemble import load_option
 
-    with mock("--latency", "0.2") as url, tempfile.TemporaryDirectory() as folder:
-        run = _run(url, Path(folder), _cases(10, 154), partial(Recency, k=10))
-        run.services.reader.submit(
-            Request((("user", "warm up"),), "bench.call")
-        ).result()  # imports, the first connection
+    judge = Judge(**load_option("judge", "segtree"))
+
+    def seconds(url: str, folder: Path, cases: Sequence[Any]) -> float:
+        run = _run(url, folder, cases, partial(Recency, k=10))
         started = time.perf_counter()
         run_all([run], threads=8)
-        judge = Judge(**load_option("judge", "segtree"))
         score_judge(run, Judging(judge, run.services.reader, "mock", Prompts()))
-        seconds = time.perf_counter() - started
-        calls = stats(url)["answered"] - 1
-    ratio = calls * 0.2 / 64 / seconds
+        return time.perf_counter() - started
+
+    with mock("--latency", "0.2") as url, tempfile.TemporaryDirectory() as folder:
+        seconds(url, Path(folder) / "warm", _cases(1, 1))
+        before = stats(url)["answered"]
+        taken = seconds(url, Path(folder) / "timed", _cases(10, 154))
+        calls = stats(url)["answered"] - before
+    ratio = calls * 0.2 / 64 / taken
     return [
         Measured(
-            "answer + judge after a warm-up call, 1,540 questions, 200 ms, 64 in flight: ideal ÷ measured",
-            f"{ratio:.3f} ({seconds:.1f} s, {calls} calls)",
+            "answer + judge, 1,540 questions after a warm-up of one, 200 ms, 64 in flight: ideal ÷ measured",
+            f"{ratio:.3f} ({taken:.1f} s, {calls} calls)",
             "≥ 0.90",
             ratio >= 0.9,
         )
