@@ -15,8 +15,7 @@ import math
 import resource
 import threading
 import time
-import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import ExitStack, contextmanager
 from copy import copy
@@ -29,24 +28,19 @@ import numpy as np
 
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
+from eval.case_log import CaseLog, effort
 from eval.reader import Reader, render
-from eval.records import Effort, Prediction
+from eval.records import Prediction
 from eval.store import (
-    Appender,
-    item_key,
-    item_record,
     locked,
-    read_items,
-    read_lines,
     read_predictions,
     replace_file,
     safe_name,
-    write_lines,
 )
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, Recall, unit_item
+from memsys.interface import MemorySystem, Recall, unit_item
 from memsys.llm.client import SpendingCapReached
-from memsys.llm.meter import Ledger, metering
+from memsys.llm.meter import metering
 from memsys.llm.protocol import LLM, Completion
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
@@ -127,6 +121,8 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, told: Callable[[Progress],
     """
     from threadpoolctl import threadpool_limits
 
+    groups, open_cells = _groups(runs), 2 * threads
+    _allow_files(len(runs) + 3 * open_cells * max(map(len, groups), default=0) + 256)
     with ExitStack() as locks:
         # Cells keep the cores busy; matrix products on one core each give the same sums on every machine.
         locks.enter_context(threadpool_limits(1))
@@ -134,14 +130,13 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, told: Callable[[Progress],
             locks.enter_context(locked(folder))
         for run in runs:
             replace_file(run.folder / "run.json", json.dumps(run.record, indent=1, sort_keys=True, default=str))
-        _run_cells(runs, threads, told)
+        _run_cells(groups, threads, open_cells, told)
 
 
-def _run_cells(runs: Sequence[Run], threads: int, told: Callable[[Progress], None]) -> None:
-    groups = _groups(runs)
-    # A cell that only waits for its last answers does not keep the next from being built.
-    open_cells = 2 * threads
-    _allow_files(3 * open_cells * max(map(len, groups), default=0) + 256)
+def _run_cells(
+    groups: Sequence[Sequence[Run]], threads: int, open_cells: int, told: Callable[[Progress], None]
+) -> None:
+    # A cell that only waits for its last answers does not keep the next from being built: more are open than are being built.
     with ThreadPoolExecutor(open_cells, "cell") as cells, ThreadPoolExecutor(64, "question") as questions:
         lanes = Lanes(threads, questions)
         work = [(size, group, index) for group in groups for index, size in enumerate(group[0].sizes)]
@@ -166,7 +161,7 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _allow_files(count: int) -> None:
-    """Let this process hold so many open files, as far as it may: each run of a cell has three, and many systems stop at 1024."""
+    """Let this process hold so many open files, as far as it may: a run has its lock, its cell three, and many systems stop at 1024."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed != resource.RLIM_INFINITY and allowed < count:
         resource.setrlimit(
@@ -191,7 +186,7 @@ def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, told: Callable[[Prog
         DataError: a question is asked after a turn that does not exist.
     """
     asked = [question for question, _ in case.questions if runs[0].questions(case.id, question.id)]
-    logs: list[_Log] = []
+    logs: list[CaseLog] = []
     try:
         for run in runs:
             folder = run.case_folder(case.id)
@@ -200,7 +195,7 @@ def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, told: Callable[[Prog
             if kept := len(asked) - len(left):
                 told(Progress(run.name, case.id, "", "kept", kept))
             if left or not (folder / "case.json").is_file():
-                logs.append(_Log(run, case, folder, done, left))
+                logs.append(CaseLog(run, case, folder, done, left))
         if logs:
             _live(case, asked, logs, lanes, told)
     finally:
@@ -213,7 +208,7 @@ def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, told: Callable[[Prog
 def _live(
     case: Case,
     asked: Sequence[Question],
-    logs: Sequence[_Log],
+    logs: Sequence[CaseLog],
     lanes: Lanes,
     told: Callable[[Progress], None],
 ) -> None:
@@ -229,7 +224,7 @@ def _live(
 def _lived(
     case: Case,
     asked: Sequence[Question],
-    logs: Sequence[_Log],
+    logs: Sequence[CaseLog],
     lanes: Lanes,
     told: Callable[[Progress], None],
 ) -> tuple[list[Future[None]], Sequence[str]]:
@@ -290,7 +285,7 @@ def _turned(memory: MemorySystem, knobs: Mapping[str, Any]) -> MemorySystem:
     return view
 
 
-def _give_up(log: _Log, owed: Sequence[Question], error: Exception, told: Callable[[Progress], None]) -> None:
+def _give_up(log: CaseLog, owed: Sequence[Question], error: Exception, told: Callable[[Progress], None]) -> None:
     log.trouble(error)
     for question in owed:
         if question.id in log.left:
@@ -346,21 +341,21 @@ def needs(build: Callable[..., MemorySystem]) -> frozenset[str]:
     return frozenset(inspect.signature(target).parameters) - frozenset(given)
 
 
-def _embed_ahead(run: Run, memory: MemorySystem, units: Sequence[Unit], logs: Sequence[_Log]) -> None:
+def _embed_ahead(run: Run, memory: MemorySystem, units: Sequence[Unit], logs: Sequence[CaseLog]) -> None:
     """Embed all unit texts in batches before the first write; the cache then answers the memory's own calls."""
     if memory.EMBEDS_UNITS and "embedder" in needs(run.build) and units:
         with _step(logs, "embed", "", lambda: 0):
             run.services.embedder.embed([unit.text for unit in units])
 
 
-def _write(memory: MemorySystem, unit: Unit, following: Unit | None, logs: Sequence[_Log]) -> None:
+def _write(memory: MemorySystem, unit: Unit, following: Unit | None, logs: Sequence[CaseLog]) -> None:
     with _step(logs, "write", unit.id, lambda: memory.held):
         memory.write(unit)
         if following is None or following.session_id != unit.session_id:
             memory.end_session(unit.session_id)
 
 
-def _consolidate(memory: MemorySystem, logs: Sequence[_Log], point: int) -> None:
+def _consolidate(memory: MemorySystem, logs: Sequence[CaseLog], point: int) -> None:
     with _step(logs, "consolidate", str(point), lambda: memory.held):
         memory.consolidate()
 
@@ -384,7 +379,7 @@ class _Asking:
     raw: Sequence[Unit]
     """Units since an offline memory was last built: kept raw, and shown after what it recalls."""
     given: Mapping[str, Recall]
-    log: _Log
+    log: CaseLog
     lanes: Lanes
     told: Callable[[Progress], None]
 
@@ -456,7 +451,7 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
     return ended
 
 
-def _answered(log: _Log, question_id: str, recall: Recall, done: Future[Completion]) -> Prediction:
+def _answered(log: CaseLog, question_id: str, recall: Recall, done: Future[Completion]) -> Prediction:
     if (error := done.exception()) is not None:
         return log.prediction(question_id, recall, "", "error", f"answer: {_said(error)}")
     text = done.result().text.strip()
@@ -470,7 +465,7 @@ def _said(error: BaseException) -> str:
 
 
 @contextmanager
-def _step(logs: Sequence[_Log], phase: str, subject: str, held: Callable[[], int]) -> Iterator[None]:
+def _step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callable[[], int]) -> Iterator[None]:
     """CPU and calls of one step; written to the logs when it ends, also when it fails."""
     started = time.thread_time()
     with metering() as ledger:
@@ -481,147 +476,3 @@ def _step(logs: Sequence[_Log], phase: str, subject: str, held: Callable[[], int
             line = effort(logs[0].case_id, phase, subject, held(), ledger, own)
             for log in logs:
                 log.spent(line)
-
-
-class _Log:
-    """The files of one case while it runs."""
-
-    def __init__(
-        self, run: Run, case: Case, folder: Path, done: Mapping[str, Prediction], left: Collection[str]
-    ) -> None:
-        self.run, self.case_id, self.left, self._folder = run, case.id, left, folder
-        self._items = read_items(folder)
-        write_lines(folder / "predictions.jsonl", done.values())
-        write_lines(folder / "items.jsonl", self._items.values())
-        write_lines(folder / "effort.jsonl", _kept_effort(folder, done))
-        self._predictions = Appender(folder / "predictions.jsonl")
-        self._item_lines = Appender(folder / "items.jsonl")
-        self._efforts = Appender(folder / "effort.jsonl")
-        self._lock = threading.Lock()
-        self._trouble: list[str] = []
-        self._report: dict[str, Any] = {}
-
-    def recalled(self, items: Sequence[Item]) -> None:
-        for item in items:
-            key = item_key(item)
-            with self._lock:
-                new = key not in self._items
-                if new:
-                    self._items[key] = item_record(key, item)
-            if new:
-                self._item_lines.add(item_record(key, item))
-
-    def prediction(self, question_id: str, recall: Recall, answer: str, outcome: Any, error: str) -> Prediction:
-        keys = tuple(item_key(item) for item in recall.items)
-        scores = tuple(round(float(item.score), 4) for item in recall.items)
-        return Prediction(self.case_id, question_id, answer, keys, scores, outcome, error)
-
-    def predicted(self, prediction: Prediction) -> None:
-        self._predictions.add(prediction)
-
-    def failed(self, question_id: str, error: str) -> None:
-        self.predicted(self.prediction(question_id, Recall(()), "", "error", error))
-
-    def trouble(self, error: BaseException) -> None:
-        with self._lock:
-            self._trouble.append("".join(traceback.format_exception(error)))
-
-    def spent(self, effort: Effort) -> None:
-        self._efforts.add({name: getattr(effort, name) for name in effort.__slots__})
-
-    def structure(self, memory: MemorySystem) -> None:
-        """Dump the finished structure: `nodes.jsonl`, and `vectors.npy` with one row a node (zeros where it has none)."""
-        self._report = memory.report()
-        nodes = list(memory.nodes())
-        if not nodes:
-            return
-        write_lines(
-            self._folder / "nodes.jsonl",
-            (
-                {
-                    "id": node.id,
-                    "parents": node.parents,
-                    "level": node.level,
-                    "kind": node.kind,
-                    "text": node.text,
-                    "sources": node.sources,
-                    "start": node.start.isoformat() if node.start else None,
-                    "end": node.end.isoformat() if node.end else None,
-                }
-                for node in nodes
-            ),
-        )
-        width = max((len(node.vector) for node in nodes if node.vector is not None), default=0)
-        rows = [np.zeros(width, dtype=np.float32) if node.vector is None else node.vector for node in nodes]
-        np.save(self._folder / "vectors.npy", np.stack(rows) if width else np.empty((len(nodes), 0), dtype=np.float32))
-
-    def finish(self, case: Case, dropped: Sequence[str]) -> None:
-        """Sort what arrived in any order, and say what the case was."""
-        self.close()
-        order = {question.id: index for index, (question, _) in enumerate(case.questions)}
-        lines = read_predictions(self._folder)
-        write_lines(self._folder / "predictions.jsonl", sorted(lines.values(), key=lambda one: order[one.question_id]))
-        write_lines(self._folder / "items.jsonl", sorted(self._items.values(), key=lambda one: str(one["key"])))
-        if self._trouble:
-            (self._folder / "errors.log").write_text("\n".join(self._trouble), encoding="utf-8")
-        write_lines(
-            self._folder / "case.json",
-            [
-                {
-                    "case_id": case.id,
-                    "cluster": case.cluster or case.id,
-                    "dropped_turns": dropped,
-                    "notes": case.notes,
-                    "memory": self._report,
-                }
-            ],
-        )
-
-    def close(self) -> None:
-        for file in (self._predictions, self._item_lines, self._efforts):
-            file.close()
-
-
-def effort(
-    case_id: str,
-    phase: str,
-    subject: str,
-    held: int,
-    ledger: Ledger,
-    own_cpu: float,
-    context_tokens: int = 0,
-    dropped: int = 0,
-) -> Effort:
-    """A ledger as a line of `effort.jsonl`."""
-    return Effort(
-        case_id=case_id,
-        subject=subject,
-        phase=phase,
-        held=held,
-        calls=dict(ledger.calls),
-        attempts=dict(ledger.attempts),
-        failures=dict(ledger.failures),
-        parse_failures=dict(ledger.parse_failures),
-        notes=dict(ledger.notes),
-        sent=ledger.sent,
-        tokens_in=ledger.tokens_in,
-        tokens_out=ledger.tokens_out,
-        tokens_cached=ledger.tokens_cached,
-        tokens_reasoning=ledger.tokens_reasoning,
-        embedding_calls=ledger.embedding_calls,
-        embedding_tokens=ledger.embedding_tokens,
-        provider_seconds=round(ledger.critical_seconds, 6),
-        provider_seconds_sum=round(ledger.seconds, 6),
-        own_cpu_seconds=round(own_cpu, 6),
-        context_tokens=context_tokens,
-        dropped_items=dropped,
-    )
-
-
-def _kept_effort(folder: Path, done: Mapping[str, Prediction]) -> list[dict[str, Any]]:
-    """On resume the build is done again, from the cache: only the lines of questions that keep their answers stay."""
-    return [
-        record
-        for record in read_lines(folder / "effort.jsonl")
-        if record["phase"] in ("read", "answer") and record["subject"] in done
-    ]

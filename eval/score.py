@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
+from eval.case_log import effort
 from eval.judge import Judge, judge_request, verdict
 from eval.provenance import identity, source_digest
 from eval.records import Prediction, Score
 from eval.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
-from eval.run import OUTSTANDING, Run, effort
+from eval.run import OUTSTANDING, Run
 from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, replace_file, write_lines
 from memsys.llm.client import SpendingCapReached
 from memsys.llm.meter import Ledger, metering

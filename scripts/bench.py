@@ -193,7 +193,7 @@ def _bare_posts(url: str, bodies: Sequence[bytes]) -> float:
 
     import aiohttp
 
-    from memsys.llm.client import new_event_loop
+    from memsys.llm.transport import new_event_loop
 
     async def post_all() -> float:
         gate = asyncio.Semaphore(64)

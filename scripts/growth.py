@@ -26,9 +26,10 @@ import hydra
 
 from data_loaders.schema import Case, Question, Session, Turn, Unit
 from data_loaders.units import make_units
+from eval.case_log import effort
 from eval.provenance import identity
 from eval.records import Effort
-from eval.run import Run, build_memory, effort
+from eval.run import Run, build_memory
 from eval.store import RunError
 from memsys.interface import MemorySystem
 from memsys.llm.client import SpendingCapReached

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from memsys.embed import HashingEmbedder
-from memsys.llm.client import new_event_loop
+from memsys.llm.transport import new_event_loop
 
 FAULTS = ("429", "500", "timeout", "garbage", "truncated")
 

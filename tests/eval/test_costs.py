@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from eval.case_log import effort
 from eval.costs import costs, phases
 from eval.rendering import markdown
-from eval.run import effort
 from eval.store import write_lines
 from eval.tables import Asked, Cell, Column, Row, Table
 from memsys.llm.client import ModelSettings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -516,7 +517,7 @@ def test_many_runs_of_one_case_may_open_their_files(make_run: Make) -> None:
     import resource
 
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, most))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 50, most))
     try:
         runs = [
             make_run([history(questions=1)], folder=f"many-{k}", build=partial(Shelf, [], k=1), shared="many")

@@ -275,14 +275,14 @@ def test_over_long_embedding_inputs_are_truncated_and_counted() -> None:
 
 
 def test_threads_that_call_first_at_the_same_moment_share_one_loop() -> None:
-    from memsys.llm import client
+    from memsys.llm import transport
 
-    client._started_loop.cache_clear()
+    transport._started_loop.cache_clear()
     barrier, found = threading.Barrier(16), []
 
     def first() -> None:
         barrier.wait()
-        found.append(client.event_loop())
+        found.append(transport.event_loop())
 
     threads = [threading.Thread(target=first) for _ in range(16)]
     for thread in threads:
