@@ -1,13 +1,15 @@
-"""What an experiment will cost, before a token is bought: the same runs with the offline engines, at the real models' prices.
+"""What an experiment will cost, before a token is bought: a sample of its runs with the offline engines, at the real models' prices.
 
-Calls and tokens are those of the offline run; replies of a real model may be longer and its structures different: an estimate.
+Every memory lives through one history of each data set, the middle one by size, and answers some of its questions; what that takes
+is scaled to all histories and questions. Replies of a real model may be longer and its structures different: an estimate.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,9 @@ from scripts.assemble import Bench, judging
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+SAMPLED = 10
+"""Questions of the sampled history that are asked, spread evenly over it."""
 
 SECONDS_PER_CALL = 1.5
 """Assumed time of a call, for the estimate of the duration only."""
@@ -56,24 +61,47 @@ class Plan:
         return None if None in known else sum(usd for usd in known if usd is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A run cut down to one history and some questions, and how much more of everything the whole run is."""
+
+    run: Run
+    writing: float
+    consolidating: float
+    questions: float
+
+    def factor(self, phase: str) -> float:
+        """How often a phase of the whole run holds that of the sample."""
+        if phase not in BUILD:
+            return self.questions
+        return self.consolidating if phase == "consolidate" else self.writing
+
+
 def plan(cfg: DictConfig, built: Bench, runs: Iterable[Run], judged: Mapping[str, list[str]]) -> Plan:
-    """Run everything offline in a temporary folder and price it."""
+    """Run a sample offline in a temporary folder, scale it, and price it."""
     engine = Metered(ExtractiveLLM())
-    totals = {role: [0, 0, 0] for role in ("memory", "reader", "judge", "embedder")}
+    totals = {role: [0.0, 0.0, 0.0] for role in ("memory", "reader", "judge", "embedder")}
     with tempfile.TemporaryDirectory() as folder:
-        offline = [_offline(run, engine, Path(folder)) for run in runs]
-        run_all(offline, threads=cfg.threads)
+        samples = _samples(_offline(run, engine, Path(folder)) for run in runs)
+        run_all([one.run for one in samples], threads=cfg.threads)
         built_once: set[str] = set()
-        for run in offline:
-            for cost in phases(run.folder):
-                if cost.phase in BUILD and run.shared in built_once:
+        for one in samples:
+            for cost in phases(one.run.folder):
+                if cost.phase in BUILD and one.run.shared in built_once:
                     continue
-                _add(totals[cost.role], cost.calls, cost.tokens_in, cost.tokens_out)
-                _add(totals["embedder"], cost.steps if cost.embedding_tokens else 0, cost.embedding_tokens, 0)
-            built_once |= {run.shared} - {""}
-            for name in judged.get(run.folder.parent.name, ()):
-                for line in _judgements(run, replace(judging(cfg, built, name), llm=engine)):
-                    _add(totals["judge"], sum(line["calls"].values()), line["tokens_in"], line["tokens_out"])
+                factor = one.factor(cost.phase)
+                _add(totals[cost.role], factor, cost.calls, cost.tokens_in, cost.tokens_out)
+                _add(totals["embedder"], factor, cost.steps if cost.embedding_tokens else 0, cost.embedding_tokens, 0)
+            built_once |= {one.run.shared} - {""}
+            for name in judged.get(one.run.folder.parent.name, ()):
+                for line in _judgements(one.run, replace(judging(cfg, built, name), llm=engine)):
+                    _add(
+                        totals["judge"],
+                        one.questions,
+                        sum(line["calls"].values()),
+                        line["tokens_in"],
+                        line["tokens_out"],
+                    )
     models = {"memory": built.memory, "reader": built.reader, "judge": built.judge}
     shares = [_share(role, str(model.settings["model"]), model.prices, totals[role]) for role, model in models.items()]
     shares.append(_share("embedder", built.embedder_name, built.embedder_prices, totals["embedder"]))
@@ -83,7 +111,7 @@ def plan(cfg: DictConfig, built: Bench, runs: Iterable[Run], judged: Mapping[str
 
 def shown(plan: Plan) -> str:
     """A plan for print."""
-    lines = ["Plan (estimated from the same runs with the offline engines):"]
+    lines = ["Plan (estimated from a sample of the same runs with the offline engines):"]
     for share in plan.shares:
         price = "unknown price" if share.usd is None else f"{share.usd:.2f} USD"
         lines.append(
@@ -115,15 +143,66 @@ def _offline(run: Run, engine: Metered, folder: Path) -> Run:
     return replace(run, services=services, folder=folder / run.folder.parent.name / run.folder.name)
 
 
+def _samples(runs: Iterable[Run]) -> list[Sample]:
+    known: dict[int, list[list[tuple[str, str, str | None]]]] = {}
+    samples = []
+    for run in runs:
+        if id(run.cases) not in known:  # runs on one data set hold the same cases
+            known[id(run.cases)] = [
+                [(case.id, question.id, question.after) for question, _ in case.questions] for case in run.cases
+            ]
+        samples.append(_sample(run, known[id(run.cases)]))
+    return samples
+
+
+def _sample(run: Run, questions: Sequence[Sequence[tuple[str, str, str | None]]]) -> Sample:
+    asked = [[one for one in own if run.questions(*one[:2])] for own in questions]
+    order = sorted((index for index in range(len(asked)) if asked[index]), key=lambda index: run.sizes[index])
+    middle = order[len(order) // 2]
+    own = asked[middle]
+    count = min(SAMPLED, len(own))
+    chosen = [own[place * len(own) // count] for place in range(count)]
+    every = run.rebuild_every if count == len(own) else 1  # where only some are asked, each stands for several builds
+    builds = [size * _builds(each, run.rebuild_every) for size, each in zip(run.sizes, asked, strict=True)]
+    return Sample(
+        replace(
+            run,
+            cases=[run.cases[middle]],
+            sizes=[run.sizes[middle]],
+            rebuild_every=every,
+            questions=_Chosen(frozenset(one[:2] for one in chosen)),
+        ),
+        writing=sum(run.sizes) / run.sizes[middle],
+        consolidating=sum(builds) / (run.sizes[middle] * _builds(chosen, every)),
+        questions=sum(map(len, asked)) / len(chosen),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Which questions are asked; equal for equal ones, so that runs go on sharing their builds."""
+
+    ids: frozenset[tuple[str, str]]
+
+    def __call__(self, case_id: str, question_id: str) -> bool:
+        return (case_id, question_id) in self.ids
+
+
+def _builds(asked: Sequence[tuple[str, str, str | None]], every: int) -> int:
+    """How often an offline memory is built for these questions."""
+    return math.ceil(len({after for *_, after in asked}) / every)
+
+
 def _judgements(run: Run, judge: Judging) -> list[dict[str, Any]]:
     return read_lines(score_judge(run, judge).with_suffix(".effort.jsonl"))
 
 
-def _add(total: list[int], calls: int, tokens_in: object, tokens_out: object) -> None:
+def _add(total: list[float], factor: float, calls: int, tokens_in: object, tokens_out: object) -> None:
     for place, amount in enumerate((calls, tokens_in, tokens_out)):
-        total[place] += int(amount)  # type: ignore[call-overload]
+        total[place] += factor * int(amount)  # type: ignore[call-overload]
 
 
-def _share(role: str, model: str, prices: ModelSettings | None, total: list[int]) -> Share:
-    usd = None if prices is None else prices.cost(total[1], total[2])
-    return Share(role, model, total[0], total[1], total[2], usd)
+def _share(role: str, model: str, prices: ModelSettings | None, total: Sequence[float]) -> Share:
+    calls, tokens_in, tokens_out = map(round, total)
+    usd = None if prices is None else prices.cost(tokens_in, tokens_out)
+    return Share(role, model, calls, tokens_in, tokens_out, usd)

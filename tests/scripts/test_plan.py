@@ -1,0 +1,86 @@
+"""What an experiment is said to cost: a sample of it, scaled, against the whole of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from eval.costs import BUILD, phases
+from eval.run import Run, run_all
+from memsys.embed import HashingEmbedder
+from memsys.llm.extractive import ExtractiveLLM
+from memsys.llm.meter import Metered
+from scripts.assemble import Bench, bench, data, load_option, memory_run, reader
+from scripts.plan import SAMPLED, Share, plan
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+MODELS = {
+    "memory": "gpt-4o-mini",
+    "reader": "gpt-4o-mini",
+    "judge": "gpt-4o-mini",
+    "embedder": "text-embedding-3-small",
+}
+
+
+def runs_of(folder: Path, dataset: str, names: Sequence[str], *more: str) -> tuple[Any, Bench, list[Run]]:
+    overrides = [f"models.{role}={model}" for role, model in MODELS.items()]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("reproduce", ["table=segtreemem_t4", "profile=smoke", f"results={folder}", *overrides, *more])
+    built, option = bench(cfg), load_option("dataset", dataset)
+    held = data(cfg, option)
+    return (
+        cfg,
+        built,
+        [memory_run(cfg, built, held, load_option("memory", name), reader(option["reader"])) for name in names],
+    )
+
+
+def shares(folder: Path, dataset: str, names: Sequence[str], *more: str) -> dict[str, Share]:
+    cfg, built, runs = runs_of(folder, dataset, names, *more)
+    judges = {dataset: load_option("dataset", dataset)["judges"][:1]}
+    return {share.role: share for share in plan(cfg, built, runs, judges).shares}
+
+
+def spent(folder: Path, dataset: str, names: Sequence[str], *more: str) -> tuple[int, int]:
+    """Calls and prompt tokens of the memories when everything is run."""
+    engine = Metered(ExtractiveLLM())
+    calls = tokens = 0
+    for run in runs_of(folder, dataset, names, *more)[2]:
+        services = replace(run.services, llm=engine, reader=engine, probe=engine, embedder=HashingEmbedder())
+        whole = replace(run, services=services, folder=folder / "whole" / run.folder.name)
+        run_all([whole])
+        for cost in phases(whole.folder):
+            if cost.phase in (*BUILD, "read"):
+                calls, tokens = calls + cost.calls, tokens + cost.tokens_in
+    return calls, tokens
+
+
+@pytest.mark.parametrize(
+    ("dataset", "names", "more"),
+    [
+        ("locomo", ("segtree_td", "memtree_segt", "hipporag"), ()),
+        ("realmem", ("graphrag",), ("build.rebuild_every=2",)),  # offline: rebuilt at every second question point
+    ],
+)
+def test_a_plan_from_a_sample_is_near_what_everything_takes(
+    tmp_path: Path, dataset: str, names: Sequence[str], more: Sequence[str]
+) -> None:
+    planned = shares(tmp_path, dataset, names, *more)["memory"]
+    calls, tokens = spent(tmp_path, dataset, names, *more)
+    assert planned.calls == pytest.approx(calls, rel=0.25)
+    assert planned.tokens_in == pytest.approx(tokens, rel=0.25)
+
+
+def test_every_question_is_planned_to_be_answered_and_judged_though_few_are_asked(tmp_path: Path) -> None:
+    planned = shares(tmp_path, "locomo", ("bm25", "dense"))
+    cases = runs_of(tmp_path, "locomo", ("bm25",))[2][0].cases
+    questions = sum(len(case.questions) for case in cases)
+    assert questions > 2 * SAMPLED
+    assert planned["reader"].calls == planned["judge"].calls == 2 * questions
+    assert planned["reader"].usd is not None
+    assert planned["memory"].calls == 0
