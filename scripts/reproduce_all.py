@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 ROOT = Path(__file__).resolve().parents[1]
-PAPERS = ("segtreemem", "memtree", "timem", "xmemory")  # the one with most to run first
+PAPERS = ("memtree", "timem", "segtreemem", "xmemory")
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,12 +135,11 @@ def test_a_missing_verdict_says_why(copied: Path) -> None:
 def test_texts_are_cut_to_the_width_on_one_line(copied: Path) -> None:
     line = lines_of(copied)[0]
     path = copied / "cases" / line["case_id"] / "items.jsonl"
-    texts = iter(["four\n  and  five", "0123456789", "01234567890"] + ["x"] * 99)
-    changed = {item["key"]: {**item, "text": next(texts), "sources": []} for item in read_lines(path)}
-    path.write_text("".join(json.dumps(item) + "\n" for item in changed.values()))
-    shown = dict(
-        zip((item["id"] for item in changed.values()), ["four and …", "0123456789", "012345678…"], strict=False)
-    )
+    texts = dict(zip(line["items"], ["four\n  and  five", "0123456789", "01234567890"], strict=False))
+    items = [{**item, "text": texts.get(item["key"], "x"), "sources": []} for item in read_lines(path)]
+    path.write_text("".join(json.dumps(item) + "\n" for item in items))
+    ids = {item["key"]: item["id"] for item in items}
+    shown = dict(zip(map(ids.__getitem__, texts), ["four and …", "0123456789", "012345678…"], strict=True))
     page = inspect.inspect(copied, line["question_id"], line["case_id"], width=10)
     rows = [row.split(maxsplit=1) for row in page[page.index("Index  Score    Level  Depth  Ancestors") + 2 :: 2]]
     assert {name: text for name, text in rows if text != "x"} == shown
