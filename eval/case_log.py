@@ -6,18 +6,20 @@ import threading
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from data_loaders.schema import Case
-from eval.records import Effort, Prediction
+from eval.records import Effort, Outcome, Prediction
 from eval.store import Appender, item_key, item_record, read_items, read_lines, read_predictions, write_lines
-from memsys.interface import Item, MemorySystem, Recall
+from eval.work import Run
+from memsys.interface import Item, MemorySystem
 from memsys.llm.meter import Ledger
 
-if TYPE_CHECKING:
-    from eval.run import Run
+Recalled = tuple[tuple[str, ...], tuple[float, ...]]
+"""Hashes of recalled items, and the memory's own score of each, to four decimals."""
+NOTHING: Recalled = (), ()
 
 
 class CaseLog:
@@ -38,26 +40,21 @@ class CaseLog:
         self._trouble: list[str] = []
         self._report: dict[str, Any] = {}
 
-    def recalled(self, items: Sequence[Item]) -> None:
-        for item in items:
-            key = item_key(item)
+    def recalled(self, items: Sequence[Item]) -> Recalled:
+        """Write down the items that are new, and say what a prediction keeps of them all."""
+        keys = tuple(map(item_key, items))
+        for key, item in zip(keys, items, strict=True):
             with self._lock:
-                new = key not in self._items
-                if new:
-                    self._items[key] = item_record(key, item)
-            if new:
-                self._item_lines.add(item_record(key, item))
+                if key in self._items:
+                    continue
+                record = self._items[key] = item_record(key, item)
+            self._item_lines.add(record)
+        return keys, tuple(round(float(item.score), 4) for item in items)
 
-    def prediction(self, question_id: str, recall: Recall, answer: str, outcome: Any, error: str) -> Prediction:
-        keys = tuple(item_key(item) for item in recall.items)
-        scores = tuple(round(float(item.score), 4) for item in recall.items)
-        return Prediction(self.case_id, question_id, answer, keys, scores, outcome, error)
-
-    def predicted(self, prediction: Prediction) -> None:
-        self._predictions.add(prediction)
-
-    def failed(self, question_id: str, error: str) -> None:
-        self.predicted(self.prediction(question_id, Recall(()), "", "error", error))
+    def predicted(
+        self, question_id: str, outcome: Outcome, answer: str, error: str = "", recalled: Recalled = NOTHING
+    ) -> None:
+        self._predictions.add(Prediction(self.case_id, question_id, answer, *recalled, outcome, error))
 
     def trouble(self, error: BaseException) -> None:
         with self._lock:

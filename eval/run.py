@@ -9,7 +9,6 @@ from it with its own settings, and what building cost is written to each folder,
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import resource
@@ -19,77 +18,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
-from eval.case_log import CaseLog, effort
-from eval.reader import Reader, render
-from eval.records import Prediction
-from eval.store import (
-    locked,
-    read_predictions,
-    replace_file,
-    safe_name,
-)
-from memsys.embed import Embedder
+from eval.case_log import NOTHING, CaseLog, effort
+from eval.reader import render
+from eval.records import Outcome
+from eval.store import locked, read_predictions, replace_file
+from eval.work import OUTSTANDING, Progress, Run, build_memory, needs
 from memsys.interface import MemorySystem, Recall, unit_item
-from memsys.llm.client import SpendingCapReached
 from memsys.llm.meter import metering
-from memsys.llm.protocol import LLM, Completion
-from memsys.prompts import Prompts
+from memsys.llm.pricing import SpendingCapReached
+from memsys.llm.protocol import Completion
 from memsys.tokens import count_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What memories and readers are handed: models by role, the embedder, the prompts."""
-
-    llm: LLM
-    reader: LLM
-    probe: LLM
-    embedder: Embedder
-    prompts: Prompts
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One memory on one data set: everything that a cell needs."""
-
-    name: str
-    folder: Path
-    cases: Sequence[Case]
-    sizes: Sequence[int]
-    """Approximate work of each case; the longest start first."""
-    build: Callable[..., MemorySystem]
-    reader: Reader
-    unit: Mapping[str, Any]
-    """The unit rule and its settings (`data_loaders.units.make_units`)."""
-    services: Services
-    seed: int = 0
-    replicate: int = 0
-    rebuild_every: int = 1
-    """Offline memories: consolidate only at every n-th due point (and at the first); units since then are kept raw."""
-    questions: Callable[[str, str], bool] = field(default=lambda case_id, question_id: True)
-    """Which questions are asked."""
-    gold_evidence: bool = False
-    """A control, not a memory: every question is answered from the units that hold its evidence, whatever the memory recalls."""
-    shared: str = ""
-    """Runs of one name differ in nothing but read knobs (`MemorySystem.READ_KNOBS`) and share their builds; empty = shares none."""
-    record: Mapping[str, Any] = field(default_factory=dict)
-    """What identifies the run and what was known when it was made: written to `run.json`."""
-
-    def case_folder(self, case_id: str) -> Path:
-        return self.folder / "cases" / safe_name(case_id)
-
-
-OUTSTANDING = 256
-"""Answers, or judgements, that may be awaited at once: enough for any in-flight limit, few enough to keep their prompts in memory."""
 
 
 class Lanes:
@@ -99,18 +44,6 @@ class Lanes:
         self.questions = questions
         self.building = threading.Semaphore(threads)
         self.answers = threading.Semaphore(OUTSTANDING)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Told after every question, and after every case and of what an earlier start had answered (`question_id` empty)."""
-
-    run: str
-    case_id: str
-    question_id: str
-    outcome: str
-    kept: int = 0
-    """Questions of a case whose answers are there already."""
 
 
 def run_all(runs: Sequence[Run], *, threads: int = 8, told: Callable[[Progress], None] = lambda _: None) -> None:
@@ -289,7 +222,7 @@ def _give_up(log: CaseLog, owed: Sequence[Question], error: Exception, told: Cal
     log.trouble(error)
     for question in owed:
         if question.id in log.left:
-            log.failed(question.id, f"build: {_said(error)}")
+            log.predicted(question.id, "error", "", f"build: {_said(error)}")
             told(Progress(log.run.name, log.case_id, question.id, "error"))
 
 
@@ -319,26 +252,6 @@ def schedule(case: Case, units: Sequence[Unit], questions: Sequence[Question]) -
             )
         due.setdefault(position, []).append(question)
     return dict(sorted(due.items()))
-
-
-def build_memory(run: Run, case: Case) -> MemorySystem:
-    """A fresh memory for a case, given the services that its signature names."""
-    code = np.frombuffer(case.id.encode() or b"\0", dtype=np.uint8)
-    offered: dict[str, Any] = {
-        "llm": run.services.llm,
-        "probe": run.services.probe,
-        "embedder": run.services.embedder,
-        "prompts": run.services.prompts,
-        "rng": np.random.default_rng([run.seed, run.replicate, *map(int, code)]),
-    }
-    return run.build(**{name: service for name, service in offered.items() if name in needs(run.build)})
-
-
-def needs(build: Callable[..., MemorySystem]) -> frozenset[str]:
-    """Names of the services that a memory's constructor asks for and its configuration has not filled."""
-    target = build.func if isinstance(build, partial) else build
-    given = build.keywords if isinstance(build, partial) else {}
-    return frozenset(inspect.signature(target).parameters) - frozenset(given)
 
 
 def _embed_ahead(run: Run, memory: MemorySystem, units: Sequence[Unit], logs: Sequence[CaseLog]) -> None:
@@ -406,26 +319,26 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
     """Read, then send the reader's call; the returned future ends when the line is written."""
     run, log, told = asking.run, asking.log, asking.told
     ended: Future[None] = Future()
+    recalled = NOTHING
 
-    def close(prediction: Prediction) -> None:
-        log.predicted(prediction)
-        told(Progress(run.name, log.case_id, question.id, prediction.outcome))
+    def close(outcome: Outcome, answer: str, error: str = "") -> None:
+        log.predicted(question.id, outcome, answer, error, recalled)
+        told(Progress(run.name, log.case_id, question.id, outcome))
         ended.set_result(None)
 
     try:
         with _step([log], "read", question.id, lambda: asking.memory.held):
             recall = _recall(asking, question)
-        log.recalled(recall.items)
+        recalled = log.recalled(recall.items)
         if recall.aborted or recall.answer is not None:
-            outcome = "aborted" if recall.aborted else "answered"
-            close(log.prediction(question.id, recall, recall.answer or "", outcome, recall.aborted))
+            close("aborted" if recall.aborted else "answered", recall.answer or "", recall.aborted)
             return ended
         rendered = render(run.reader, run.services.prompts, question, recall, sample=run.replicate)
     except SpendingCapReached:
         raise
     except Exception as error:
         log.trouble(error)
-        close(log.prediction(question.id, Recall(()), "", "error", f"read: {_said(error)}"))
+        close("error", "", f"read: {_said(error)}")
         return ended
     asking.lanes.answers.acquire()
     ended.add_done_callback(lambda _: asking.lanes.answers.release())
@@ -443,7 +356,7 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
                 raise error
             context, dropped = rendered.context_tokens, rendered.dropped
             log.spent(effort(log.case_id, "answer", question.id, 0, ledger, 0.0, context, dropped))
-            close(_answered(log, question.id, recall, done))
+            close(*_answered(done))
         except BaseException as broken:  # a callback's exception would be swallowed, and the case would wait for ever
             ended.set_exception(broken)
 
@@ -451,13 +364,12 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
     return ended
 
 
-def _answered(log: CaseLog, question_id: str, recall: Recall, done: Future[Completion]) -> Prediction:
+def _answered(done: Future[Completion]) -> tuple[Outcome, str, str]:
+    """The outcome of the reader's call, its answer, and why there is none."""
     if (error := done.exception()) is not None:
-        return log.prediction(question_id, recall, "", "error", f"answer: {_said(error)}")
+        return "error", "", f"answer: {_said(error)}"
     text = done.result().text.strip()
-    if not text:
-        return log.prediction(question_id, recall, "", "error", f"answer: empty reply ({done.result().finish_reason})")
-    return log.prediction(question_id, recall, text, "answered", "")
+    return ("answered", text, "") if text else ("error", "", f"answer: empty reply ({done.result().finish_reason})")
 
 
 def _said(error: BaseException) -> str:

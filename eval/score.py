@@ -20,10 +20,10 @@ from eval.judge import Judge, judge_request, verdict
 from eval.provenance import identity, source_digest
 from eval.records import Prediction, Score
 from eval.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
-from eval.run import OUTSTANDING, Run
 from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, replace_file, write_lines
-from memsys.llm.client import SpendingCapReached
+from eval.work import OUTSTANDING, Run
 from memsys.llm.meter import Ledger, metering
+from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.protocol import LLM, Completion
 from memsys.prompts import Prompts
 

@@ -23,8 +23,9 @@ import numpy as np
 
 from eval.costs import BUILD
 from eval.store import RunError, read_lines
+from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM, ask_all
+from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.tokens import count_tokens
 

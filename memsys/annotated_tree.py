@@ -15,8 +15,9 @@ from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
 from memsys.interface import Item, NodeView, Recall, dated, union
 from memsys.llm import meter
+from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM, ask_all
+from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.propagation import propagated, ranking
 from memsys.tokens import count_tokens, truncate

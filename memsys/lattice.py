@@ -44,8 +44,9 @@ from memsys import lean
 from memsys.embed import Embedder
 from memsys.interface import MemorySystem, NodeView, Recall, dated, positive, union, unit_item
 from memsys.llm import meter
+from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure, read_json
-from memsys.llm.protocol import LLM, Request, ask_all
+from memsys.llm.protocol import LLM, Request
 from memsys.prompts import Option, Prompts
 from memsys.tokens import count_tokens
 from memsys.vectors import best, normalised

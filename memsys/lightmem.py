@@ -37,8 +37,9 @@ from memsys.bm25 import words
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
 from memsys.llm import meter
+from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM, ask, ask_all
+from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.pruned import Scorer, prune, scorer_for
 from memsys.tokens import count_tokens

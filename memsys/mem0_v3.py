@@ -37,8 +37,9 @@ from memsys.bm25 import bm25_index, bm25_scores, words
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
 from memsys.llm import meter
+from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM, ask
+from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.vectors import Vectors, best
 

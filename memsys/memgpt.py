@@ -43,8 +43,9 @@ from memsys.bm25 import bm25_index, bm25_scores, words
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, Recall, dated, positive, union
 from memsys.llm import meter
+from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM, ask
+from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens, split_tokens, truncate
 from memsys.vectors import Vectors, best

@@ -36,8 +36,9 @@ from memsys.annotated_tree import one_of
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
 from memsys.llm import meter
+from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM, ask_all
+from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.vectors import Vectors, best
 

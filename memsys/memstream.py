@@ -39,8 +39,9 @@ from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union, unit_item
 from memsys.llm import meter
+from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM, ask, ask_all
+from memsys.llm.protocol import LLM
 from memsys.memtree import within_budget
 from memsys.prompts import Option, Prompts
 from memsys.vectors import Vectors, best

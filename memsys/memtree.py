@@ -32,8 +32,9 @@ from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, unit_item
 from memsys.llm import meter
+from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM, ask_all
+from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import Vectors, best

@@ -33,8 +33,9 @@ from typing import Any, ClassVar, Literal
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union, unit_item
 from memsys.llm import meter
+from memsys.llm.ask import ask_all, complete
 from memsys.llm.parsing import ParseFailure, read_json
-from memsys.llm.protocol import LLM, ask_all, complete
+from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompt, Prompts
 from memsys.tokens import count_tokens, truncate
 

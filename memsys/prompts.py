@@ -24,10 +24,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from memsys.llm.protocol import Request
+from memsys.llm.protocol import Request
 
 SHIPPED = Path(__file__).parent / "prompts"
 KINDS = ("answer", "summarise", "extract", "choose", "rate", "keywords", "boundary", "judge", "chat")
@@ -68,8 +67,6 @@ class Prompt:
         Raises:
             PromptError: a field of the template is missing.
         """
-        from memsys.llm.protocol import Request
-
         shown = {name: _shown(value) for name, value in fields.items()}
         try:
             messages = tuple(

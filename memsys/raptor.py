@@ -39,8 +39,9 @@ from memsys import lean
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
 from memsys.llm import meter
+from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM, ask_all
+from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import best

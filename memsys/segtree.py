@@ -42,8 +42,9 @@ from memsys.annotated_tree import READ_KNOBS, AnnotatedTree, check_read_settings
 from memsys.embed import Embedder
 from memsys.interface import MemorySystem, NodeView, Recall
 from memsys.llm import meter
+from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM, ask, ask_all
+from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 
 

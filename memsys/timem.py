@@ -51,8 +51,9 @@ from memsys.dates import MONTHS, written
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
 from memsys.llm import meter
+from memsys.llm.ask import ask, complete
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM, ask, complete
+from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.tokens import truncate
 from memsys.vectors import best

@@ -42,8 +42,9 @@ from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, positive, union
 from memsys.llm import meter
+from memsys.llm.ask import ask_all, complete
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM, ask_all, complete
+from memsys.llm.protocol import LLM
 from memsys.nemori import EpisodeBuilder, Mode, Store, span
 from memsys.prompts import Prompts
 from memsys.vectors import best, normalised

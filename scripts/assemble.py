@@ -20,16 +20,17 @@ from eval.costs import Price
 from eval.judge import Judge
 from eval.provenance import ROOT, identity, source_digest, surroundings
 from eval.reader import Reader
-from eval.run import Run, Services, needs
 from eval.score import Judging, Metric
 from eval.store import RunError
+from eval.work import Run, Services, needs
 from memsys.embed import Embedder, HashingEmbedder
 from memsys.interface import MemorySystem
 from memsys.lean import collect_rarely
 from memsys.llm.cache import CachedEmbedder, CachedLLM, Store
-from memsys.llm.client import Client, Endpoint, HttpEmbedder, ModelSettings, Purse
+from memsys.llm.client import Client, Endpoint, HttpEmbedder
 from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.meter import Metered
+from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens

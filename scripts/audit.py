@@ -39,6 +39,7 @@ from eval.audit import (
 )
 from eval.published import FOLDER, Published, read_published
 from eval.store import RunError
+from scripts.entry import guarded
 
 NOT_NUMBERS = ("consistency_checks",)
 """Files of results/published that hold recomputations, not printed numbers."""
@@ -329,14 +330,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("a table needs --counts, and --counts a table")
     if chosen.runs < 1:
         parser.error("--runs must be at least 1")
-    try:
-        if chosen.table is None:
-            findings = audit_published()
-        else:
-            findings = audit_lines(read_table(chosen.table, chosen.counts, runs=chosen.runs, means=chosen.means))
-    except RunError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return guarded(lambda: _audited(chosen))
+
+
+def _audited(chosen: argparse.Namespace) -> int:
+    if chosen.table is None:
+        findings = audit_published()
+    else:
+        findings = audit_lines(read_table(chosen.table, chosen.counts, runs=chosen.runs, means=chosen.means))
     print(report(findings), end="")
     return 1 if chosen.strict and findings else 0
 

@@ -73,8 +73,9 @@ def stats(url: str) -> dict[str, Any]:
 def _services(url: str, cache: Path, in_flight: int = 64) -> tuple[Any, Any, Any]:
     from memsys.lean import collect_rarely
     from memsys.llm.cache import CachedEmbedder, CachedLLM, Store
-    from memsys.llm.client import Client, Endpoint, HttpEmbedder, ModelSettings
+    from memsys.llm.client import Client, Endpoint, HttpEmbedder
     from memsys.llm.meter import Metered
+    from memsys.llm.pricing import ModelSettings
 
     collect_rarely()  # as `scripts.assemble.bench` does
     store, settings = Store(cache), ModelSettings("mock")
@@ -86,7 +87,7 @@ def _services(url: str, cache: Path, in_flight: int = 64) -> tuple[Any, Any, Any
 def _run(url: str, folder: Path, cases: Sequence[Any], build: Any, in_flight: int = 64) -> Any:
     from data_loaders.lazy import as_lazy
     from eval.reader import Reader
-    from eval.run import Run, Services
+    from eval.work import Run, Services
     from memsys.prompts import Prompts
 
     llm, embedder, _ = _services(url, folder / "cache.sqlite", in_flight)
@@ -158,8 +159,9 @@ def answer_and_judge() -> list[Measured]:
 
 def client_cpu() -> list[Measured]:
     """CPU of one call through meter, cache and client, at no latency; beside it a bare POST of the same body with the same library."""
-    from memsys.llm.client import ModelSettings, chat_body
+    from memsys.llm.client import chat_body
     from memsys.llm.meter import metering
+    from memsys.llm.pricing import ModelSettings
     from memsys.llm.protocol import Request
 
     with mock() as url, tempfile.TemporaryDirectory() as folder:
@@ -375,7 +377,7 @@ def insertion() -> list[Measured]:
     from hydra.utils import instantiate
 
     from data_loaders.units import make_units
-    from eval.run import needs
+    from eval.work import needs
     from memsys.embed import HashingEmbedder
     from memsys.prompts import Prompts
     from scripts.assemble import load_option

@@ -17,6 +17,7 @@ import yaml
 from data_loaders.schema import Case, DataError
 from data_loaders.source import Source, find, sample
 from data_loaders.units import lost_evidence, make_units
+from scripts.entry import guarded
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "dataset"
 
@@ -112,7 +113,7 @@ def report(source: Source, settings: Mapping[str, Any], seen: Survey, shown: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the report; returns 1 with the reason on standard error when the data cannot be used."""
+    """Prints the report; returns 2 with the reason on standard error when the data cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m scripts.data", description=__doc__)
     parser.add_argument("set", choices=set_names())
     parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
@@ -120,18 +121,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--unpinned", action="store_true", help="accept files whose sha256 is not known")
     parser.add_argument("--notes", type=int, default=20, help="how many of the loader's notes to print")
     args = parser.parse_args(arguments)
+    return guarded(lambda: _reported(args))
+
+
+def _reported(args: argparse.Namespace) -> int:
     from memsys.tokens import count_tokens
 
     settings = read_set(args.set)
-    try:
-        if args.sample:
-            source = sample(settings["sample"])
-        else:
-            source = find(settings["file"], root=args.data, unpinned=args.unpinned)
-        seen = survey(loader(settings)(source.path), settings["unit"], count_tokens)
-    except DataError as error:
-        print(error, file=sys.stderr)
-        return 1
+    if args.sample:
+        source = sample(settings["sample"])
+    else:
+        source = find(settings["file"], root=args.data, unpinned=args.unpinned)
+    seen = survey(loader(settings)(source.path), settings["unit"], count_tokens)
     print(report(source, settings, seen, args.notes))
     return 0
 

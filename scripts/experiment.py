@@ -12,7 +12,6 @@ from data_loaders.schema import DataError
 from eval.measures import cost, coverage, report, spread, statistic, tree
 from eval.published import Published, find
 from eval.reader import Reader
-from eval.run import Run
 from eval.stats import Estimate
 from eval.store import RunError
 from eval.tables import (
@@ -28,6 +27,7 @@ from eval.tables import (
     composed,
     outcomes,
 )
+from eval.work import Run
 from scripts.assemble import (
     Bench,
     Data,

@@ -27,10 +27,10 @@ from eval.store import RunError, replace_file
 from eval.structure import Tree, agreement, ask_triplets, sample_triplets
 from eval.tables import AnyCell
 from scripts.assemble import Bench, load_option
+from scripts.entry import guarded
 from scripts.experiment import Benchmark, Experiment, experiment
 from scripts.growth import Steps, measure, place
-from scripts.single import guarded
-from scripts.structure import record_of, trees_of
+from scripts.run_folder import record_of, trees_of
 from scripts.table_layout import Line, cells_of, group_name, title_of
 
 if TYPE_CHECKING:

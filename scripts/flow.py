@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
-from eval.run import Progress, Run, run_all
+from eval.run import run_all
 from eval.score import Judging, Metric, score_evidence, score_judge, score_lexical
-from memsys.llm.client import SpendingCapReached
+from eval.tables import Table
+from eval.work import Progress, Run
+from memsys.llm.pricing import SpendingCapReached
 
 
 class Meter:
@@ -106,3 +108,14 @@ def score(
         with meter(f"judging {run.name}", questions * judging.repeats) as line:
             files[f"judge_{name}"] = score_judge(run, judging, line.step)
     return files
+
+
+def complain(table: Table, limit: float) -> int:
+    """1, and a line that says so, when a larger share of a cell's questions than `limit` is not scored; else 0."""
+    if table.missing_share <= limit:
+        return 0
+    print(
+        f"error: {table.missing_share:.1%} of the questions of a cell are not scored (limit {limit:.1%})",
+        file=sys.stderr,
+    )
+    return 1

@@ -29,14 +29,14 @@ from data_loaders.units import make_units
 from eval.case_log import effort
 from eval.provenance import identity
 from eval.records import Effort
-from eval.run import Run, build_memory
 from eval.store import RunError
+from eval.work import Run, build_memory
 from memsys.interface import MemorySystem
-from memsys.llm.client import SpendingCapReached
 from memsys.llm.meter import metering
+from memsys.llm.pricing import SpendingCapReached
 from memsys.tokens import count_tokens
 from scripts.assemble import bench, data, memory_run, reader
-from scripts.single import guarded
+from scripts.entry import guarded
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

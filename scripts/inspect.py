@@ -11,43 +11,16 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_loaders.schema import DataError, Gold, Question
 from eval.records import Prediction
 from eval.store import RunError, read_items, read_lines, read_predictions
 from eval.structure import Tree, ancestors, depths, read_tree
-from scripts.structure import ROOTLESS, record_of
-
-if TYPE_CHECKING:
-    from data_loaders.lazy import LazyCases
+from scripts.run_folder import ROOTLESS, data_of, record_of
 
 NAMED = 3
 """Ancestors of one depth that are named; soft clusters can have dozens."""
-
-
-def data_of(record: Mapping[str, Any], root: Path | None) -> LazyCases:
-    """The cases that a run was made of, loaded again.
-
-    Raises:
-        DataError: the files are not there.
-        RunError: the data set is not one of ours, or what is found is not what the run read.
-    """
-    from omegaconf import OmegaConf
-
-    from scripts.assemble import data, load_option
-
-    known = record["dataset"]
-    cuts = {name: known[name] for name in ("transform", "size", "max_cases", "seed")}
-    source = "sample" if record["data_status"] == "sample" else "real"
-    folder = None if root is None else str(root)
-    cfg = OmegaConf.create(
-        {"data": {**cuts, "source": source, "root": folder, "unpinned": record["data_status"] == "unpinned"}}
-    )
-    loaded = data(cfg, load_option("dataset", known["name"]))
-    if differing := [name for name, value in loaded.settings.items() if known.get(name) != value]:
-        raise RunError(f"the data found differ from those of the run in {', '.join(differing)}")
-    return loaded.cases
 
 
 def find_prediction(run_folder: Path, question_id: str, case_id: str | None) -> tuple[Path, Prediction]:
@@ -198,7 +171,7 @@ def _cut(text: str, width: int) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the page; 2 with one line on standard error for what the user can mend."""
-    from scripts.single import guarded
+    from scripts.entry import guarded
 
     parser = argparse.ArgumentParser(prog="python -m scripts.inspect", description=__doc__)
     parser.add_argument("run", type=Path, help="a folder below results/runs")

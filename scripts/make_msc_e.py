@@ -41,9 +41,10 @@ from data_loaders.source import Source, find, sample
 from eval.provenance import surroundings
 from eval.store import Appender, RunError, locked, read_lines, write_lines
 from memsys.llm import meter
+from memsys.llm.ask import complete
 from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.parsing import ParseFailure, parse
-from memsys.llm.protocol import LLM, Completion, ModelError, Request, complete
+from memsys.llm.protocol import LLM, Completion, ModelError, Request
 from memsys.llm.reading import UNKNOWN
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
@@ -381,7 +382,8 @@ def _stand_in(cases: Iterable[Case]) -> StandIn:
 
 def _model(args: argparse.Namespace) -> LLM:
     from memsys.llm.cache import CachedLLM, Store
-    from memsys.llm.client import Client, Endpoint, ModelSettings, Purse
+    from memsys.llm.client import Client, Endpoint
+    from memsys.llm.pricing import ModelSettings, Purse
     from scripts.assemble import load_option, options
 
     known = load_option("llm", args.model).get("settings") if args.model in options("llm") else {"model": args.model}
@@ -419,7 +421,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     if min(args.conversations, args.rounds, args.threads) < 1 or args.retries < 0:
         parser.error("--conversations, --rounds and --threads must be at least 1, --retries at least 0")
-    from scripts.single import guarded
+    from scripts.entry import guarded
 
     return guarded(lambda: _made(args))
 

@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from eval.logging_wandb import log_table
 from eval.rendering import as_csv, latex, markdown
-from eval.tables import (
-    Row,
-    Table,
-)
-from scripts.assemble import (
-    caption,
-)
+from eval.store import replace_file
+from eval.tables import Row, Table
+from scripts.assemble import caption
+from scripts.entry import guarded
 from scripts.experiment import Experiment, experiment
-from scripts.single import complain, guarded
-from scripts.table_layout import (
-    cells_of,
-)
+from scripts.flow import complain
+from scripts.table_layout import cells_of
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -38,10 +33,9 @@ def _reproduce(cfg: DictConfig) -> int:
         return 3
     result = _table(cfg, table, made)
     folder = made.built.results / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
     stem = folder / "-".join([table["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
     for suffix, text in ((".md", markdown(result)), (".csv", as_csv(result)), (".tex", latex(result))):
-        stem.with_suffix(suffix).write_text(text, encoding="utf-8")
+        replace_file(stem.with_suffix(suffix), text)
     print(markdown(result, brief=True))
     print(f"written: {stem}.md (with categories, paired differences and costs by phase), .csv, .tex")
     log_table(OmegaConf.to_container(cfg, resolve=True), result)  # type: ignore[arg-type]

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.costs import BUILD, phases
-from eval.run import Run, run_all
+from eval.run import run_all
 from eval.score import Judging, score_judge
 from eval.store import read_lines
+from eval.work import Run
 from memsys.embed import HashingEmbedder
-from memsys.llm.client import ModelSettings
 from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.meter import Metered
+from memsys.llm.pricing import ModelSettings
 from scripts.assemble import Bench, judging
 
 if TYPE_CHECKING:

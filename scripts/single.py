@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from data_loaders.schema import DataError
 from eval.logging_wandb import log_table
 from eval.rendering import markdown
-from eval.store import RunError
 from eval.tables import Cell, Column, Row, Table, asked, outcomes
-from memsys.llm.client import SpendingCapReached
-from memsys.llm.protocol import ModelError
-from memsys.prompts import PromptError
 from scripts.assemble import bench, caption, data, judging, memory_run, metric_title, metrics, reader
-from scripts.flow import execute, score
+from scripts.entry import guarded
+from scripts.flow import complain, execute_capped, score
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-
-def guarded(work: Callable[[], int]) -> int:
-    """Run an entry point; what a user can mend is printed as one line, a bug keeps its traceback."""
-    try:
-        return work()
-    except (DataError, RunError, ModelError, PromptError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
 
 
 def run_single(cfg: DictConfig) -> int:
@@ -48,11 +33,7 @@ def _run_single(cfg: DictConfig) -> int:
         for replicate in range(cfg.build.replicates)
     ]
     questions = asked(dataset.cases)
-    capped = ""
-    try:
-        execute(runs, len(questions) * len(runs), cfg.threads)
-    except SpendingCapReached as error:
-        capped = str(error)
+    capped = execute_capped(runs, len(questions) * len(runs), cfg.threads)
     names = dataset_config.get("judges", []) if cfg.protocol.judges is None else list(cfg.protocol.judges)
     judges = [judging(cfg, built, name) for name in names]
     lexical = metrics(dataset_config["metrics"])
@@ -80,14 +61,3 @@ def _run_single(cfg: DictConfig) -> int:
     print(f"run folder: {runs[0].folder}")
     log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
     return complain(table, cfg.max_unscored)
-
-
-def complain(table: Table, limit: float) -> int:
-    """1, and a line that says so, when a larger share of a cell's questions than `limit` is not scored; else 0."""
-    if table.missing_share <= limit:
-        return 0
-    print(
-        f"error: {table.missing_share:.1%} of the questions of a cell are not scored (limit {limit:.1%})",
-        file=sys.stderr,
-    )
-    return 1

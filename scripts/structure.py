@@ -7,21 +7,19 @@ Prints the shape of the trees beside the published one where the memory's config
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.published import find, read_published
-from eval.store import RunError, read_lines
-from eval.structure import Shape, Tree, build_calls, mean_shape, read_trees, shape, tokens_by_depth, without_chains
+from eval.store import read_lines
+from eval.structure import Shape, Tree, build_calls, mean_shape, shape, tokens_by_depth, without_chains
+from scripts.run_folder import data_of, record_of, trees_of
 
 if TYPE_CHECKING:
     import numpy as np
 
-ROOTLESS = ("memsys.memtree.MemTree",)
-"""Memories whose root is never dumped, not even when a single node hangs from it."""
 
 SEGTREE_T5 = {
     "segtree": ("SegTreeMem", "Batch"),
@@ -67,34 +65,6 @@ MEMTREE_NAMES = {
     "branching": "branching_factor",
     "height_to_width": "height_to_width_ratio",
 }
-
-
-def record_of(run_folder: Path) -> dict[str, Any]:
-    """What `run.json` says.
-
-    Raises:
-        RunError: the folder is no run.
-    """
-    path = run_folder / "run.json"
-    if not path.is_file():
-        raise RunError(
-            f"{run_folder} is no run folder (no run.json); they are results/runs/<dataset>/<memory>-<identity>"
-        )
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return record
-
-
-def trees_of(run_folder: Path, record: Mapping[str, Any]) -> list[Tree]:
-    """The structures of a run.
-
-    Raises:
-        RunError: the memory has no structure, or no case is finished.
-    """
-    rootless = record["memory"].get("_target_") in ROOTLESS
-    trees = read_trees(run_folder, hidden_root=True if rootless else None)
-    if not trees:
-        raise RunError(f"{run_folder}: no finished case with nodes; {record['name']} may have no structure")
-    return trees
 
 
 def stand_ins(record: Mapping[str, Any]) -> list[str]:
@@ -229,7 +199,6 @@ def manifold_lines(trees: Sequence[Tree], seed: int) -> list[str]:
 def evidence_lines(run_folder: Path, record: Mapping[str, Any], root: Path | None) -> list[str]:
     """xMemory's evidence analyses by category; needs the data, which hold the answers."""
     from eval.evidence import evidence
-    from scripts.inspect import data_of
 
     rows, levels = [], []
     for category, one in evidence(run_folder, data_of(record, root)).items():
@@ -338,7 +307,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; 2 with one line on standard error for what the user can mend."""
-    from scripts.single import guarded
+    from scripts.entry import guarded
 
     args = parser().parse_args(arguments)
 

@@ -30,15 +30,15 @@ from eval.costs import costs
 from eval.logging_wandb import log_sweep
 from eval.measures import cost
 from eval.provenance import identity
-from eval.run import Run
 from eval.stats import Interval
 from eval.store import RunError, replace_file
 from eval.tables import ALL, Cell, Column, outcomes
+from eval.work import Run
 from scripts.assemble import Bench, bench, judging, memory_run, metrics
+from scripts.entry import guarded
 from scripts.experiment import Benchmark, benchmark, fetch_missing
 from scripts.flow import execute_capped, score
 from scripts.plan import confirmed, plan
-from scripts.single import guarded
 from scripts.table_layout import score_name
 
 if TYPE_CHECKING:

@@ -21,13 +21,14 @@ from eval.figure_data import Point, front, scored
 from eval.figures import Sheet
 from eval.provenance import ROOT
 from eval.published import find, read_published
-from eval.run import Run, run_all
+from eval.run import run_all
 from eval.store import RunError
 from eval.tables import outcomes
+from eval.work import Run
 from scripts.assemble import Model, load_option
+from scripts.entry import guarded
 from scripts.experiment import Experiment, experiment
 from scripts.figures import engine, written
-from scripts.single import guarded
 from scripts.table_layout import cells_of, title_of
 
 if TYPE_CHECKING:

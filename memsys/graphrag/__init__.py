@@ -45,8 +45,9 @@ from memsys.graphrag.communities import Community, Tables, communities
 from memsys.graphrag.graph import Entity, Relationship, TextUnit, extract, finalised, found_so_far, merged, text_units
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
 from memsys.llm import meter
+from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM, ask, ask_all
+from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import best

@@ -23,7 +23,8 @@ import numpy as np
 
 from memsys.jsons import canonical, decoded
 from memsys.llm import meter
-from memsys.llm.client import Embedded, ModelSettings
+from memsys.llm.client import Embedded
+from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, ModelError, Request
 
 _SCHEMA = """

@@ -15,10 +15,8 @@ from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from memsys.llm.protocol import LLM, Completion, Request
+from memsys.llm.protocol import LLM, Completion, Request
 
 
 @dataclass

@@ -27,8 +27,9 @@ from data_loaders.schema import Case, DataError, Gold
 from data_loaders.source import sample
 from data_loaders.units import Units, make_units
 from eval.records import Prediction
-from eval.run import Run, Services, run_all
+from eval.run import run_all
 from eval.store import read_predictions
+from eval.work import Run, Services
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.scripted import ScriptedLLM

@@ -473,5 +473,5 @@ def test_the_data_report_counts_the_sample(name: str, capsys: pytest.CaptureFixt
 
 
 def test_the_data_report_says_how_to_get_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert data_script.main(["locomo", "--data", str(tmp_path)]) == 1
+    assert data_script.main(["locomo", "--data", str(tmp_path)]) == 2
     assert "python -m scripts.fetch locomo --root" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from data_loaders.lazy import as_lazy
 from data_loaders.schema import Case
 from eval.reader import Reader
-from eval.run import Run, Services
+from eval.work import Run, Services
 from memsys.bm25 import BM25
 from memsys.embed import HashingEmbedder
 from memsys.llm.extractive import ExtractiveLLM

@@ -13,8 +13,8 @@ from eval.costs import costs, phases
 from eval.rendering import markdown
 from eval.store import write_lines
 from eval.tables import Asked, Cell, Column, Row, Table
-from memsys.llm.client import ModelSettings
 from memsys.llm.meter import Ledger
+from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion
 
 

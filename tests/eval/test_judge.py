@@ -8,8 +8,8 @@ import yaml
 
 from data_loaders.schema import Gold, Question
 from eval.judge import NO_MEMORY, UNANSWERABLE, Judge, judge_request, verdict
+from memsys.llm.ask import complete
 from memsys.llm.extractive import ExtractiveLLM
-from memsys.llm.protocol import complete
 from memsys.prompts import Prompts
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "judge"

@@ -10,8 +10,8 @@ import yaml
 from data_loaders.schema import Question
 from eval.reader import NOTHING, Reader, Rendered, render, within
 from memsys.interface import Item, Recall
+from memsys.llm.ask import complete
 from memsys.llm.extractive import ExtractiveLLM
-from memsys.llm.protocol import complete
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 

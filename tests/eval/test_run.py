@@ -17,12 +17,13 @@ from small_history import FACTS, history
 
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
-from eval.run import Progress, Run, run_all, schedule
+from eval.run import run_all, schedule
 from eval.store import RunError, locked, read_lines, read_predictions, safe_name
+from eval.work import Progress, Run
 from memsys.bm25 import BM25
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
-from memsys.llm.client import SpendingCapReached
 from memsys.llm.meter import Metered
+from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 

@@ -11,9 +11,10 @@ from small_history import history
 
 from eval.judge import Judge
 from eval.lexical import squad_f1
-from eval.run import Run, run_all
+from eval.run import run_all
 from eval.score import Judging, Metric, read_scores, score_evidence, score_judge, score_lexical
 from eval.store import RunError, read_lines
+from eval.work import Run
 from memsys.llm.meter import Metered
 from memsys.llm.protocol import ModelError
 from memsys.llm.scripted import ScriptedLLM

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder, CachedLLM, Store, request_key
-from memsys.llm.client import Embedded, ModelSettings
+from memsys.llm.client import Embedded
 from memsys.llm.meter import Metered, metering
-from memsys.llm.protocol import Completion, ModelError, Request, complete
+from memsys.llm.pricing import ModelSettings
+from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 
 SETTINGS = ModelSettings("m")

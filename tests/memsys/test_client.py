@@ -13,18 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memsys.llm.client import (
-    Client,
-    Endpoint,
-    HttpEmbedder,
-    ModelSettings,
-    Purse,
-    SpendingCapReached,
-    chat_body,
-    redact,
-)
+from memsys.llm.ask import complete
+from memsys.llm.client import Client, Endpoint, HttpEmbedder, chat_body, redact
 from memsys.llm.meter import metering
-from memsys.llm.protocol import Completion, ModelError, Request, complete
+from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
+from memsys.llm.protocol import Completion, ModelError, Request
 from scripts.mock_endpoint import Mock, application, serving
 
 SETTINGS = ModelSettings("mock-model", usd_per_million_in=1.0, usd_per_million_out=2.0)

@@ -20,10 +20,11 @@ from eval.records import Prediction
 from memsys.bm25 import BM25
 from memsys.controls import Nothing, Recency
 from memsys.interface import MemorySystem, dated
+from memsys.llm.ask import complete
 from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.filling import Found, form
 from memsys.llm.parsing import ParseFailure, parse
-from memsys.llm.protocol import Completion, ModelError, Request, complete
+from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.prompts import SHIPPED, Option, Prompts
 from memsys.tokens import count_tokens
 

@@ -9,8 +9,9 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 import pytest
 
 from memsys.llm import meter
+from memsys.llm.ask import complete
 from memsys.llm.meter import Ledger, Metered, metering, service_time, together
-from memsys.llm.protocol import Completion, ModelError, Request, complete
+from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 
 

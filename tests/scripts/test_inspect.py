@@ -15,6 +15,7 @@ from data_loaders.schema import Gold, Question
 from eval.records import Prediction
 from eval.store import read_lines
 from scripts import inspect, structure
+from scripts.run_folder import data_of, record_of
 from scripts.single import run_single
 
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
@@ -45,7 +46,7 @@ def test_the_page_shows_question_gold_answer_verdicts_and_the_recall(run_folder:
     line = lines_of(run_folder)[0]
     assert inspect.main([str(run_folder), line["question_id"], "--case", line["case_id"]]) == 0
     said = capsys.readouterr().out
-    cases = inspect.data_of(structure.record_of(run_folder), None)
+    cases = data_of(record_of(run_folder), None)
     case = cases[cases.ids.index(line["case_id"])]
     question, gold = next(pair for pair in case.questions if pair[0].id == line["question_id"])
     assert f"Query     {question.text}" in said
@@ -81,7 +82,7 @@ def test_depth_and_ancestors_are_those_of_the_dumped_tree(run_folder: Path) -> N
 
 
 def test_items_that_hold_the_evidence_say_which_turns(run_folder: Path) -> None:
-    cases, marked = inspect.data_of(structure.record_of(run_folder), None), 0
+    cases, marked = data_of(record_of(run_folder), None), 0
     for line in lines_of(run_folder):
         case = cases[cases.ids.index(line["case_id"])]
         gold = next(gold for question, gold in case.questions if question.id == line["question_id"])

@@ -11,7 +11,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from eval.costs import BUILD, phases
-from eval.run import Run, run_all
+from eval.run import run_all
+from eval.work import Run
 from memsys.embed import HashingEmbedder
 from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.meter import Metered

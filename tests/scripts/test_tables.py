@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 
 from eval.figure_data import Point
 from eval.provenance import ROOT
-from memsys.llm.client import ModelSettings
+from memsys.llm.pricing import ModelSettings
 from scripts.assemble import Model, load_option, options
 from scripts.experiment import experiment
 from scripts.paper_table import reproduce

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from memsys.llm.ask import ask, ask_all, complete
 from memsys.llm.meter import Metered, metering
 from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import Completion, ModelError, Request, ask, ask_all, complete
+from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompt, PromptError, Prompts
 

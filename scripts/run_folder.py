@@ -1,0 +1,69 @@
+"""A finished run's folder: what its record says, the cases it was made of, the structures it left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.store import RunError
+from eval.structure import Tree, read_trees
+
+if TYPE_CHECKING:
+    from data_loaders.lazy import LazyCases
+
+ROOTLESS = ("memsys.memtree.MemTree",)
+"""Memories whose root is never dumped, not even when a single node hangs from it."""
+
+
+def record_of(run_folder: Path) -> dict[str, Any]:
+    """What `run.json` says.
+
+    Raises:
+        RunError: the folder is no run.
+    """
+    path = run_folder / "run.json"
+    if not path.is_file():
+        raise RunError(
+            f"{run_folder} is no run folder (no run.json); they are results/runs/<dataset>/<memory>-<identity>"
+        )
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
+
+
+def data_of(record: Mapping[str, Any], root: Path | None) -> LazyCases:
+    """The cases that a run was made of, loaded again.
+
+    Raises:
+        DataError: the files are not there.
+        RunError: the data set is not one of ours, or what is found is not what the run read.
+    """
+    from omegaconf import OmegaConf
+
+    from scripts.assemble import data, load_option
+
+    known = record["dataset"]
+    cuts = {name: known[name] for name in ("transform", "size", "max_cases", "seed")}
+    source = "sample" if record["data_status"] == "sample" else "real"
+    folder = None if root is None else str(root)
+    cfg = OmegaConf.create(
+        {"data": {**cuts, "source": source, "root": folder, "unpinned": record["data_status"] == "unpinned"}}
+    )
+    loaded = data(cfg, load_option("dataset", known["name"]))
+    if differing := [name for name, value in loaded.settings.items() if known.get(name) != value]:
+        raise RunError(f"the data found differ from those of the run in {', '.join(differing)}")
+    return loaded.cases
+
+
+def trees_of(run_folder: Path, record: Mapping[str, Any]) -> list[Tree]:
+    """The structures of a run.
+
+    Raises:
+        RunError: the memory has no structure, or no case is finished.
+    """
+    rootless = record["memory"].get("_target_") in ROOTLESS
+    trees = read_trees(run_folder, hidden_root=True if rootless else None)
+    if not trees:
+        raise RunError(f"{run_folder}: no finished case with nodes; {record['name']} may have no structure")
+    return trees
