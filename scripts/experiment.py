@@ -415,7 +415,8 @@ def _other_data(cfg: DictConfig, dataset: Data) -> str:
 
 def fetch_missing(cfg: DictConfig, table: Mapping[str, Any]) -> None:
     """Download what a data set needs; one that cannot be had is shown as `no data`."""
-    from data_loaders.source import data_root, download
+    from data_loaders.download import download
+    from data_loaders.source import data_root
     from scripts.fetch import wanted
 
     root = data_root(Path(cfg.data.root) if cfg.data.root else None)

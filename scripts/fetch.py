@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_loaders.download import download
 from data_loaders.schema import DataError
-from data_loaders.source import Entry, data_root, download, entries_for, manifest
+from data_loaders.source import Entry, data_root, entries_for, manifest
 from scripts.data import read_set, set_names
 
 

@@ -16,9 +16,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from data_loaders import download as downloading
 from data_loaders import source
+from data_loaders.download import download, unpack
 from data_loaders.schema import DataError
-from data_loaders.source import Archive, Entry, Hub, download, entries_for, file_sha256, find, manifest, sample, unpack
+from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, manifest, sample
 from scripts import data as data_script
 from scripts import fetch as fetch_script
 
@@ -397,12 +399,12 @@ def test_a_bomb_is_refused_by_ratio_by_size_and_by_number(tmp_path: Path, monkey
         with pytest.raises(DataError, match="bomb"):
             unpack(archive, tmp_path / "into", "*.txt")
     fair = zip_of(tmp_path / "fair.zip", {f"{i}.txt": b"some words" for i in range(5)})
-    monkeypatch.setattr(source, "MAX_UNPACKED", 49)
+    monkeypatch.setattr(downloading, "MAX_UNPACKED", 49)
     with pytest.raises(DataError, match="bomb"):
         unpack(fair, tmp_path / "into", "*.txt")
-    monkeypatch.setattr(source, "MAX_UNPACKED", 50)
+    monkeypatch.setattr(downloading, "MAX_UNPACKED", 50)
     assert len(unpack(fair, tmp_path / "into", "*.txt")) == 5
-    monkeypatch.setattr(source, "MAX_MEMBERS", 4)
+    monkeypatch.setattr(downloading, "MAX_MEMBERS", 4)
     with pytest.raises(DataError, match="bomb"):
         unpack(fair, tmp_path / "into2", "*.txt")
 

@@ -1,0 +1,240 @@
+"""Raw files downloaded: from a URL (resumed where it broke off), from the hub, or out of an archive that is not trusted."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+from urllib.parse import urlsplit
+
+from data_loaders.schema import DataError
+from data_loaders.source import SUMS, Archive, Entry, Hub, file_sha256, find, same_hash
+
+MAX_DOWNLOAD = 8 << 30
+MAX_UNPACKED = 2 << 30
+MAX_RATIO = 100
+"""Unpacked bytes per packed byte; dialogue compresses to about a third, a bomb to a thousandth."""
+MAX_MEMBERS = 10_000
+UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
+"""What the standard library raises for damaged, encrypted and unsupported archives."""
+BLOCK = 1 << 20
+
+
+def download(entry: Entry, root: Path, *, unpinned: bool = False) -> Path:
+    """The path of the entry's file or folder, downloaded unless it is already there with the right hash.
+
+    A plain file is resumed where an earlier attempt broke off, and moved into place only after its hash was checked.
+    Raises DataError for a failed transfer, a wrong hash, an unsafe archive, and an unknown hash that is not `unpinned`.
+    """
+    target = root / entry.file
+    pinned = entry.archive.sha256 if entry.archive else entry.sha256
+    if not entry.downloadable:
+        raise DataError(f"{entry.file}: no public download is known. {entry.note}")
+    if not pinned and not unpinned:
+        raise DataError(
+            f"{entry.file}: its sha256 is not known, so a download cannot be verified; accept with --unpinned"
+        )
+    if target.exists() and find(entry.file, root=root, unpinned=unpinned).status != "partial":
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _say(f"{entry.file}: licence {entry.licence}")
+    if entry.archive is not None:
+        _download_archive(entry.archive, root)
+    elif entry.hub is not None:
+        _into_place(_from_hub(entry.hub, target), target, entry.sha256)
+    else:
+        part = target.with_name(target.name + ".part")
+        _transfer(entry.url, part, limit=entry.bytes or MAX_DOWNLOAD, resume=bool(pinned))
+        _into_place(part, target, entry.sha256)
+    return target
+
+
+def unpack(archive: Path, into: Path, keep: str) -> tuple[str, ...]:
+    """The paths below `into` of the members taken out of a zip or tar archive.
+
+    A member is taken when the end of its path matches `keep`. Nothing is put in place before all is unpacked.
+    Raises DataError for links, special files, paths that leave the folder, and for more members or bytes than allowed.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    depth = len(PurePosixPath(keep).parts)
+    taken: list[str] = []
+    with tempfile.TemporaryDirectory(dir=into, prefix=".unpacking-") as scratch:
+        try:
+            for member in _members(archive):
+                if not PurePosixPath(member.name).match(keep):
+                    continue
+                name = str(PurePosixPath(*PurePosixPath(member.name).parts[-depth:]))
+                if name in taken:
+                    raise DataError(f"{archive.name}: expected one member {name}, found two")
+                _copy_member(member, Path(scratch) / name, archive.name)
+                taken.append(name)
+        except UNREADABLE as error:
+            raise DataError(f"{archive.name}: expected a readable zip or tar archive, found: {error}") from error
+        if not taken:
+            raise DataError(f"{archive.name}: expected members named {keep}, found none")
+        for name in taken:
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(Path(scratch) / name, into / name)
+    return tuple(sorted(taken))
+
+
+def _into_place(part: Path, target: Path, expected: str) -> None:
+    found = file_sha256(part)
+    if expected and not same_hash(expected, found):
+        part.unlink()
+        raise DataError(f"{target.name}: expected sha256 {expected}, downloaded {found}; the download was removed")
+    if not expected:
+        _say(f"{target.name}: not pinned, sha256 {found}")
+    os.replace(part, target)
+
+
+def _transfer(url: str, part: Path, *, limit: int, resume: bool) -> None:
+    """Fills `part` from the URL, going on where it ends when `resume`. Raises DataError when it cannot be completed."""
+    if not resume:
+        part.unlink(missing_ok=True)
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(_checked(url), headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            _checked(response.url)
+            # A server that ignores the range answers 200 with the whole file.
+            start = have if response.status == 206 else 0
+            if start and not str(response.headers.get("Content-Range")).startswith(f"bytes {start}-"):
+                raise ConnectionError(f"expected the bytes from {start:,} on")
+            length = response.headers.get("Content-Length")
+            end = start + int(length) if length else None
+            _pour(response, part, start, end, limit)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:  # asked for bytes behind the end: the part is whole, or its hash will tell
+            raise DataError(f"{url}: expected the file, found HTTP status {error.code}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise DataError(f"{url}: the download broke off ({error}); run the same command again to go on") from error
+
+
+def _pour(response: IO[bytes], part: Path, start: int, end: int | None, limit: int) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with part.open("ab" if start else "wb") as out, Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(part.name.removesuffix(".part"), total=end, completed=start)
+        have = start
+        while block := response.read(BLOCK):
+            have += len(block)
+            if have > limit:
+                raise DataError(f"{part.name}: expected at most {limit:,} bytes, found more")
+            out.write(block)
+            progress.update(bar, completed=have)
+    if end is not None and have < end:
+        raise ConnectionError(f"{have:,} of {end:,} bytes came")
+
+
+def _checked(url: str) -> str:
+    """The URL itself. Raises DataError unless it is HTTPS, or plain HTTP on this machine."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname == "127.0.0.1"):
+        return url
+    raise DataError(f"{url}: expected an https address")
+
+
+def _from_hub(hub: Hub, target: Path) -> Path:
+    part = target.with_name(target.name + ".part")
+    try:
+        if hub.split:
+            import datasets
+
+            datasets.load_dataset(hub.repo, revision=hub.revision, split=hub.split).to_parquet(part)
+        else:
+            import huggingface_hub
+
+            cached = huggingface_hub.hf_hub_download(hub.repo, hub.file, repo_type="dataset", revision=hub.revision)
+            shutil.copyfile(cached, part)
+    except (OSError, ValueError) as error:  # what both libraries raise for a closed network, a wrong name, a full disk
+        raise DataError(f"{hub.repo} at {hub.revision}: expected a download from the hub, found: {error}") from error
+    return part
+
+
+def _download_archive(archive: Archive, root: Path) -> None:
+    into = root / archive.into
+    into.mkdir(parents=True, exist_ok=True)
+    packed = into / PurePosixPath(urlsplit(archive.url).path).name
+    part = packed.with_name(packed.name + ".part")
+    _transfer(archive.url, part, limit=MAX_DOWNLOAD, resume=bool(archive.sha256))
+    _into_place(part, packed, archive.sha256)
+    names = unpack(packed, into, archive.keep)
+    packed.unlink()
+    if archive.sha256:
+        lines = (f"{file_sha256(into / name)}  {name}\n" for name in names)
+        (into / SUMS).write_text("".join(lines), encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    name: str
+    size: int
+    content: IO[bytes]
+
+
+def _members(archive: Path) -> Iterator[_Member]:
+    """The files in an archive, each readable until the next is asked for."""
+    budget = min(MAX_UNPACKED, MAX_RATIO * archive.stat().st_size)
+    members = _zip_members(archive) if zipfile.is_zipfile(archive) else _tar_members(archive)
+    for number, member in enumerate(members, 1):
+        budget -= member.size  # as declared; `_copy_member` holds it to that
+        if number > MAX_MEMBERS or budget < 0:
+            raise DataError(f"{archive.name}: expected a data archive, found a bomb (too many members or bytes)")
+        yield member
+
+
+def _tar_members(archive: Path) -> Iterator[_Member]:
+    with tarfile.open(archive) as tar:
+        for info in tar:
+            name = _safe(info.name, archive.name, regular=info.isfile() or info.isdir())
+            content = tar.extractfile(info) if info.isfile() else None
+            if content is not None:
+                yield _Member(name, info.size, content)
+
+
+def _zip_members(archive: Path) -> Iterator[_Member]:
+    with zipfile.ZipFile(archive) as packed:
+        for info in packed.infolist():
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            name = _safe(info.filename, archive.name, regular=kind in (0, stat.S_IFREG, stat.S_IFDIR))
+            if not info.is_dir():
+                with packed.open(info) as content:
+                    yield _Member(name, info.file_size, content)
+
+
+def _safe(name: str, archive: str, *, regular: bool) -> str:
+    path = PurePosixPath(name)
+    if not regular or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name:
+        raise DataError(f"{archive}: expected plain files with relative paths, found {name!r}")
+    return name
+
+
+def _copy_member(member: _Member, target: Path, archive: str) -> None:
+    """Copies at most the declared size, so that a member that lies about it cannot fill the disk."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    left = member.size
+    with target.open("wb") as out:
+        while block := member.content.read(BLOCK):
+            left -= len(block)
+            if left < 0:
+                raise DataError(f"{archive}: member {member.name} is larger than it declares")
+            out.write(block)
+
+
+def _say(line: str) -> None:
+    from rich.console import Console
+
+    Console(stderr=True).print(line, markup=False, highlight=False)
