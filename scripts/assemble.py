@@ -96,6 +96,10 @@ class Bench:
     def stand_ins(self) -> list[str]:
         """Roles filled by an offline engine."""
         roles = {"memory": self.memory, "reader": self.reader, "judge": self.judge}
+        if self.probe is not self.reader:
+            roles["probe"] = self.probe
+        known = {id(model) for model in roles.values()}
+        roles |= {f"judge {name}": model for name, model in self.models.items() if id(model) not in known}
         found = [role for role, model in roles.items() if model.stand_in]
         return [*found, "embedder"] if self.embedder_stand_in else found
 
@@ -424,7 +428,7 @@ def _innermost(build: Any) -> Any:
 def _sources(memory: Mapping[str, Any], dataset: Data) -> str:
     modules = [name.rpartition(".")[0] for name in _targets(memory["build"])]
     loader = dataset.config["load"]["_target_"].rpartition(".")[0]
-    own = (ROOT / "eval" / "run.py", ROOT / "eval" / "reader.py")
+    own = [ROOT / "eval" / f"{name}.py" for name in ("work", "run", "case_log", "reader")]
     return identity(
         {
             "closure": source_digest([*modules, loader, "data_loaders.units", "data_loaders.transforms"]),

@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from scripts.assemble import _held, load_option, metric_title, metrics, options
+import pytest
+from hydra import compose, initialize_config_dir
+
+from scripts.assemble import (
+    CONF,
+    _held,
+    bench,
+    data,
+    judging,
+    load_option,
+    memory_run,
+    metric_title,
+    metrics,
+    options,
+    reader,
+)  # fmt: skip
+
+SERVED = [
+    "endpoint.base_url=http://127.0.0.1:9/v1", "models.memory=m", "models.reader=m", "models.judge=m", "models.embedder=e",
+]  # fmt: skip
+
+
+def test_an_offline_engine_is_named_in_whatever_role(tmp_path: Path) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        served = compose("config", [f"results={tmp_path}/a", *SERVED])
+        probed = compose("config", [f"results={tmp_path}/b", *SERVED, "models.probe=extractive"])
+        offline = compose("config", [f"results={tmp_path}/c"])
+    built = bench(served)
+    assert built.stand_ins == []
+    judging(served, built, "mem0@extractive")
+    assert built.stand_ins == ["judge extractive"]
+    assert bench(probed).stand_ins == ["probe"]
+    assert bench(offline).stand_ins == ["memory", "reader", "judge", "embedder"]
 
 
 def test_a_held_part_is_taken_only_while_the_official_file_is_missing(tmp_path: Path) -> None:
@@ -35,3 +68,21 @@ def test_every_metric_of_every_data_set_exists_and_has_a_title() -> None:
         assert all(metric_title(metric) for metric in config["metrics"])
         assert all(judge in options("judge") for judge in config["judges"])
         assert config["reader"] in options("reader")
+
+
+@pytest.mark.parametrize("name", ["work", "run", "case_log", "reader"])
+def test_another_run_loop_is_another_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(CONF.parent / "eval", tmp_path / "eval", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr("scripts.assemble.ROOT", tmp_path)
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("config", [f"results={tmp_path}"])
+    built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
+
+    def folder() -> Path:
+        return memory_run(cfg, built, dataset, load_option("memory", "bm25"), reader("segtree")).folder
+
+    before = folder()
+    assert folder() == before
+    source = tmp_path / "eval" / f"{name}.py"
+    source.write_text(source.read_text() + "\n# changed\n")
+    assert folder() != before
