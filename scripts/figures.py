@@ -19,8 +19,9 @@ import hydra
 
 from eval.evidence import evidence
 from eval.figure_data import Point, as_csv, by_depth, drawn_tree, mapped, published, recalled_levels, scored
-from eval.figures import Sheet, draw, save
+from eval.figures import draw, save
 from eval.logging_wandb import log_figure
+from eval.panels import Sheet
 from eval.published import find, read_published
 from eval.stats import wilson
 from eval.store import RunError, replace_file

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.costs import BUILD, costs, efforts
 from eval.figure_data import Point, front, scored
-from eval.figures import Sheet
+from eval.panels import Sheet
 from eval.provenance import ROOT
 from eval.published import find, read_published
 from eval.run import run_all

@@ -27,7 +27,8 @@ from eval.figure_data import (
     recalled_levels,
     scored,
 )
-from eval.figures import COLOURS, KINDS, Sheet, apart, draw, save
+from eval.figures import draw, save
+from eval.panels import COLOURS, KINDS, Sheet, apart
 from eval.published import Published
 from eval.stats import Estimate, Interval
 from eval.store import RunError, write_lines

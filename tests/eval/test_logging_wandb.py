@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from eval.figure_data import Point
-from eval.figures import Sheet, draw, save
+from eval.figures import draw, save
 from eval.logging_wandb import log_figure, log_sweep, log_table, means
+from eval.panels import Sheet
 from eval.stats import Estimate
 from eval.store import RunError
 from eval.tables import Column, Figure, Row, Table
