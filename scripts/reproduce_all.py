@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,17 +76,34 @@ def _all_made(names: Sequence[str], overrides: Sequence[str], processes: int) ->
     if processes == 1:
         yield from (make(name, overrides) for name in names)
         return
-    left, busy = sorted(names, key=_cells, reverse=True), dict[Future[Made], str]()
-    # Not forked: a fork would copy the locks that other threads hold.
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        while left or busy:
-            while left and len(busy) < processes:
-                name = next((one for one in left if _paper(one) not in busy.values()), left[0])
+    left = sorted(names, key=_cells, reverse=True)
+    while left:  # once, unless a process is killed: a pool does not outlive that
+        # Not forked: a fork would copy the locks that other threads hold.
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+            yield from _pooled(pool, left, overrides, processes)
+
+
+def _pooled(pool: ProcessPoolExecutor, left: list[str], overrides: Sequence[str], processes: int) -> Iterator[Made]:
+    """What is left, taken out of the list as it is begun; ends early when a process is killed, with what was being made as failed."""
+    busy: dict[Future[Made], str] = {}
+    killed = False
+    while busy or (left and not killed):
+        while left and not killed and len(busy) < processes:
+            papers = set(map(_paper, busy.values()))
+            name = next((one for one in left if _paper(one) not in papers), left[0])
+            try:
+                busy[pool.submit(make, name, overrides)] = name
+            except BrokenProcessPool:
+                killed = True
+            else:
                 left.remove(name)
-                busy[pool.submit(make, name, overrides)] = _paper(name)
-            for future in wait(busy, return_when=FIRST_COMPLETED).done:
-                del busy[future]
+        for future in wait(busy, return_when=FIRST_COMPLETED).done:
+            name = busy.pop(future)
+            try:
                 yield future.result()
+            except BrokenProcessPool:
+                killed = True
+                yield Made(name, command_of(name, overrides), 0.0, "–", "a process was killed (memory?); make it again")
 
 
 def _paper(name: str) -> str:
@@ -119,10 +137,9 @@ def make(name: str, overrides: Sequence[str]) -> Made:
     from scripts.paper_table import reproduce
 
     is_table = _is_table(name)
-    group, primary, script = ("table", "reproduce", "reproduce") if is_table else ("figure", "figures", "figures")
     run: Callable[[DictConfig], int] = reproduce if is_table else figure
     said, started = io.StringIO(), time.perf_counter()
-    cfg = _composed(primary, [f"{group}={name}", *overrides])
+    cfg = _composed("reproduce" if is_table else "figures", [_chosen(name), *overrides])
     with redirect_stdout(said), redirect_stderr(said):
         try:
             code = run(cfg)
@@ -132,8 +149,16 @@ def make(name: str, overrides: Sequence[str]) -> Made:
     lines = said.getvalue().strip().splitlines() or [""]
     files = [each for each in lines if each.startswith("written: ")]
     file = files[-1].removeprefix("written: ").split(",")[0].split(" (")[0] if files else "–"
-    command = " ".join([f"python -m scripts.{script}", f"{group}={name}", *overrides])
-    return Made(name, command, time.perf_counter() - started, file, lines[-1] if code else "")
+    return Made(name, command_of(name, overrides), time.perf_counter() - started, file, lines[-1] if code else "")
+
+
+def command_of(name: str, overrides: Sequence[str]) -> str:
+    """What makes one of them alone."""
+    return " ".join([f"python -m scripts.{'reproduce' if _is_table(name) else 'figures'}", _chosen(name), *overrides])
+
+
+def _chosen(name: str) -> str:
+    return f"{'table' if _is_table(name) else 'figure'}={name}"
 
 
 HEAD = ("| what | command | seconds | file | outcome |", "|---|---|---|---|---|")

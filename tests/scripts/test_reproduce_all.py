@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +74,22 @@ def test_what_fails_is_in_the_list_and_the_others_are_made(
 def test_a_spending_cap_is_never_shared_out_among_processes(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="max_usd holds for one process"):
         reproduce_all.main(["only=memtree_t5", "processes=2", "profile=smoke", "max_usd=1", f"results={tmp_path}"])
+
+
+def test_a_killed_process_costs_what_it_was_making_and_no_more(tmp_path: Path, capsys: Any) -> None:
+    def kill_the_first() -> None:
+        while not (found := multiprocessing.active_children()):
+            time.sleep(0.01)
+        found[0].kill()
+
+    killer = threading.Thread(target=kill_the_first)
+    killer.start()
+    names = ("memtree_a3", "memtree_a4", "timem_t7", "timem_t8")
+    only = [f"only={name}" for name in names]
+    assert reproduce_all.main([*only, "processes=2", "profile=smoke", f"results={tmp_path}"]) == 1
+    killer.join()
+    outcomes = [line.split(" | ")[-1] for line in (tmp_path / "tables" / "index-smoke.md").read_text().splitlines()[2:]]
+    assert len(outcomes) == 4
+    assert sum("a process was killed" in outcome for outcome in outcomes) in (1, 2)
+    assert "made" in capsys.readouterr().out
+    assert any(outcome == "made |" for outcome in outcomes)
