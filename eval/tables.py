@@ -175,11 +175,8 @@ class Cell:
 
     def minus(self, other: Cell, category: str = ALL) -> Difference | None:
         """Paired difference over the questions that both have a score for."""
-        both = [
-            one
-            for one in self._of(category)
-            if (one.case_id, one.question_id) in self.values.keys() & other.values.keys()
-        ]
+        shared = self.values.keys() & other.values.keys()
+        both = [one for one in self._of(category) if (one.case_id, one.question_id) in shared]
         if not both:
             return None
         keys = [(one.case_id, one.question_id) for one in both]
