@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCAL = {None, "", "localhost", "127.0.0.1", "::1"}
@@ -36,6 +37,10 @@ sys.addaudithook(_refuse_the_network)
 for variable in [name for name in os.environ if name.endswith(SECRETS)]:
     del os.environ[variable]
 os.environ |= {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1"}
+
+# A busy machine is no failing test: time decides nothing here.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

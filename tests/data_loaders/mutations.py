@@ -31,7 +31,6 @@ def broken_copies(tests: int = 1) -> settings:
     """
     return settings(
         max_examples=MUTATIONS // tests,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
     )
 

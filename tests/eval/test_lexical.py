@@ -51,27 +51,27 @@ def answered(answer: str) -> Prediction:
 
 
 @pytest.mark.parametrize("name", MEASURES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(prediction=texts, gold=texts)
 def test_every_measure_stays_between_0_and_1(name: str, prediction: str, gold: str) -> None:
     assert 0 <= MEASURES[name](prediction, gold) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("name", MEASURES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(text=plain_texts)
 def test_a_text_of_plain_words_matches_itself(name: str, text: str) -> None:
     assert MEASURES[name](text, text) == pytest.approx(1, abs=1e-7)
 
 
 @pytest.mark.parametrize("name", SYMMETRIC)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(one=texts | plain_texts, other=texts | plain_texts)
 def test_swapping_answer_and_gold_changes_nothing(name: str, one: str, other: str) -> None:
     assert MEASURES[name](one, other) == pytest.approx(MEASURES[name](other, one))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(prediction=plain_texts, gold=plain_texts)
 def test_rouge_precision_and_recall_swap_with_the_texts(prediction: str, gold: str) -> None:
     forth, back = lexical.rouge(prediction, gold, "rougeL"), lexical.rouge(gold, prediction, "rougeL")

@@ -58,7 +58,7 @@ def test_no_gold_at_all_is_an_error() -> None:
         mab.reply_scores("Paris", [])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(max_size=40), st.text(max_size=20))
 def test_post_processing_never_lowers_a_score(output: str, gold: str) -> None:
     raw, best = mab.reply_scores(output, gold), mab.post_processed_scores(output, gold)
