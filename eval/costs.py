@@ -123,7 +123,7 @@ def costs(run_folder: Path) -> Costs:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)  # more than the runs of a table, which would else push each other out in turn
 def _spent(run_folder: Path, stamp: object) -> tuple[dict[str, _Sums], list[float], list[float], int]:
     """Sums by phase, seconds of each read (critical path; plain sum), entries held at most: a table asks for them several times."""
     found = {phase: _Sums() for phase in ROLES}
