@@ -150,15 +150,25 @@ class Cell:
 
     def estimate(self, category: str = ALL, aggregate: str | None = None) -> Estimate | None:
         """Mean and intervals over the scored questions of a category; None when there are none."""
+        key = (category, aggregate or self.column.aggregate)
+        if key not in self._estimates:
+            self._estimates[key] = self._estimated(*key)
+        return self._estimates[key]
+
+    @cached_property
+    def _estimates(self) -> dict[tuple[str, str], Estimate | None]:
+        """Those made so far: print, verdict, CSV and LaTeX ask for the same, and each takes 2,000 resamples."""
+        return {}
+
+    def _estimated(self, category: str, aggregate: str) -> Estimate | None:
         kept = [one for one in self._of(category) if (one.case_id, one.question_id) in self.values]
         if not kept:
             return None
         values = [self.values[one.case_id, one.question_id] for one in kept]
         clusters = [one.cluster for one in kept]
-        how = aggregate or self.column.aggregate
-        if how == "question":
+        if aggregate == "question":
             return estimate(values, clusters)
-        return stratified(values, clusters if how == "case" else [one.category for one in kept], clusters)
+        return stratified(values, clusters if aggregate == "case" else [one.category for one in kept], clusters)
 
     def bounds(self, category: str = ALL) -> Interval | None:
         """What the mean over all questions could be if everything without a score were wrong, or right."""

@@ -77,9 +77,9 @@ def meter(label: str, total: int) -> Iterator[Meter]:
         shown.end()
 
 
-def execute(runs: Sequence[Run], questions: int, threads: int) -> None:
+def execute(runs: Sequence[Run], questions: int, threads: int, label: str = "answering") -> None:
     """Answer every question of every run that has no answer yet."""
-    with meter("answering", questions) as line:
+    with meter(label, questions) as line:
 
         def told(progress: Progress) -> None:
             if progress.question_id:

@@ -12,8 +12,8 @@ from eval.tables import Row, Table
 from scripts.assemble import caption
 from scripts.entry import guarded
 from scripts.experiment import Experiment, experiment
-from scripts.flow import complain
-from scripts.table_layout import cells_of
+from scripts.flow import complain, meter
+from scripts.table_layout import Line, cells_of
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -45,17 +45,10 @@ def _reproduce(cfg: DictConfig) -> int:
 def _table(cfg: DictConfig, table: Mapping[str, Any], made: Experiment) -> Table:
     backbone, benchmarks, grid = made.backbone, made.benchmarks, made.grid
     rows = []
-    for line in made.lines:
-        cells = [
-            grid.cell(line, benchmark, metric) for benchmark in benchmarks for metric in cells_of(benchmark.option)
-        ]
-        folders = {
-            group: run.folder for (name, group, number), run in made.runs.items() if name == line.name and not number
-        }
-        evidence = {
-            one.group: found[0][f"evidence@{cfg.k_evidence}"] for one in benchmarks if (found := grid.files(line, one))
-        }
-        rows.append(Row(line.name, line.title, tuple(cells), folders, evidence, line.ruled))
+    with meter("scoring", len(made.lines)) as progress:
+        for line in made.lines:
+            rows.append(_row(cfg, made, line))
+            progress.step()
     used = [
         (benchmark.dataset, benchmark.reading, benchmark.option.get("unit") or benchmark.dataset.config["unit"])
         for benchmark in benchmarks
@@ -77,3 +70,15 @@ def _table(cfg: DictConfig, table: Mapping[str, Any], made: Experiment) -> Table
         table.get("reference", ""),
         made.built.prices,
     )
+
+
+def _row(cfg: DictConfig, made: Experiment, line: Line) -> Row:
+    grid, benchmarks = made.grid, made.benchmarks
+    cells = [grid.cell(line, benchmark, metric) for benchmark in benchmarks for metric in cells_of(benchmark.option)]
+    folders = {
+        group: run.folder for (name, group, number), run in made.runs.items() if name == line.name and not number
+    }
+    evidence = {
+        one.group: found[0][f"evidence@{cfg.k_evidence}"] for one in benchmarks if (found := grid.files(line, one))
+    }
+    return Row(line.name, line.title, tuple(cells), folders, evidence, line.ruled)

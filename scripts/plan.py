@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.costs import BUILD, phases
-from eval.run import run_all
 from eval.score import Judging, score_judge
 from eval.store import read_lines
 from eval.work import Run
@@ -24,6 +23,7 @@ from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.meter import Metered
 from memsys.llm.pricing import ModelSettings
 from scripts.assemble import Bench, judging
+from scripts.flow import execute
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -67,6 +67,8 @@ class Sample:
     """A run cut down to one history and some questions, and how much more of everything the whole run is."""
 
     run: Run
+    asked: int
+    """Questions that it is asked."""
     writing: float
     consolidating: float
     questions: float
@@ -84,7 +86,7 @@ def plan(cfg: DictConfig, built: Bench, runs: Iterable[Run], judged: Mapping[str
     totals = {role: [0.0, 0.0, 0.0] for role in ("memory", "reader", "judge", "embedder")}
     with tempfile.TemporaryDirectory() as folder:
         samples = _samples(_offline(run, engine, Path(folder)) for run in runs)
-        run_all([one.run for one in samples], threads=cfg.threads)
+        execute([one.run for one in samples], sum(one.asked for one in samples), cfg.threads, "planning")
         built_once: set[str] = set()
         for one in samples:
             for cost in phases(one.run.folder):
@@ -173,6 +175,7 @@ def _sample(run: Run, questions: Sequence[Sequence[tuple[str, str, str | None]]]
             rebuild_every=every,
             questions=_Chosen(frozenset(one[:2] for one in chosen)),
         ),
+        asked=len(chosen),
         writing=sum(run.sizes) / run.sizes[middle],
         consolidating=sum(builds) / (run.sizes[middle] * _builds(chosen, every)),
         questions=sum(map(len, asked)) / len(chosen),
