@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from eval.costs import BUILD, phases
 from eval.score import Judging, score_judge
 from eval.store import read_lines
-from eval.work import Run
+from eval.work import Run, build_memory
 from memsys.embed import HashingEmbedder
 from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.meter import Metered
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 SAMPLED = 10
 """Questions of the sampled history that are asked, spread evenly over it."""
+BUILT = 3
+"""As many of a memory that is built anew for each of them."""
 
 SECONDS_PER_CALL = 1.5
 """Assumed time of a call, for the estimate of the duration only."""
@@ -163,8 +165,9 @@ def _sample(run: Run, questions: Sequence[Sequence[tuple[str, str, str | None]]]
     order = sorted((index for index in range(len(asked)) if asked[index]), key=lambda index: run.sizes[index])
     middle = order[len(order) // 2]
     own = asked[middle]
-    count = min(SAMPLED, len(own))
-    chosen = [own[place * len(own) // count] for place in range(count)]
+    rebuilt = len({after for *_, after in own}) > 1 and build_memory(run, run.cases[middle]).OFFLINE
+    count = min(BUILT if rebuilt else SAMPLED, len(own))
+    chosen = [own[(2 * place + 1) * len(own) // (2 * count)] for place in range(count)]
     every = run.rebuild_every if count == len(own) else 1  # where only some are asked, each stands for several builds
     builds = [size * _builds(each, run.rebuild_every) for size, each in zip(run.sizes, asked, strict=True)]
     return Sample(
