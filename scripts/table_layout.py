@@ -47,7 +47,7 @@ def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[Line]:
     """All rows: the published ones, then the others below a rule.
 
     Raises:
-        RunError: two rows of one name, or a `best_of` that fits none.
+        RunError: two rows of one name or title, or a `best_of` that fits none.
     """
     printed = [one for row in table.get(f"rows_{backbone}") or table["rows"] for one in _swept(row)]
     others = [
@@ -55,9 +55,10 @@ def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[Line]:
     ]
     known = options("memory")
     lines = [_line(option, known, place == len(printed)) for place, option in enumerate([*printed, *others])]
-    names = [line.name for line in lines]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise RunError(f"{table['name']}: rows of the same name: {', '.join(sorted(twice))}")
+    for what in ("name", "title"):
+        called = [getattr(line, what) for line in lines]
+        if twice := {one for one in called if called.count(one) > 1}:
+            raise RunError(f"{table['name']}: rows of the same {what}: {', '.join(sorted(twice))}")
     for line in lines:
         if "best_of" in line.option and not candidates(line, lines):
             raise RunError(f"{table['name']}: nothing fits best_of of {line.name}")

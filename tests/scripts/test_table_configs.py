@@ -140,6 +140,14 @@ def test_rows_of_one_name_are_refused() -> None:
         read_lines_of({"name": "toy", "rows": [], "others": ["bm25", "bm25"]}, None)
 
 
+def test_rows_of_one_title_are_refused() -> None:
+    """A reader could not tell them apart."""
+    with pytest.raises(RunError, match="rows of the same title: MemTree"):
+        read_lines_of(
+            {"name": "t", "rows": [{"memory": "memtree_segt", "title": "MemTree"}], "others": ["memtree"]}, None
+        )
+
+
 def test_printed_settings_are_those_of_the_memories() -> None:
     place = {"L2": 0, "L3": 1, "L4": 2, "L5": 3}
     for one in read_published("timem_t7"):
