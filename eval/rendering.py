@@ -126,7 +126,8 @@ def _difference(cell: AnyCell, other: AnyCell) -> str:
     if not (isinstance(cell, Cell) and isinstance(other, Cell)) or (gap := cell.minus(other)) is None:
         return "–"
     p = "" if gap.p is None else f", p {'<' if gap.p < 0.001 else '='} {max(gap.p, 0.001):.3f}"
-    return f"{gap.mean:+.3f} {span(gap.by_question)} {span(gap.by_case, '{}')}{p}, n {gap.n}"
+    ours = [f"{gap.mean:+.3f}", span(gap.by_question), span(gap.by_case, "{}")]
+    return f"{' '.join(filter(None, ours))}{p}, n {gap.n}"
 
 
 def _evidence(table: Table) -> list[str]:
