@@ -17,7 +17,7 @@ from memsys.embed import HashingEmbedder
 from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.meter import Metered
 from scripts.assemble import Bench, bench, data, load_option, memory_run, reader
-from scripts.plan import SAMPLED, Share, plan
+from scripts.plan import BUILT, SAMPLED, Share, _Chosen, _samples, plan
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 MODELS = {
@@ -85,3 +85,29 @@ def test_every_question_is_planned_to_be_answered_and_judged_though_few_are_aske
     assert planned["reader"].calls == planned["judge"].calls == 2 * questions
     assert planned["reader"].usd is not None
     assert planned["memory"].calls == 0
+
+
+def places(folder: Path, dataset: str, name: str) -> tuple[list[int], int]:
+    """Which of the sampled history's questions are asked, and how many it has."""
+    (sample,) = _samples(runs_of(folder, dataset, (name,))[2])
+    (case,), chosen = sample.run.cases, sample.run.questions
+    assert isinstance(chosen, _Chosen)
+    found = [place for place, (one, _) in enumerate(case.questions) if (case.id, one.id) in chosen.ids]
+    assert len(found) == sample.asked
+    return found, len(case.questions)
+
+
+def test_the_questions_of_a_sample_are_spread_over_its_history(tmp_path: Path) -> None:
+    found, count = places(tmp_path, "locomo", "bm25")
+    assert len(found) == SAMPLED < count
+    assert sum(found) / len(found) == pytest.approx((count - 1) / 2, abs=0.6)
+    assert found[-1] - found[0] > 0.8 * count
+
+
+def test_a_memory_that_is_built_for_each_question_is_asked_fewer(tmp_path: Path) -> None:
+    online, count = places(tmp_path, "realmem", "bm25")
+    offline, _ = places(tmp_path, "realmem", "graphrag")
+    assert len(offline) == BUILT < len(online) == min(SAMPLED, count)
+    assert offline[len(offline) // 2] == pytest.approx((count - 1) / 2, abs=0.6)
+    asked_at_the_end, _ = places(tmp_path, "locomo", "graphrag")
+    assert len(asked_at_the_end) == SAMPLED

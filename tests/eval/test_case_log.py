@@ -1,0 +1,35 @@
+"""The files of a case while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from data_loaders.schema import Case
+from eval.case_log import CaseLog
+from eval.store import read_lines
+from eval.work import Run
+from memsys.interface import Item
+
+
+def test_a_recalled_text_is_written_once_however_often_it_comes_back(
+    make_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    case = Case("c", ("A", "B"), (), ())
+    folder = tmp_path / "case"
+
+    def opened(**done: Any) -> CaseLog:
+        return CaseLog(make_run([case]), case, folder, done, {"q1", "q2"})
+
+    log = opened()
+    said, other = Item("u1", "We met.", 0.71239, ("t1",)), Item("u2", "It rained.", 0.5, ("t2",))
+    keys, scores = log.recalled([said, other])
+    assert log.recalled([other, said]) == (keys[::-1], scores[::-1])
+    assert scores == (0.7124, 0.5)
+    log.close()
+    assert [line["key"] for line in read_lines(folder / "items.jsonl")] == list(keys)
+    again = opened()  # resumed
+    assert again.recalled([said])[0] == keys[:1]
+    again.close()
+    assert len(read_lines(folder / "items.jsonl")) == 2
