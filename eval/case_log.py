@@ -44,11 +44,10 @@ class CaseLog:
         """Write down the items that are new, and say what a prediction keeps of them all."""
         keys = tuple(map(item_key, items))
         for key, item in zip(keys, items, strict=True):
-            with self._lock:
-                if key in self._items:
-                    continue
-                record = self._items[key] = item_record(key, item)
-            self._item_lines.add(record)
+            with self._lock:  # until the line is out: another thread's prediction may name it next
+                if key not in self._items:
+                    self._items[key] = item_record(key, item)
+                    self._item_lines.add(self._items[key])
         return keys, tuple(round(float(item.score), 4) for item in items)
 
     def predicted(
