@@ -1,0 +1,84 @@
+"""The `memsys-bench` command: every entry point of `scripts` as a verb, from any folder.
+
+Installed, this package is `memsys_bench` and holds `conf`, `data_loaders`, `memsys`, `eval`, `scripts` and the published numbers inside
+itself, so nothing called `eval` or `scripts` stands at the top of site-packages. In a checkout it runs the same modules from the checkout.
+Results land in the working folder; a `conf/` folder there is searched before the shipped one.
+"""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth")
+"""Verbs that take `key=value` settings."""
+PLAIN = (
+    *("tables", "inspect", "structure", "runs", "cache", "doctor", "audit"),
+    *("fetch", "data", "new-memory", "make-msc-e", "mock-endpoint"),
+)
+"""Verbs that take `--flags`."""
+
+
+def home() -> Path:
+    """The folder that holds `memsys`, `eval`, `scripts` and `conf`: the installed package, or the checkout."""
+    here = Path(__file__).resolve().parent
+    return here if (here / "memsys").is_dir() else here.parents[1]
+
+
+def usage() -> str:
+    """What the command prints when it is called without a verb."""
+    return "usage: memsys-bench VERB [settings …]\n\n" + "\n".join(
+        f"  {verb:<15}{_summary(verb)}" for verb in (*HYDRA, *PLAIN)
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    _import_from(home())
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if given else 2
+    verb, *rest = given
+    if verb not in (*HYDRA, *PLAIN):
+        print(f"error: no verb called {verb!r}; `memsys-bench help` lists them", file=sys.stderr)
+        return 2
+    sys.argv = [f"memsys-bench {verb}", *_with_own_files(verb, rest)]
+    try:
+        runpy.run_module(_module(verb), run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _import_from(folder: Path) -> None:
+    # Ours first: another distribution may well have a module called `eval` or `scripts`. The working folder holds the user's own memories.
+    sys.path[:0] = [str(folder)]
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+
+
+def _with_own_files(verb: str, rest: list[str]) -> list[str]:
+    """The settings, with the working folder's `conf` and `prompts` where it has them and none are named."""
+    conf, prompts = Path.cwd() / "conf", Path.cwd() / "prompts"
+    if verb not in HYDRA or Path.cwd() == home():
+        return rest
+    named = [setting.partition("=")[0] for setting in rest]
+    if conf.is_dir() and "--config-dir" not in named:
+        rest = ["--config-dir", str(conf), *rest]
+    if prompts.is_dir() and "prompts_dir" not in named:
+        rest = [*rest, f"prompts_dir={prompts}"]
+    return rest
+
+
+def _module(verb: str) -> str:
+    return f"scripts.{verb.replace('-', '_')}"
+
+
+def _summary(verb: str) -> str:
+    """The first line of the entry point's docstring; read as text, so that help imports nothing."""
+    source = (home() / "scripts" / f"{verb.replace('-', '_')}.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].partition(": `")[0]

@@ -1,0 +1,95 @@
+"""The installed command: what the wheel holds, and its verbs from a folder that is no checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from scripts.command import HYDRA, PLAIN, main
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ("conf", "data_loaders", "eval", "memsys", "results/published", "scripts")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site-packages folder that holds nothing but the unpacked wheel."""
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    for name in SHIPPED:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(site), "."]
+    subprocess.run(build, cwd=source, check=True, timeout=120)
+    (wheel,) = site.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    wheel.unlink()
+    return site
+
+
+def call(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    libraries = sysconfig.get_path("purelib")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), libraries])}
+    # -S: without the checkout's own editable install
+    command = [sys.executable, "-S", "-c", "import sys; from memsys_bench import main; sys.exit(main())", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_the_wheel_puts_one_package_at_the_top_of_site_packages(installed: Path) -> None:
+    assert {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")} == {"memsys_bench"}
+
+
+def test_the_wheel_holds_every_package_of_the_checkout(installed: Path) -> None:
+    for name in SHIPPED:
+        kept = {
+            path.relative_to(ROOT)
+            for path in (ROOT / name).rglob("*")
+            if path.suffix in (".py", ".md", ".yaml", ".csv", ".txt")
+        }
+        missing = {path for path in kept if not (installed / "memsys_bench" / path).is_file()} - {
+            Path("memsys/README.md")
+        }
+        missing = {path for path in missing if not path.is_relative_to("scripts/command")}
+        assert not missing, sorted(missing)[:5]
+
+
+def test_a_run_from_any_folder_lands_in_that_folder(installed: Path, tmp_path: Path) -> None:
+    done = call(installed, tmp_path, "run", "memory=nothing", "data.size=2")
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("results/runs/locomo/nothing-*/run.json"))
+
+
+def test_published_numbers_come_with_the_package(installed: Path, tmp_path: Path) -> None:
+    done = call(installed, tmp_path, "audit")
+    assert "findings" in done.stdout, done.stderr
+    done = call(installed, tmp_path, "reproduce", "table=memtree_t3", "only=[bm25]")
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "results" / "tables").is_dir()
+
+
+def test_a_memory_of_the_working_folder_is_found(installed: Path, tmp_path: Path) -> None:
+    assert call(installed, tmp_path, "new-memory", "mine").returncode == 0
+    done = call(installed, tmp_path, "run", "memory=mine", "data.size=2")
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("results/runs/locomo/mine-*/run.json"))
+
+
+def test_help_names_every_verb_and_imports_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {verb} " in shown for verb in (*HYDRA, *PLAIN))
+
+
+def test_an_unknown_verb_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rnu"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
