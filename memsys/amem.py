@@ -1,24 +1,28 @@
 """A-MEM: a network of notes that link to each other and are rewritten as new ones come (Xu et al., 2025; the released reproduction).
 
 Every unit becomes a note. One call describes it with keywords, a context and tags; a second one is shown the note beside its nearest
-neighbours and may link it to some of them, change its tags, and change the context and tags of the neighbours. A question is turned into
-keywords by one call; the notes nearest to these are recalled, together with the notes that they link to.
+neighbours and may link it to some of them, change its tags, and change the context and tags of the neighbours. The notes nearest to a
+question are recalled, together with the notes that they link to.
 
-`mode` chooses how links are read and written:
+`mode` chooses how links are read and written, and what is embedded:
 
-- `paper`: each hit is followed by its links, no note is recalled twice, and the recall ends at `k` notes. A note is linked only to
-  neighbours that were shown. One form of document throughout.
-- `code`: `k` hits, each followed by up to k + 1 links, whatever was recalled before (the released loop ends one too late), so that a recall
-  may hold more than `k` items and a note several times. A link may go to any note. Documents are labelled until the index is renewed, and
-  plain from then on.
+- `paper`: `k` hits, each followed by the notes that it links to (§3.4); no note is recalled twice. A note finds its neighbours by all
+  that is said of it: content, keywords, tags and context (Eq. 3 and 4); a question is looked up by its text (Eq. 8). A note is linked
+  only to neighbours that were shown. One form of document throughout.
+- `code`: `k` hits, each followed by up to k + 1 links, whatever was recalled before (the released loop ends one too late), so that a
+  note may be recalled several times. Neighbours are found by the unit's own text among the documents, and a question by keywords that
+  one call makes of it. A link may go to any note. Documents are labelled until the index is renewed, and plain from then on.
+
+`cut=True` ends the recall at `k` notes, links included, for comparisons with one budget for all (SegTreeMem App. E): of ten hits four
+to six then survive.
 
 Deviations and decisions:
 
 - A changed neighbour keeps its old place in the index until `evo_threshold` notes have made the network evolve, as released; then only
   the documents that changed are embedded again, which gives the same index.
 - Links are notes, not positions; those to notes that do not exist are dropped and counted. They go from the newer note to the older.
-- Neighbours are found by the unit's own text among the documents, as released. `link_threshold` compares the same cosine; it and two
-  neighbours are SegTreeMem's account of its runs (App. E), and neither is in the release.
+- `link_threshold` compares the cosine by which neighbours are found; it and two neighbours are SegTreeMem's account of its runs
+  (App. E), and neither is in the release.
 - The tags of the new note may be left as they are (null); the schema of the release has no word for that.
 - The release's missing import, which empties all metadata, and its question prompt with the answer among two options are not reproduced.
 - A failed description is no keywords, the context "General" and no tags; failed keywords of a question are the question itself.
@@ -42,6 +46,7 @@ from memsys.prompts import Option, Prompts
 from memsys.vectors import Vectors, best
 
 MODES = ("paper", "code")
+LOOKUPS = ("text", "keywords")
 
 
 @dataclass(slots=True)
@@ -57,21 +62,25 @@ class _Note:
 
 
 class AMem(MemorySystem):
-    """Recalls the notes nearest to the question's keywords, each with the notes that it links to; `k` in all.
+    """Recalls the `k` notes nearest to the question, each with the notes that it links to.
 
     Args:
-        k: at most so many notes, links included (mode `code`: so many hits, links beside).
+        k: so many hits; their links come on top.
+        cut: whether the recall ends at `k` notes, links included (mode `paper` only).
+        lookup: whether a question is embedded as its `text` or as `keywords` that a model makes of it; None for the mode's choice.
         neighbours: nearest notes that a new one is shown beside.
         link_threshold: least cosine of a link; -1 is off.
         evo_threshold: so many notes that made the network evolve renew the index.
 
     Raises:
-        ValueError: an unknown mode, or a number below 1.
+        ValueError: an unknown choice, `cut` in mode `code`, or a number below 1.
     """
 
-    READ_KNOBS: ClassVar = ("k",)
+    READ_KNOBS: ClassVar = ("k", "cut", "lookup")
     PROMPTS: ClassVar = ("amem",)
     UNIT: ClassVar = {"rule": "utterance"}
+    EMBEDS_UNITS: ClassVar = False  # but for mode `code`, which does it one by one
+    PAST_K: ClassVar = "k counts the hits; the notes that they link to come on top, unless `cut` is set"
 
     def __init__(
         self,
@@ -80,13 +89,20 @@ class AMem(MemorySystem):
         prompts: Prompts,
         mode: Literal["paper", "code"] = "paper",
         k: int = 10,
+        cut: bool = False,
+        lookup: Literal["text", "keywords"] | None = None,
         neighbours: int = 5,
         link_threshold: float = -1.0,
         evo_threshold: int = 100,
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}, found {mode!r}")
+        if lookup not in (None, *LOOKUPS):
+            raise ValueError(f"lookup must be one of {', '.join(LOOKUPS)}, found {lookup!r}")
+        if cut and mode == "code":
+            raise ValueError("cut must be false in mode code, which repeats notes")
         self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, mode
+        self.cut, self.lookup = cut, lookup
         self.k, self.neighbours = positive("k", k), positive("neighbours", neighbours)
         self.link_threshold, self.evo_threshold = link_threshold, positive("evo_threshold", evo_threshold)
         self._notes: list[_Note] = []
@@ -99,14 +115,16 @@ class AMem(MemorySystem):
     def write(self, unit: Unit) -> None:
         """Describe the unit, let the network evolve around it, and add it: two calls. Nothing changes when one of them fails."""
         note = self._described(unit)
-        near = dict(self._vectors.top(self.embedder.embed([unit.text])[0], self.neighbours))
+        sought = _labelled(note) if self.mode == "paper" else unit.text
+        vector = self.embedder.embed([sought])[0]
+        near = dict(self._vectors.top(vector, self.neighbours))
         reply = self._evolution(note, tuple(near))
         evolves = not isinstance(reply, ParseFailure) and reply["should_evolve"]
         actions = reply.get("actions", ()) if evolves else ()
         if "strengthen" in actions:
             self._strengthen(note, reply, near)
         document = _labelled(note)
-        vector = self.embedder.embed([document])[0]
+        vector = vector if document == sought else self.embedder.embed([document])[0]
         if "update_neighbor" in actions:
             self._update(tuple(near), reply)
         if self.mode == "code":
@@ -121,13 +139,14 @@ class AMem(MemorySystem):
     def read(self, question: Question) -> Recall:
         if not self._notes:
             return Recall(())
-        query = self.embedder.embed([self._keywords(question)], query=True)[0]
+        query = self.embedder.embed([self._sought(question)], query=True)[0]
         similarities = self._vectors.similarities(query)
         hits = best(similarities, self.k)
         if self.mode == "code":
             chosen = [number for hit in hits for number in (hit, *self._notes[hit].links[: self.k + 1])]
         else:
-            chosen = list(dict.fromkeys(number for hit in hits for number in (hit, *self._notes[hit].links)))[: self.k]
+            chosen = list(dict.fromkeys(number for hit in hits for number in (hit, *self._notes[hit].links)))
+            chosen = chosen[: self.k] if self.cut else chosen
         return Recall(tuple(self._item(number, float(similarities[number])) for number in chosen))
 
     def nodes(self) -> Iterator[NodeView]:
@@ -201,7 +220,10 @@ class AMem(MemorySystem):
             self._vectors.set(number, vector)
         self._outdated.clear()
 
-    def _keywords(self, question: Question) -> str:
+    def _sought(self, question: Question) -> str:
+        """The text by which a question is looked up."""
+        if (self.lookup or ("text" if self.mode == "paper" else "keywords")) == "text":
+            return question.text
         reply = ask(self.llm, self.prompts["amem/query"], text=question.text)
         keywords = "" if isinstance(reply, ParseFailure) else reply["keywords"].strip()
         if not keywords:

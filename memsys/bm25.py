@@ -54,8 +54,12 @@ class BM25(MemorySystem):
 
 def words(text: str) -> list[str]:
     """Lower-case Porter stems of the words of a text, for lexical search."""
-    bare = "".join(c if c.isalnum() else " " for c in text.lower()).split()
-    return [stemmed for word in bare if (stemmed := stem(word))]  # of the "s" in "Mara's" nothing is left
+    return [stemmed for word in plain_words(text) if (stemmed := stem(word))]  # of the "s" in "Mara's" nothing is left
+
+
+def plain_words(text: str) -> list[str]:
+    """The words of a text in lower case: its runs of letters and digits."""
+    return "".join(c if c.isalnum() else " " for c in text.lower()).split()
 
 
 def bm25_index(documents: list[list[str]], k1: float, b: float) -> object | None:

@@ -13,8 +13,7 @@ Deviations and decisions:
   instructions and the form for agents without a user.
 - `entities="rules"` stands in for spaCy, and its types are cruder: quoted strings, identifiers (letters with digits), runs of capitalised
   words, and two lower-case words behind a determiner. Earlier types win where spans overlap; the release's order is not known to us.
-- Porter stems stand in for lemmas, in memories and in queries alike; BM25 is Robertson's formula with Lucene's idf (k1 1.5, b 0.75). Its
-  index is renewed by `consolidate`; memories that came since have no keyword score until then.
+- The keyword channel and what it leaves out is in `memsys.mem0_v3_keywords`.
 - The ids of related memories that the model gives are asked for and ignored, as released.
 - A unit without any text makes no call. Evidence is the unit: the turns of the unit that a memory came from.
 - Channels of the weighted fusion, each in [0, 1]: the cosine, not below 0; the squashed BM25 score; the boost over its maximum of 0.5.
@@ -23,7 +22,6 @@ Deviations and decisions:
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,13 +31,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.bm25 import bm25_index, bm25_scores, words
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
+from memsys.mem0_v3_keywords import KeywordIndex, content_terms, squashed
 from memsys.prompts import Option, Prompts
 from memsys.vectors import Vectors, best
 
@@ -47,8 +45,6 @@ LEAST_POOL, POOL_PER_ITEM = 60, 4
 MESSAGE_CHARACTERS = 300
 QUERY_ENTITIES, LONGEST_ENTITY = 8, 100
 SAME_ENTITY, NEAR_ENTITY, NEAREST_ENTITIES, BOOST = 0.95, 0.5, 500, 0.5
-# Up to so many terms in the query: midpoint and steepness of the squashing of BM25 scores.
-_SQUASHING = ((3, 5.0, 0.7), (6, 7.0, 0.6), (9, 9.0, 0.5), (15, 10.0, 0.5), (math.inf, 12.0, 0.5))
 _CHOICES = {"fusion": ("official", "weighted"), "hashing": ("raw", "normalised"), "entities": ("rules", "none")}
 _NONE = "(none)"
 
@@ -85,7 +81,6 @@ class Mem0V3(MemorySystem):
         entities: `rules` finds them; `none` links nothing.
         neighbours: memories shown to the extraction, and compared with for repetitions.
         window: earlier messages shown to it, cut at 300 characters each.
-        k1, b: of BM25.
 
     Raises:
         ValueError: an unknown choice, or a number below 1.
@@ -108,22 +103,17 @@ class Mem0V3(MemorySystem):
         entities: Literal["rules", "none"] = "rules",
         neighbours: int = 10,
         window: int = 10,
-        k1: float = 1.5,
-        b: float = 0.75,
     ) -> None:
         self.llm, self.embedder, self.prompts = llm, embedder, prompts
         self.k, self.threshold, self.fusion, self.weights = positive("k", k), threshold, fusion, tuple(weights)
         self.hashing, self.entities = hashing, entities
         self.neighbours, self.window = positive("neighbours", neighbours), positive("window", window)
-        self.k1, self.b = k1, b
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")
         self._memories: list[_Memory] = []
         self._vectors = Vectors()
-        self._terms: list[list[str]] = []
-        self._index: object | None = None
-        self._indexed = 0
+        self._keywords = KeywordIndex()
         self._entities: list[_Entity] = []
         self._entity_vectors = Vectors()
         self._by_key: dict[str, int] = {}
@@ -146,16 +136,11 @@ class Mem0V3(MemorySystem):
         for memory, vector in zip(fresh, vectors, strict=True):
             self._vectors.add(vector)
             self._memories.append(memory)
-            self._terms.append(words(memory.text))
+            self._keywords.add(content_terms(memory.text))
         for key, entity in named.items():
             self._link(key, entity, entity_vectors.get(key))
         self._recent.extend(_cut(line) for line in _lines(unit))
         self._counts["units_without_memories"] += not fresh
-
-    def consolidate(self) -> None:
-        if self._indexed < len(self._memories):
-            self._index = bm25_index(self._terms, self.k1, self.b)
-            self._indexed = len(self._memories)
 
     def read(self, question: Question) -> Recall:
         if not self._memories:
@@ -249,8 +234,8 @@ class Mem0V3(MemorySystem):
 
     def _keyword_scores(self, text: str, pool: int) -> np.ndarray:
         """Squashed BM25 scores of the `pool` best memories, float64 [n]; 0 for all others."""
-        terms = words(text)
-        raw = bm25_scores(self._index, terms, self._indexed)
+        terms = content_terms(text)
+        raw = self._keywords.scores(terms)
         scores = np.zeros(len(self._memories))
         hits = [number for number in best(raw, pool) if raw[number] > 0]
         scores[hits] = squashed(raw[hits], len(terms))
@@ -287,13 +272,6 @@ class Mem0V3(MemorySystem):
 def pool_size(k: int) -> int:
     """How many memories a search for `k` takes from each channel."""
     return max(POOL_PER_ITEM * k, LEAST_POOL)
-
-
-def squashed(raw: np.ndarray, terms: int) -> np.ndarray:
-    """BM25 scores brought into (0, 1) by a logistic curve that depends on the number of terms in the query."""
-    middle, steepness = next((middle, steepness) for most, middle, steepness in _SQUASHING if terms <= most)
-    values: np.ndarray = 1 / (1 + np.exp(-steepness * (raw.astype(np.float64) - middle)))
-    return values
 
 
 def boost(similarity: float, links: int) -> float:

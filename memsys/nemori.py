@@ -13,7 +13,10 @@ the messages say beyond the prediction. A recall is the most similar episodes an
 - The open buffer becomes an episode in `consolidate`, provisionally: it is kept apart and told anew once messages have followed.
 - The time an episode is given by the model holds unless it cannot be read or lies after the last message; then that of the earliest
   message holds (counted). There is no clock to fall back on.
-- While there are no facts every episode is learned from directly, so twice when the first yields none.
+- While there are no facts every episode is learned from directly (the cold start), so twice when the first yields none. Its prompt wants
+  facts of seven kinds, beliefs among them, without dates, as that of the comparison does.
+- `extraction="direct"` learns from every episode by itself, without a prediction, facts of six kinds that may hold dates: the one prompt
+  for statements that xMemory prints (App. C.1), and the release's way where its predictions are turned off.
 - No search for duplicate facts: the released threshold of 1.0 turns it off.
 - Similar facts are those with 2·cosine − 1 of at least .7 (the released distance), rounded to six decimals, i.e. cosine .85.
 - `search="hybrid"` fuses the rankings by vector and by BM25; the release's scripts use vectors.
@@ -44,6 +47,8 @@ from memsys.vectors import Vectors, best
 
 Mode = Literal["paper", "code"]
 MODES = ("paper", "code")
+Extraction = Literal["predict", "direct"]
+EXTRACTIONS = ("predict", "direct")
 SEARCHES = ("vector", "hybrid")
 NO_PREDICTION = "Nothing is known yet that would let anybody expect what happens here."
 _FULL = "The buffer is full."
@@ -168,9 +173,10 @@ class EpisodeBuilder:
         enforce_max: None enforces it in mode `paper`.
         known: most statements from which an episode is predicted.
         known_threshold: least 2·cosine − 1 of such a statement with the episode.
+        extraction: whether facts are what an episode holds beyond its prediction (`predict`), or are taken from it by itself (`direct`).
 
     Raises:
-        ValueError: an unknown mode, or a size below 1.
+        ValueError: an unknown choice, or a size below 1.
     """
 
     def __init__(
@@ -184,10 +190,13 @@ class EpisodeBuilder:
         enforce_max: bool | None = None,
         known: int = 10,
         known_threshold: float = 0.7,
+        extraction: Extraction = "predict",
     ) -> None:
-        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, mode
+        self.llm, self.embedder, self.prompts, self.mode, self.extraction = llm, embedder, prompts, mode, extraction
         if mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}, found {mode!r}")
+        if extraction not in EXTRACTIONS:
+            raise ValueError(f"extraction must be one of {', '.join(EXTRACTIONS)}, found {extraction!r}")
         self.buffer_min, self.buffer_max = positive("buffer_min", buffer_min), positive("buffer_max", buffer_max)
         self.enforce_max = mode == "paper" if enforce_max is None else enforce_max
         self.known, self.known_threshold = positive("known", known), known_threshold
@@ -263,7 +272,9 @@ class EpisodeBuilder:
 
     def _learned(self, store: Store, episode: Episode, vector: np.ndarray) -> list[str] | None:
         """The statements that an episode teaches; None where the model's reply cannot be read."""
-        if not store.statements:
+        if self.extraction == "direct":
+            reply = ask(self.llm, self.prompts["nemori/direct"], text=dated(episode.document, episode.time_text))
+        elif not store.statements:
             reply = ask(self.llm, self.prompts["nemori/learn"], text=episode.document)
         else:
             prediction = self._predicted(store, episode, vector)
@@ -299,7 +310,7 @@ class Nemori(MemorySystem):
         k_episodes, k_statements: so many of each are recalled.
         originals: so many of the best episodes show their messages.
         search: `vector`, or `hybrid`, which fuses it with BM25 (twice as many of each, by the sum of 1 / (60 + rank)).
-        mode, buffer_min, buffer_max, enforce_max, known, known_threshold: see `EpisodeBuilder`.
+        mode, buffer_min, buffer_max, enforce_max, known, known_threshold, extraction: see `EpisodeBuilder`.
 
     Raises:
         ValueError: a setting that is none of the known choices, or out of range.
@@ -325,6 +336,7 @@ class Nemori(MemorySystem):
         enforce_max: bool | None = None,
         known: int = 10,
         known_threshold: float = 0.7,
+        extraction: Extraction = "predict",
     ) -> None:
         self.embedder = embedder
         self.k_episodes, self.k_statements = positive("k_episodes", k_episodes), positive("k_statements", k_statements)
@@ -332,7 +344,7 @@ class Nemori(MemorySystem):
         if search not in SEARCHES:
             raise ValueError(f"search must be one of {', '.join(SEARCHES)}, found {search!r}")
         self._builder = EpisodeBuilder(
-            llm, embedder, prompts, mode, buffer_min, buffer_max, enforce_max, known, known_threshold
+            llm, embedder, prompts, mode, buffer_min, buffer_max, enforce_max, known, known_threshold, extraction
         )
         self._store = self._builder.consolidated()
         self._indexes: tuple[object | None, object | None] = (None, None)

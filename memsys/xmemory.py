@@ -11,6 +11,13 @@ the question (Stage I), then admits episodes, and the messages of some, as far a
 - An overcrowded theme is split as the objective prefers (`paper`), or by its graph (`code`).
 - Full themes are summarised again in the end (`paper`), or keep the summary of when they were opened (`code`).
 - A statement's neighbours are the nearest of all (`paper`), or of those before it (`code`, which writes them once).
+- Tiny themes are merged as later statements come (`paper`, §3.2 and §5.3), or once in the end, with pairs of near themes (`code`).
+- The objective looks at the whole partition (`paper`, Eq. 1-3), or at the 10 themes around a change (`code`).
+- Episodes are those of the statements selected (`paper`, §3.3), or the 10 most similar to the question beside them (`code`).
+- An episode shows its messages when these lower uncertainty further (`paper`, one more probe each), or when the episode itself has
+  lowered it by enough (`code`).
+- Statements are taken from every episode by itself (`paper`, whose App. C.1 prints that prompt alone), or from what it holds beyond
+  its prediction (`code`, as Nemori).
 - The buffer of messages is cut at 20 (`paper`), or never (`code`, in which the rule cannot be reached): see `memsys.nemori`.
 
 Deviations and decisions:
@@ -23,7 +30,9 @@ Deviations and decisions:
 - `consolidate` makes the themes anew, provisionally. A set of statements that has been summarised is not summarised again, so that a
   theme costs one call whenever its members change. The geometry does not depend on the calls, which are made together.
 - A merged theme keeps the number of the larger part, of equals that of the older; of equal gains the first found counts. Both are open.
-  Merges are looked for among the nearest neighbours of each theme (§3.2; the code tries all near pairs).
+  Merges are looked for among the nearest neighbours of each theme (§3.2; the code tries all near pairs). The paper does not say which
+  theme is tiny, nor by how much messages must lower uncertainty "further": one of a single statement, and .25 nats, as released.
+- Where no statement was selected, there are none: then the most similar episodes are tried (ours).
 - Items are the episodes in order of priority, then the statements in order of selection; themes are not recalled (the code).
 - Table 4: without Stage I the statements are the `max_statements` most similar, and their themes serve as context. Without Stage II
   the best `max_episodes` episodes are recalled, the best `originals` with their messages as in Nemori (the paper gives no numbers).
@@ -34,7 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -45,12 +54,15 @@ from memsys.llm import meter
 from memsys.llm.ask import ask_all, complete
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
-from memsys.nemori import EpisodeBuilder, Mode, Store, span
+from memsys.nemori import EpisodeBuilder, Extraction, Mode, Store, span
 from memsys.prompts import Prompts
 from memsys.vectors import best, normalised
-from memsys.xmemory_themes import Members, Neighbours, Partition, ThemeRules, nearest, partition
+from memsys.xmemory_themes import Members, MergeAt, Neighbours, Partition, ThemeRules, nearest, partition
 
 TAU_INCLUDE = {"paper": 0.0, "code": -0.40}
+EPISODE_POOL = {"paper": 0, "code": 10}
+EXPANSION = {"paper": "further", "code": "same"}
+_CHOICES = {"merge_at": ("insertion", "end"), "expansion": ("further", "same")}
 NO_LOGPROBS = 5.0
 _PATIENCE = ((3, 1), (10, 2))
 """Among so many probed episodes, so many that are not admitted end the search."""
@@ -87,20 +99,25 @@ class XMemory(MemorySystem):
     Args:
         theme_cap: most statements in a theme (Table 8).
         split, merge: whether themes are split, and merged and coalesced (Table 6).
-        attach, lenient, edge, small, cohesion, near, coalesce, max_merges, neighbours: see `ThemeRules`; the last is also the
-            number of neighbours in the graphs that are read.
+        attach, lenient, edge, small, cohesion, near, coalesce, max_merges, tiny: see `ThemeRules`.
+        neighbours: of a node in the graphs that are read, and with how many nearest themes a merge is considered.
+        objective_over: how many themes around a change the objective looks at; None for the mode's (`paper`: all, `code`: 10).
+        merge_at: when tiny themes are merged, at each `insertion` or in the `end`; None for the mode's.
+        extraction: see `memsys.nemori.EpisodeBuilder`; None for the mode's (`paper`: `direct`, `code`: `predict`).
         buffer_min, buffer_max, enforce_max: see `memsys.nemori.EpisodeBuilder`.
         representatives: Stage I (Table 4).
         uncertainty: Stage II (Table 4).
         pool: statements looked at.
         max_themes, max_statements: most of each that Stage I selects.
         alpha: weight of coverage against similarity in Stage I.
-        episode_pool: most similar episodes looked at beside those of the statements selected.
+        episode_pool: most similar episodes looked at beside those of the statements selected; None for the mode's (`paper`: 0, `code`: 10).
         beta: weight of the statements' support in an episode's priority.
         probes: most episodes tried.
         max_episodes: most episodes recalled.
         tau_include: least fall of uncertainty, in nats, that admits an episode (exclusive); None takes the mode's.
-        tau_expand: the same for showing its messages.
+        expansion: what must exceed `tau_expand` for its messages to be shown: the `further` fall that they bring, or the `same` fall
+            of the episode; None for the mode's.
+        tau_expand: least such fall, in nats (exclusive).
         originals: without Stage II, so many of the best episodes show their messages.
 
     Raises:
@@ -109,7 +126,7 @@ class XMemory(MemorySystem):
 
     READ_KNOBS: ClassVar = (
         "representatives", "uncertainty", "pool", "max_themes", "max_statements", "alpha", "episode_pool", "beta", "probes",
-        "max_episodes", "tau_include", "tau_expand", "originals",
+        "max_episodes", "tau_include", "expansion", "tau_expand", "originals",
     )  # fmt: skip
     PROMPTS: ClassVar = ("nemori", "xmemory")
     EMBEDS_UNITS: ClassVar = False
@@ -134,7 +151,11 @@ class XMemory(MemorySystem):
         near: float = 0.78,
         coalesce: float = 0.50,
         max_merges: int = 2,
+        tiny: int = 1,
         neighbours: int = 10,
+        objective_over: int | None = None,
+        merge_at: MergeAt | None = None,
+        extraction: Extraction | None = None,
         buffer_min: int = 1,
         buffer_max: int = 20,
         enforce_max: bool | None = None,
@@ -144,23 +165,35 @@ class XMemory(MemorySystem):
         max_themes: int = 5,
         max_statements: int = 20,
         alpha: float = 0.7,
-        episode_pool: int = 10,
+        episode_pool: int | None = None,
         beta: float = 0.5,
         probes: int = 10,
         max_episodes: int = 10,
         tau_include: float | None = None,
+        expansion: Literal["further", "same"] | None = None,
         tau_expand: float = 0.25,
         originals: int = 2,
     ) -> None:
         self.llm, self.probe, self.embedder, self.prompts, self.mode = llm, probe, embedder, prompts, mode
-        self._builder = EpisodeBuilder(llm, embedder, prompts, mode, buffer_min, buffer_max, enforce_max)
+        paper = mode == "paper"
+        self._builder = EpisodeBuilder(
+            llm, embedder, prompts, mode, buffer_min, buffer_max, enforce_max,
+            extraction=extraction or ("direct" if paper else "predict"),
+        )  # fmt: skip
+        for name, value in {"merge_at": merge_at, "expansion": expansion}.items():
+            if value not in (None, *_CHOICES[name]):
+                raise ValueError(f"{name} must be one of {', '.join(_CHOICES[name])}, found {value!r}")
+        for name, number, least in (("objective_over", objective_over, 1), ("episode_pool", episode_pool, 0)):
+            if number is not None and number < least:
+                raise ValueError(f"{name} must be at least {least}, found {number}")
         self.rules = ThemeRules(
             cap=positive("theme_cap", theme_cap), attach=attach, lenient=lenient, small=small, edge=edge, cohesion=cohesion,
             near=near, max_merges=max_merges, coalesce=coalesce, neighbours=positive("neighbours", neighbours),
-            split=split, merge=merge, guided=mode == "paper", renew_full=mode == "paper",
+            tiny=positive("tiny", tiny), objective_over=objective_over or (None if paper else 10),
+            split=split, merge=merge, merge_at=merge_at or ("insertion" if paper else "end"), guided=paper, renew_full=paper,
         )  # fmt: skip
         self.representatives, self.uncertainty = representatives, uncertainty
-        self.pool, self.episode_pool = positive("pool", pool), positive("episode_pool", episode_pool)
+        self.pool, self.episode_pool, self.expansion = positive("pool", pool), episode_pool, expansion
         self.max_themes = positive("max_themes", max_themes)
         self.max_statements = positive("max_statements", max_statements)
         self.max_episodes, self.probes = positive("max_episodes", max_episodes), positive("probes", probes)
@@ -283,9 +316,10 @@ class XMemory(MemorySystem):
 
     def _ranked(self, themed: _Themed, query: np.ndarray, backbone: _Backbone) -> list[tuple[int, float]]:
         """Episodes of the statements and the most similar others with their priority, best first."""
-        similar = themed.store.episode_vectors.top(query, self.episode_pool)
         if not (self.representatives or self.uncertainty):
-            return similar
+            return themed.store.episode_vectors.top(query, self.max_episodes)
+        beside = EPISODE_POOL[self.mode] if self.episode_pool is None else self.episode_pool
+        similar = themed.store.episode_vectors.top(query, beside if backbone.statements else self.max_episodes)
         support: dict[int, float] = {}
         scaled = minmax([cosine for _, cosine in backbone.statements])
         for (index, _), score in zip(backbone.statements, scaled, strict=True):
@@ -300,16 +334,30 @@ class XMemory(MemorySystem):
         self, themed: _Themed, question: Question, backbone: _Backbone, ranked: Sequence[tuple[int, float]]
     ) -> list[tuple[int, bool]]:
         """Ranks of the episodes that lower the uncertainty, and whether their messages are shown; the first where none does."""
+
+        def shown(rank: int, *, originals: bool) -> list[str]:
+            return [_episode_item(store, *ranked[rank], originals=originals).text]
+
         store = themed.store
         themes = [themed.summaries[number] for number in backbone.themes]
         facts = [store.statement_item(index, cosine).text for index, cosine in backbone.statements]
         bare = self._uncertainty(question, themes, facts, ())
-        gains = (
-            bare - self._uncertainty(question, themes, facts, [_episode_item(store, *one, originals=False).text])
-            for one in ranked[: self.probes]
-        )
+        alone: list[float] = []  # of each episode probed, filled as the gains are asked for
+
+        def gains() -> Iterator[float]:
+            for rank in range(min(self.probes, len(ranked))):
+                alone.append(self._uncertainty(question, themes, facts, shown(rank, originals=False)))
+                yield bare - alone[rank]
+
         include = TAU_INCLUDE[self.mode] if self.tau_include is None else self.tau_include
-        return admitted(gains, include, self.tau_expand, self.max_episodes) or [(0, False)]
+        found = admitted(gains(), include, self.tau_expand, self.max_episodes)
+        if (self.expansion or EXPANSION[self.mode]) == "further":
+            further = (
+                alone[rank] - self._uncertainty(question, themes, facts, shown(rank, originals=True))
+                for rank, _ in found
+            )
+            found = [(rank, gain > self.tau_expand) for (rank, _), gain in zip(found, further, strict=True)]
+        return found or [(0, False)]
 
     def _uncertainty(
         self, question: Question, themes: Sequence[str], facts: Sequence[str], episodes: Sequence[str]

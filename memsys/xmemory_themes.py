@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from typing import Literal
 
 import numpy as np
 
 from memsys.vectors import Vectors, best, normalised
+from memsys.xmemory_objective import Whole, guidance, rounded
 
 Members = tuple[int, ...]
 """Numbers of statements, ascending."""
-_EPSILON = 1e-8
+MergeAt = Literal["insertion", "end"]
 _LEAST_GAIN = 1e-9
 
 
@@ -37,16 +38,23 @@ class ThemeRules:
     """Statements this similar are linked in a theme's graph."""
     cohesion: float = 0.72
     """A full theme whose statements are less similar than this on average is considered for a split."""
-    near: float = 0.78
-    """Themes this similar may be merged."""
-    max_merges: int = 2
+    tiny: int = 1
+    """A theme of at most so many may be merged with a near one."""
     coalesce: float = 0.50
-    """A single statement may join a theme this similar."""
+    """How similar a tiny theme and another must be to be merged."""
+    near: float = 0.78
+    """In the end, themes of any size this similar may be merged."""
+    max_merges: int = 2
+    """In the end, at most so many pairs of these."""
     neighbours: int = 10
-    """Themes around that the objective looks at."""
+    """With how many nearest themes a merge is considered."""
+    objective_over: int | None = None
+    """How many themes around a change the objective looks at; None is the whole partition (Eq. 1-3)."""
     split: bool = True
     merge: bool = True
-    """Whether themes are merged and single statements coalesced."""
+    merge_at: MergeAt = "insertion"
+    """When tiny themes are merged: as statements come, around the theme that a statement has changed; or once in the `end` (as
+    released), with the pairs of near themes before them."""
     guided: bool = True
     """Whether the objective chooses the split of an overcrowded theme; else its graph does (as released)."""
     renew_full: bool = True
@@ -86,14 +94,15 @@ class Neighbours:
 def partition(vectors: np.ndarray, rules: ThemeRules) -> Partition:
     """The themes of statements with these unit vectors [n, d], which are taken in order.
 
-    Attach each (§3.2), splitting what exceeds the cap; summarise; split full themes that do not hold together; merge the best pairs;
-    let single statements join a theme as long as the objective gains.
+    Attach each (§3.2), splitting what exceeds the cap and merging what is tiny (§5.3: later insertions trigger either); summarise;
+    split full themes that do not hold together. The release merges in the end only: the best pairs, then what is tiny, as long as
+    the objective gains.
     """
     growing = _Growing(vectors, vectors.astype(np.float64), rules)
     for statement in range(len(vectors)):
         growing.assimilate(statement)
     growing.review()
-    if rules.merge:
+    if rules.merge and rules.merge_at == "end":
         growing.merge()
         growing.coalesce()
     return growing.result()
@@ -103,7 +112,7 @@ def nearest(vectors: np.ndarray, k: int, *, earlier: bool = False) -> Neighbours
     """The `k` most similar other rows of each row (unit vectors [n, d]) with a positive cosine; with `earlier`, of those before it."""
     edges: list[dict[int, float]] = []
     for first in range(0, len(vectors), 512):  # in blocks, so that the memory needed stays linear
-        similarities = _rounded(vectors[first : first + 512] @ vectors.T)
+        similarities = rounded(vectors[first : first + 512] @ vectors.T)
         for row, cosines in enumerate(similarities, start=first):
             cosines[row] = -np.inf
             seen = cosines[:row] if earlier else cosines
@@ -111,38 +120,11 @@ def nearest(vectors: np.ndarray, k: int, *, earlier: bool = False) -> Neighbours
     return Neighbours(tuple(edges))
 
 
-def sparsity(sizes: Sequence[int] | np.ndarray) -> float:
-    """How balanced the theme sizes are, in (0, 1] (xMemory Eq. 2)."""
-    counts = np.asarray(sizes, dtype=np.float64)
-    return float(counts.sum() ** 2 / (len(counts) * (counts**2).sum()))
-
-
-def bell(similarities: Sequence[float] | np.ndarray) -> np.ndarray:
-    """g of each nearest-neighbour similarity: 1 at their median, falling off by the median absolute deviation (Eq. 3), float64 [K]."""
-    values = np.asarray(similarities, dtype=np.float64)
-    deviations = values - median(values.tolist())
-    spread = median(np.abs(deviations).tolist()) + _EPSILON
-    weights: np.ndarray = np.exp(-(deviations**2) / (2 * spread**2))
-    return weights
-
-
-def guidance(sizes: Sequence[int], totals: np.ndarray) -> float:
-    """The objective f = sparsity + semantics of themes (Eq. 1-3), each given by its size and the sum of its unit vectors [K, d]."""
-    counts = np.asarray(sizes, dtype=np.float64)
-    # Of unit vectors the mean cosine with their centroid is the length of their mean.
-    products = totals @ totals.T
-    lengths = np.sqrt(products.diagonal())
-    similarities = _rounded(products / np.maximum(np.outer(lengths, lengths), _EPSILON))
-    np.fill_diagonal(similarities, -np.inf)
-    closest = similarities.max(axis=1) if len(counts) > 1 else np.zeros(1)
-    return sparsity(counts) + float((lengths / counts) @ bell(closest)) / len(counts)
-
-
 def components(vectors: np.ndarray, edge: float) -> list[list[int]]:
     """Connected components of the graph that links rows of cosine `edge` or more, each ascending, by their first row."""
     from scipy.sparse.csgraph import connected_components
 
-    linked = _rounded(vectors @ vectors.T) >= edge
+    linked = rounded(vectors @ vectors.T) >= edge
     labels = connected_components(linked, directed=False)[1]
     groups: dict[int, list[int]] = {}
     for row, label in enumerate(labels):
@@ -161,12 +143,6 @@ def principal_order(vectors: np.ndarray) -> list[int]:
 def chunks(rows: Sequence[int], size: int) -> Iterator[list[int]]:
     """The rows in consecutive pieces of at most `size`, each put in ascending order."""
     return (sorted(rows[start : start + size]) for start in range(0, len(rows), size))
-
-
-def _rounded(cosines: np.ndarray) -> np.ndarray:
-    """Cosines to six decimals, float64: thresholds are met exactly, and the bell, 1e-8 wide where most are equal, sees them equal."""
-    rounded: np.ndarray = np.round(cosines.astype(np.float64), 6)
-    return rounded
 
 
 @dataclass(slots=True)
@@ -193,6 +169,7 @@ class _Growing:
     summarised: dict[int, Members] = field(default_factory=dict)
     asked: list[Members] = field(default_factory=list)
     moved: set[int] = field(default_factory=set)
+    whole: Whole = field(default_factory=Whole)
 
     def result(self) -> Partition:
         numbers = sorted(self.themes)
@@ -204,16 +181,21 @@ class _Growing:
         )
 
     def assimilate(self, statement: int) -> None:
-        similarities = _rounded(self.centroids.similarities(self.rows[statement]))
+        similarities = self._alive(self.centroids.similarities(self.rows[statement]))
         number = int(np.argmax(similarities)) if len(similarities) else None
         if number is None or not self._takes(self.themes[number], float(similarities[number])):
-            self._summarise(self._open([statement]))
-            return
-        theme = self.themes[number]
-        self._set(number, [*theme.members, statement], theme.total + self.vectors[statement])
-        if self.rules.split and self.sizes[number] > self.rules.cap:
-            parts = self._best_split(number) if self.rules.guided else self._graph_split(number)
-            self._split(number, parts)
+            changed = [self._open([statement])]
+            self._summarise(changed[0])
+        else:
+            theme, changed = self.themes[number], [number]
+            self._set(number, [*theme.members, statement], theme.total + self.vectors[statement])
+            if self.rules.split and self.sizes[number] > self.rules.cap:
+                parts = self._best_split(number) if self.rules.guided else self._graph_split(number)
+                changed = self._split(number, parts)
+        if self.rules.merge and self.rules.merge_at == "insertion":
+            for number in changed:
+                while number in self.themes and (pair := self._best_merge(number)):
+                    number = self._join(*pair)
 
     def review(self) -> None:
         """Summarise every theme again; first split full ones that do not hold together."""
@@ -234,25 +216,28 @@ class _Growing:
             self._join(*pair)
 
     def coalesce(self) -> None:
-        """Let each theme of one statement join the neighbour with the largest gain, until nothing changes."""
+        """Let each tiny theme join the neighbour with the largest gain, until nothing changes."""
         changed = True
         while changed:
             changed = False
             for number in list(self.themes):
-                if self.sizes[number] == 1:
-                    changed |= self._settle(number)
+                if 0 < self.sizes[number] <= self.rules.tiny and (pair := self._best_merge(number)):
+                    self._join(*pair)
+                    changed = True
 
-    def _settle(self, single: int) -> bool:
-        similarities = self._similarities(single)
-        similarities[np.array(self.sizes) >= self.rules.cap] = -np.inf
-        near = best(similarities, self.rules.neighbours)
-        near = [target for target in near if similarities[target] >= self.rules.coalesce]
-        gains = {target: self._gain(single, target) for target in near}
-        target = max(gains, key=lambda number: gains[number], default=None)
-        if target is None or gains[target] <= _LEAST_GAIN:
-            return False
-        self._join(target, single)
-        return True
+    def _best_merge(self, number: int) -> tuple[int, int] | None:
+        """The theme and the near one whose merge gains most, one of them tiny; None where none gains."""
+        similarities = self._similarities(number)
+        sizes = np.array(self.sizes)
+        similarities[sizes > self.rules.cap - self.sizes[number]] = -np.inf
+        if self.sizes[number] > self.rules.tiny:
+            similarities[sizes > self.rules.tiny] = -np.inf
+        near = [
+            other for other in best(similarities, self.rules.neighbours) if similarities[other] >= self.rules.coalesce
+        ]
+        gains = {other: self._gain(other, number) for other in near}
+        other = max(gains, key=lambda theme: gains[theme], default=None)
+        return None if other is None or gains[other] <= _LEAST_GAIN else (other, number)
 
     def _takes(self, theme: _Theme, similarity: float) -> bool:
         fits = similarity >= self.rules.lenient and len(theme.members) < self.rules.cap
@@ -277,22 +262,27 @@ class _Growing:
         along = principal_order(self.vectors[members])
         by_axis = [[members[row] for row in piece] for piece in chunks(along, self.rules.cap)]
         around = self._around(number)
-        return max((self._graph_split(number), by_axis), key=lambda parts: self._objective(around, parts))
+        return max((self._graph_split(number), by_axis), key=lambda parts: self._objective((number,), around, parts))
 
-    def _split(self, number: int, parts: Sequence[list[int]]) -> None:
+    def _split(self, number: int, parts: Sequence[list[int]]) -> list[int]:
+        """Put each part into a theme of its own, the first into the old one; their numbers."""
         self._set(number, parts[0], self.vectors[parts[0]].sum(axis=0))
-        self._summarise(number)
-        for part in parts[1:]:
-            self.moved.update(part)
-            self._summarise(self._open(part))
+        numbers = [number, *(self._open(part) for part in parts[1:])]
+        self.moved.update(*parts[1:])
+        for each in numbers:
+            self._summarise(each)
+        return numbers
 
-    def _join(self, one: int, other: int) -> None:
+    def _join(self, one: int, other: int) -> int:
+        """Merge two themes; the number of the larger, of equals the older, which is kept."""
         kept, gone = sorted((one, other), key=lambda number: (-self.sizes[number], number))
         left = self.themes.pop(gone)
         self.sizes[gone] = 0
+        self._tell(gone, 0, left.total)
         self.moved.update(left.members)
         self._set(kept, sorted([*self.themes[kept].members, *left.members]), self.themes[kept].total + left.total)
         self._summarise(kept)
+        return kept
 
     def _open(self, members: list[int]) -> int:
         number = self.centroids.add(self.rows[members[0]])
@@ -304,6 +294,11 @@ class _Growing:
         self.themes[number] = _Theme(members, total)
         self.sizes[number] = len(members)
         self.centroids.set(number, normalised(total))
+        self._tell(number, len(members), total)
+
+    def _tell(self, number: int, size: int, total: np.ndarray) -> None:
+        if self.rules.objective_over is None:
+            self.whole.set(number, size, total)
 
     def _summarise(self, number: int) -> None:
         self.summarised[number] = tuple(self.themes[number].members)
@@ -311,15 +306,24 @@ class _Growing:
 
     def _similarities(self, number: int) -> np.ndarray:
         """Cosine of a theme's centroid with every other, by number; minus infinity for itself and those that are gone."""
-        similarities = _rounded(self.centroids.similarities(self.centroids.matrix[number]))
-        similarities[np.array(self.sizes) == 0] = -np.inf
+        similarities = self._alive(self.centroids.similarities(self.centroids.matrix[number]))
         similarities[number] = -np.inf
         return similarities
 
+    def _alive(self, similarities: np.ndarray) -> np.ndarray:
+        """Cosines with all centroids, rounded; minus infinity with those that are gone."""
+        cosines = rounded(similarities)
+        cosines[np.array(self.sizes) == 0] = -np.inf
+        return cosines
+
     def _around(self, number: int) -> list[int]:
-        """The themes nearest to one, itself left out."""
+        """The themes nearest to one that the objective looks at, itself left out; none where it looks at all."""
+        if self.rules.objective_over is None:
+            return []
         similarities = self._similarities(number)
-        return [other for other in best(similarities, self.rules.neighbours) if self.sizes[other] and other != number]
+        return [
+            other for other in best(similarities, self.rules.objective_over) if self.sizes[other] and other != number
+        ]
 
     def _near_pairs(self) -> list[tuple[int, int]]:
         """Pairs that may be merged: near each other, small enough together, one among the nearest of the other."""
@@ -332,13 +336,19 @@ class _Growing:
         return sorted(pairs)
 
     def _gain(self, one: int, other: int) -> float:
-        """What the objective gains by a merge, over the two themes and the nearest of both."""
-        around = sorted({*self._around(one), *self._around(other)} - {one, other})
-        parts = [self.themes[one].members, self.themes[other].members]
-        return self._objective(around, [parts[0] + parts[1]]) - self._objective(around, parts)
+        """What the objective gains by a merge."""
+        pair = (one, other)
+        around = sorted({*self._around(one), *self._around(other)} - {*pair})
+        parts = [self.themes[number].members for number in pair]
+        return self._objective(pair, around, [parts[0] + parts[1]]) - self._objective(pair, around, parts)
 
-    def _objective(self, around: Iterable[int], parts: Sequence[list[int]]) -> float:
+    def _objective(self, gone: Sequence[int], around: Iterable[int], parts: Sequence[list[int]]) -> float:
+        """The objective with the parts in the place of some themes, over the whole partition or the themes around."""
+        totals = [self.vectors[part].sum(axis=0) for part in parts]
+        sizes = [len(part) for part in parts]
+        if self.rules.objective_over is None:
+            return self.whole.value(gone, list(zip(sizes, totals, strict=True)))
         themes = [self.themes[number] for number in around]
-        sizes = [*(len(theme.members) for theme in themes), *map(len, parts)]
-        totals = [*(theme.total for theme in themes), *(self.vectors[part].sum(axis=0) for part in parts)]
-        return guidance(sizes, np.stack(totals))
+        return guidance(
+            [*(len(theme.members) for theme in themes), *sizes], np.stack([*(theme.total for theme in themes), *totals])
+        )

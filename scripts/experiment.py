@@ -396,9 +396,12 @@ def _why_not(cfg: DictConfig, built: Bench, backbone: Mapping[str, Any], dataset
         "memory": cfg.models.memory,
         "reader": cfg.models.reader,
         "judge": cfg.models.judge,
+        "probe": cfg.models.probe or cfg.models.reader,
         "embedder": cfg.models.embedder,
     }
-    if any(ours[role] != model for role, model in backbone["models"].items()):
+    # A paper that names no probe lets the reader measure its own uncertainty.
+    theirs = {"probe": backbone["models"]["reader"], **backbone["models"]}
+    if any(ours[role] != model for role, model in theirs.items()):
         return "other model"
     return _other_data(cfg, dataset)
 

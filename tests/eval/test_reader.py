@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,10 @@ def test_every_reader_shows_question_memories_and_instruction_and_is_answered_of
 
 
 def test_the_readers_of_the_papers_are_all_there() -> None:
-    wanted = "mem0 memtree segtree longmemeval realmem xmemory_locomo xmemory_perltqa locomo_official mab quality_choice multihop_rag dmr"
+    wanted = """
+        mem0 memtree segtree longmemeval realmem xmemory_locomo xmemory_perltqa locomo_official mab quality_choice multihop_rag dmr
+        timem_longmemeval
+    """
     assert set(wanted.split()) <= set(NAMES)
 
 
@@ -65,6 +69,28 @@ def test_recalled_text_is_delimited_and_declared_to_be_data(name: str) -> None:
     assert all(each.text in inside for each in RECALL.items)
     assert QUESTION.text not in inside
     assert "data" in text[: text.index("<memories>")]
+
+
+def test_the_xmemory_locomo_reader_asks_for_at_most_eight_words_and_for_no_least_number() -> None:
+    """xMemory App. C.2 bounds the length of an answer from above only."""
+    last = shown(render(reader("xmemory_locomo"), Prompts(), QUESTION, RECALL)).splitlines()[-1]
+    assert "at most eight words" in last
+    assert not re.search(r"\b(two|three|four|five|six|seven)\b|at least|between", last)
+
+
+def test_the_xmemory_perltqa_reader_shows_episodes_before_facts() -> None:
+    """The order of the memories in xMemory App. C.2."""
+    episode, fact = item("e", "[May] Ines wove.", "episode"), item("f", "Ines likes wool.", "semantic")
+    text = shown(render(reader("xmemory_perltqa"), Prompts(), QUESTION, Recall((fact, episode))))
+    assert text.index("Episodes:\n[May] Ines wove.") < text.index("Facts:\nInes likes wool.")
+
+
+def test_the_timem_reader_keeps_the_order_of_the_recall_and_does_not_call_it_one_of_time() -> None:
+    """TiMem Eq. 11: by level, then by closeness in time to the question."""
+    text = shown(render(reader("timem_longmemeval"), Prompts(), QUESTION, RECALL))
+    assert text.index(LATE.text) < text.index(UNDATED.text) < text.index(EARLY.text)
+    assert "are in order of time" not in text
+    assert f"Current date: {QUESTION.time_text}" in text
 
 
 @pytest.mark.parametrize("name", ["segtree", "locomo_official"])

@@ -62,6 +62,7 @@ def memory(
     evolutions: Sequence[Script] = (), table: Mapping[str, float] | None = None, **settings: Any
 ) -> tuple[AMem, ScriptedLLM, Cosines]:
     """A memory with a note for each evolution, note0, note1 …; the question is looked up as "query"."""
+    settings = {"lookup": "keywords", **settings}
     script: dict[str, Script] = {
         ANALYSE: [described(number) for number in range(len(evolutions))],
         EVOLVE: list(evolutions),  # type: ignore[arg-type]
@@ -100,7 +101,7 @@ def test_the_first_note_is_two_calls_and_has_no_links() -> None:
     assert llm.requests[1].fields["count"] == 0
 
 
-def test_every_note_is_two_calls_and_every_question_one() -> None:
+def test_every_note_is_two_calls_and_every_question_one_where_it_is_looked_up_by_keywords() -> None:
     held, llm, _ = memory([STAYS] * 6)
     assert llm.purposes == [ANALYSE, EVOLVE] * 6
     held.read(QUESTION)
@@ -209,8 +210,8 @@ def test_a_changed_neighbour_keeps_its_place_in_the_index_until_the_threshold_of
     held.write(_later(101))
     (first,) = [item for item in _with_k(held, 200).read(QUESTION).items if item.id == "u0"]
     assert (first.score, held.report()["evolutions"]) == (1.0, 100)
-    # The unit, its document, the one document that had changed, and the query.
-    assert len(embedder.texts) == 4
+    # The note's document, the one document that had changed, and the query.
+    assert len(embedder.texts) == 3
     assert held.report()["outdated"] == 0
 
 
@@ -318,8 +319,51 @@ def test_a_hit_is_followed_by_its_links_and_no_note_comes_twice() -> None:
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_no_more_than_k_notes_are_recalled_links_included(k: int) -> None:
-    held, _, _ = memory(NETWORK, RISING, k=k)
+    """One budget for all, as SegTreeMem compares (App. E)."""
+    held, _, _ = memory(NETWORK, RISING, k=k, cut=True)
     assert recalled(held) == ["u4", "u3", "u0", "u1"][:k]
+
+
+def test_all_k_hits_are_recalled_and_their_links_come_on_top() -> None:
+    """A-MEM §3.4: the k most similar notes, with those that they are linked to."""
+    held, _, _ = memory(NETWORK, RISING, k=2)
+    assert recalled(held) == ["u4", "u3", "u0", "u1"]
+    evolutions = [*[STAYS] * 5, strengthen(0, 1, 2)]
+    table = {f"note{number}": 0.9 - number / 10 for number in range(5)} | {"note5": 0.95}
+    held, _, _ = memory(evolutions, table, k=3)
+    assert recalled(held) == ["u5", "u0", "u1", "u2"], "note5, note0 and note1 are the hits, note2 is linked"
+    held, _, _ = memory(NETWORK, RISING, k=1)
+    assert recalled(held) == ["u4", "u3", "u0"]
+
+
+@pytest.mark.parametrize(("mode", "shown"), [("paper", ["1"]), ("code", ["0"])])
+def test_a_note_finds_its_neighbours_by_all_that_is_said_of_it_and_in_the_release_by_its_text(
+    mode: str, shown: list[str]
+) -> None:
+    """A-MEM Eq. 3 and 4: the vector of a note is that of its content, keywords, tags and context."""
+    # The new note speaks of note0, but its context puts it beside note1.
+    held, llm, embedder = memory(
+        [STAYS, STAYS], {"Context 7": 0.1, "note0": 0.9, "note1": 0.1}, mode=mode, neighbours=1
+    )
+    llm._queues[ANALYSE], llm._queues[EVOLVE] = iter([described(7)]), iter([STAYS])
+    held.write(unit(7, "More of note0."))
+    assert [option.label for option in llm.requests[-1].fields["options"]] == shown
+    assert ("Ann: More of note0." in embedder.texts) == (mode == "code")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sought"),
+    [({}, "Which one?"), ({"mode": "code"}, "query"), ({"lookup": "keywords"}, "query"),
+     ({"mode": "code", "lookup": "text"}, "Which one?")],
+)  # fmt: skip
+def test_a_question_is_looked_up_by_its_text_and_in_the_release_by_keywords(
+    settings: dict[str, Any], sought: str
+) -> None:
+    """A-MEM Eq. 8."""
+    held, llm, embedder = memory([STAYS], **{"lookup": None, **settings})
+    held.read(QUESTION)
+    assert embedder.texts[-1] == sought
+    assert (QUERY in llm.purposes) == (sought == "query")
 
 
 def test_the_released_code_lists_k_hits_with_up_to_k_plus_one_links_each_and_repeats_notes() -> None:
@@ -331,7 +375,7 @@ def test_the_released_code_lists_k_hits_with_up_to_k_plus_one_links_each_and_rep
 
 
 def test_every_item_has_its_own_similarity_and_names_its_turns() -> None:
-    held, _, _ = memory(NETWORK, RISING, k=3)
+    held, _, _ = memory(NETWORK, RISING, k=3, cut=True)
     items = held.read(QUESTION).items
     assert [item.score for item in items] == pytest.approx([0.4, 0.3, 0.0])
     assert [item.sources for item in items] == [("t4",), ("t3",), ("t0",)]
@@ -343,7 +387,14 @@ def test_the_latest_description_is_shown_before_the_index_knows_it() -> None:
     assert first.text == "[7 May 2023] Ann: note0. (context: New.; keywords: key0, other; tags: changed)"
 
 
-@pytest.mark.parametrize(("setting", "value"), [("mode", "best"), ("k", 0), ("neighbours", 0), ("evo_threshold", 0)])
+@pytest.mark.parametrize(
+    ("setting", "value"), [("mode", "best"), ("lookup", "tags"), ("k", 0), ("neighbours", 0), ("evo_threshold", 0)]
+)
 def test_nonsense_is_refused_by_name(setting: str, value: Any) -> None:
     with pytest.raises(ValueError, match=setting):
         memory(**{setting: value})
+
+
+def test_the_release_is_never_cut() -> None:
+    with pytest.raises(ValueError, match="cut must be false in mode code"):
+        memory(mode="code", cut=True)

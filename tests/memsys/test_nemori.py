@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -63,6 +64,7 @@ SCRIPT: dict[str, Script] = {
     "nemori.learn": says(statements=["Ann has a dog."]),
     "nemori.predict": "Ann walks the dog.",
     "nemori.compare": says(statements=["Ann has a cat."]),
+    "nemori.direct": says(statements=["Ann has a horse."]),
 }
 
 
@@ -222,6 +224,51 @@ def test_the_cold_start_happens_once_and_reads_the_story() -> None:
     assert [request.purpose for request in lessons] == ["nemori.learn", *["nemori.compare"] * 3]
     assert lessons[0].fields["text"] == "Title of 1. [1:00 pm on 7 May, 2023] Ann: message 0"
     assert lessons[1].fields["text"] == ["[1:00 pm on 7 May, 2023] Ann: message 1"]
+
+
+def instructions(step: str) -> str:
+    return next(
+        text
+        for role, text in Prompts()[f"nemori/{step}"].render({"text": "", "prediction": ""}).messages
+        if role == "system"
+    )
+
+
+def test_the_cold_start_wants_seven_kinds_of_facts_without_dates() -> None:
+    """The released cold start (prediction_correction_engine, e1a7f9d): beliefs and values too, no time in a statement."""
+    text = instructions("learn")
+    assert re.findall(r"^(\d)\. (\w+)", text, re.MULTILINE) == [
+        ("1", "identity"), ("2", "preferences"), ("3", "techniques"), ("4", "relationships"), ("5", "goals"), ("6", "beliefs"),
+        ("7", "habits"),
+    ]  # fmt: skip
+    assert "without dates" in text
+    assert "Give dates" not in text
+
+
+def test_direct_extraction_wants_six_kinds_of_facts_and_lets_them_hold_dates() -> None:
+    """xMemory App. C.1, whose examples name months and years."""
+    text = instructions("direct")
+    assert len(re.findall(r"^\d\. ", text, re.MULTILINE)) == 6
+    assert "beliefs" not in text
+    assert "Give dates where they belong to the fact." in text
+
+
+def test_direct_extraction_learns_from_every_story_by_itself() -> None:
+    """xMemory App. C.1 prints one prompt for statements, which is shown episodes: no prediction, no comparison."""
+    memory, llm = builder({"nemori.boundary": says(should_end=True)}, extraction="direct")
+    written(memory, stream(3))
+    lessons = [request for request in llm.requests if request.kind == "extract"]
+    assert [request.purpose for request in lessons] == ["nemori.direct"] * 3
+    assert "nemori.predict" not in llm.purposes
+    assert lessons[1].fields["text"] == ("[1:00 pm on 7 May, 2023] Title of 1. [1:00 pm on 7 May, 2023] Ann: message 1")
+    assert [(one.text, one.episode) for one in memory.consolidated().statements] == [
+        ("Ann has a horse.", number) for number in range(3)
+    ]
+
+
+def test_an_unknown_extraction_is_refused() -> None:
+    with pytest.raises(ValueError, match="extraction must be one of predict, direct"):
+        nemori(extraction="both")
 
 
 def test_a_first_episode_that_teaches_nothing_leaves_the_next_to_start_cold() -> None:

@@ -21,7 +21,9 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
-from memsys.timem import BUDGETS, TiMem, Window, calendar, fused, lexical
+from memsys.timem import BUDGETS, TiMem
+from memsys.timem_scores import fused, lexical
+from memsys.timem_tree import Window, calendar
 from memsys.tokens import count_tokens
 
 SUMMARIES = ["session", "day", "week", "month"]
@@ -256,13 +258,25 @@ def histories(llm: ScriptedLLM, step: str) -> list[Any]:
     return [request.fields["history"] for request in llm.requests if request.purpose == f"timem.{step}"]
 
 
-def test_a_segment_is_shown_the_last_three_of_its_session_oldest_first() -> None:
-    memory, llm = timem({"segment": lambda request: f"a note on {request.fields['texts'][5:22]}"})
-    feed(memory, history(("2023-05-01", 5), ("2023-05-01", 1)))
+def test_a_segment_is_shown_the_last_three_of_all_sessions_oldest_first() -> None:
+    """TiMem Eq. 3: the w = 3 most recent memories of the level, whatever session they are from."""
+    memory, llm = timem({"segment": lambda request: f"a note on {request.fields['texts'][5:24]}"})
+    feed(memory, history(("2023-05-01", 5), ("2023-05-02", 2)))
+    shown = histories(llm, "segment")
+    assert shown[0] == "(none)"
+    assert [text[-19:] for text in shown[4]] == [f"remark number {number} abo" for number in (1, 2, 3)]
+    assert [text[-19:] for text in shown[5]] == [f"remark number {number} abo" for number in (2, 3, 4)]
+    assert [text[-17:] for text in shown[6][:2]] == [f"mark number {number} abo" for number in (3, 4)]
+    assert shown[5][0].startswith("[01 May 2023] a note on")
+
+
+def test_the_released_code_shows_a_segment_no_other_session() -> None:
+    memory, llm = timem({"segment": lambda request: f"a note on {request.fields['texts'][5:24]}"}, mode="code")
+    feed(memory, history(("2023-05-01", 5), ("2023-05-02", 2)))
     shown = histories(llm, "segment")
     assert shown[0] == shown[5] == "(none)"
-    assert [text[-17:] for text in shown[4]] == [f"remark number {number} a" for number in (1, 2, 3)]
-    assert shown[1][0].startswith("[01 May 2023] a note on")
+    assert [len(texts) for texts in shown[1:5]] == [1, 2, 3, 3]
+    assert len(shown[6]) == 1
 
 
 def test_the_levels_above_are_shown_the_last_three_of_their_level_latest_first() -> None:
@@ -287,6 +301,13 @@ def test_a_history_of_zero_shows_nothing_earlier() -> None:
     memory, llm = timem(history=0)
     feed(memory, history(("2023-05-01", 3), ("2023-05-02", 1)))
     assert {request.fields["history"] for request in llm.requests} == {"(none)"}
+
+
+def test_a_day_keeps_what_is_particular_to_a_person() -> None:
+    """One of the four duties of TiMem's daily record (App. E.3.3)."""
+    (system,) = (text for role, text in Prompts()["timem/day"].render(
+        {"history": "", "period": "", "texts": ""}).messages if role == "system")  # fmt: skip
+    assert "particular to a person" in system
 
 
 def test_dialogue_is_delimited_and_named_as_data_in_every_prompt() -> None:
@@ -503,6 +524,24 @@ def test_what_only_one_channel_lists_gets_nothing_from_the_other() -> None:
     np.testing.assert_allclose(scores, [0.9, -math.inf, 0.1, -math.inf])
 
 
+def test_without_a_limit_every_segment_is_scored_by_both_channels() -> None:
+    """TiMem Eq. 7."""
+    scores = fused(np.array([0.8, 0.6, 0.4, 0.2]), np.array([0.0, 0.0, 2.0, 1.0]), 0.9, None)
+    np.testing.assert_allclose(scores, [0.9, 0.675, 0.55, 0.275])
+
+
+@pytest.mark.parametrize(("settings", "score"), [({}, 0.9 * 0.1 / 0.89 + 0.1), ({"mode": "code"}, 0.1)])
+def test_only_the_release_forgets_the_cosine_of_what_is_not_among_its_forty_nearest(
+    settings: dict[str, Any], score: float
+) -> None:
+    """TiMem Eq. 7 scores all segments by both channels; here the one with the keyword is the least similar of 45."""
+    memory, _ = timem({"planner": plan(0, "heron")}, k=45, use_gating=False, **settings)
+    texts = [*(f"remark about 0.{number}" for number in range(46, 90)), "a heron worth 0.10"]
+    feed(memory, [exchange(n, "s", datetime(2023, 5, 1), text) for n, text in enumerate(texts)])
+    (heron,) = [item for item in memory.read(Question("q", "?")).items if item.id == "L1-44"]
+    assert heron.score == pytest.approx(score)
+
+
 def test_a_channel_without_a_positive_maximum_is_not_divided() -> None:
     np.testing.assert_allclose(fused(np.array([-0.2, -0.4]), np.zeros(2), 0.9, 40), [-0.18, -0.36])
     np.testing.assert_allclose(fused(np.zeros(2), np.zeros(2), 0.9, 40), [0, 0])
@@ -623,17 +662,21 @@ def test_an_empty_memory_is_read_without_a_call() -> None:
 @pytest.mark.parametrize(
     ("settings", "session", "score"),
     [
-        ({}, "L2-2", 0.55),
+        ({}, "L2-1", 0.9),
+        ({"ancestor_pick": "activation"}, "L2-2", 0.55),
         ({"ancestor_pick": "chronological"}, "L2-0", 0.2),
         ({"mode": "code"}, "L2-0", 0.2),
-        ({"mode": "code", "ancestor_pick": "similarity"}, "L2-2", 0.55),
+        ({"mode": "code", "ancestor_pick": "activation"}, "L2-2", 0.55),
+        ({"mode": "code", "ancestor_pick": "query"}, "L2-1", 0.9),
     ],
 )
-def test_a_budget_keeps_the_most_activated_ancestor_or_the_earliest(
+def test_a_budget_keeps_the_ancestor_nearest_to_the_question_the_most_activated_or_the_earliest(
     settings: dict[str, Any], session: str, score: float
 ) -> None:
+    """TiMem Table 7: candidates past a level's budget are pruned by similarity; the release takes the first that come."""
     one_session = dict.fromkeys(("simple", "hybrid", "complex"), (1, 0, 0, 0))
-    memory, _ = timem(scope="simple", budgets=one_session, k=4, levels="summaries", **settings)
+    told = {"session": ["a session worth 0.30", "a session worth 0.70", "a session worth 0.50"]}
+    memory, _ = timem(told, scope="simple", budgets=one_session, k=4, levels="summaries", **settings)  # type: ignore[arg-type]
     said = [(1, "0.20"), (2, "0.90"), (2, "0.10"), (3, "0.60"), (3, "0.50")]
     feed(memory, [exchange(n, f"s{day}", datetime(2023, 5, day), text) for n, (day, text) in enumerate(said)])
     (item,) = memory.read(Question("q", "?")).items
@@ -650,7 +693,7 @@ def test_no_ancestor_scores_above_the_best_segment_that_activated_it() -> None:
 
 
 def test_of_equally_activated_ancestors_the_one_with_the_best_segment_is_kept() -> None:
-    memory, _ = timem(scope="simple", use_gating=False, semantic_weight=1.0, k=3, levels="summaries",
+    memory, _ = timem(scope="simple", use_gating=False, semantic_weight=1.0, k=3, levels="summaries", ancestor_pick="activation",
                       budgets=dict.fromkeys(("simple", "hybrid", "complex"), (1, 0, 0, 0)))  # fmt: skip
     texts = [("s1", 1, "0.25"), ("s1", 1, "0.25"), ("s2", 2, "0.5")]
     feed(memory, [exchange(n, s, datetime(2023, 5, day), text) for n, (s, day, text) in enumerate(texts)])
@@ -764,6 +807,7 @@ def test_recall_differs_from_plain_dense_retrieval() -> None:
     [
         ({"mode": "quirks"}, "mode must be one of paper, code"),
         ({"k": 0}, "k must be at least 1"),
+        ({"channel_k": 0}, "channel_k must be at least 1"),
         ({"segment": 0}, "segment must be at least 1"),
         ({"attempts": 0}, "attempts must be at least 1"),
         ({"history": -1}, "history must be at least 0"),
@@ -771,7 +815,7 @@ def test_recall_differs_from_plain_dense_retrieval() -> None:
         ({"scope": "broad"}, "scope must be one of planned, simple, hybrid, complex"),
         ({"levels": "L1"}, "levels must be one of all, segments, summaries"),
         ({"recall": "deep"}, "recall must be one of hierarchical, flat"),
-        ({"ancestor_pick": "random"}, "ancestor_pick must be one of similarity, chronological"),
+        ({"ancestor_pick": "random"}, "ancestor_pick must be one of query, activation, chronological"),
         ({"budgets": {"simple": [1, 1, 1, 1]}}, "budgets must name simple, hybrid, complex"),
         ({"budgets": dict.fromkeys(("simple", "hybrid", "complex"), (20, 4, 0, 0, 1))}, "levels 2, 3, 4 and 5"),
     ],

@@ -23,21 +23,22 @@ from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.vectors import normalised
 from memsys.xmemory import XMemory, admitted, minmax, representatives
+from memsys.xmemory_objective import Whole, bell, guidance, sparsity
 from memsys.xmemory_themes import (
     Partition,
     ThemeRules,
-    bell,
+    _Growing,
     chunks,
     components,
-    guidance,
     nearest,
     partition,
     principal_order,
-    sparsity,
 )
 
 GROWTH = ThemeRules(merge=False)
 """Attach and split only."""
+END = ThemeRules(merge_at="end", objective_over=10)
+"""Merges as released: once, in the end, by the ten themes around."""
 
 
 def rows(*vectors: Sequence[float]) -> np.ndarray:
@@ -235,7 +236,7 @@ def test_a_full_theme_that_does_not_hold_together_is_split_in_the_end() -> None:
     assert sizes(partition(two_groups(6, 5, 0.4), ThemeRules(merge=False, lenient=0.3))) == [11]
 
 
-STRICT = ThemeRules(attach=0.95, lenient=0.95, coalesce=2.0)
+STRICT = replace(END, attach=0.95, lenient=0.95, coalesce=2.0)
 """Only equal statements attach, and nothing coalesces."""
 DIMENSION = 16
 
@@ -281,25 +282,25 @@ PAIRS = [axis(number) for number in range(3, 8) for _ in range(2)]
 def test_single_statements_join_a_theme_of_cosine_one_half_and_no_less() -> None:
     vectors = rows(*PAIRS, axis(0), near(0, 0.51), axis(1), near(1, 0.49))
     assert sizes(partition(vectors, GROWTH)) == [2] * 5 + [1] * 4
-    made = partition(vectors, ThemeRules())
+    made = partition(vectors, END)
     assert made.themes[5:] == ((10, 11), (12,), (13,))
     assert made.reassigned == 1
-    assert sizes(partition(vectors, ThemeRules(coalesce=0.48))) == [2] * 7
-    assert sizes(partition(vectors, ThemeRules(cap=2))) == [2] * 6 + [1] * 2
-    assert sizes(partition(vectors, ThemeRules(coalesce=0.52))) == [2] * 5 + [1] * 4
+    assert sizes(partition(vectors, replace(END, coalesce=0.48))) == [2] * 7
+    assert sizes(partition(vectors, replace(END, cap=2))) == [2] * 6 + [1] * 2
+    assert sizes(partition(vectors, replace(END, coalesce=0.52))) == [2] * 5 + [1] * 4
 
 
 def test_a_single_statement_joins_where_the_objective_gains_most_not_where_it_is_nearest() -> None:
     single = [0.515 * here + 0.505 * there for here, there in zip(axis(0), axis(1), strict=True)]
     single[2] = math.sqrt(1 - 0.515**2 - 0.505**2)
     vectors = rows(*PAIRS, *[axis(0)] * 6, single, axis(1))
-    assert partition(vectors, ThemeRules()).themes[5:] == (tuple(range(10, 16)), (16, 17))
+    assert partition(vectors, END).themes[5:] == (tuple(range(10, 16)), (16, 17))
 
 
 def test_a_single_statement_stays_alone_when_the_objective_would_lose() -> None:
     # Every theme has one at .51: merged with it, a theme would be less coherent and an island.
     vectors = rows(*[vector for number in range(3) for vector in (*[axis(number)] * 3, near(number, 0.51))])
-    made = partition(vectors, ThemeRules())
+    made = partition(vectors, END)
     assert sizes(made) == [3, 1, 3, 1, 3, 1]
     assert made.reassigned == 0
 
@@ -308,9 +309,99 @@ def test_a_merged_theme_keeps_the_number_of_the_larger_part() -> None:
     threes = [axis(number) for number in range(3, 8) for _ in range(3)]
     vectors = rows(near(0, 0.51), *threes, axis(0), axis(0))
     assert sizes(partition(vectors, GROWTH)) == [1, 3, 3, 3, 3, 3, 2]
-    made = partition(vectors, ThemeRules())
+    made = partition(vectors, END)
     assert made.themes[-1] == (0, 16, 17)
     assert made.reassigned == 1
+
+
+def test_a_later_statement_triggers_the_merge_of_a_tiny_theme_and_in_the_release_the_end_does() -> None:
+    """xMemory §3.2 and §5.3: insertions trigger split or merge. Two statements .51 apart are one theme before the next one comes."""
+    vectors = rows(*PAIRS, axis(0), near(0, 0.51), axis(1))
+    merged, later = (10, 11), (12,)
+    made, released = partition(vectors, ThemeRules()), partition(vectors, END)
+    assert made.themes[5:] == released.themes[5:] == (merged, later)
+    assert made.asked.index(merged) < made.asked.index(later)
+    assert released.asked.index(merged) > released.asked.index(later)
+
+
+def test_after_an_insertion_the_tiny_themes_near_it_are_looked_at_too() -> None:
+    """A statement that moves a theme's centroid brings it near enough to one that stood alone."""
+    vectors = rows(
+        *PAIRS, axis(0), near(0, 0.49), [0.8 * a + 0.6 * b for a, b in zip(axis(0), near(0, 0.49), strict=True)]
+    )
+    assert sizes(partition(vectors[:12], ThemeRules())) == [2] * 5 + [1, 1]
+    assert partition(vectors, ThemeRules()).themes[5:] == ((10, 11, 12),)
+
+
+def test_how_many_statements_make_a_theme_tiny_is_a_setting() -> None:
+    vectors = rows(*PAIRS, axis(0), axis(0), near(0, 0.51), near(0, 0.51))
+    rules = ThemeRules(attach=0.95, lenient=0.95)
+    order = [*range(10), 12, 13, 10, 11]
+    assert sizes(partition(vectors[order], replace(rules, coalesce=0.505, near=2.0, tiny=1, merge=False))) == [2] * 7
+    growing = {
+        tiny: sizes(
+            partition(vectors[order], replace(END, attach=0.95, lenient=0.95, tiny=tiny, max_merges=1, near=2.0))
+        )
+        for tiny in (1, 2)
+    }
+    assert growing[1] == [2] * 7
+    assert growing[2] == [2] * 5 + [4]
+
+
+def test_the_objective_is_that_of_the_whole_partition() -> None:
+    """xMemory Eq. 1-3 are sums over all themes; the release looks at the ten around a change."""
+    vectors = clustered(200, 3, 1.0)
+    growing = {
+        over: _Growing(vectors, vectors.astype(np.float64), ThemeRules(merge=False, objective_over=over))
+        for over in (None, 10)
+    }
+    for statement in range(200):
+        for each in growing.values():
+            each.assimilate(statement)
+    differing = 0
+    for one, other in itertools.pairwise(sorted(growing[None].themes)):
+        themes = [theme for number, theme in growing[None].themes.items() if number not in (one, other)]
+        pair = [growing[None].themes[one], growing[None].themes[other]]
+
+        def value(*groups: list[int], themes: Any = themes) -> float:
+            parts = [*(theme.members for theme in themes), *groups]
+            return guidance(
+                [len(part) for part in parts],
+                np.stack([vectors[part].astype(np.float64).sum(axis=0) for part in parts]),
+            )
+
+        gain = value(pair[0].members + pair[1].members) - value(pair[0].members, pair[1].members)
+        assert growing[None]._gain(one, other) == pytest.approx(gain, abs=1e-6)
+        differing += (
+            one in growing[10].themes
+            and other in growing[10].themes
+            and abs(growing[10]._gain(one, other) - gain) > 1e-3
+        )
+    assert len(growing[None].themes) > 12
+    assert differing > 5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_objective_kept_up_to_date_is_the_objective(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    vectors, whole, totals = clustered(60, seed).astype(np.float64), Whole(), dict[int, tuple[int, np.ndarray]]()
+    for number in range(40):
+        if number > 5 and random.random() < 0.3:
+            changed = int(random.choice(list(totals)))
+            gone = random.random() < 0.5
+            size = 0 if gone else int(random.integers(1, 6))
+        else:
+            changed, size = len(whole._sizes), int(random.integers(1, 6))
+        total = vectors[random.choice(60, max(size, 1), replace=False)].sum(axis=0)
+        totals[changed] = (size, total)
+        whole.set(changed, size, total)
+        totals = {key: held for key, held in totals.items() if held[0]} or totals
+        parts = [(2, vectors[number : number + 2].sum(axis=0)), (1, vectors[number])]
+        without = [int(key) for key in random.choice(list(totals), min(2, len(totals)), replace=False)]
+        for left, new in (([], []), (without, parts), (without, parts[:1]), (list(totals), parts[:1])):
+            held = [*(totals[key] for key in totals if key not in left), *new]
+            expected = guidance([count for count, _ in held], np.stack([vector for _, vector in held]))
+            assert whole.value(left, new) == pytest.approx(expected, abs=1e-9)
 
 
 def test_sets_are_summarised_when_they_are_opened_reviewed_split_and_merged() -> None:
@@ -439,8 +530,14 @@ SCRIPT: dict[str, Script] = {
     "nemori.learn": facts,
     "nemori.predict": "something",
     "nemori.compare": facts,
+    "nemori.direct": facts,
     "xmemory.theme": lambda request: f"About {request.fields['texts'][0]}",
 }
+
+
+LESSONS = ("nemori.direct", "nemori.learn", "nemori.compare")
+RELEASED: dict[str, Any] = {"episode_pool": 10, "expansion": "same"}
+"""Stage II as released but for its threshold: the most similar episodes too, and one fall of uncertainty for both decisions."""
 
 
 def certain(*levels: float) -> list[Completion]:
@@ -476,11 +573,7 @@ def test_a_build_asks_as_nemori_does_and_then_once_for_each_set_of_statements() 
     themes = [request for request in llm.requests if request.purpose == "xmemory.theme"]
     assert not any(purpose.startswith("xmemory") for purpose in llm.purposes[: -len(themes)])
     assert llm.purposes.count("nemori.boundary") == 11
-    assert (
-        llm.purposes.count("nemori.episode")
-        == llm.purposes.count("nemori.learn") + llm.purposes.count("nemori.compare")
-        == 12
-    )
+    assert llm.purposes.count("nemori.episode") == llm.purposes.count("nemori.direct") == 12
     made = partition(memory._themed.store.statement_vectors.matrix, memory.rules)
     texts = [statement.text for statement in memory._themed.store.statements]
     assert len(texts) == 24
@@ -488,6 +581,18 @@ def test_a_build_asks_as_nemori_does_and_then_once_for_each_set_of_statements() 
     assert [request.fields["texts"] for request in themes] == wanted
     assert len(made.themes) <= len(wanted)
     assert probed.requests == []
+
+
+def test_statements_are_taken_from_every_episode_by_itself_and_in_the_release_from_what_it_holds_beyond_its_prediction() -> (
+    None
+):
+    """xMemory App. C.1 prints one prompt for statements, which is shown episodes."""
+    lessons = {}
+    for settings in ({}, {"mode": "code"}, {"extraction": "predict"}, {"mode": "code", "extraction": "direct"}):
+        _, llm, _ = xmemory(3, **settings)  # type: ignore[arg-type]
+        lessons[tuple(settings.values())] = {purpose for purpose in llm.purposes if purpose in LESSONS}
+    direct, predict = {"nemori.direct"}, {"nemori.learn", "nemori.compare"}
+    assert lessons == {(): direct, ("code",): predict, ("predict",): predict, ("code", "direct"): direct}
 
 
 def test_a_consolidation_costs_nothing_when_nothing_came_and_little_when_something_did() -> None:
@@ -507,7 +612,13 @@ def test_a_consolidation_costs_nothing_when_nothing_came_and_little_when_somethi
 
 
 def test_a_message_that_teaches_nothing_leaves_the_themes_and_is_recalled() -> None:
-    memory, llm, _ = xmemory(4, script={"nemori.compare": json.dumps({"statements": []})}, uncertainty=False)
+    memory, llm, _ = xmemory(
+        4,
+        script={"nemori.compare": json.dumps({"statements": []})},
+        uncertainty=False,
+        extraction="predict",
+        **RELEASED,
+    )
     before, calls = memory._themed.partition, llm.purposes.count("xmemory.theme")
     memory.write(unit(5))
     memory.consolidate()
@@ -556,6 +667,17 @@ def test_the_levels_are_message_episode_statement_theme() -> None:
     )
 
 
+def test_a_paper_build_merges_as_statements_come_over_the_whole_partition_and_the_release_in_the_end_over_ten() -> None:
+    """xMemory Eq. 1-3, §3.2 and §5.3. `neighbours` is that of the graph, and no measure of the objective."""
+    rules = {}
+    for settings in ({}, {"mode": "code"}, {"objective_over": 3, "merge_at": "end"}, {"neighbours": 4}):
+        memory, _, _ = xmemory(0, **settings)  # type: ignore[arg-type]
+        rules[tuple(settings.values())] = (memory.rules.merge_at, memory.rules.objective_over, memory.rules.neighbours)
+    assert rules == {
+        (): ("insertion", None, 10), ("code",): ("end", 10, 10), (3, "end"): ("end", 3, 10), (4,): ("insertion", None, 4),
+    }  # fmt: skip
+
+
 def test_the_release_writes_neighbours_once_and_is_not_guided() -> None:
     for mode in ("paper", "code"):
         memory, _, _ = xmemory(12, mode=mode)
@@ -577,7 +699,7 @@ def test_the_report_counts_the_structure() -> None:
 
 
 def test_probing_shows_the_backbone_alone_and_then_each_episode_alone() -> None:
-    memory, _, probed = xmemory(12, certain(1.0, 0.9, 0.5, 1.5))
+    memory, _, probed = xmemory(12, certain(1.0, 0.9, 0.5, 1.5), **RELEASED)
     items = memory.read(QUESTION).items
     assert probed.purposes == ["xmemory.probe"] * 4
     bare, first, second, third = (request.fields["episodes"] for request in probed.requests)
@@ -599,14 +721,49 @@ def test_probing_shows_the_backbone_alone_and_then_each_episode_alone() -> None:
     assert text.endswith(f"Question: {QUESTION.text}\nAnswer:")
 
 
-def test_a_question_costs_at_most_eleven_probes() -> None:
-    memory, _, probed = xmemory(14, certain(*[1.0 - 0.05 * place for place in range(11)]))
-    assert len(recalled(memory, "episode")) == 10
-    assert len(probed.requests) == 11
+def test_a_question_costs_at_most_eleven_probes_in_the_release_and_one_more_for_each_episode_admitted() -> None:
+    falling = [1.0 - 0.05 * place for place in range(11)]
+    for expansion, probes in {"same": 11, "further": 21}.items():
+        settings = {**RELEASED, "expansion": expansion}
+        memory, _, probed = xmemory(14, certain(*falling, *[0.2] * 10), **settings)
+        assert len(recalled(memory, "episode")) == 10
+        assert len(probed.requests) == probes
+
+
+def test_messages_are_shown_when_they_lower_the_uncertainty_further() -> None:
+    """xMemory §3.3: an admitted episode is expanded "when further uncertainty reduction justifies the added tokens"."""
+    # Bare 1.0; the first two episodes .9 and .4, the third does not help; with messages the two come to .6 and .3.
+    memory, _, probed = xmemory(12, certain(1.0, 0.9, 0.4, 1.5, 0.6, 0.3), episode_pool=10)
+    shown = [item.text for item in memory.read(QUESTION).items if item.kind == "episode"]
+    assert ["Messages:" in text for text in shown] == [True, False], (
+        "a fall of .3 from the episode alone, and one of .1"
+    )
+    alone, expanded = probed.requests[1:3], probed.requests[4:6]
+    assert [len(request.fields["episodes"]) for request in expanded] == [1, 1], "each is tried by itself"
+    for before, after in zip(alone, expanded, strict=True):
+        (story,), (with_messages,) = before.fields["episodes"], after.fields["episodes"]
+        assert with_messages.startswith(f"{story}\nMessages:\n")
+    memory, _, probed = xmemory(12, certain(1.0, 0.9, 0.4, 1.5), mode="code", tau_include=0.0)
+    shown = [item.text for item in memory.read(QUESTION).items if item.kind == "episode"]
+    assert ["Messages:" in text for text in shown] == [False, True], "the release looks at the fall by the episode"
+    assert len(probed.requests) == 4
+
+
+def test_only_episodes_of_the_statements_selected_are_tried() -> None:
+    """xMemory §3.3, Stage II gathers the episodes linked to the selected semantics; the release adds the ten most similar."""
+    found = {}
+    for settings in ({}, {"mode": "code"}, {"episode_pool": 10}, {"mode": "code", "episode_pool": 0}):
+        memory, _, _ = xmemory(24, uncertainty=False, max_episodes=100, max_statements=2, **settings)  # type: ignore[arg-type]
+        statements = [int(name.removeprefix("statement-")) for name in recalled(memory, "semantic")]
+        linked = {f"episode-{memory._themed.store.statements[index].episode}" for index in statements}
+        episodes = set(recalled(memory, "episode"))
+        assert linked <= episodes
+        found[tuple(settings.values())] = episodes == linked
+    assert found == {(): True, ("code",): False, (10,): False, ("code", 0): True}
 
 
 def test_no_more_episodes_are_probed_than_set() -> None:
-    memory, _, probed = xmemory(14, certain(*[1.0 - 0.05 * place for place in range(11)]), probes=3)
+    memory, _, probed = xmemory(14, certain(*[1.0 - 0.05 * place for place in range(11)]), probes=3, **RELEASED)
     assert len(recalled(memory, "episode")) == 3
     assert len(probed.requests) == 4
 
@@ -641,7 +798,7 @@ def test_without_log_probabilities_uncertainty_is_five_and_counted(reply: Comple
 
 
 def test_the_missing_half_of_the_probes_counts_as_five() -> None:
-    memory, _, _ = xmemory(12, [Completion("word"), *certain(4.7, 4.8, 5.1)])
+    memory, _, _ = xmemory(12, [Completion("word"), *certain(4.7, 4.8, 5.1)], **RELEASED)
     shown = [item.text for item in memory.read(QUESTION).items if item.kind == "episode"]
     assert ["Messages:" in text for text in shown] == [True, False]
 
@@ -655,7 +812,10 @@ def test_a_probe_that_fails_for_good_fails_the_read() -> None:
 def test_each_stage_can_be_turned_off() -> None:
     recalls, probes = {}, {}
     for stages in itertools.product((False, True), repeat=2):
-        memory, _, probed = xmemory(24, certain(1, 0.9, 0.8, 2), representatives=stages[0], uncertainty=stages[1])
+        stage_one, stage_two = stages
+        memory, _, probed = xmemory(
+            24, certain(1, 0.9, 0.8, 2), representatives=stage_one, uncertainty=stage_two, **RELEASED
+        )
         items = memory.read(QUESTION).items
         recalls[stages] = tuple(sum(item.kind == kind for item in items) for kind in ("episode", "semantic"))
         probes[stages] = len(probed.requests)
@@ -679,7 +839,7 @@ def test_memory_alone_is_similarity_and_shows_the_messages_of_two_episodes() -> 
 
 
 def test_an_episode_ranks_by_its_similarity_and_half_the_support_of_its_best_statement() -> None:
-    memory, _, _ = xmemory(24, uncertainty=False, max_episodes=100)
+    memory, _, _ = xmemory(24, uncertainty=False, max_episodes=100, **RELEASED)
     themed, query = memory._themed, HashingEmbedder(256).embed([QUESTION.text])[0]
     items = memory.read(QUESTION).items
     chosen = [int(item.id.removeprefix("statement-")) for item in items if item.kind == "semantic"]
@@ -706,7 +866,7 @@ class TopicEmbedder:
 
 
 def test_stage_one_selects_at_most_five_themes_and_statements_of_these() -> None:
-    memory, _, probed = xmemory(40, certain(*[1.0] * 4), embedder=TopicEmbedder())
+    memory, _, probed = xmemory(40, certain(*[1.0] * 4), embedder=TopicEmbedder(), merge=False)
     swept = copy.copy(memory)
     swept.max_themes = 1
     memory.read(QUESTION)
@@ -721,7 +881,7 @@ def test_stage_one_selects_at_most_five_themes_and_statements_of_these() -> None
 
 
 def test_without_statements_episodes_are_still_found() -> None:
-    memory, llm, _ = xmemory(5, certain(1.0, 0.5, 0.9, 1.2), {"nemori.learn": "no"})
+    memory, llm, _ = xmemory(5, certain(1.0, 0.5, 0.9, 1.2), {"nemori.direct": "no"}, expansion="same")
     assert "xmemory.theme" not in llm.purposes
     items = memory.read(QUESTION).items
     assert [item.kind for item in items] == ["episode"] * 2
@@ -738,8 +898,28 @@ def test_a_recall_is_not_that_of_dense_retrieval() -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    ["theme_cap", "neighbours", "pool", "max_themes", "max_statements", "max_episodes", "probes", "episode_pool"],
+    [
+        "theme_cap",
+        "neighbours",
+        "pool",
+        "max_themes",
+        "max_statements",
+        "max_episodes",
+        "probes",
+        "objective_over",
+        "tiny",
+    ],
 )
 def test_sizes_of_zero_are_refused_by_name(setting: str) -> None:
     with pytest.raises(ValueError, match=f"{setting} must be at least 1"):
         xmemory(0, **{setting: 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [({"episode_pool": -1}, "episode_pool must be at least 0"), ({"merge_at": "noon"}, "merge_at must be one of insertion, end"),
+     ({"expansion": "all"}, "expansion must be one of further, same"), ({"extraction": "x"}, "extraction must be one of predict")],
+)  # fmt: skip
+def test_unknown_choices_are_refused_by_name(setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        xmemory(0, **setting)

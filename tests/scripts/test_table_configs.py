@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from eval.published import FOLDER, find, read_published
 from eval.store import RunError
 from memsys.timem import BUDGETS
 from scripts.assemble import load_option, metrics, options
+from scripts.experiment import _why_not
 from scripts.paper_table import reproduce
 from scripts.table_layout import (
     candidates,
@@ -91,7 +94,7 @@ def test_every_name_in_a_table_exists(name: str) -> None:
     groups = {column.get("group", column["dataset"]) for column in read["columns"]}
     assert len(groups) == len(read["columns"])
     for backbone, chosen in read["backbones"].items():
-        assert set(chosen["models"]) == {"memory", "reader", "judge", "embedder"}
+        assert set(chosen["models"]) - {"probe"} == {"memory", "reader", "judge", "embedder"}
         for one in read_lines_of(read, None if backbone == "default" else backbone):
             if "memory" in one.option and name != "segtreemem_t4":  # which lists what is still to come as `pending`
                 assert one.memory is not None, one.name
@@ -133,6 +136,80 @@ def test_best_rows_choose_among_all_settings_of_the_sweep() -> None:
     assert candidates(test, lines) == candidates(others, lines)
     assert (test.option["chosen_on"], others.option["chosen_on"]) == ("test", "others")
     assert (test.published is None, others.published is None) == (False, True)
+
+
+@pytest.mark.parametrize("name", ["xmemory_t1", "xmemory_t2"])
+def test_gpt_4_1_mini_measures_the_uncertainty_for_gpt_5_nano(name: str) -> None:
+    """xMemory §4.1: GPT-5 nano returns no log-probabilities, so that its own gains would all be 0."""
+    models = {backbone: chosen["models"] for backbone, chosen in table(name)["backbones"].items()}
+    assert models["nano"]["probe"] == "gpt-4.1-mini"
+    assert not any("probe" in models[backbone] for backbone in ("default", "llama"))
+
+
+@pytest.mark.parametrize(("probe", "why"), [("gpt-4.1-mini", ""), (None, "other model"), ("gpt-5-nano", "other model")])
+def test_another_probe_is_another_model(probe: str | None, why: str) -> None:
+    """xMemory §4.1: which model measures the uncertainty is part of the setting."""
+    backbone = table("xmemory_t1")["backbones"]["nano"]
+    models = {**backbone["models"], "probe": probe}
+    cfg = OmegaConf.create({"models": models, "data": {"size": "all", "max_cases": None, "transform": "none"}})
+    built, dataset = SimpleNamespace(stand_ins=[]), SimpleNamespace(source=SimpleNamespace(status="official"))
+    assert _why_not(cfg, built, backbone, dataset) == why  # type: ignore[arg-type]
+
+
+def test_without_a_probe_of_the_papers_the_reader_measures_its_own_uncertainty() -> None:
+    backbone = table("xmemory_t1")["backbones"]["default"]
+    data = {"size": "all", "max_cases": None, "transform": "none"}
+    built, dataset = SimpleNamespace(stand_ins=[]), SimpleNamespace(source=SimpleNamespace(status="official"))
+    for probe, why in {None: "", backbone["models"]["reader"]: "", "gpt-4.1-mini": "other model"}.items():
+        cfg = OmegaConf.create({"models": {**backbone["models"], "probe": probe}, "data": data})
+        assert _why_not(cfg, built, backbone, dataset) == why  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("timem_")])
+def test_no_reader_of_timem_undoes_the_order_of_its_memories(name: str) -> None:
+    """TiMem Eq. 11: by level, then by closeness in time to the question; the release keeps an order of its own, too."""
+    for column in table(name)["columns"]:
+        chosen = column.get("reader") or load_option("dataset", column["dataset"])["reader"]
+        if column.get("ask") != "first":  # those answers are neither scored nor shown
+            assert load_option("reader", chosen)["order"] == "rank", column["dataset"]
+
+
+@pytest.mark.parametrize("name", ["timem_t1", "timem_t2", "timem_t6"])
+def test_every_memory_with_a_recall_budget_has_that_of_the_paper(name: str) -> None:
+    """TiMem App. B.2: a recall budget of 20 memories for all."""
+    budgets = {
+        one.name: one.memory["build"]["k"]
+        for one in read_lines_of(table(name), None)
+        if one.memory is not None and one.published is not None
+    }
+    assert set(budgets.values()) == {20}, budgets
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-32b", "qwen3-235b-a22b"])
+def test_the_qwen3_models_do_not_think(name: str) -> None:
+    settings = load_option("llm", name)["settings"]
+    assert settings["extra_body"] == {"chat_template_kwargs": {"enable_thinking": False}}
+    assert settings["model"].lower() == f"qwen/{name}"
+
+
+@each_table
+def test_every_model_of_a_table_of_timem_or_xmemory_has_a_file(name: str) -> None:
+    """A model without a file would be asked with the server's defaults: Qwen3 would think."""
+    if name == "timem_t2" or not name.startswith(("timem", "xmemory")):  # gpt-4o-2024-11-20 is asked for by that name
+        return
+    read = table(name)
+    for chosen in read["backbones"].values():
+        assert {model for role, model in chosen["models"].items() if role != "embedder"} <= set(options("llm"))
+    for column in read["columns"]:
+        for judge in (metric["judge"] for metric in column["metrics"] if "judge" in metric):
+            assert not judge.partition("@")[2] or judge.partition("@")[2] in options("llm")
+
+
+def test_every_row_of_timems_table_4_is_there_with_a_gate_and_without() -> None:
+    """The paper does not say which rows of Table 4 were gated; the lengths of some speak for it, of others against it."""
+    seen = {(row.memory["build"]["levels"], row.memory["build"]["recall"], row.memory["build"]["use_gating"])
+            for row in read_lines_of(table("timem_t4"), None) if row.memory is not None}  # fmt: skip
+    assert seen == set(product(("segments", "summaries", "all"), ("flat", "hierarchical"), (False, True)))
 
 
 def test_rows_of_one_name_are_refused() -> None:
