@@ -51,9 +51,15 @@ class CaseLog:
         return keys, tuple(round(float(item.score), 4) for item in items)
 
     def predicted(
-        self, question_id: str, outcome: Outcome, answer: str, error: str = "", recalled: Recalled = NOTHING
+        self,
+        question_id: str,
+        outcome: Outcome,
+        answer: str,
+        error: str = "",
+        recalled: Recalled = NOTHING,
+        cut: bool = False,
     ) -> None:
-        self._predictions.add(Prediction(self.case_id, question_id, answer, *recalled, outcome, error))
+        self._predictions.add(Prediction(self.case_id, question_id, answer, *recalled, outcome, error, cut))
 
     def trouble(self, error: BaseException) -> None:
         with self._lock:

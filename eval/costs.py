@@ -47,6 +47,8 @@ class Costs:
     build_seconds: float
     """Own CPU + provider seconds of all building."""
     parse_failures: int
+    cut: int
+    """Replies to the memory that were cut at their limit, in the answer or before it."""
     failed_calls: int
     dropped_items: int
     """Recalled items that did not fit the reader's token budget."""
@@ -82,6 +84,9 @@ class _Sums(Counter[str]):
             self[name] += line[name]
         for name in COUNTED:
             self[name] += sum(line[name].values())
+        self["cut"] += sum(
+            count for name, count in line["notes"].items() if name.endswith((": cut", ": cut in thought"))
+        )
 
     @property
     def tokens(self) -> int:
@@ -115,6 +120,7 @@ def costs(run_folder: Path) -> Costs:
         recall_seconds_sum_p50=_percentile(plain, 50),
         build_seconds=float(built["own_cpu_seconds"] + built["provider_seconds"]),
         parse_failures=everything["parse_failures"],
+        cut=memory["cut"],
         failed_calls=everything["failures"],
         dropped_items=everything["dropped_items"],
         held=held,

@@ -12,11 +12,15 @@ a value, never a zero.
 | longmemeval | LongMemEval, MAB     | yes or no, by one of 5 prompts | 1 for yes                               |
 | memory      | RealMem              | JSON, of the retrieved texts  | recall in [0, 1]; helpfulness is kept   |
 
+A judge's reasoning is never read (`memsys.llm.replies`). A reply that was cut counts only if its verdict stands complete before the cut:
+the closed field of a JSON reply, or the bare word or digit that the reply begins with and goes on after.
+
 Deviations: an empty reply to a LongMemEval prompt has no verdict (the official script counts it as no).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -24,7 +28,7 @@ from typing import Literal
 from data_loaders.schema import Gold, Question
 from eval import locomo, longmemeval, msc, realmem
 from eval.records import Score
-from memsys.llm.protocol import Request
+from memsys.llm.protocol import Completion, Request
 from memsys.prompts import Prompts
 
 Rule = Literal["label", "binary", "grade", "longmemeval", "memory"]
@@ -75,6 +79,21 @@ def judge_request(
         }
     )
     return replace(request, sample=sample)
+
+
+def judged(judge: Judge, reply: Completion, gold: Gold) -> Score:
+    """What a judge's reply says; a score without a value, and why, where it has no answer or was cut before its verdict was complete."""
+    if not reply.usable:
+        return Score(None, f"no verdict: the judge's reply was {reply.stopped}")
+    if reply.stopped != "cut":
+        return verdict(judge, reply.text, gold)
+    complete = _COMPLETE[judge.rule](reply.text)
+    score = verdict(judge, complete, gold) if complete else Score(None)
+    return (
+        score
+        if score.value is not None
+        else Score(None, f"no verdict before the judge's reply was cut: {reply.text[:200]!r}")
+    )
 
 
 def verdict(judge: Judge, text: str, gold: Gold) -> Score:
@@ -141,3 +160,25 @@ _READINGS: Mapping[Rule, Callable[[Judge, str], Score | None]] = {
     "longmemeval": _yes_or_no,
     "memory": _memory,
 }
+
+
+def _field(pattern: str) -> Callable[[str], str]:
+    """A JSON object of the one field that decides, where it closes in the text and always says the same; else nothing."""
+    field = re.compile(pattern)
+    return lambda text: "{" + closed.pop() + "}" if len(closed := set(field.findall(text))) == 1 else ""
+
+
+def _beginning(pattern: str) -> Callable[[str], str]:
+    """What the text begins with, where it matches; else nothing."""
+    start = re.compile(rf"[\s\"'`*(]*({pattern})", re.IGNORECASE)
+    return lambda text: found[1] if (found := start.match(text)) else ""
+
+
+_COMPLETE: Mapping[Rule, Callable[[str], str]] = {
+    "label": _field(r'"label"\s*:\s*"[^"]*"'),
+    "grade": _field(r'("score"\s*:\s*\d+)\s*[,}]'),
+    "binary": _beginning(r"[01](?=[^\w.]|\.\D)"),
+    "longmemeval": _beginning(r"(?:yes|no)(?=\W)"),
+    "memory": lambda text: text,  # its reader takes nothing but a JSON object that closes
+}
+"""By rule, the part of a cut reply that holds a complete verdict."""

@@ -22,6 +22,8 @@ class Prediction:
     """The memory's own score of each item, to four decimals."""
     outcome: Outcome
     error: str = ""
+    cut: bool = False
+    """Whether the answer was cut at the reader's limit: it is scored as it is, and counted."""
 
 
 @dataclass(frozen=True, slots=True)

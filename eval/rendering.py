@@ -42,6 +42,8 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
         parts.insert(0, f"{ours.mean:.3f}{spread} {span(ours.by_question)} {span(ours.by_case, '{}')}".strip())
     if counts.aborted:
         parts.append(f"{counts.aborted} aborted")
+    if counts.cut:
+        parts.append(f"{counts.cut} cut")
     if counts.missing_share and (bounds := cell.bounds(category)) is not None:
         parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
     if published and cell.published is not None:
@@ -169,6 +171,7 @@ COSTS: tuple[tuple[str, Callable[[Costs], str]], ...] = (
     ("recall s P50, calls summed", lambda c: number(c.recall_seconds_sum_p50, 4)),
     ("units", lambda c: str(c.units)),
     ("parse failures", lambda c: str(c.parse_failures)),
+    ("replies cut", lambda c: str(c.cut)),
     ("failed calls", lambda c: str(c.failed_calls)),
     ("items over budget", lambda c: str(c.dropped_items)),
 )
@@ -243,7 +246,7 @@ def _money(cost: PhaseCost, prices: Mapping[str, Price]) -> str:
 
 
 FIELDS = (
-    "table,memory,dataset,metric,category,questions,scored,unscored,errored,not_reached,aborted,mean,question_low,question_high,"
+    "table,memory,dataset,metric,category,questions,scored,unscored,errored,not_reached,aborted,cut,mean,question_low,question_high,"
     "case_low,case_high,clusters,spread,could_be_low,could_be_high,published,published_low,published_high,verdict"
 ).split(",")
 
@@ -263,19 +266,19 @@ def _csv_lines(table: Table, row: Row, column: Column, cell: AnyCell) -> list[li
     start = [table.name, row.name, column.dataset, column.metric]
     if isinstance(cell, Figure):
         return [
-            [*start, ALL, *[""] * 6, *_csv_ours(cell.ours), "", "", "", *_csv_printed(cell.published), cell.verdict()]
+            [*start, ALL, *[""] * 7, *_csv_ours(cell.ours), "", "", "", *_csv_printed(cell.published), cell.verdict()]
         ]
     if isinstance(cell, str):
         return [[*start, ALL, *[""] * (len(FIELDS) - 6), cell]]
     lines = []
     for name in categories(column):
         counts, ours, bounds = cell.counts(name), cell.estimate(name), cell.bounds(name)
-        outcome = (counts.questions, counts.scored, counts.unscored, counts.errored, counts.not_reached, counts.aborted)
+        outcome = (counts.questions, counts.scored, counts.unscored, counts.errored, counts.not_reached)
         lines.append(
             [
                 *start,
                 name,
-                *map(str, outcome),
+                *map(str, (*outcome, counts.aborted, counts.cut)),
                 *_csv_ours(ours),
                 _exact(cell.spread if name == ALL else None),
                 *map(_exact, _ends(bounds)),

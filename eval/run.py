@@ -32,8 +32,7 @@ from eval.store import locked, read_predictions, replace_file
 from eval.work import OUTSTANDING, Progress, Run, build_memory, needs
 from memsys.interface import MemorySystem, Recall, unit_item
 from memsys.llm.meter import metering
-from memsys.llm.pricing import SpendingCapReached
-from memsys.llm.protocol import Completion
+from memsys.llm.protocol import Completion, ContextOverflow, RunStopped
 from memsys.tokens import count_tokens
 
 
@@ -50,7 +49,7 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, told: Callable[[Progress],
     """Run every cell of every run that is not complete, longest first.
 
     Raises:
-        SpendingCapReached: what was not reached has no line and is counted as not reached.
+        RunStopped: the spending cap is reached, or the endpoint cuts prompts; what was not reached has no line and is counted so.
     """
     from threadpoolctl import threadpool_limits
 
@@ -115,7 +114,7 @@ def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, told: Callable[[Prog
     A failing question is a line with `error`; a failing build is one line for each question that it still owed.
 
     Raises:
-        SpendingCapReached: the next call might exceed the cap.
+        RunStopped: the next call might exceed the spending cap, or the endpoint cuts prompts.
         DataError: a question is asked after a turn that does not exist.
     """
     asked = [question for question, _ in case.questions if runs[0].questions(case.id, question.id)]
@@ -193,7 +192,7 @@ def _lived(
                 _write(memory, unit, following, logs)
         for log, own in zip(logs, knobs, strict=True):
             log.structure(_turned(memory, own))
-    except SpendingCapReached:
+    except RunStopped:
         wait(answers)
         raise
     except Exception as error:
@@ -321,8 +320,8 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
     ended: Future[None] = Future()
     recalled = NOTHING
 
-    def close(outcome: Outcome, answer: str, error: str = "") -> None:
-        log.predicted(question.id, outcome, answer, error, recalled)
+    def close(outcome: Outcome, answer: str, error: str = "", cut: bool = False) -> None:
+        log.predicted(question.id, outcome, answer, error, recalled, cut)
         told(Progress(run.name, log.case_id, question.id, outcome))
         ended.set_result(None)
 
@@ -334,7 +333,7 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
             close("aborted" if recall.aborted else "answered", recall.answer or "", recall.aborted)
             return ended
         rendered = render(run.reader, run.services.prompts, question, recall, sample=run.replicate)
-    except SpendingCapReached:
+    except RunStopped:
         raise
     except Exception as error:
         log.trouble(error)
@@ -352,7 +351,7 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
     def settle(done: Future[Completion]) -> None:
         try:
             error = done.exception()
-            if isinstance(error, SpendingCapReached):
+            if isinstance(error, RunStopped):
                 raise error
             context, dropped = rendered.context_tokens, rendered.dropped
             log.spent(effort(log.case_id, "answer", question.id, 0, ledger, 0.0, context, dropped))
@@ -364,12 +363,16 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
     return ended
 
 
-def _answered(done: Future[Completion]) -> tuple[Outcome, str, str]:
-    """The outcome of the reader's call, its answer, and why there is none."""
+def _answered(done: Future[Completion]) -> tuple[Outcome, str, str, bool]:
+    """The outcome of the reader's call, its answer, why there is none, and whether the answer was cut at its limit."""
     if (error := done.exception()) is not None:
-        return "error", "", f"answer: {_said(error)}"
-    text = done.result().text.strip()
-    return ("answered", text, "") if text else ("error", "", f"answer: empty reply ({done.result().finish_reason})")
+        why = f"context overflow: {error}"[:500] if isinstance(error, ContextOverflow) else _said(error)
+        return "error", "", f"answer: {why}", False
+    reply = done.result()
+    text = reply.text.strip()
+    if not reply.usable or not text:
+        return "error", "", f"answer: the reply was {reply.stopped or 'empty'} ({reply.finish_reason})", False
+    return "answered", text, "", reply.stopped == "cut"
 
 
 def _said(error: BaseException) -> str:

@@ -16,15 +16,15 @@ from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
 from eval.case_log import effort
-from eval.judge import Judge, judge_request, verdict
+from eval.judge import Judge, judge_request, judged
 from eval.provenance import identity, source_digest
 from eval.records import Prediction, Score
 from eval.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
 from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, replace_file, write_lines
 from eval.work import OUTSTANDING, Run
 from memsys.llm.meter import Ledger, metering
-from memsys.llm.pricing import SpendingCapReached
-from memsys.llm.protocol import LLM, Completion
+from memsys.llm.protocol import LLM, Completion, ContextOverflow, RunStopped
+from memsys.llm.replies import POLICY
 from memsys.prompts import Prompts
 
 Scorer = Callable[[Question, Gold, Prediction], Score]
@@ -152,7 +152,7 @@ def score_judge(run: Run, judging: Judging, told: Callable[[], None] = lambda: N
     a value. Other settings, prompt or model: another file.
 
     Raises:
-        SpendingCapReached: what was judged is kept.
+        RunStopped: the spending cap is reached, or the endpoint cuts prompts; what was judged is kept.
     """
     path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging))
     wanted = {(*key, repeat) for key in _asked(run) for repeat in range(judging.repeats)}
@@ -213,12 +213,12 @@ class _Call:
 def _book(call: _Call, judging: Judging, book: Appender, costs: Appender, told: Callable[[], None]) -> None:
     """Wait for a judgement and write it down."""
     error = call.reply.exception()
-    if isinstance(error, SpendingCapReached):
+    if isinstance(error, RunStopped):
         raise error
     score = (
-        Score(None, f"the call failed: {error}"[:500])
+        Score(None, f"{'context overflow' if isinstance(error, ContextOverflow) else 'the call failed'}: {error}"[:500])
         if error is not None
-        else verdict(judging.judge, call.reply.result().text, call.gold)
+        else judged(judging.judge, call.reply.result(), call.gold)
     )
     book.add(_scored(call.case_id, call.prediction, Score(score.value, score.why, call.repeat, score.detail)))
     costs.add(effort(call.case_id, "judge", call.prediction.question_id, 0, call.ledger, 0.0))
@@ -237,7 +237,8 @@ def _judge_identity(judging: Judging) -> dict[str, Any]:
         "judge": {name: getattr(judge, name) for name in judge.__slots__},
         "model": judging.model,
         "prompts": judging.prompts.digest(judge.prompt_names),
-        "source": source_digest(["eval.judge"]),
+        "replies": POLICY,
+        "source": source_digest(["eval.judge", "memsys.llm.replies"]),
     }
 
 

@@ -56,7 +56,7 @@ def outcomes(folders: Iterable[Path], questions: Sequence[Asked]) -> Outcomes:
         for case_id in dict.fromkeys(one.case_id for one in questions):
             for one in read_predictions(folder / "cases" / safe_name(case_id)).values():
                 key = (case_id, one.question_id)
-                found[key] = found.get(key, frozenset()) | {one.outcome}
+                found[key] = found.get(key, frozenset()) | {one.outcome} | ({"cut"} if one.cut else set())
     return found
 
 
@@ -72,6 +72,8 @@ class Counts:
     not_reached: int
     aborted: int = 0
     """Among the scored: a memory's own search ended without a result."""
+    cut: int = 0
+    """Among the scored: an answer that was cut at the reader's limit."""
 
     @property
     def missing_share(self) -> float:
@@ -145,8 +147,11 @@ class Cell:
         rest = [self.outcomes.get(key, frozenset()) for key in keys if key not in self.values]
         unscored = sum(bool(found - {"error"}) for found in rest)
         errored = sum(found == {"error"} for found in rest)
-        aborted = sum(key in self.values and "aborted" in self.outcomes.get(key, ()) for key in keys)
-        return Counts(len(keys), scored, unscored, errored, len(keys) - scored - unscored - errored, aborted)
+        aborted, cut = (
+            sum(key in self.values and kind in self.outcomes.get(key, ()) for key in keys)
+            for kind in ("aborted", "cut")
+        )
+        return Counts(len(keys), scored, unscored, errored, len(keys) - scored - unscored - errored, aborted, cut)
 
     def estimate(self, category: str = ALL, aggregate: str | None = None) -> Estimate | None:
         """Mean and intervals over the scored questions of a category; None when there are none."""

@@ -395,7 +395,8 @@ class MemWalker(MemorySystem):
         for attempt in range(self.attempts):
             heat = RETRY_TEMPERATURE if attempt else request.temperature
             asked = replace(request, temperature=heat, sample=attempt, retry=attempt)
-            action, answer = action_of(complete(self.llm, asked).text)
+            reply = complete(self.llm, asked)
+            action, answer = (None, "") if reply.stopped else action_of(reply.text)
             if action is not None and action in allowed and (action != COMMIT or answer):
                 return action, answer
             walk.counts["invalid"] += 1

@@ -8,6 +8,7 @@ temperature: 0
 schema: {type: object, …}    # the reply is JSON that satisfies this
 labels: [MERGE, CONTINUE]    # or: the reply is exactly one of these (a field `labels` overrides them)
 logprobs: false
+cut: fail                    # a reply cut at max_tokens: fail (JSON, labels), or keep what there is (prose); this overrides it
 ---
 System text.
 ===
@@ -31,7 +32,7 @@ from memsys.llm.protocol import Request
 SHIPPED = Path(__file__).parent / "prompts"
 KINDS = ("answer", "summarise", "extract", "choose", "rate", "keywords", "boundary", "judge", "chat")
 _FRONT = re.compile(r"\A---\n(.*?)\n---\n(.*)\Z", re.DOTALL)
-_KNOWN = {"kind", "max_tokens", "temperature", "schema", "labels", "logprobs"}
+_KNOWN = {"kind", "max_tokens", "temperature", "schema", "labels", "logprobs", "cut"}
 
 
 class PromptError(ValueError):
@@ -60,6 +61,8 @@ class Prompt:
     schema: Mapping[str, Any] | None
     labels: tuple[str, ...]
     logprobs: bool
+    cut: str = ""
+    """What a reply cut at the limit is: `keep` uses what there is, `fail` is no value; empty keeps prose and fails the rest."""
 
     def render(self, fields: Mapping[str, Any]) -> Request:
         """The request with `fields` filled in: text as it is, sequences as lines, `Option`s as `[label] text` lines.
@@ -173,6 +176,8 @@ def _parse(name: str, text: str) -> Prompt:
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         # YAML reads a bare yes or no as a boolean.
         raise PromptError(f"prompt {name}: labels must be a list of strings (quote yes and no), found {labels!r}")
+    if front.get("cut", "") not in ("", "keep", "fail"):
+        raise PromptError(f"prompt {name}: cut must be keep or fail, found {front['cut']!r}")
     system, separator, user = match.group(2).partition("\n===\n")
     if not separator:
         system, user = "", match.group(2)
@@ -186,4 +191,5 @@ def _parse(name: str, text: str) -> Prompt:
         schema=front.get("schema"),
         labels=tuple(labels),
         logprobs=bool(front.get("logprobs", False)),
+        cut=front.get("cut", ""),
     )

@@ -263,8 +263,9 @@ class TiMem(MemorySystem):
         for attempt in range(self.attempts):
             shown = {**fields, "history": fields["history"] or "(none)"}
             request = replace(self.prompts[f"timem/{step}"].render(shown), retry=attempt)
-            text = complete(self.llm, request).text.strip()
-            if len(text) >= _SHORTEST[level]:
+            reply = complete(self.llm, request)
+            text = reply.text.strip()
+            if reply.usable and len(text) >= _SHORTEST[level]:
                 return text
             meter.count_parse_failure(request.purpose)
         meter.note(f"timem.{step}_fallback")
@@ -304,7 +305,7 @@ class TiMem(MemorySystem):
         if not isinstance(reply, ParseFailure):
             return Plan(SCOPES[reply["complexity"]], " ".join(reply["keywords"][:3]))
         meter.note("timem.planner_fallback")
-        digit = re.search(r"(?<!\d)[012](?!\d)", reply.text)
+        digit = None if reply.stopped else re.search(r"(?<!\d)[012](?!\d)", reply.text)
         return Plan(SCOPES[int(digit.group())] if digit else "simple", "")
 
     def _climbed(self, view: View, segments: Mapping[int, float], scope: str, cosines: np.ndarray) -> dict[int, float]:

@@ -32,6 +32,7 @@ from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.meter import Metered
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import LLM
+from memsys.llm.replies import POLICY
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 
@@ -184,6 +185,8 @@ def bench(cfg: DictConfig) -> Bench:
             engine = {key: value for key, value in option.items() if key != "engine"}
             settings = {"engine": "extractive", "source": source_digest(["memsys.llm.extractive"]), **engine}
             return Model(name, Metered(ExtractiveLLM(**engine)), settings, None)
+        most = cfg.endpoint.max_output_tokens
+        option = {**option, "settings": {**option["settings"], **({} if most is None else {"max_output_tokens": most})}}
         known = ModelSettings(**option["settings"])
         at = endpoint(option)
         client = None if cfg.replay else Client(at, known)
@@ -381,6 +384,7 @@ def memory_run(
             **({"probe": built.probe.settings} if "probe" in asks else {}),
             **({"embedder": built.embedder_settings} if "embedder" in asks else {}),
         },
+        "replies": POLICY,
         "prompts": built.prompts.digest([*(name for target in targets for name in target.PROMPTS), reading.prompt]),
         "source": _sources(memory, dataset),
         "seed": [cfg.build.seed, replicate],

@@ -191,7 +191,8 @@ def lines(rounds: Iterable[Round]) -> list[str]:
 def _usable(writer: Writer, request: Request, read: Callable[[str], T | ParseFailure], where: str) -> T:
     why = ""
     for retry in range(writer.retries + 1):
-        value = read(complete(writer.llm, replace(request, retry=retry)).text)
+        reply = complete(writer.llm, replace(request, retry=retry))
+        value = ParseFailure(reply.text, f"the reply was {reply.stopped}") if reply.stopped else read(reply.text)
         if not isinstance(value, ParseFailure):
             return value
         meter.count_parse_failure(request.purpose)

@@ -2,6 +2,7 @@
 
 `python -m scripts.mock_endpoint --port 8099 --latency 0.2 --faults 0.3` serves `/v1/chat/completions`, `/v1/embeddings` and `/stats`.
 A reply depends on the request alone; whether the n-th arrival of a request fails depends on the request, n and the seed.
+`--shape harmony` sends every chat reply as some server does (`scripts.mock_shapes`); the model name `mock@harmony` that one alone.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from memsys.embed import HashingEmbedder
 from memsys.llm.transport import new_event_loop
+from memsys.tokens import count_tokens
+from scripts.mock_shapes import OVERFLOWS, SHAPES
 
 FAULTS = ("429", "500", "timeout", "garbage", "truncated")
 
@@ -26,7 +29,13 @@ class Mock:
     """The server's state."""
 
     def __init__(
-        self, latency: float = 0.0, faults: float = 0.0, seed: int = 0, hang: float = 5.0, dimension: int = 64
+        self,
+        latency: float = 0.0,
+        faults: float = 0.0,
+        seed: int = 0,
+        hang: float = 5.0,
+        dimension: int = 64,
+        shape: str = "bare",
     ) -> None:
         self.latency, self.faults, self.seed, self.hang = latency, faults, seed, hang
         self.arrivals: Counter[str] = Counter()
@@ -34,6 +43,11 @@ class Mock:
         self.answered: Counter[str] = Counter()
         """How often each was answered in full."""
         self.injected: Counter[str] = Counter()
+        self.shape = shape
+        self.said: Callable[[dict[str, Any], str], str] = said
+        """The answer to a request body, by the body and its hash."""
+        self.thought: Callable[[dict[str, Any], str], str] = lambda body, key: f"Could it be yes? Or {key[:4]}?"
+        """What the shapes that think say before it."""
         self._embedder = HashingEmbedder(dimension)
 
     async def handle(self, request: Any) -> Any:
@@ -50,10 +64,12 @@ class Mock:
             await asyncio.sleep(due - clock())
             self.injected[fault] += 1
             return await self._misbehave(request, fault, key)
-        reply = json.dumps(self._reply(request.path, json.loads(body), key)).encode()
+        asked = json.loads(body)
+        shape = str(asked["model"]).partition("@")[2] or self.shape
+        reply = json.dumps(OVERFLOWS.get(shape) or self._reply(request.path, asked, key, shape)).encode()
         await asyncio.sleep(due - clock())
         self.answered[key] += 1
-        return web.Response(body=reply, content_type="application/json")
+        return web.Response(body=reply, content_type="application/json", status=400 if shape in OVERFLOWS else 200)
 
     async def stats(self, request: Any) -> Any:
         """What arrived so far."""
@@ -94,7 +110,7 @@ class Mock:
         request.transport.close()
         return response
 
-    def _reply(self, path: str, body: dict[str, Any], key: str) -> dict[str, Any]:
+    def _reply(self, path: str, body: dict[str, Any], key: str, shape: str) -> dict[str, Any]:
         if path.endswith("/embeddings"):
             vectors = self._embedder.embed(body["input"])
             data = [
@@ -102,7 +118,7 @@ class Mock:
             ]
             tokens = sum(len(text.split()) for text in body["input"])
             return {"data": data, "model": body["model"], "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
-        text = said(body, key)
+        text = self.said(body, key)
         words = text.split()
         choice: dict[str, Any] = {
             "index": 0,
@@ -111,9 +127,10 @@ class Mock:
         }
         if body.get("logprobs"):
             choice["logprobs"] = {"content": [{"token": word, "logprob": -0.25} for word in words]}
-        sent = sum(len(message["content"].split()) for message in body["messages"])
+        sent = sum(count_tokens(message["content"]) for message in body["messages"])
         usage = {"prompt_tokens": sent, "completion_tokens": len(words), "total_tokens": sent + len(words)}
-        return {"id": key[:12], "model": body["model"], "choices": [choice], "usage": usage}
+        reply = {"id": key[:12], "model": body["model"], "choices": [choice], "usage": usage}
+        return SHAPES[shape](reply, self.thought(body, key))
 
 
 def said(body: dict[str, Any], key: str) -> str:
@@ -180,10 +197,11 @@ def main() -> None:
     parser.add_argument("--faults", type=float, default=0.0, help="share of arrivals that fail")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hang", type=float, default=5.0, help="seconds that an injected timeout hangs")
+    parser.add_argument("--shape", choices=[*SHAPES, *OVERFLOWS], default="bare", help="how chat replies come")
     options = parser.parse_args()
     from aiohttp import web
 
-    mock = Mock(options.latency, options.faults, options.seed, options.hang)
+    mock = Mock(options.latency, options.faults, options.seed, options.hang, shape=options.shape)
     web.run_app(
         application(mock), host="127.0.0.1", port=options.port, print=None, access_log=None, loop=new_event_loop()
     )

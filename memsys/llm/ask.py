@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from memsys.llm import meter
-from memsys.llm.parsing import ParseFailure, parse
+from memsys.llm.parsing import ParseFailure, parse_reply
 from memsys.llm.protocol import LLM, Completion, Request
 from memsys.prompts import Prompt
 
@@ -24,8 +24,8 @@ def complete(llm: LLM, request: Request) -> Completion:
 def ask(llm: LLM, prompt: Prompt, *, retries: int = 0, sample: int = 0, **fields: Any) -> Any:
     """Render a prompt, make the call, parse the reply: a value, or a `ParseFailure` after `retries` more attempts.
 
-    The value is text, one of the labels, or what the prompt's JSON schema describes. A reply that could not be parsed is
-    counted by the meter, each time.
+    The value is text, one of the labels, or what the prompt's JSON schema describes. A reply that could not be parsed, or that was
+    cut where it has to be whole, is counted by the meter, each time.
 
     Raises:
         ModelError: the call failed for good.
@@ -60,8 +60,7 @@ def _round(llm: LLM, asks: Sequence[tuple[Prompt, Mapping[str, Any]]], requests:
     if errors:
         raise errors[0]
     values = [
-        parse(future.result().text, prompt.schema, prompt.labels_for(fields))
-        for (prompt, fields), future in zip(asks, futures, strict=True)
+        parse_reply(future.result(), prompt, fields) for (prompt, fields), future in zip(asks, futures, strict=True)
     ]
     for value, request in zip(values, requests, strict=True):
         if isinstance(value, ParseFailure):

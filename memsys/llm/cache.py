@@ -26,6 +26,7 @@ from memsys.llm import meter
 from memsys.llm.client import Embedded
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, ModelError, Request
+from memsys.llm.replies import cleaned
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, completion TEXT NOT NULL) WITHOUT ROWID;
@@ -77,7 +78,8 @@ class Store:
         fields = decoded(row[0])
         if fields["logprobs"] is not None:
             fields["logprobs"] = tuple(fields["logprobs"])
-        return Completion(**fields)
+        fields["notes"] = tuple(fields.get("notes", ()))
+        return cleaned(Completion(**fields))  # an older version may have kept the reasoning inside the text
 
     def _may_hold(self, key: bytes) -> bool:
         """Whether a key must be looked up: most calls of a first run are not there, and asking SQLite would yield to other threads.
@@ -185,7 +187,7 @@ def request_key(settings: ModelSettings, endpoint: str, request: Request) -> byt
         "json_output": settings.json_output,
         "temperature": request.temperature if settings.send_temperature else None,
         "messages": request.messages,
-        "max_tokens": request.max_tokens,
+        "max_tokens": settings.output_limit(request.max_tokens),
         "schema": request.schema,
         "logprobs": request.logprobs,
         "sample": request.sample,
@@ -212,6 +214,8 @@ class CachedLLM:
             if (shared := self._under_way.get(key)) is not None:
                 return shared
             known = self._store.answer(key)
+            if known is not None and not known.keepable and self._inner is not None:
+                known = None  # kept by an older version: an outcome, not an answer
             future: Future[Completion] = Future()
             if known is None and self._inner is not None:
                 self._under_way[key] = future
@@ -237,7 +241,7 @@ class CachedLLM:
         def written(error: Exception | None) -> None:
             hand_on(None if error is None else ModelError(f"{self._store.path}: cannot be written ({error})"))
 
-        if (error := done.exception()) is None:
+        if (error := done.exception()) is None and done.result().keepable:
             self._store.keep_answer(key, done.result(), written)
         else:
             hand_on(error)

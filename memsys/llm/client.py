@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +24,8 @@ import numpy as np
 from memsys.jsons import decoded
 from memsys.llm import meter
 from memsys.llm.pricing import ModelSettings, Purse
-from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.llm.protocol import Completion, ContextOverflow, ModelError, Request
+from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, check_window, completion_of, is_overflow, usage_of
 from memsys.llm.transport import TRANSPORTS, Reply, Transport, event_loop
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import normalised
@@ -146,7 +148,7 @@ class Endpoint:
                 self.purse.settle(reserved, 0.0 if outcome.refused else None)
                 limit = min(self.retries, 2) if outcome.unreachable else self.retries
                 if not outcome.retry or attempt > limit:
-                    raise ModelError(redact(outcome.why), attempts=attempt, seconds=spent_seconds)
+                    raise outcome.error(redact(outcome.why), attempts=attempt, seconds=spent_seconds)
                 await asyncio.sleep(self._pause(attempt, outcome.retry_after))
 
     async def _attempt(self, path: str, body: Mapping[str, Any]) -> _Outcome:
@@ -186,6 +188,8 @@ class _Outcome:
     """The server said no before working on it."""
     unreachable: bool = False
     retry_after: float = 0.0
+    error: type[ModelError] = ModelError
+    """What a failure for good is raised as."""
 
 
 def _refused(error: BaseException) -> bool:
@@ -196,6 +200,8 @@ def _read(where: str, reply: Reply) -> _Outcome:
     if reply.status >= 400:
         said = reply.body[:500].decode(errors="replace")
         why = f"{where}: HTTP {reply.status}: {said}"
+        if is_overflow(reply.status, reply.body):
+            return _Outcome(why=why, refused=True, error=ContextOverflow)
         return _Outcome(why=why, retry=reply.status in RETRIED, refused=True, retry_after=_seconds(reply.retry_after))
     try:
         value = decoded(reply.body)
@@ -238,7 +244,7 @@ def chat_body(settings: ModelSettings, request: Request) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": settings.model,
         "messages": [{"role": role, "content": content} for role, content in request.messages],
-        settings.token_limit_field: request.max_tokens,
+        settings.token_limit_field: settings.output_limit(request.max_tokens),
     }
     if settings.send_temperature:
         body["temperature"] = request.temperature
@@ -259,52 +265,51 @@ class Client:
 
     def __init__(self, endpoint: Endpoint, settings: ModelSettings) -> None:
         self.endpoint, self.settings = endpoint, settings
+        self._most_seen = 0  # prompt tokens; read and written in the event loop's thread alone
 
     def submit(self, request: Request) -> Future[Completion]:
-        body = chat_body(self.settings, request)
+        body, read = chat_body(self.settings, request), partial(self._completion, request)
         try:
-            return self.endpoint.start("/chat/completions", body, self._worst(request), self._price, self._completion)
+            return self.endpoint.start("/chat/completions", body, self._worst(request), self._price, read)
         except ModelError as error:
             refused: Future[Completion] = Future()
             refused.set_exception(error)
             return refused
 
-    def _completion(self, value: Mapping[str, Any], seconds: float, attempts: int) -> Completion:
+    def _completion(self, request: Request, value: Mapping[str, Any], seconds: float, attempts: int) -> Completion:
         try:
-            return self._told(value, seconds, attempts)
-        except (KeyError, TypeError, IndexError) as odd:
-            raise ModelError(f"{self.endpoint.base_url}: unexpected reply ({odd!r})") from odd
+            return self._told(request, value, seconds, attempts)
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as odd:
+            why = f"{self.endpoint.base_url}: unexpected reply ({odd!r})"
+            raise ModelError(why, attempts=attempts, seconds=seconds) from odd
 
-    def _told(self, value: Mapping[str, Any], seconds: float, attempts: int) -> Completion:
-        choice, usage = value["choices"][0], value.get("usage") or {}
-        details = usage.get("prompt_tokens_details") or {}
-        reasoning = usage.get("completion_tokens_details") or {}
-        tokens = (choice.get("logprobs") or {}).get("content")
-        return Completion(
-            text=choice["message"].get("content") or "",
-            prompt_tokens=usage.get("prompt_tokens", 0),
-            completion_tokens=usage.get("completion_tokens", 0),
-            cached_prompt_tokens=details.get("cached_tokens") or 0,
-            reasoning_tokens=reasoning.get("reasoning_tokens") or 0,
+    def _told(self, request: Request, value: Mapping[str, Any], seconds: float, attempts: int) -> Completion:
+        settings, where = self.settings, f"{self.settings.model} at {self.endpoint.base_url}"
+        model = value.get("model")
+        completion = completion_of(
+            value,
+            request,
+            settings.output_limit(request.max_tokens),
+            encoding=settings.encoding,
             seconds=seconds,
-            finish_reason=choice.get("finish_reason") or "",
-            logprobs=None if tokens is None else tuple(float(token["logprob"]) for token in tokens),
-            model=value.get("model", self.settings.model),
+            model=model if isinstance(model, str) else settings.model,
             endpoint=self.endpoint.label,
             attempts=attempts,
         )
+        check_window(request, completion, most_seen=self._most_seen, encoding=settings.encoding, where=where)
+        self._most_seen = max(self._most_seen, completion.prompt_tokens)
+        return completion
 
     def _worst(self, request: Request) -> float | None:
         # A token is at least one byte of UTF-8, so bytes bound the prompt from above.
         most = sum(len(content.encode()) + 16 for _, content in request.messages)
-        return self.settings.cost(most, request.max_tokens)
+        return self.settings.cost(most, self.settings.output_limit(request.max_tokens))
 
     def _price(self, value: Mapping[str, Any]) -> float | None:
-        usage = value.get("usage") or {}
-        if "prompt_tokens" not in usage:
+        usage = usage_of(value)
+        if usage.prompt is None or usage.completion is None:
             return None
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        return self.settings.cost(usage["prompt_tokens"], usage.get("completion_tokens", 0), cached)
+        return self.settings.cost(usage.prompt, usage.completion, usage.cached or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +359,7 @@ class HttpEmbedder:
         return self.endpoint.start("/embeddings", body, worst, self._price, lambda *sent: sent)
 
     def _price(self, value: Mapping[str, Any]) -> float | None:
-        tokens = (value.get("usage") or {}).get("prompt_tokens")
+        tokens = usage_of(value).prompt
         return None if tokens is None else self.settings.cost(tokens, 0)
 
     def _vectors(self, batch: Sequence[str], future: Future[Sent]) -> list[Embedded]:
@@ -363,13 +368,15 @@ class HttpEmbedder:
         if len(rows) != len(batch):
             raise ModelError(f"{self.endpoint.base_url}: {len(rows)} vectors for {len(batch)} texts")
         matrix = normalised(np.asarray([row["embedding"] for row in rows], dtype=np.float32))
-        counts = _shares(batch, (value.get("usage") or {}).get("prompt_tokens"), self.settings.encoding)
+        counts = _shares(batch, usage_of(value).prompt, self.settings.encoding)
         return [Embedded(matrix[row], counts[row], seconds / len(batch)) for row in range(len(batch))]
 
 
 def _shares(batch: Sequence[str], total: int | None, encoding: str) -> list[int]:
     """Tokens of each text: our count, corrected so that they add up to the provider's where it gives one."""
     counts = [count_tokens(text, encoding) for text in batch]
+    if total is not None and total < LEAST_SHARE * sum(counts) > LEAST_SHARE * LONG_PROMPT:
+        meter.note("embedding_truncated_by_server")  # many models have short windows: counted, as our own truncation is
     if total is not None and counts:
         counts[-1] += total - sum(counts)
     return counts

@@ -67,6 +67,9 @@ class Ledger:
             self.tokens_out += completion.completion_tokens
             self.tokens_cached += completion.cached_prompt_tokens
             self.tokens_reasoning += completion.reasoning_tokens
+            self.notes.update(completion.notes)
+            if completion.stopped:
+                self.notes[f"{purpose}: {completion.stopped}"] += 1
 
     def add_failure(self, purpose: str, attempts: int, seconds: float, group: int) -> None:
         self.add_seconds(seconds, group)

@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from memsys.llm.protocol import Completion, Stopped
+from memsys.prompts import Prompt
+
 _FENCE = re.compile(r"```[a-zA-Z]*\s*([\[{].*?)```", re.DOTALL)
+_OPENING = re.compile(r"\A```[a-zA-Z]*\s*")
 _LABEL_EDGES = " \t\r\n.,:;!?\"'`*()[]{}"
 _DEEPEST = 50
 
@@ -19,14 +23,37 @@ class ParseFailure:
     """A reply that did not hold what the prompt asked for."""
 
     text: str
+    """What the model answered, without its reasoning."""
     why: str
+    stopped: Stopped = ""
+    """Why the reply is not whole, where that is the reason."""
 
     def __bool__(self) -> bool:
         return False
 
 
+def parse_reply(reply: Completion, prompt: Prompt, fields: Mapping[str, Any]) -> Any:
+    """The value in the reply to a prompt; a `ParseFailure` where there is no answer, or a cut one that has to be whole.
+
+    A list that was cut would be a shorter list and a cut label another label: only JSON that closes before the cut is a value, and
+    nothing is repaired. Prose stays prose when it is cut. A prompt says otherwise in its front matter (`cut: keep` or `cut: fail`).
+    What was cut is counted either way, by purpose, in the notes of the meter.
+    """
+    if not reply.usable:
+        return ParseFailure(reply.text, f"the reply was {reply.stopped}", reply.stopped)
+    labels = prompt.labels_for(fields)
+    prose = prompt.schema is None and not labels
+    whole = prompt.cut == "fail" if prompt.cut else not prose
+    if reply.stopped != "cut" or not whole:
+        return parse(reply.text, prompt.schema, labels)
+    value = ParseFailure(reply.text, "cut") if prompt.schema is None else _closed_json(reply.text)
+    if not isinstance(value, ParseFailure) and prompt.schema is not None:
+        value = _checked(reply.text, value, prompt.schema)
+    return ParseFailure(reply.text, "the reply was cut", "cut") if isinstance(value, ParseFailure) else value
+
+
 def parse(text: str, schema: Mapping[str, Any] | None, labels: Sequence[str]) -> Any:
-    """The value a reply holds: JSON that satisfies `schema`, one of `labels`, or the stripped text; else a `ParseFailure`."""
+    """The value a whole reply holds: JSON that satisfies `schema`, one of `labels`, or the stripped text; else a `ParseFailure`."""
     if not text.strip():
         return ParseFailure(text, "the reply is empty")
     if schema is not None:
@@ -34,6 +61,17 @@ def parse(text: str, schema: Mapping[str, Any] | None, labels: Sequence[str]) ->
     if labels:
         return _label(text, labels)
     return text.strip()
+
+
+def _closed_json(text: str) -> Any:
+    """The JSON value that a cut reply begins with, if it closes before the cut."""
+    body = _OPENING.sub("", text.strip())
+    if _depth(body) > _DEEPEST:
+        return ParseFailure(text, f"JSON nested deeper than {_DEEPEST}")
+    try:
+        return _plain(json.JSONDecoder(parse_constant=_no_constant).raw_decode(body)[0])
+    except ValueError:
+        return ParseFailure(text, "JSON that does not close")
 
 
 def read_json(text: str) -> Any:
@@ -98,8 +136,10 @@ def _depth(text: str) -> int:
 
 def _validated(text: str, schema: Mapping[str, Any]) -> Any:
     value = read_json(text)
-    if isinstance(value, ParseFailure):
-        return value
+    return value if isinstance(value, ParseFailure) else _checked(text, value, schema)
+
+
+def _checked(text: str, value: Any, schema: Mapping[str, Any]) -> Any:
     error = next(_validator(json.dumps(schema, sort_keys=True)).iter_errors(value), None)
     if error is not None:
         return ParseFailure(text, f"{'/'.join(map(str, error.path)) or 'reply'}: {error.message}"[:300])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from memsys.llm.protocol import ModelError
+from memsys.llm.protocol import RunStopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,15 @@ class ModelSettings:
     max_input_tokens: int | None = None
     """Embedding models: longer inputs are truncated, and counted."""
     encoding: str = "o200k_base"
+    thought_tokens: int = 0
+    """Models that think before they answer: added to what a prompt allows its reply, which is meant for the answer alone."""
+    max_output_tokens: int | None = None
+    """The most that any reply may have, thoughts included, whatever its prompt allows (`endpoint.max_output_tokens`)."""
+
+    def output_limit(self, max_tokens: int) -> int:
+        """What is sent as the limit of a reply whose prompt allows `max_tokens`."""
+        allowed = max_tokens + self.thought_tokens
+        return allowed if self.max_output_tokens is None else min(allowed, self.max_output_tokens)
 
     def cost(self, tokens_in: int, tokens_out: int, tokens_cached: int = 0) -> float | None:
         """US dollars; None when a price is unknown."""
@@ -39,7 +48,7 @@ class ModelSettings:
         return (dollars + tokens_out * (self.usd_per_million_out or 0.0)) / 1e6
 
 
-class SpendingCapReached(ModelError):
+class SpendingCapReached(RunStopped):
     """The next call might cost more than what is left."""
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+Stopped = Literal["", "cut", "cut in thought", "refused", "empty", "tool call only"]
+"""Why a reply is not what was asked for; `memsys.llm.replies` decides it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +40,13 @@ class Completion:
     """What a model replied, and what it cost."""
 
     text: str
+    """What the model answers, without its reasoning."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    """Reasoning included, as providers count."""
     cached_prompt_tokens: int = 0
     reasoning_tokens: int = 0
+    """As the provider counts them; our own count of `reasoning` where it does not."""
     seconds: float = 0.0
     """Provider time of the successful attempt, without queueing here; a cached answer keeps the recorded value."""
     finish_reason: str = "stop"
@@ -51,6 +57,25 @@ class Completion:
     attempts: int = 1
     cached: bool = False
     """True when it came from this project's cache."""
+    reasoning: str = ""
+    """What the model thought before it answered: kept, never parsed and never judged."""
+    stopped: Stopped = ""
+    """Empty for a whole reply; `cut` has the beginning of an answer in `text`, the others have no answer."""
+    notes: tuple[str, ...] = ()
+    """What was odd about the reply, for the meter to count."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is an answer, whole or cut."""
+        return self.stopped in ("", "cut")
+
+    @property
+    def keepable(self) -> bool:
+        """Whether the cache may keep it: the same request would be answered alike, or be cut at the same limit, which is in the key.
+
+        An empty or refused reply, or a tool call that nobody asked for, is an outcome of this one attempt and is asked for again.
+        """
+        return self.stopped in ("", "cut", "cut in thought")
 
 
 class ModelError(RuntimeError):
@@ -60,6 +85,18 @@ class ModelError(RuntimeError):
         super().__init__(message)
         self.attempts = attempts
         self.seconds = seconds
+
+
+class ContextOverflow(ModelError):
+    """The server refused a prompt, or prompt and reply together, as longer than its context window."""
+
+
+class RunStopped(ModelError):
+    """A failure after which every further call would be wasted: it ends the run instead of one question."""
+
+
+class PromptTruncated(RunStopped):
+    """The server silently cut a prompt to its context window."""
 
 
 class LLM(Protocol):

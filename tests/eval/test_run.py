@@ -170,7 +170,7 @@ def test_an_empty_reply_is_an_error_and_not_an_answer(make_run: Make) -> None:
     run = make_run([case], reader=Metered(ScriptedLLM("  \n")))
     run_all([run])
     assert answers(run, case)["q0"].outcome == "error"
-    assert "empty reply" in answers(run, case)["q0"].error
+    assert answers(run, case)["q0"].error == "answer: the reply was empty (stop)"
 
 
 class SelfAnswering(Diary):
