@@ -7,9 +7,10 @@ of reports and joins the points that they yield into an answer.
 
 `mode="paper"` is release 0.3.6, the one of MemTree's time. `mode="code"` is release 3.1.2 where it differs: tokens of o200k for cl100k;
 relationships with an unknown end are dropped instead of making a blank entity; the tables for a report show at most one relationship of
-an entity, and reports of sub-communities never stand in for tables that are too long (defects of the release); a local search starts
-from twice `top_entities`; a global one uses the reports of all levels, not each entity's deepest only. The paper's share of reports in a
-local search is .15, as in 3.1.2; in 0.3.6 it was .10, so little that one long report leaves none.
+an entity, and reports of sub-communities never stand in for tables that are too long (defects of the release); both searches use the
+reports of all levels down to `level`, where 0.3.6 keeps of each entity its deepest community only. Both releases start a local search
+from twice `top_entities`: they ask for twice as many, to have some to exclude, and never cut back. The share of reports in a local search
+is .15 in both modes, as in 3.1.2; in 0.3.6 it was .10, so little that one long report leaves none.
 
 Deviations and decisions:
 
@@ -29,7 +30,6 @@ Deviations and decisions:
 from __future__ import annotations
 
 import itertools
-import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +54,9 @@ from memsys.vectors import best
 
 NO_ANSWER = "No information available: the memory holds nothing that answers this question."
 SHUFFLE_SEED = 86
+"""The releases' own; their generator is Python's, ours NumPy's, so the order is another."""
+OVERSAMPLED = 2
+"""How many times `top_entities` a local search takes."""
 _CHOICES = {"mode": ("paper", "code"), "search": ("local", "global"), "format": ("json", "records")}
 _ENCODINGS = {"paper": "cl100k_base", "code": "o200k_base"}
 
@@ -86,7 +89,7 @@ class GraphRag(MemorySystem):
 
     Args:
         search: `local`, with no call, or `global`, one call for each batch of reports and one for the answer, which comes with the recall.
-        top_entities: entities that a local search starts from.
+        top_entities: half the number of entities that a local search starts from.
         top_relationships: relationships to entities outside the selection, for each of its entities.
         max_tokens: size of a local search's recall, and of a batch of reports and of the points of a global one.
         community_share, text_share: of `max_tokens`, for reports and text units; the rest is for entities and relationships.
@@ -316,7 +319,7 @@ class GraphRag(MemorySystem):
         if self._graph.vectors is None:
             return ()
         similarities = self._graph.vectors @ self.embedder.embed([question.text], query=True)[0]
-        chosen = best(similarities, self.top_entities * (2 if self.mode == "code" else 1))
+        chosen = best(similarities, self.top_entities * OVERSAMPLED)
         for_reports, for_texts = int(self.max_tokens * self.community_share), int(self.max_tokens * self.text_share)
         reports = self._fitting(self._nearby_reports(chosen), for_reports)
         tables = self._tables(chosen, similarities, self.max_tokens - for_reports - for_texts)
@@ -334,15 +337,9 @@ class GraphRag(MemorySystem):
 
     def _nearby_reports(self, chosen: Sequence[int]) -> Iterator[Item]:
         """Reports of the chosen entities' communities, those with most of them first, then the higher rated."""
-        graph = self._graph
-        matches = Counter(
-            {
-                place: len(set(chosen).intersection(community.entities))
-                for place, community in graph.communities.items()
-                if community.level <= self.level and place in graph.reports
-            }
-        )
-        for place in sorted(+matches, key=lambda place: (-matches[place], -graph.reports[place].rating, place)):
+        graph, usable = self._graph, self._usable()
+        matches = Counter(place for entity in chosen for place in usable.get(entity, ()) if place in graph.reports)
+        for place in sorted(matches, key=lambda place: (-matches[place], -graph.reports[place].rating, place)):
             yield self._report_item(graph.communities[place], matches[place])
 
     def _tables(self, chosen: Sequence[int], similarities: np.ndarray, budget: int) -> list[Item]:
@@ -408,15 +405,12 @@ class GraphRag(MemorySystem):
     def _batches(self) -> list[list[Community]]:
         """Communities whose reports are used, shuffled, packed by tokens, and the weightiest first in each batch."""
         graph = self._graph
-        usable = set(graph.communities if self.mode == "code" else self._finest(self.level).values())
-        used = [
-            graph.communities[at] for at in graph.reports if at in usable and graph.communities[at].level <= self.level
-        ]
-        used.sort(key=lambda community: community.id)
-        random.Random(SHUFFLE_SEED).shuffle(used)
+        usable = {place for places in self._usable().values() for place in places}
+        used = [graph.communities[at] for at in sorted(usable.intersection(graph.reports))]
         batches: list[list[Community]] = []
         left = 0
-        for community in used:
+        shuffled = np.random.default_rng(SHUFFLE_SEED)
+        for community in (used[at] for at in shuffled.permutation(len(used))):
             tokens = self._count(f"[{community.id}] {graph.reports[community.id].content}\n")
             if tokens > left or not batches:
                 batches.append([])
@@ -437,6 +431,17 @@ class GraphRag(MemorySystem):
                 yield Item(f"point-{number}-{place}", text, float(point["score"]), sources, "point", level)
 
     # --- pieces ---
+
+    def _usable(self) -> dict[int, list[int]]:
+        """The communities down to `level` by which a search knows each entity: the deepest only, or (release 3.1.2) all."""
+        if self.mode == "paper":
+            return {entity: [place] for entity, place in self._finest(self.level).items()}
+        found: dict[int, list[int]] = {}
+        for community in self._graph.communities.values():
+            if community.level <= self.level:
+                for entity in community.entities:
+                    found.setdefault(entity, []).append(community.id)
+        return found
 
     def _finest(self, level: int | None = None) -> dict[int, int]:
         """The deepest community (down to `level`) of each entity that is in any."""
