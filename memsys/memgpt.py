@@ -13,6 +13,9 @@ Deviations and decisions:
 
 - `ingest="replay"` puts both speakers' turns into the queue as they stand, without a call until memory is short; in `active` the model is
   run after every turn of the user, to look after its memory. What it then says to the user is not kept: the history holds the real reply.
+- `in_view="last_session"` lets a session leave the queue, without a summary, when the next begins: it stays in the recall store, and what
+  the model wrote to its working context and archive meanwhile stays too. That is deep memory retrieval (§3.1.1 of the paper), in which
+  the question needs sessions that are no longer in view.
 - A function call is a JSON reply with a schema. One reply is one call; a reply without JSON is a thought and ends the run; any other reply
   that cannot be used is a failed call, upon which the model is run again.
 - A read works on a copy: its messages, edits and insertions are gone afterwards. It makes at most `max_calls` calls, and one more for each
@@ -125,6 +128,7 @@ class MemGPT(MemorySystem):
     Args:
         mode: thresholds and eviction of the paper, or of the released code.
         window: tokens that the model may be shown.
+        in_view: what stands in the queue until memory is short: turns of `all` sessions, or of the `last_session` only.
         ingest: whether turns are only stored (`replay`) or the model is run after each of the user's (`active`).
         max_calls: model calls of a read.
         max_chain: model calls that follow one event while the history is taken in.
@@ -154,6 +158,7 @@ class MemGPT(MemorySystem):
         max_chain: int = 8,
         recall_search: Literal["substring", "bm25", "embedding"] = "substring",
         own_answer: bool = False,
+        in_view: Literal["all", "last_session"] = "all",
         persona: str = "An attentive assistant who remembers what was said.",
         human: str = "",
     ) -> None:
@@ -164,6 +169,8 @@ class MemGPT(MemorySystem):
         self.max_calls, self.max_chain = positive("max_calls", max_calls), positive("max_chain", max_chain)
         self.recall_search = one_of("recall_search", recall_search, ("substring", "bm25", "embedding"))
         self.own_answer = own_answer
+        self.in_view = one_of("in_view", in_view, ("all", "last_session"))
+        self._session = ""
         step = prompts["memgpt/step"]
         self._fixed = count_tokens(f"{step.system}\n{step.user}")
         self._recall: list[Message] = []
@@ -175,6 +182,10 @@ class MemGPT(MemorySystem):
 
     def write(self, unit: Unit) -> None:
         """Put the unit's turns into queue and recall store; the model is run when memory is short, or (`active`) after the user's turns."""
+        if self.in_view == "last_session" and unit.session_id != self._session:
+            self._state.hidden += sum(message.role != "summary" for message in self._state.queue)
+            self._state.queue, self._state.alerted = [], False
+        self._session = unit.session_id
         for turn in unit.turns:
             if not turn.text.strip():
                 continue
@@ -402,8 +413,7 @@ class MemGPT(MemorySystem):
             return Recall(())
         state = self._state.copy()
         view = list(state.queue)
-        told = dated(f"Question: {question.text}", question.time_text)
-        self._event(state, "user", told, reading=True)
+        self._event(state, "user", self._question(question), reading=True)
         self._run(state, self.max_calls, reading=True, asked=question.text)
         items = self._evidence(state, view)
         if not self.own_answer:
@@ -411,6 +421,14 @@ class MemGPT(MemorySystem):
         if state.sent is None:
             return Recall(items, aborted=f"no message was sent within {self.max_calls} calls")
         return Recall(items, answer=state.sent)
+
+    def _question(self, question: Question) -> str:
+        """The question as a message of the user; where the agent answers it, with its options and how it is to be answered."""
+        lines = [f"Question: {question.text}"]
+        if self.own_answer:
+            lines += [f"({chr(65 + place)}) {option}" for place, option in enumerate(question.options)]
+            lines += [question.instruction] if question.instruction else []
+        return dated("\n".join(lines), question.time_text)
 
     def _evidence(self, state: _State, view: Sequence[Message]) -> tuple[Item, ...]:
         blocks = [
@@ -448,14 +466,14 @@ _HIDDEN = re.compile(r"\A\d+ of \d+ messages are hidden\. ?")
 def evicted(tokens: Sequence[int], roles: Sequence[str]) -> int:
     """How many of the oldest messages the released code evicts: those worth 75 % of all tokens, but none of the last three.
 
-    The message that passes the 75 % stays; then the first that stays is neither the user's (one is skipped) nor a tool's (all are).
+    The message that passes the 75 % stays, and so does the last of the candidates where none of them passes; then the first that stays
+    is neither the user's (one is skipped) nor a tool's (all are).
     """
     target, count, total = int(0.75 * sum(tokens)), 0, 0
-    for size in tokens[: max(0, len(tokens) - 3)]:
-        total += size
+    for place, size in enumerate(tokens[: max(0, len(tokens) - 3)]):
+        count, total = place, total + size
         if total > target:
             break
-        count += 1
     if count < len(roles) and roles[count] == "user":
         count += 1
     while count < len(roles) and roles[count] == "tool":
