@@ -4,7 +4,8 @@ The history is cut into chunks of about 100 tokens. Layer by layer, the vectors 
 BIC chooses, first globally and then within each group, and every group is summarised into a node of the next layer. A node may belong to
 several groups. A recall compares the question with the nodes of all layers at once, or goes down from the top.
 
-`mode="code"` reproduces the released code where it differs: its chunker loses punctuation, emits a chunk being filled after an over-long
+A collapsed recall takes what 2,000 tokens hold, as in the paper. The released code takes 10 nodes within 3,500 tokens instead: the row
+`raptor_code`. `mode="code"` reproduces the released code where it differs: its chunker loses punctuation, emits a chunk being filled after an over-long
 sentence and may emit an empty one; reclustering a group that is too long forgets `dimension` and `threshold`; line breaks are removed from
 whole units too before they are embedded.
 
@@ -76,11 +77,13 @@ class _Tree:
 
 
 class Raptor(MemorySystem):
-    """Recalls the `k` nodes, chunks and summaries alike, that are most similar to the question, best first.
+    """Recalls the nodes, chunks and summaries alike, that are most similar to the question, best first.
 
     Args:
-        k: at most so many items. In a traversal the most similar of the visited nodes are kept; None keeps them all.
+        k: at most so many items, None for no limit. In a traversal the most similar of the visited nodes are kept. The paper has no limit
+            beside the tokens, the released code 10.
         max_tokens: budget of a collapsed recall (cl100k tokens), None for no limit; the first node that would exceed it ends the recall.
+            2,000 in the paper (about 20 nodes), 3,500 in the released code.
         retrieval: `collapsed`, or `traversal`: the `traversal_k` best of a layer, then the best of their children.
         start_layer, traversal_layers: where a traversal starts (None = the top) and how many layers it visits (None = all).
         chunk_tokens: size of the leaves in cl100k tokens; None makes every unit a leaf.
@@ -110,8 +113,8 @@ class Raptor(MemorySystem):
         embedder: Embedder,
         prompts: Prompts,
         mode: Mode = "paper",
-        k: int | None = 10,
-        max_tokens: int | None = 3500,
+        k: int | None = None,
+        max_tokens: int | None = 2000,
         retrieval: Literal["collapsed", "traversal"] = "collapsed",
         traversal_k: int = 5,
         start_layer: int | None = None,

@@ -453,6 +453,16 @@ def test_the_configuration_holds_every_setting_with_its_default() -> None:
     assert {name: value for name, value in build.items() if not name.startswith("_")} == defaults
 
 
+def test_a_recall_holds_2000_tokens_as_in_the_paper_and_ten_nodes_of_3500_as_in_the_released_code() -> None:
+    """RAPTOR's question answering took collapsed trees of 2,000 tokens, about 20 nodes; the code's defaults are 10 and 3,500."""
+    paper, code = (yaml.safe_load((CONF / f"{name}.yaml").read_text())["build"] for name in ("raptor", "raptor_code"))
+    assert (paper["mode"], paper["k"], paper["max_tokens"]) == ("paper", None, 2000)
+    assert (code["mode"], code["k"], code["max_tokens"]) == ("code", 10, 3500)
+    assert {name for name in paper if paper[name] != code[name]} == {"mode", "k", "max_tokens"}
+    made, _ = built(history(28), k=paper["k"], max_tokens=paper["max_tokens"])
+    assert len(made.read(Question("q", "fact")).items) > 10
+
+
 def test_the_variant_of_the_segment_tree_paper_has_its_settings() -> None:
     build = yaml.safe_load((CONF / "raptor_segt.yaml").read_text())["build"]
     assert (build["dimension"], build["threshold"], build["max_cluster_tokens"], build["k"]) == (3, 0.5, 3500, 10)
