@@ -17,6 +17,7 @@ Where the paper is silent, our choice is the default and the others are settings
 - A walk ends as `committed`, `exhausted` (everything rejected; the answer is then "no answer"), `gave_up_budget` or `gave_up_parse`. The
   last two are aborted recalls, and so is an exhausted walk that answers itself. A walk that has kept a segment with `collect="k"` and
   then gives up counts as committed.
+- A reply may have 1,500 tokens, room for reasoning over eight summaries before the action; without reasoning 300.
 - Replies are asked for as JSON, for providers that enforce it; labelled lines are read as well.
 - By default the evidence goes to the common reader; `output="answer"` is the paper's own answer.
 """
