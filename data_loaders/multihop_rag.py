@@ -55,10 +55,10 @@ def load(
     """One case: every article is a session (id = its URL) in file order, with all its questions.
 
     `null` adds the questions that no article answers (`Gold.answerable` is False). `header` puts title, source and time at
-    the head of each unit (`Session.heading`), or in a turn of their own before each article, or nowhere. `corpus` and `queries` name the two files in the
-    folder `path`. Question ids are `q<index in the file>`, the same with and without null questions. `Gold.detail` has
-    `question_type`, `facts` and `evidence_raw` (the URLs cited). Articles without a body are left out with a note.
-    Raises DataError for anything malformed.
+    the head of each unit (`Session.heading`), or in a turn of their own before each article, or nowhere.
+    `corpus` and `queries` name the two files in the folder `path`. Question ids are `q<index in the file>`, the same with and
+    without null questions. `Gold.detail` has `question_type`, `facts` and `evidence_raw` (the URLs cited). Articles without a
+    body are left out with a note. Raises DataError for anything malformed.
     """
     articles = expect(read_json(path / corpus), list, corpus)
     asked = expect(read_json(path / queries), list, queries)

@@ -4,10 +4,10 @@ The history is cut into chunks of about 100 tokens. Layer by layer, the vectors 
 BIC chooses, first globally and then within each group, and every group is summarised into a node of the next layer. A node may belong to
 several groups. A recall compares the question with the nodes of all layers at once, or goes down from the top.
 
-A collapsed recall takes what 2,000 tokens hold, as in the paper. The released code takes 10 nodes within 3,500 tokens instead: the row
-`raptor_code`. `mode="code"` reproduces the released code where it differs: its chunker loses punctuation, emits a chunk being filled after an over-long
-sentence and may emit an empty one; reclustering a group that is too long forgets `dimension` and `threshold`; line breaks are removed from
-whole units too before they are embedded.
+A collapsed recall takes what 2,000 tokens hold, as in the paper; the released code takes 10 nodes within 3,500 tokens, which is the row
+`raptor_code`. `mode="code"` reproduces the released code where it differs: its chunker loses punctuation, emits a chunk being filled
+after an over-long sentence and may emit an empty one; reclustering a group that is too long forgets `dimension` and `threshold`; line
+breaks are removed from whole units too before they are embedded.
 
 Deviations and decisions:
 

@@ -31,8 +31,8 @@ from eval.structure import (
 )
 from memsys.llm.scripted import ScriptedLLM
 from memsys.memtree import MemTree
-from memsys.pruned import Pruned
 from memsys.prompts import Prompts
+from memsys.pruned import Pruned
 from memsys.segtree import SegTree
 from memsys.tokens import count_tokens
 
