@@ -57,8 +57,8 @@ def make_units(
 
     `tokens` and `count` (text -> its number of tokens) belong to `chunk`: what a unit holds beside its session's heading
     never exceeds `tokens` unless a single character does. `on_unpaired` says what becomes of the left over turns of the
-    pairings: dropped and listed, or units of one turn at their place in the stream. A unit's id is its first turn's id, `<first>..<last>` for several;
-    part k of a turn that was cut is `<turn>#k` there, and keeps the turn's own id as `Turn.id`.
+    pairings: dropped and listed, or units of one turn at their place in the stream. A unit's id is its first turn's id,
+    `<first>..<last>` for several; part k of a turn that was cut is `<turn>#k` there, and keeps the turn's own id as `Turn.id`.
 
     Raises ValueError for an unknown rule or missing settings, DataError when the turn ids give one unit id twice.
     """

@@ -33,9 +33,9 @@ Deviations and decisions:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import date
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -49,6 +49,7 @@ from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
+from memsys.memgpt_state import Message, State, Written, evicted, origin, recalled, speaks
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens, split_tokens, truncate
 from memsys.vectors import Vectors, best
@@ -67,59 +68,6 @@ _ALERT = (
 
 class CallError(ValueError):
     """A function call that cannot be carried out; the message is what the model is told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One entry of the queue or of the recall store."""
-
-    id: str
-    role: str
-    """user, assistant, system, tool or summary."""
-    text: str
-    """As the model sees it, speaker and time in front."""
-    tokens: int
-    sources: tuple[str, ...] = ()
-    time: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A piece of text that the model wrote, and the turns it stands for."""
-
-    text: str
-    sources: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _State:
-    """All that a run may change."""
-
-    blocks: dict[str, _Written]
-    queue: list[Message] = field(default_factory=list)
-    archival: list[_Written] = field(default_factory=list)
-    archival_vectors: Vectors = field(default_factory=Vectors)
-    alerted: bool = False
-    hidden: int = 0
-    """Messages that have left the queue."""
-    flushes: int = 0
-    found: dict[str, Item] = field(default_factory=dict)
-    """Search hits of a read."""
-    sent: str | None = None
-
-    def copy(self) -> _State:
-        vectors = Vectors()
-        for row in self.archival_vectors.matrix:
-            vectors.add(row)
-        return replace(
-            self,
-            blocks=dict(self.blocks),
-            queue=list(self.queue),
-            archival=list(self.archival),
-            archival_vectors=vectors,
-            found={},
-            sent=None,
-        )
 
 
 class MemGPT(MemorySystem):
@@ -175,7 +123,7 @@ class MemGPT(MemorySystem):
         self._fixed = count_tokens(f"{step.system}\n{step.user}")
         self._recall: list[Message] = []
         self._recall_vectors = Vectors()
-        self._state = _State({"persona": _Written(persona, ()), "human": _Written(human, ())})
+        self._state = State({"persona": Written(persona, ()), "human": Written(human, ())})
         self._alerts = 0
 
     # --- construction ---------------------------------------------------------------------------------------------
@@ -200,7 +148,7 @@ class MemGPT(MemorySystem):
         text = dated(said, unit.time_text)
         return Message(turn.id, turn.role, text, count_tokens(self._shown(text)), (turn.id,), unit.time)
 
-    def _remember(self, state: _State, message: Message) -> None:
+    def _remember(self, state: State, message: Message) -> None:
         """A message of the history (or a summary, a call, a result while it is taken in) enters queue and recall store."""
         state.queue.append(message)
         self._store(message)
@@ -212,7 +160,7 @@ class MemGPT(MemorySystem):
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
-    def _run(self, state: _State, most: int, *, reading: bool, asked: str = "") -> int:
+    def _run(self, state: State, most: int, *, reading: bool, asked: str = "") -> int:
         """Call the model until nothing asks for another call, at most so many times; the number of calls."""
         for number in range(1, most + 1):
             self._make_room(state, reading=reading)
@@ -225,7 +173,7 @@ class MemGPT(MemorySystem):
         meter.note("memgpt.cap")
         return most
 
-    def _acted(self, state: _State, reply: Any, *, reading: bool) -> bool:
+    def _acted(self, state: State, reply: Any, *, reading: bool) -> bool:
         """Carry out a reply; whether the model is to be run again because of it."""
         if isinstance(reply, ParseFailure):
             if not {"{", "["} & set(reply.text):
@@ -250,13 +198,13 @@ class MemGPT(MemorySystem):
         self._event(state, "tool", result if searched else result[:RESULT_CHARS], reading=reading)
         return reply.get("request_heartbeat") is True
 
-    def _event(self, state: _State, role: str, text: str, *, reading: bool) -> None:
+    def _event(self, state: State, role: str, text: str, *, reading: bool) -> None:
         message = Message(f"{role}-{len(self._recall)}", role, text, count_tokens(self._shown(text)))
         state.queue.append(message)
         if not reading:
             self._store(message)
 
-    def _view(self, state: _State, asked: str) -> dict[str, Any]:
+    def _view(self, state: State, asked: str) -> dict[str, Any]:
         lines = [self._shown(f"({message.role}) {message.text}") for message in state.queue]
         return {
             "persona": state.blocks["persona"].text,
@@ -272,12 +220,12 @@ class MemGPT(MemorySystem):
 
     # --- memory pressure ------------------------------------------------------------------------------------------
 
-    def _usage(self, state: _State) -> int:
+    def _usage(self, state: State) -> int:
         """Tokens of the next prompt."""
         blocks = sum(count_tokens(block.text) for block in state.blocks.values())
         return self._fixed + blocks + sum(message.tokens + 4 for message in state.queue)
 
-    def _make_room(self, state: _State, *, reading: bool) -> bool:
+    def _make_room(self, state: State, *, reading: bool) -> bool:
         """Flush the queue where the window is full; whether the model has just been told that memory is short."""
         while self._usage(state) > self.window:
             leaving = self._leaving(state.queue)
@@ -298,7 +246,7 @@ class MemGPT(MemorySystem):
             return len(queue) // 2
         return evicted([message.tokens for message in queue], [message.role for message in queue])
 
-    def _flush(self, state: _State, leaving: int, *, reading: bool) -> None:
+    def _flush(self, state: State, leaving: int, *, reading: bool) -> None:
         gone, kept = state.queue[:leaving], state.queue[leaving:]
         state.hidden += sum(message.role != "summary" for message in gone)
         total = state.hidden + len(kept)
@@ -325,17 +273,17 @@ class MemGPT(MemorySystem):
 
     # --- functions ------------------------------------------------------------------------------------------------
 
-    def _send(self, state: _State, call: dict[str, Any]) -> str:
+    def _send(self, state: State, call: dict[str, Any]) -> str:
         state.sent = str(call.get("message", ""))
         return ""
 
-    def _append(self, state: _State, call: dict[str, Any]) -> str:
+    def _append(self, state: State, call: dict[str, Any]) -> str:
         name, text = _block(call), _given(call, "text")
         old = state.blocks[name]
         self._set_block(state, name, f"{old.text}\n{text}".strip("\n"), text)
         return "done"
 
-    def _replace(self, state: _State, call: dict[str, Any]) -> str:
+    def _replace(self, state: State, call: dict[str, Any]) -> str:
         name, old, text = _block(call), _given(call, "old"), str(call.get("text", ""))
         block = state.blocks[name]
         if old not in block.text:
@@ -343,39 +291,39 @@ class MemGPT(MemorySystem):
         self._set_block(state, name, block.text.replace(old, text), text)
         return "done"
 
-    def _set_block(self, state: _State, name: str, whole: str, written: str) -> None:
+    def _set_block(self, state: State, name: str, whole: str, written: str) -> None:
         if len(whole) > BLOCK_CHARS:
             raise CallError(f"the block {name} would have {len(whole)} characters, at most {BLOCK_CHARS} are allowed")
-        sources = union([state.blocks[name].sources, _origin(written, state.queue)])
-        state.blocks[name] = _Written(whole, sources)
+        sources = union([state.blocks[name].sources, origin(written, state.queue)])
+        state.blocks[name] = Written(whole, sources)
 
-    def _insert(self, state: _State, call: dict[str, Any]) -> str:
+    def _insert(self, state: State, call: dict[str, Any]) -> str:
         text = _given(call, "text")
         passages = split_tokens(text, PASSAGE_TOKENS)
         for passage, vector in zip(passages, self.embedder.embed(passages), strict=True):
-            state.archival.append(_Written(passage, _origin(passage, state.queue)))
+            state.archival.append(Written(passage, origin(passage, state.queue)))
             state.archival_vectors.add(vector)
         return "done"
 
-    def _search(self, state: _State, call: dict[str, Any]) -> str:
-        return self._paged(state, [_recalled(message) for message in self._matches(_given(call, "query"))], call)
+    def _search(self, state: State, call: dict[str, Any]) -> str:
+        return self._paged(state, [recalled(message) for message in self._matches(_given(call, "query"))], call)
 
-    def _search_date(self, state: _State, call: dict[str, Any]) -> str:
+    def _search_date(self, state: State, call: dict[str, Any]) -> str:
         first, last = _day(call, "start"), _day(call, "end")
-        within = [m for m in self._recall if _speaks(m) and m.time is not None and first <= m.time.date() <= last]
-        return self._paged(state, [_recalled(message) for message in within], call)
+        within = [m for m in self._recall if speaks(m) and m.time is not None and first <= m.time.date() <= last]
+        return self._paged(state, [recalled(message) for message in within], call)
 
-    def _search_archival(self, state: _State, call: dict[str, Any]) -> str:
+    def _search_archival(self, state: State, call: dict[str, Any]) -> str:
         query = self.embedder.embed([_given(call, "query")], query=True)[0]
         ranked = best(state.archival_vectors.similarities(query), len(state.archival))
         passages = [(index, state.archival[index]) for index in ranked]
         items = [Item(f"archival-{index}", p.text, 0.0, p.sources, "archival", 1) for index, p in passages]
         return self._paged(state, items, call)
 
-    def _pause(self, state: _State, call: dict[str, Any]) -> str:
+    def _pause(self, state: State, call: dict[str, Any]) -> str:
         return "done"
 
-    _functions: ClassVar[dict[str, Callable[[MemGPT, _State, dict[str, Any]], str]]] = {
+    _functions: ClassVar[dict[str, Callable[[MemGPT, State, dict[str, Any]], str]]] = {
         "send_message": _send,
         "core_memory_append": _append,
         "core_memory_replace": _replace,
@@ -390,16 +338,16 @@ class MemGPT(MemorySystem):
         """The messages that a search of the recall store finds, in its order."""
         if self.recall_search == "substring":
             wanted = query.lower()
-            return [message for message in self._recall if _speaks(message) and wanted in message.text.lower()]
+            return [message for message in self._recall if speaks(message) and wanted in message.text.lower()]
         if self.recall_search == "bm25":
             index = bm25_index([words(message.text) for message in self._recall], 1.5, 0.75)
             scores = bm25_scores(index, words(query), len(self._recall))
         else:
             scores = self._recall_vectors.similarities(self.embedder.embed([query], query=True)[0])
         ranked = best(np.asarray(scores), len(self._recall))
-        return [self._recall[index] for index in ranked if scores[index] > 0 and _speaks(self._recall[index])]
+        return [self._recall[index] for index in ranked if scores[index] > 0 and speaks(self._recall[index])]
 
-    def _paged(self, state: _State, items: Sequence[Item], call: dict[str, Any]) -> str:
+    def _paged(self, state: State, items: Sequence[Item], call: dict[str, Any]) -> str:
         page, pages = max(0, int(call.get("page") or 0)), -(-len(items) // PAGE)
         shown = items[page * PAGE : (page + 1) * PAGE]
         state.found.update((item.id, item) for item in shown if item.id not in state.found)
@@ -430,13 +378,13 @@ class MemGPT(MemorySystem):
             lines += [question.instruction] if question.instruction else []
         return dated("\n".join(lines), question.time_text)
 
-    def _evidence(self, state: _State, view: Sequence[Message]) -> tuple[Item, ...]:
+    def _evidence(self, state: State, view: Sequence[Message]) -> tuple[Item, ...]:
         blocks = [
             Item(f"core-{name}", f"{name}: {block.text}", 0.0, block.sources, "core", 1)
             for name, block in state.blocks.items()
             if block.sources and block.text
         ]
-        said = [_recalled(message) for message in view if message.sources]
+        said = [recalled(message) for message in view if message.sources]
         summary = [item for item in said if item.kind == "summary"]
         turns = [item for item in said if item.kind != "summary"]
         hits = [item for item in state.found.values() if item.sources]
@@ -461,42 +409,6 @@ class MemGPT(MemorySystem):
 
 
 _HIDDEN = re.compile(r"\A\d+ of \d+ messages are hidden\. ?")
-
-
-def evicted(tokens: Sequence[int], roles: Sequence[str]) -> int:
-    """How many of the oldest messages the released code evicts: those worth 75 % of all tokens, but none of the last three.
-
-    The message that passes the 75 % stays, and so does the last of the candidates where none of them passes; then the first that stays
-    is neither the user's (one is skipped) nor a tool's (all are).
-    """
-    target, count, total = int(0.75 * sum(tokens)), 0, 0
-    for place, size in enumerate(tokens[: max(0, len(tokens) - 3)]):
-        count, total = place, total + size
-        if total > target:
-            break
-    if count < len(roles) and roles[count] == "user":
-        count += 1
-    while count < len(roles) and roles[count] == "tool":
-        count += 1
-    return count
-
-
-def _recalled(message: Message) -> Item:
-    kind, level = ("summary", 1) if message.role == "summary" else ("turn", 0)
-    return Item(message.id, message.text, 0.0, message.sources, kind, level)
-
-
-def _speaks(message: Message) -> bool:
-    """Whether a search of the recall store may find it."""
-    return message.role not in ("system", "tool")
-
-
-def _origin(text: str, queue: Iterable[Message]) -> tuple[str, ...]:
-    """The turn in view that shares most words with a text, the latest of equals."""
-    stems = set(words(text))
-    turns = [message for message in queue if message.sources and message.role != "summary"]
-    nearest = max(enumerate(turns), key=lambda each: (len(stems & set(words(each[1].text))), each[0]), default=None)
-    return nearest[1].sources if nearest else ()
 
 
 def _block(call: dict[str, Any]) -> str:

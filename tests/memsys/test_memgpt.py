@@ -16,7 +16,8 @@ from memsys.interface import Item
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
-from memsys.memgpt import BLOCK_CHARS, MemGPT, evicted
+from memsys.memgpt import BLOCK_CHARS, MemGPT
+from memsys.memgpt_state import evicted
 from memsys.prompts import Prompts
 
 STEP, SUMMARY = "memgpt.step", "memgpt.summary"

@@ -17,7 +17,8 @@ from memsys.llm import meter
 from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
-from memsys.memwalker import MemWalker, action_of
+from memsys.memwalker import MemWalker
+from memsys.memwalker_walk import action_of
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens, truncate
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import memsys.raptor
+import memsys.raptor_clusters
 from data_loaders.schema import Question, Turn, Unit
 from memsys.dense import Dense
 from memsys.embed import HashingEmbedder, TableEmbedder
@@ -20,7 +21,8 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
-from memsys.raptor import Clustering, Raptor, Sentence, chunks, clusters
+from memsys.raptor import Raptor, Sentence, chunks
+from memsys.raptor_clusters import Clustering, clusters
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 
@@ -144,7 +146,7 @@ def test_equal_vectors_share_all_their_clusters(monkeypatch: pytest.MonkeyPatch)
     vectors = blobs(3, 2)[[0, 1, 2, 3, 4, 0]]
     # UMAP puts equal vectors at different places, so that the mixture may part them; here it does.
     parted = np.array([[1, 0, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]], dtype=bool).T
-    monkeypatch.setattr(memsys.raptor, "_mixture", lambda points, how: parted)
+    monkeypatch.setattr(memsys.raptor_clusters, "_mixture", lambda points, how: parted)
     assert clusters(vectors, np.ones(6), PCA, PCA) == [[0, 5], [1, 2], [0, 3, 4, 5]]
 
 
