@@ -3,8 +3,9 @@
 Source: Tang & Yang 2024 (arXiv 2401.15391), files `corpus.json` and `MultiHopRAG.json`. All articles make one memory.
 
 Deviations from the raw files:
-- a turn is a paragraph of the body; by default each opens with a line that names title, source and time, because questions ask
-  what a named paper wrote when, and a unit rule may separate a paragraph from its article;
+- a turn is a paragraph of the body. Title, source and time are the session's heading, because questions ask what a named paper
+  wrote when: every unit opens with it once, so a chunk of 1,024 tokens does too (MemTree A.2.1 and the leaves in its Tables A.5
+  to A.9), and counts of an article's tokens (MemTree Table A.1) leave it out;
 - `published_at` becomes a naive time in UTC;
 - evidence is found by the fact's text with white space ignored (the official retrieval scorer ignores spaces and newlines),
   within the article the question cites: each paragraph that holds the fact, or a part of it when it crosses paragraphs.
@@ -33,7 +34,7 @@ CATEGORIES: Mapping[str, str] = {
 
 CASE_ID = "multihop_rag"
 
-Header = Literal["passage", "article", "none"]
+Header = Literal["unit", "article", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +48,17 @@ def load(
     path: Path,
     *,
     null: bool = False,
-    header: Header = "passage",
+    header: Header = "unit",
     corpus: str = "corpus.json",
     queries: str = "MultiHopRAG.json",
 ) -> Sequence[Case]:
     """One case: every article is a session (id = its URL) in file order, with all its questions.
 
-    `null` adds the questions that no article answers (`Gold.answerable` is False). `header` puts title, source and time before
-    each passage, or in a turn of their own before each article, or nowhere. `corpus` and `queries` name the two files in the
-    folder `path`. Question ids are `q<index in the file>`, the same with and without null questions. `Gold.detail` has
-    `question_type`, `facts` and `evidence_raw` (the URLs cited). Articles without a body are left out with a note.
-    Raises DataError for anything malformed.
+    `null` adds the questions that no article answers (`Gold.answerable` is False). `header` puts title, source and time at
+    the head of each unit (`Session.heading`), or in a turn of their own before each article, or nowhere.
+    `corpus` and `queries` name the two files in the folder `path`. Question ids are `q<index in the file>`, the same with and
+    without null questions. `Gold.detail` has `question_type`, `facts` and `evidence_raw` (the URLs cited). Articles without a
+    body are left out with a note. Raises DataError for anything malformed.
     """
     articles = expect(read_json(path / corpus), list, corpus)
     asked = expect(read_json(path / queries), list, queries)
@@ -96,12 +97,12 @@ def _article(raw: Any, where: str, header: Header) -> _Article:
     body = "" if raw.get("body") is None else get_text(raw, "body", where)
     texts = [each.strip() for each in re.split(r"\n\s*\n", body) if each.strip()]
     title = f"{get_text(raw, 'title', where)} ({get_text(raw, 'source', where)}, {published})"
-    opening = f"{title}\n" if header == "passage" else ""
-    turns = [Turn(f"{url}:{number}", "", opening + text) for number, text in enumerate(texts, 1)]
+    turns = [Turn(f"{url}:{number}", "", text) for number, text in enumerate(texts, 1)]
     paragraphs = tuple((turn.id, _solid(text)) for turn, text in zip(turns, texts, strict=True))
     if header == "article":
         turns.insert(0, Turn(f"{url}:0", "", title))
-    return _Article(Session(url, tuple(turns), _time(published), published), paragraphs)
+    heading = title if header == "unit" else ""
+    return _Article(Session(url, tuple(turns), _time(published), published, heading), paragraphs)
 
 
 def _time(text: str) -> datetime | None:

@@ -39,6 +39,8 @@ class Session:
     time: datetime | None = None
     time_text: str = ""
     """The time verbatim as the data set writes it, because protocols paste it into prompts."""
+    heading: str = ""
+    """What every unit of the session opens with (a document's title and source); it is in no turn."""
 
 
 @dataclass(frozen=True, slots=True)

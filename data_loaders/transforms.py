@@ -60,15 +60,17 @@ def oracle(cases: Sequence[Case]) -> LazyCases:
     return LazyCases([place[2] for place in places], [place[3] for place in places], parse)
 
 
-def permute(case: Case, *, share: float = 0.30, seed: int = 0) -> Case:
+def permute(case: Case, *, share: float = 0.30, seed: int = 0, across_questions: bool = True) -> Case:
     """The case with a share of its turn pairs swapped (the temporal-order experiment, SegTreeMem §5.4, Table 3).
 
     The turns are paired at random and `share` of the pairs, rounded, change places: a turn moves with id, speaker and
     words, while session and time stay with the slot. A question asked in mid-history keeps its slot too.
 
-    The paper does not say which pairs are eligible. Here both turns have the same role, so that the pattern of roles and
-    with it the number of exchanges stays, and no turn crosses a point at which a question is asked, so that every
-    question still has the same turns behind it.
+    The paper swaps "randomly selected turn pairs" before the memory is built and does not say which are eligible. Here both
+    turns have the same role, so that the pattern of roles and with it the number of exchanges stays. `across_questions`
+    lets a turn cross a point at which a question is asked, as the paper's words do: a question in mid-history may then
+    come before its evidence. Without it every question keeps the turns behind it, and where questions are dense (RealMem)
+    hardly a turn moves far.
 
     Raises ValueError for a share outside 0..1.
     """
@@ -76,7 +78,7 @@ def permute(case: Case, *, share: float = 0.30, seed: int = 0) -> Case:
         raise ValueError(f"share: expected a number from 0 to 1, found {share}")
     rng = random.Random(f"permute:{seed}:{case.id}")
     slots = list(case.turns)
-    pairs = [pair for group in _swappable(case) for pair in _paired(group, rng)]
+    pairs = [pair for group in _swappable(case, across_questions) for pair in _paired(group, rng)]
     for first, second in rng.sample(pairs, round(share * len(pairs))):
         slots[first], slots[second] = slots[second], slots[first]
     moved = {old.id: new.id for old, new in zip(case.turns, slots, strict=True)}
@@ -87,10 +89,16 @@ def permute(case: Case, *, share: float = 0.30, seed: int = 0) -> Case:
     )
 
 
-def permute_all(cases: Sequence[Case], *, share: float = 0.30, seed: int = 0) -> LazyCases:
+def permute_all(
+    cases: Sequence[Case], *, share: float = 0.30, seed: int = 0, across_questions: bool = True
+) -> LazyCases:
     """Every case permuted as `permute` does it, when taken."""
     lazy = as_lazy(cases)
-    return LazyCases(lazy.ids, lazy.sizes, lambda index: permute(lazy[index], share=share, seed=seed))
+
+    def parse(index: int) -> Case:
+        return permute(lazy[index], share=share, seed=seed, across_questions=across_questions)
+
+    return LazyCases(lazy.ids, lazy.sizes, parse)
 
 
 def _chosen(names: Sequence[str], n: int | None, key: str) -> list[int]:
@@ -117,9 +125,9 @@ def _evidence_only(case: Case, question: Question, gold: Gold, case_id: str) -> 
     )
 
 
-def _swappable(case: Case) -> list[list[int]]:
-    """Slots that may change places with each other: same role, and the same side of every question."""
-    points = {question.after for question, _ in case.questions}
+def _swappable(case: Case, across_questions: bool) -> list[list[int]]:
+    """Slots that may change places with each other: same role, and unless `across_questions` the same side of every question."""
+    points = set() if across_questions else {question.after for question, _ in case.questions}
     groups: dict[tuple[int, str], list[int]] = {}
     span = 0
     for slot, turn in enumerate(case.turns):

@@ -11,6 +11,8 @@ and for protocols that feed windows of n tokens:
 | page       | a user turn and the last assistant turn before the next user turn, across sessions     | MemoryOS (eval/)   |
 | chunk      | whole turns packed up to n tokens of a session; a longer turn is cut at sentence ends  | documents, windows |
 
+Every unit of a session with a `heading` opens with it, on a line of its own in the unit's first turn.
+
 A page whose reply comes from a later session holds a turn of that session but keeps the session and time of its user
 turn, as MemoryOS does: do not use it where questions are asked in mid-history.
 """
@@ -53,10 +55,10 @@ def make_units(
 ) -> Units:
     """The units of a history under a rule; see the table above.
 
-    `tokens` and `count` (text -> its number of tokens) belong to `chunk`: `count(unit.text)` never exceeds `tokens` unless
-    a single character does. `on_unpaired` says what becomes of the left over turns of the pairings: dropped and listed,
-    or units of one turn at their place in the stream. A unit's id is its first turn's id, `<first>..<last>` for several;
-    part k of a turn that was cut is `<turn>#k` there, and keeps the turn's own id as `Turn.id`.
+    `tokens` and `count` (text -> its number of tokens) belong to `chunk`: what a unit holds beside its session's heading
+    never exceeds `tokens` unless a single character does. `on_unpaired` says what becomes of the left over turns of the
+    pairings: dropped and listed, or units of one turn at their place in the stream. A unit's id is its first turn's id,
+    `<first>..<last>` for several; part k of a turn that was cut is `<turn>#k` there, and keeps the turn's own id as `Turn.id`.
 
     Raises ValueError for an unknown rule or missing settings, DataError when the turn ids give one unit id twice.
     """
@@ -144,15 +146,18 @@ def _from_groups(history: Sequence[Session], groups: Iterable[list[Placed]], on_
 def _unit(turns: Sequence[Turn], session: Session, labels: Sequence[str] = ()) -> Unit:
     names = labels or [turn.id for turn in turns]
     unit_id = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
+    if session.heading:
+        turns = (replace(turns[0], text=f"{session.heading}\n{turns[0].text}"), *turns[1:])
     return Unit(unit_id, tuple(turns), session.id, session.time, session.time_text)
 
 
 def _chunks(session: Session, limit: int, count: Count) -> Iterator[Unit]:
-    """Greedy: a chunk is closed when the next turn, or the next part of a long one, would not fit."""
+    """Greedy: a chunk is closed when the next turn, or the next part of a long one, would not fit; the heading is not measured."""
+    bare = replace(session, heading="")
     turns: list[Turn] = []
     labels: list[str] = []
-    for label, turn in _fragments(session, limit, count):
-        if turns and count(_unit([*turns, turn], session).text) > limit:
+    for label, turn in _fragments(bare, limit, count):
+        if turns and count(_unit([*turns, turn], bare).text) > limit:
             yield _unit(turns, session, labels)
             turns, labels = [], []
         turns.append(turn)

@@ -39,6 +39,7 @@ class CaseLog:
         self._lock = threading.Lock()
         self._trouble: list[str] = []
         self._report: dict[str, Any] = {}
+        self._hidden_root = False
 
     def recalled(self, items: Sequence[Item]) -> Recalled:
         """Write down the items that are new, and say what a prediction keeps of them all."""
@@ -70,7 +71,7 @@ class CaseLog:
 
     def structure(self, memory: MemorySystem) -> None:
         """Dump the finished structure: `nodes.jsonl`, and `vectors.npy` with one row a node (zeros where it has none)."""
-        self._report = memory.report()
+        self._report, self._hidden_root = memory.report(), memory.HIDDEN_ROOT
         nodes = list(memory.nodes())
         if not nodes:
             return
@@ -112,6 +113,7 @@ class CaseLog:
                     "dropped_turns": dropped,
                     "notes": case.notes,
                     "memory": self._report,
+                    "hidden_root": self._hidden_root,
                 }
             ],
         )

@@ -59,10 +59,10 @@ class Tree:
         return below
 
 
-def read_tree(case_folder: Path, *, hidden_root: bool | None = None) -> Tree | None:
+def read_tree(case_folder: Path) -> Tree | None:
     """The structure that a case's memory dumped; None when it has none.
 
-    `hidden_root` says whether the memory keeps its root to itself; None takes several topmost nodes for the sign of it.
+    `case.json` says whether the memory keeps its root to itself; of others, several topmost nodes are taken for the sign of it.
 
     Raises:
         RunError: a parent that is not there, a node that is its own ancestor, or vectors of another number than the nodes.
@@ -80,8 +80,9 @@ def read_tree(case_folder: Path, *, hidden_root: bool | None = None) -> Tree | N
         raise RunError(f"{case_folder}: parents that are no nodes: {', '.join(sorted(lost)[:5])}")
     parents = tuple(tuple(place[parent] for parent in dict.fromkeys(line["parents"])) for line in lines)
     tops = sum(not above for above in parents)
+    (case,) = read_lines(case_folder / "case.json")
     tree = Tree(
-        case_id=str(read_lines(case_folder / "case.json")[0]["case_id"]),
+        case_id=str(case["case_id"]),
         ids=tuple(place),
         parents=parents,
         levels=tuple(line["level"] for line in lines),
@@ -89,16 +90,16 @@ def read_tree(case_folder: Path, *, hidden_root: bool | None = None) -> Tree | N
         texts=tuple(line["text"] for line in lines),
         sources=tuple(tuple(line["sources"]) for line in lines),
         vectors=vectors,
-        hidden_root=tops > 1 if hidden_root is None else hidden_root,
+        hidden_root=bool(case.get("hidden_root")) or tops > 1,
     )
     top_down(tree)
     return tree
 
 
-def read_trees(run_folder: Path, *, hidden_root: bool | None = None) -> list[Tree]:
+def read_trees(run_folder: Path) -> list[Tree]:
     """The structures of all finished cases of a run, in order of their folders."""
     folders = sorted(path.parent for path in run_folder.glob("cases/*/case.json"))
-    return [tree for folder in folders if (tree := read_tree(folder, hidden_root=hidden_root)) is not None]
+    return [tree for folder in folders if (tree := read_tree(folder)) is not None]
 
 
 def top_down(tree: Tree) -> list[int]:

@@ -4,6 +4,7 @@ paper leaves open are listed) and its non-temporal control (`memsys.similarity_t
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,16 +44,15 @@ class AnnotatedTree:
     Args:
         annotate: which annotations an insertion renews: `full`, `attach_only` or `lazy` (`memsys.segtree`).
         summary_tokens: most tokens of child annotations in one prompt; None for no limit.
-        order: how the prompt calls the order of children.
     """
 
     def __init__(
-        self, llm: LLM, embedder: Embedder, prompts: Prompts, annotate: str, summary_tokens: int | None, order: str
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, annotate: str, summary_tokens: int | None
     ) -> None:
         if summary_tokens is not None and summary_tokens < 2:
             raise ValueError(f"summary_tokens must be at least 2, or None for no limit, found {summary_tokens}")
         self._llm, self.embedder, self._prompts = llm, embedder, prompts
-        self._mode, self._limit, self._order = one_of("annotate", annotate, ANNOTATE), summary_tokens, order
+        self._mode, self._limit = one_of("annotate", annotate, ANNOTATE), summary_tokens
         self.units: list[Unit] = []
         self.parents: list[int] = []
         self.children: list[list[int]] = []
@@ -229,20 +229,57 @@ class AnnotatedTree:
 
     def _renew(self, nodes: Sequence[int]) -> None:
         """Summaries for nodes of one level as `_shown` entries, where they differ from what stands in the tree."""
-        parts = {node: tuple(self._parts(node)) for node in nodes}
+        parts = {node: tuple(map(self._part, self.children[node])) for node in nodes}
         known = self._renewed
         asked = [node for node in nodes if node not in known or known[node].parts != parts[node]]
         if asked:
-            texts = self._summaries([parts[node] for node in asked])
+            texts = self._folded([parts[node] for node in asked])
             self._counts["renewed"] += len(asked)
             for node, text, vector in zip(asked, texts, self.embedder.embed(texts), strict=True):
                 known[node] = _Renewed(parts[node], text, vector)
         self._shown.update((node, known[node]) for node in nodes if known[node].text != self._texts[node])
 
+    def _folded(self, lists: Sequence[Sequence[Option]]) -> list[str]:
+        """One summary for each list of parts.
+
+        A list longer than `summary_tokens` is taken from its first parts to its last, several prompts one after the other, each led by
+        the note that the one before it gave: the annotation that stands in the tree is out of date and cannot lead.
+        """
+        waiting = [self._halved(parts) for parts in lists]
+        while fitting := {
+            place: count for place, parts in enumerate(waiting) if (count := self._fitting(parts)) < len(parts)
+        }:
+            notes = self._summaries([waiting[place][:count] for place, count in fitting.items()])
+            self._capped(len(notes))
+            for (place, count), note in zip(fitting.items(), notes, strict=True):
+                waiting[place] = [self._lead(note), *waiting[place][count:]]
+        return self._summaries(waiting)
+
+    def _halved(self, parts: Sequence[Option]) -> list[Option]:
+        """The parts; where they do not fit one prompt, each cut so that it fits beside a lead."""
+        if self._limit is None or self._fitting(parts) == len(parts):
+            return list(parts)
+        return [Option(part.label, truncate(part.text, self._limit - self._limit // 2)) for part in parts]
+
+    def _fitting(self, parts: Sequence[Option]) -> int:
+        """How many of the first parts one prompt takes, at least one."""
+        if self._limit is None:
+            return len(parts)
+        sizes = itertools.accumulate(max(1, count_tokens(part.text)) for part in parts)
+        return max(1, sum(size <= self._limit for size in sizes))
+
+    def _lead(self, note: str) -> Option:
+        assert self._limit is not None
+        return Option("the note so far, for what came before", truncate(note, self._limit // 2))
+
+    def _capped(self, count: int) -> None:
+        self._counts["annotations_capped"] += count
+        meter.note("segtree.annotate_capped", count)
+
     def _summaries(self, prompts: Sequence[Sequence[Option]]) -> list[str]:
         """One summary for each list of parts; a reply without text is replaced by the parts, cut off."""
         prompt = self._prompts["segtree/annotate"]
-        values = ask_all(self._llm, [(prompt, {"texts": parts, "order": self._order}) for parts in prompts])
+        values = ask_all(self._llm, [(prompt, {"texts": parts}) for parts in prompts])
         self._counts["annotations"] += len(values)
         for place, value in enumerate(values):
             if isinstance(value, ParseFailure):
@@ -259,13 +296,12 @@ class AnnotatedTree:
         latest = self._latest(children, self._limit)
         if len(latest) == len(children):
             return [self._part(child) for child in children]
-        self._counts["annotations_capped"] += 1
-        meter.note("segtree.annotate_capped")
-        lead = truncate(self._texts[node], self._limit // 2)
-        left = self._limit - count_tokens(lead)
+        self._capped(1)
+        lead = self._lead(self._texts[node])
+        left = self._limit - count_tokens(lead.text)
         parts = [self._part(child) for child in self._latest(children, left)]
         last = parts or [Option(self._label(children[-1]), truncate(self.text(children[-1]), left))]
-        return [Option("the note so far, for what came before", lead), *last]
+        return [lead, *last]
 
     def _latest(self, children: Sequence[int], budget: int) -> list[int]:
         kept: list[int] = []

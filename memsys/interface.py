@@ -78,6 +78,8 @@ class MemorySystem(ABC):
     """False when it never embeds a unit's own text: then the run loop does not embed them in advance."""
     OFFLINE: ClassVar[bool] = False
     """True when `consolidate` rebuilds everything: a new unit costs a whole build."""
+    HIDDEN_ROOT: ClassVar[bool] = False
+    """True when its topmost nodes hang from a root that `nodes` never yields, not even above a single node."""
     PAST_K: ClassVar[str] = ""
     """Why a recall may hold more items than the setting `k`; empty = it may not."""
 

@@ -13,6 +13,9 @@ Deviations and decisions:
 
 - `ingest="replay"` puts both speakers' turns into the queue as they stand, without a call until memory is short; in `active` the model is
   run after every turn of the user, to look after its memory. What it then says to the user is not kept: the history holds the real reply.
+- `in_view="last_session"` lets a session leave the queue, without a summary, when the next begins: it stays in the recall store, and what
+  the model wrote to its working context and archive meanwhile stays too. That is deep memory retrieval (§3.1.1 of the paper), in which
+  the question needs sessions that are no longer in view.
 - A function call is a JSON reply with a schema. One reply is one call; a reply without JSON is a thought and ends the run; any other reply
   that cannot be used is a failed call, upon which the model is run again.
 - A read works on a copy: its messages, edits and insertions are gone afterwards. It makes at most `max_calls` calls, and one more for each
@@ -30,9 +33,9 @@ Deviations and decisions:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import date
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -46,6 +49,7 @@ from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
+from memsys.memgpt_state import Message, State, Written, evicted, origin, recalled, speaks
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens, split_tokens, truncate
 from memsys.vectors import Vectors, best
@@ -66,65 +70,13 @@ class CallError(ValueError):
     """A function call that cannot be carried out; the message is what the model is told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One entry of the queue or of the recall store."""
-
-    id: str
-    role: str
-    """user, assistant, system, tool or summary."""
-    text: str
-    """As the model sees it, speaker and time in front."""
-    tokens: int
-    sources: tuple[str, ...] = ()
-    time: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A piece of text that the model wrote, and the turns it stands for."""
-
-    text: str
-    sources: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _State:
-    """All that a run may change."""
-
-    blocks: dict[str, _Written]
-    queue: list[Message] = field(default_factory=list)
-    archival: list[_Written] = field(default_factory=list)
-    archival_vectors: Vectors = field(default_factory=Vectors)
-    alerted: bool = False
-    hidden: int = 0
-    """Messages that have left the queue."""
-    flushes: int = 0
-    found: dict[str, Item] = field(default_factory=dict)
-    """Search hits of a read."""
-    sent: str | None = None
-
-    def copy(self) -> _State:
-        vectors = Vectors()
-        for row in self.archival_vectors.matrix:
-            vectors.add(row)
-        return replace(
-            self,
-            blocks=dict(self.blocks),
-            queue=list(self.queue),
-            archival=list(self.archival),
-            archival_vectors=vectors,
-            found={},
-            sent=None,
-        )
-
-
 class MemGPT(MemorySystem):
     """Recalls the working context, the summary, what the model's searches found, and the messages in view.
 
     Args:
         mode: thresholds and eviction of the paper, or of the released code.
         window: tokens that the model may be shown.
+        in_view: what stands in the queue until memory is short: turns of `all` sessions, or of the `last_session` only.
         ingest: whether turns are only stored (`replay`) or the model is run after each of the user's (`active`).
         max_calls: model calls of a read.
         max_chain: model calls that follow one event while the history is taken in.
@@ -154,6 +106,7 @@ class MemGPT(MemorySystem):
         max_chain: int = 8,
         recall_search: Literal["substring", "bm25", "embedding"] = "substring",
         own_answer: bool = False,
+        in_view: Literal["all", "last_session"] = "all",
         persona: str = "An attentive assistant who remembers what was said.",
         human: str = "",
     ) -> None:
@@ -164,17 +117,23 @@ class MemGPT(MemorySystem):
         self.max_calls, self.max_chain = positive("max_calls", max_calls), positive("max_chain", max_chain)
         self.recall_search = one_of("recall_search", recall_search, ("substring", "bm25", "embedding"))
         self.own_answer = own_answer
+        self.in_view = one_of("in_view", in_view, ("all", "last_session"))
+        self._session = ""
         step = prompts["memgpt/step"]
         self._fixed = count_tokens(f"{step.system}\n{step.user}")
         self._recall: list[Message] = []
         self._recall_vectors = Vectors()
-        self._state = _State({"persona": _Written(persona, ()), "human": _Written(human, ())})
+        self._state = State({"persona": Written(persona, ()), "human": Written(human, ())})
         self._alerts = 0
 
     # --- construction ---------------------------------------------------------------------------------------------
 
     def write(self, unit: Unit) -> None:
         """Put the unit's turns into queue and recall store; the model is run when memory is short, or (`active`) after the user's turns."""
+        if self.in_view == "last_session" and unit.session_id != self._session:
+            self._state.hidden += sum(message.role != "summary" for message in self._state.queue)
+            self._state.queue, self._state.alerted = [], False
+        self._session = unit.session_id
         for turn in unit.turns:
             if not turn.text.strip():
                 continue
@@ -189,7 +148,7 @@ class MemGPT(MemorySystem):
         text = dated(said, unit.time_text)
         return Message(turn.id, turn.role, text, count_tokens(self._shown(text)), (turn.id,), unit.time)
 
-    def _remember(self, state: _State, message: Message) -> None:
+    def _remember(self, state: State, message: Message) -> None:
         """A message of the history (or a summary, a call, a result while it is taken in) enters queue and recall store."""
         state.queue.append(message)
         self._store(message)
@@ -201,7 +160,7 @@ class MemGPT(MemorySystem):
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
-    def _run(self, state: _State, most: int, *, reading: bool, asked: str = "") -> int:
+    def _run(self, state: State, most: int, *, reading: bool, asked: str = "") -> int:
         """Call the model until nothing asks for another call, at most so many times; the number of calls."""
         for number in range(1, most + 1):
             self._make_room(state, reading=reading)
@@ -214,7 +173,7 @@ class MemGPT(MemorySystem):
         meter.note("memgpt.cap")
         return most
 
-    def _acted(self, state: _State, reply: Any, *, reading: bool) -> bool:
+    def _acted(self, state: State, reply: Any, *, reading: bool) -> bool:
         """Carry out a reply; whether the model is to be run again because of it."""
         if isinstance(reply, ParseFailure):
             if not {"{", "["} & set(reply.text):
@@ -239,13 +198,13 @@ class MemGPT(MemorySystem):
         self._event(state, "tool", result if searched else result[:RESULT_CHARS], reading=reading)
         return reply.get("request_heartbeat") is True
 
-    def _event(self, state: _State, role: str, text: str, *, reading: bool) -> None:
+    def _event(self, state: State, role: str, text: str, *, reading: bool) -> None:
         message = Message(f"{role}-{len(self._recall)}", role, text, count_tokens(self._shown(text)))
         state.queue.append(message)
         if not reading:
             self._store(message)
 
-    def _view(self, state: _State, asked: str) -> dict[str, Any]:
+    def _view(self, state: State, asked: str) -> dict[str, Any]:
         lines = [self._shown(f"({message.role}) {message.text}") for message in state.queue]
         return {
             "persona": state.blocks["persona"].text,
@@ -261,12 +220,12 @@ class MemGPT(MemorySystem):
 
     # --- memory pressure ------------------------------------------------------------------------------------------
 
-    def _usage(self, state: _State) -> int:
+    def _usage(self, state: State) -> int:
         """Tokens of the next prompt."""
         blocks = sum(count_tokens(block.text) for block in state.blocks.values())
         return self._fixed + blocks + sum(message.tokens + 4 for message in state.queue)
 
-    def _make_room(self, state: _State, *, reading: bool) -> bool:
+    def _make_room(self, state: State, *, reading: bool) -> bool:
         """Flush the queue where the window is full; whether the model has just been told that memory is short."""
         while self._usage(state) > self.window:
             leaving = self._leaving(state.queue)
@@ -287,7 +246,7 @@ class MemGPT(MemorySystem):
             return len(queue) // 2
         return evicted([message.tokens for message in queue], [message.role for message in queue])
 
-    def _flush(self, state: _State, leaving: int, *, reading: bool) -> None:
+    def _flush(self, state: State, leaving: int, *, reading: bool) -> None:
         gone, kept = state.queue[:leaving], state.queue[leaving:]
         state.hidden += sum(message.role != "summary" for message in gone)
         total = state.hidden + len(kept)
@@ -314,17 +273,17 @@ class MemGPT(MemorySystem):
 
     # --- functions ------------------------------------------------------------------------------------------------
 
-    def _send(self, state: _State, call: dict[str, Any]) -> str:
+    def _send(self, state: State, call: dict[str, Any]) -> str:
         state.sent = str(call.get("message", ""))
         return ""
 
-    def _append(self, state: _State, call: dict[str, Any]) -> str:
+    def _append(self, state: State, call: dict[str, Any]) -> str:
         name, text = _block(call), _given(call, "text")
         old = state.blocks[name]
         self._set_block(state, name, f"{old.text}\n{text}".strip("\n"), text)
         return "done"
 
-    def _replace(self, state: _State, call: dict[str, Any]) -> str:
+    def _replace(self, state: State, call: dict[str, Any]) -> str:
         name, old, text = _block(call), _given(call, "old"), str(call.get("text", ""))
         block = state.blocks[name]
         if old not in block.text:
@@ -332,39 +291,39 @@ class MemGPT(MemorySystem):
         self._set_block(state, name, block.text.replace(old, text), text)
         return "done"
 
-    def _set_block(self, state: _State, name: str, whole: str, written: str) -> None:
+    def _set_block(self, state: State, name: str, whole: str, written: str) -> None:
         if len(whole) > BLOCK_CHARS:
             raise CallError(f"the block {name} would have {len(whole)} characters, at most {BLOCK_CHARS} are allowed")
-        sources = union([state.blocks[name].sources, _origin(written, state.queue)])
-        state.blocks[name] = _Written(whole, sources)
+        sources = union([state.blocks[name].sources, origin(written, state.queue)])
+        state.blocks[name] = Written(whole, sources)
 
-    def _insert(self, state: _State, call: dict[str, Any]) -> str:
+    def _insert(self, state: State, call: dict[str, Any]) -> str:
         text = _given(call, "text")
         passages = split_tokens(text, PASSAGE_TOKENS)
         for passage, vector in zip(passages, self.embedder.embed(passages), strict=True):
-            state.archival.append(_Written(passage, _origin(passage, state.queue)))
+            state.archival.append(Written(passage, origin(passage, state.queue)))
             state.archival_vectors.add(vector)
         return "done"
 
-    def _search(self, state: _State, call: dict[str, Any]) -> str:
-        return self._paged(state, [_recalled(message) for message in self._matches(_given(call, "query"))], call)
+    def _search(self, state: State, call: dict[str, Any]) -> str:
+        return self._paged(state, [recalled(message) for message in self._matches(_given(call, "query"))], call)
 
-    def _search_date(self, state: _State, call: dict[str, Any]) -> str:
+    def _search_date(self, state: State, call: dict[str, Any]) -> str:
         first, last = _day(call, "start"), _day(call, "end")
-        within = [m for m in self._recall if _speaks(m) and m.time is not None and first <= m.time.date() <= last]
-        return self._paged(state, [_recalled(message) for message in within], call)
+        within = [m for m in self._recall if speaks(m) and m.time is not None and first <= m.time.date() <= last]
+        return self._paged(state, [recalled(message) for message in within], call)
 
-    def _search_archival(self, state: _State, call: dict[str, Any]) -> str:
+    def _search_archival(self, state: State, call: dict[str, Any]) -> str:
         query = self.embedder.embed([_given(call, "query")], query=True)[0]
         ranked = best(state.archival_vectors.similarities(query), len(state.archival))
         passages = [(index, state.archival[index]) for index in ranked]
         items = [Item(f"archival-{index}", p.text, 0.0, p.sources, "archival", 1) for index, p in passages]
         return self._paged(state, items, call)
 
-    def _pause(self, state: _State, call: dict[str, Any]) -> str:
+    def _pause(self, state: State, call: dict[str, Any]) -> str:
         return "done"
 
-    _functions: ClassVar[dict[str, Callable[[MemGPT, _State, dict[str, Any]], str]]] = {
+    _functions: ClassVar[dict[str, Callable[[MemGPT, State, dict[str, Any]], str]]] = {
         "send_message": _send,
         "core_memory_append": _append,
         "core_memory_replace": _replace,
@@ -379,16 +338,16 @@ class MemGPT(MemorySystem):
         """The messages that a search of the recall store finds, in its order."""
         if self.recall_search == "substring":
             wanted = query.lower()
-            return [message for message in self._recall if _speaks(message) and wanted in message.text.lower()]
+            return [message for message in self._recall if speaks(message) and wanted in message.text.lower()]
         if self.recall_search == "bm25":
             index = bm25_index([words(message.text) for message in self._recall], 1.5, 0.75)
             scores = bm25_scores(index, words(query), len(self._recall))
         else:
             scores = self._recall_vectors.similarities(self.embedder.embed([query], query=True)[0])
         ranked = best(np.asarray(scores), len(self._recall))
-        return [self._recall[index] for index in ranked if scores[index] > 0 and _speaks(self._recall[index])]
+        return [self._recall[index] for index in ranked if scores[index] > 0 and speaks(self._recall[index])]
 
-    def _paged(self, state: _State, items: Sequence[Item], call: dict[str, Any]) -> str:
+    def _paged(self, state: State, items: Sequence[Item], call: dict[str, Any]) -> str:
         page, pages = max(0, int(call.get("page") or 0)), -(-len(items) // PAGE)
         shown = items[page * PAGE : (page + 1) * PAGE]
         state.found.update((item.id, item) for item in shown if item.id not in state.found)
@@ -402,8 +361,7 @@ class MemGPT(MemorySystem):
             return Recall(())
         state = self._state.copy()
         view = list(state.queue)
-        told = dated(f"Question: {question.text}", question.time_text)
-        self._event(state, "user", told, reading=True)
+        self._event(state, "user", self._question(question), reading=True)
         self._run(state, self.max_calls, reading=True, asked=question.text)
         items = self._evidence(state, view)
         if not self.own_answer:
@@ -412,13 +370,21 @@ class MemGPT(MemorySystem):
             return Recall(items, aborted=f"no message was sent within {self.max_calls} calls")
         return Recall(items, answer=state.sent)
 
-    def _evidence(self, state: _State, view: Sequence[Message]) -> tuple[Item, ...]:
+    def _question(self, question: Question) -> str:
+        """The question as a message of the user; where the agent answers it, with its options and how it is to be answered."""
+        lines = [f"Question: {question.text}"]
+        if self.own_answer:
+            lines += [f"({chr(65 + place)}) {option}" for place, option in enumerate(question.options)]
+            lines += [question.instruction] if question.instruction else []
+        return dated("\n".join(lines), question.time_text)
+
+    def _evidence(self, state: State, view: Sequence[Message]) -> tuple[Item, ...]:
         blocks = [
             Item(f"core-{name}", f"{name}: {block.text}", 0.0, block.sources, "core", 1)
             for name, block in state.blocks.items()
             if block.sources and block.text
         ]
-        said = [_recalled(message) for message in view if message.sources]
+        said = [recalled(message) for message in view if message.sources]
         summary = [item for item in said if item.kind == "summary"]
         turns = [item for item in said if item.kind != "summary"]
         hits = [item for item in state.found.values() if item.sources]
@@ -443,42 +409,6 @@ class MemGPT(MemorySystem):
 
 
 _HIDDEN = re.compile(r"\A\d+ of \d+ messages are hidden\. ?")
-
-
-def evicted(tokens: Sequence[int], roles: Sequence[str]) -> int:
-    """How many of the oldest messages the released code evicts: those worth 75 % of all tokens, but none of the last three.
-
-    The message that passes the 75 % stays; then the first that stays is neither the user's (one is skipped) nor a tool's (all are).
-    """
-    target, count, total = int(0.75 * sum(tokens)), 0, 0
-    for size in tokens[: max(0, len(tokens) - 3)]:
-        total += size
-        if total > target:
-            break
-        count += 1
-    if count < len(roles) and roles[count] == "user":
-        count += 1
-    while count < len(roles) and roles[count] == "tool":
-        count += 1
-    return count
-
-
-def _recalled(message: Message) -> Item:
-    kind, level = ("summary", 1) if message.role == "summary" else ("turn", 0)
-    return Item(message.id, message.text, 0.0, message.sources, kind, level)
-
-
-def _speaks(message: Message) -> bool:
-    """Whether a search of the recall store may find it."""
-    return message.role not in ("system", "tool")
-
-
-def _origin(text: str, queue: Iterable[Message]) -> tuple[str, ...]:
-    """The turn in view that shares most words with a text, the latest of equals."""
-    stems = set(words(text))
-    turns = [message for message in queue if message.sources and message.role != "summary"]
-    nearest = max(enumerate(turns), key=lambda each: (len(stems & set(words(each[1].text))), each[0]), default=None)
-    return nearest[1].sources if nearest else ()
 
 
 def _block(call: dict[str, Any]) -> str:

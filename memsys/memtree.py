@@ -99,6 +99,7 @@ class MemTree(MemorySystem):
 
     READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "theta_retrieve", "width")
     PROMPTS: ClassVar = ("memtree",)
+    HIDDEN_ROOT: ClassVar = True
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ Where the paper is silent, our choice is the default and the others are settings
 - A walk ends as `committed`, `exhausted` (everything rejected; the answer is then "no answer"), `gave_up_budget` or `gave_up_parse`. The
   last two are aborted recalls, and so is an exhausted walk that answers itself. A walk that has kept a segment with `collect="k"` and
   then gives up counts as committed.
+- A reply may have 1,500 tokens, room for reasoning over eight summaries before the action; without reasoning 300.
 - Replies are asked for as JSON, for providers that enforce it; labelled lines are read as well.
 - By default the evidence goes to the common reader; `output="answer"` is the paper's own answer.
 """
@@ -24,23 +25,21 @@ Where the paper is silent, our choice is the default and the others are settings
 from __future__ import annotations
 
 import itertools
-import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask_all, complete
-from memsys.llm.parsing import ParseFailure, read_json
+from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
+from memsys.memwalker_walk import BACK, COMMIT, Node, Walk, action_of
 from memsys.prompts import Option, Prompt, Prompts
 from memsys.tokens import count_tokens, truncate
 
 NO_ANSWER = "no answer"
-BACK, COMMIT = -1, -2
 RETRY_TEMPERATURE = 0.7
 """At temperature 0 an invalid reply would come again."""
 _CHOICES = {
@@ -51,65 +50,6 @@ _CHOICES = {
     "fallback": ("visited", "empty"),
     "working_memory": ("off", "leaf", "both"),
 }
-_ACTION = re.compile(r"\baction\b[\s:=*\"'`(\[]*([-−]?\d+)(?![\d.]*\d)", re.IGNORECASE)
-_ANSWER = re.compile(r"\banswer\b[*\"'`]*\s*[:=]\s*(.*)", re.IGNORECASE | re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A segment (level 1) or the summary of a run of nodes of the level below."""
-
-    id: str
-    level: int
-    start: int
-    stop: int
-    """It covers the units from `start` up to, but without, `stop`."""
-    summary: str
-    text: str = ""
-    """The passage itself; empty for inner nodes."""
-    children: tuple[_Node, ...] = ()
-    truncated: bool = False
-    """The summary could not be had: it is the start of the texts."""
-
-
-@dataclass(slots=True)
-class Walk:
-    """One search from the root, as it went."""
-
-    question: Question
-    path: list[_Node]
-    """From the root to the node where the search is."""
-    outcome: str = ""
-    answer: str = ""
-    """Of the first segment committed to."""
-    visits: list[str] = field(default_factory=list)
-    """Every node moved to, in order, each time."""
-    background: list[_Node] = field(default_factory=list)
-    """The working memory: nodes passed and segments rejected, the root first."""
-    closed: set[str] = field(default_factory=set)
-    """Nodes that are not offered again."""
-    leaves: list[_Node] = field(default_factory=list)
-    """Segments read, in order of their first visit."""
-    kept: list[_Node] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    """`calls` (logical), `reverts`, `forced` moves, `invalid` replies."""
-
-    def move(self, child: _Node) -> None:
-        self.remember(self.path[-1])
-        self.path.append(child)
-        self.visits.append(child.id)
-
-    def leave(self) -> None:
-        """Back to the parent; from the root there is no way back, and the search is over."""
-        self.path.pop()
-        if self.path:
-            self.visits.append(self.path[-1].id)
-        else:
-            self.outcome = "exhausted"
-
-    def remember(self, node: _Node) -> None:
-        if all(other.id != node.id for other in self.background):
-            self.background.append(node)
 
 
 class MemWalker(MemorySystem):
@@ -186,8 +126,8 @@ class MemWalker(MemorySystem):
         self._units: list[Unit] = []
         self._cuts: list[int] = []
         self._size = 0
-        self._full: list[list[_Node]] = [[]]
-        self._levels: list[list[_Node]] = []
+        self._full: list[list[Node]] = [[]]
+        self._levels: list[list[Node]] = []
         self._built = 0
 
     def write(self, unit: Unit) -> None:
@@ -280,7 +220,7 @@ class MemWalker(MemorySystem):
             self._full[below + 1] += self._groups(below + 2, done, groups)
             below += 1
 
-    def _with_open_ends(self) -> list[list[_Node]]:
+    def _with_open_ends(self) -> list[list[Node]]:
         segments = list(self._full[0])
         if len(segments) < len(self._cuts):
             segments += self._segments(len(segments), [(self._cuts[-1], len(self._units))])
@@ -291,24 +231,24 @@ class MemWalker(MemorySystem):
             levels.append([*full, *self._groups(len(levels) + 1, len(full), [rest] if rest else [])])
         return levels
 
-    def _segments(self, first: int, spans: Sequence[tuple[int, int]]) -> list[_Node]:
+    def _segments(self, first: int, spans: Sequence[tuple[int, int]]) -> list[Node]:
         texts = [self._passage(start, stop) for start, stop in spans]
         asked = [self.leaf_summary == "llm" or count_tokens(text) > self.short_tokens for text in texts]
         made = iter(self._summaries("segment", [[text] for text, wanted in zip(texts, asked, strict=True) if wanted]))
         summaries = [next(made) if wanted else (text, False) for text, wanted in zip(texts, asked, strict=True)]
         return [
-            _Node(f"segment-{number}", 1, start, stop, summary, text, truncated=truncated)
+            Node(f"segment-{number}", 1, start, stop, summary, text, truncated=truncated)
             for number, ((start, stop), text, (summary, truncated)) in enumerate(
                 zip(spans, texts, summaries, strict=True), start=first
             )
         ]
 
-    def _groups(self, level: int, first: int, groups: Sequence[Sequence[_Node]]) -> list[_Node]:
+    def _groups(self, level: int, first: int, groups: Sequence[Sequence[Node]]) -> list[Node]:
         several = [[self._shown(child) for child in group] for group in groups if len(group) > 1]
         made = iter(self._summaries("group", several))
         summaries = [next(made) if len(group) > 1 else (group[0].summary, group[0].truncated) for group in groups]
         return [
-            _Node(f"node-{level}-{number}", level, group[0].start, group[-1].stop, summary, "", tuple(group), truncated)
+            Node(f"node-{level}-{number}", level, group[0].start, group[-1].stop, summary, "", tuple(group), truncated)
             for number, (group, (summary, truncated)) in enumerate(zip(groups, summaries, strict=True), start=first)
         ]
 
@@ -332,7 +272,7 @@ class MemWalker(MemorySystem):
             for index, unit in enumerate(units)
         )
 
-    def _shown(self, node: _Node) -> str:
+    def _shown(self, node: Node) -> str:
         """A node's summary with the span of time it covers; a copied text carries its dates itself."""
         if node.summary == node.text or not node.summary:
             return node.summary
@@ -405,7 +345,7 @@ class MemWalker(MemorySystem):
         return None, ""
 
     def _triage(
-        self, walk: Walk, options: Sequence[_Node], may_revert: bool
+        self, walk: Walk, options: Sequence[Node], may_revert: bool
     ) -> tuple[str, dict[str, Any], range | tuple[int, ...]]:
         allowed = range(BACK if may_revert else 0, len(options))
         fields = {
@@ -451,22 +391,6 @@ class MemWalker(MemorySystem):
         elif self.fallback == "visited":
             units = [unit for node in reversed(walk.leaves) for unit in self._units[node.start : node.stop]]
             yield from map(unit_item, units if self.collect == "first" else units[: self.k])
-
-
-def action_of(text: str) -> tuple[int | None, str]:
-    """The action that a reply names, None where it names none, and the answer given with it.
-
-    A JSON object with the keys action and answer, or labelled text, in which the last number after a label counts.
-    """
-    value = read_json(text)
-    if isinstance(value, dict) and isinstance(action := value.get("action"), int) and not isinstance(action, bool):
-        answer = value.get("answer", "")
-        return action, str(answer).strip() if isinstance(answer, str | int | float) else ""
-    found = list(_ACTION.finditer(text))
-    if not found:
-        return None, ""
-    answer = _ANSWER.search(text, found[-1].end())
-    return int(found[-1][1].replace("−", "-")), answer[1].strip() if answer else ""
 
 
 def _same_time(before: Unit | None, unit: Unit) -> bool:

@@ -7,6 +7,8 @@ each of its GPT-3.5 tokens. With `rate=0.6` it is the pruning of xMemory §5.2 a
 With a folder of weights (`model`) the probabilities are LLMLingua-2's, through `transformers`. Without one they come from `Surrogate`,
 which is no trained model: its results are called `prune_surrogate` in items, reports and titles and must not be called LLMLingua-2.
 
+MemTree A.3.9 prunes with the first LLMLingua (Jiang et al., 2023), which is not offered here: Figure A.9 says so in its caption.
+
 Deviations and decisions:
 
 - Words and punctuation marks are split by a regular expression and handed to the tokenizer; windows end at whole words.
@@ -258,7 +260,7 @@ class Pruned(MemorySystem):
         self.inner = _built(inner, services)
         self.rate, self.forced, self.keep_digits = rate, tuple(forced), keep_digits
         self.scorer = scorer_for(model)
-        for name in ("PROMPTS", "UNIT", "OFFLINE", "PAST_K", "EMBEDS_UNITS"):
+        for name in ("PROMPTS", "UNIT", "OFFLINE", "PAST_K", "EMBEDS_UNITS", "HIDDEN_ROOT"):
             setattr(self, name, getattr(self.inner, name))
 
     def write(self, unit: Unit) -> None:

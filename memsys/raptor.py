@@ -4,9 +4,10 @@ The history is cut into chunks of about 100 tokens. Layer by layer, the vectors 
 BIC chooses, first globally and then within each group, and every group is summarised into a node of the next layer. A node may belong to
 several groups. A recall compares the question with the nodes of all layers at once, or goes down from the top.
 
-`mode="code"` reproduces the released code where it differs: its chunker loses punctuation, emits a chunk being filled after an over-long
-sentence and may emit an empty one; reclustering a group that is too long forgets `dimension` and `threshold`; line breaks are removed from
-whole units too before they are embedded.
+A collapsed recall takes what 2,000 tokens hold, as in the paper; the released code takes 10 nodes within 3,500 tokens, which is the row
+`raptor_code`. `mode="code"` reproduces the released code where it differs: its chunker loses punctuation, emits a chunk being filled
+after an over-long sentence and may emit an empty one; reclustering a group that is too long forgets `dimension` and `threshold`; line
+breaks are removed from whole units too before they are embedded.
 
 Deviations and decisions:
 
@@ -35,7 +36,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys import lean
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
 from memsys.llm import meter
@@ -43,6 +43,7 @@ from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.raptor_clusters import Clustering, clusters
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import best
 
@@ -76,11 +77,13 @@ class _Tree:
 
 
 class Raptor(MemorySystem):
-    """Recalls the `k` nodes, chunks and summaries alike, that are most similar to the question, best first.
+    """Recalls the nodes, chunks and summaries alike, that are most similar to the question, best first.
 
     Args:
-        k: at most so many items. In a traversal the most similar of the visited nodes are kept; None keeps them all.
+        k: at most so many items, None for no limit. In a traversal the most similar of the visited nodes are kept. The paper has no limit
+            beside the tokens, the released code 10.
         max_tokens: budget of a collapsed recall (cl100k tokens), None for no limit; the first node that would exceed it ends the recall.
+            2,000 in the paper (about 20 nodes), 3,500 in the released code.
         retrieval: `collapsed`, or `traversal`: the `traversal_k` best of a layer, then the best of their children.
         start_layer, traversal_layers: where a traversal starts (None = the top) and how many layers it visits (None = all).
         chunk_tokens: size of the leaves in cl100k tokens; None makes every unit a leaf.
@@ -110,8 +113,8 @@ class Raptor(MemorySystem):
         embedder: Embedder,
         prompts: Prompts,
         mode: Mode = "paper",
-        k: int | None = 10,
-        max_tokens: int | None = 3500,
+        k: int | None = None,
+        max_tokens: int | None = 2000,
         retrieval: Literal["collapsed", "traversal"] = "collapsed",
         traversal_k: int = 5,
         start_layer: int | None = None,
@@ -368,97 +371,3 @@ def _halves(text: str, limit: int, count: Callable[[str], int]) -> list[str]:
     middle = text.rfind(" ", 1, len(text) // 2)
     middle = len(text) // 2 if middle < 0 else middle
     return [half for part in (text[:middle], text[middle:].strip()) if part for half in _halves(part, limit, count)]
-
-
-@dataclass(frozen=True, slots=True)
-class Clustering:
-    """How one layer is clustered; the defaults are the release's."""
-
-    dimension: int = 10
-    threshold: float = 0.1
-    max_tokens: int = 3500
-    max_components: int = 50
-    reducer: Literal["umap", "pca"] = "umap"
-    seed: int = 224
-
-
-_FEWEST = 5
-_ROUNDS = 10
-
-
-def clusters(vectors: np.ndarray, tokens: np.ndarray, how: Clustering, again: Clustering) -> list[list[int]]:
-    """Groups of rows that may overlap and may leave rows out; one longer than the limit is clustered again with `again`.
-
-    Args:
-        vectors: [n, d], unit length.
-        tokens: length of each row's text, [n].
-    """
-    with lean.one_core("sklearn.mixture", *(["umap"] if how.reducer == "umap" else [])):
-        return _clusters(vectors, tokens, how, again, 0)
-
-
-def _clusters(
-    vectors: np.ndarray, tokens: np.ndarray, how: Clustering, again: Clustering, rounds: int
-) -> list[list[int]]:
-    if len(vectors) < _FEWEST:
-        return [list(range(len(vectors)))]
-    groups: list[list[int]] = []
-    for column in _memberships(vectors, how):
-        rows = np.flatnonzero(column)
-        stuck = rounds == _ROUNDS or len(rows) < _FEWEST or (len(rows) == len(vectors) and how == again)
-        if tokens[rows].sum() <= how.max_tokens or stuck:
-            groups.append(rows.tolist())
-        else:
-            inner = _clusters(vectors[rows], tokens[rows], again, again, rounds + 1)
-            groups += [rows[group].tolist() for group in inner]
-    return groups
-
-
-def _memberships(vectors: np.ndarray, how: Clustering) -> list[np.ndarray]:
-    """Who is in each local cluster, bool [n] each, global component by global component; none of them is empty."""
-    count = len(vectors)
-    _, same = np.unique(vectors, axis=0, return_inverse=True)
-    same = same.reshape(count)
-    reduced = _reduced(vectors, how, min(how.dimension, count - 2), math.isqrt(count - 1))
-    found: list[np.ndarray] = []
-    for component in _mixture(reduced, how).T:
-        members = np.flatnonzero(component)
-        if len(members) <= how.dimension + 1:
-            found.append(members)
-        else:
-            local = _mixture(_reduced(vectors[members], how, how.dimension, 10), how)
-            found += [members[inside] for inside in local.T]
-    # Equal vectors share their labels, as in the release, which finds a cluster's rows by comparing vectors.
-    return [np.isin(same, same[members]) for members in found if len(members)]
-
-
-def _mixture(points: np.ndarray, how: Clustering) -> np.ndarray:
-    """Which components each point belongs to, bool [n, components]; BIC chooses how many there are."""
-    from sklearn.mixture import GaussianMixture
-
-    points = points.astype(np.float64)
-    distinct = len(np.unique(points, axis=0))
-    sizes = range(1, max(2, min(how.max_components, len(points), distinct + 1)))
-    bics = [GaussianMixture(size, random_state=how.seed).fit(points).bic(points) for size in sizes]
-    mixture = GaussianMixture(sizes[int(np.argmin(bics))], random_state=0).fit(points)
-    belongs: np.ndarray = mixture.predict_proba(points) > how.threshold
-    return belongs
-
-
-def _reduced(vectors: np.ndarray, how: Clustering, components: int, neighbours: int) -> np.ndarray:
-    """The vectors in `components` dimensions (fewer where PCA finds no more)."""
-    if how.reducer == "pca":
-        left, values, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
-        projected: np.ndarray = left[:, :components] * values[:components]
-        return projected
-    from umap import UMAP
-
-    reducer = UMAP(
-        n_neighbors=min(neighbours, len(vectors) - 1),
-        n_components=components,
-        metric="cosine",
-        random_state=how.seed,
-        n_jobs=1,
-    )
-    reduced: np.ndarray = reducer.fit_transform(vectors)
-    return reduced

@@ -15,8 +15,9 @@ No code is public, so there is no `mode="code"`. What the paper leaves open or c
   summarises the receiving node alone, which gives the published cost of about one call a unit; `lazy` makes no call while writing and
   a node stands as its cut-off children. The annotations that are then out of date are renewed by `consolidate`, provisionally.
 - A node with a single child copies its annotation and vector: 0 calls (the paper does not say; its call counts imply it).
-- `summary_tokens` caps what one annotation prompt shows (no cap in the paper): the latest children that fit, led by the node's previous
-  annotation for the earlier ones; None turns it off.
+- `summary_tokens` caps what one annotation prompt shows (no cap in the paper): while units come in, the latest children that fit, led by
+  the node's previous annotation for the earlier ones; when `consolidate` renews what is out of date, all children from the first to the
+  last in several prompts, each led by the note before. None turns it off.
 - `neg`, `sink`: negative cosines, and nodes that can pass nothing on (`memsys.propagation`).
 - `leaf_only`: the admissible set is all nodes, as the paper's figures show, or the leaves.
 - `dedup`: of nodes with the same interval and text (chains repeat their leaf) the best-ranked is recalled; the paper is silent.
@@ -97,7 +98,7 @@ class SegTree(MemorySystem):
             raise ValueError(f"max_depth must be at least 1, or None for no limit, found {max_depth}")
         self.compatibility = one_of("compatibility", compatibility, tuple(MODELS))
         self.pointwise = one_of("pointwise", pointwise, ("labels", "score"))
-        self._tree = AnnotatedTree(llm, embedder, prompts, annotate, summary_tokens, "in chronological order")
+        self._tree = AnnotatedTree(llm, embedder, prompts, annotate, summary_tokens)
         self._frontier: list[int] = []
         self._counts: Counter[str] = Counter()
 

@@ -1,7 +1,7 @@
 """The non-temporal control of SegTreeMem (App. F): units gathered into clusters of similar content, wherever they stand in time.
 
-Annotation, relevance, propagation and evidence budget are those of SegTreeMem (`memsys.annotated_tree`); only the place of a new unit
-differs. Choices that the paper leaves open:
+Annotation with its prompt, relevance, propagation and evidence budget are those of SegTreeMem (`memsys.annotated_tree`); only the place
+of a new unit differs. Choices that the paper leaves open:
 
 - `hierarchy`: how ancestors above the lowest clusters arise. `flat` puts one root over all clusters; `online` files each new cluster
   into a second level by the same rule and threshold, with one root on top. What is compared there are the clusters' means as they were
@@ -68,7 +68,7 @@ class SimilarityTree(MemorySystem):
         self.neg, self.sink, self.leaf_only, self.dedup, self.order = neg, sink, leaf_only, dedup, order
         self.collapse_chains = collapse_chains
         check_read_settings(self)
-        self._tree = AnnotatedTree(llm, embedder, prompts, annotate, summary_tokens, "in the order given")
+        self._tree = AnnotatedTree(llm, embedder, prompts, annotate, summary_tokens)
         heights = {"flat": 1, "online": 2}[one_of("hierarchy", hierarchy, ("flat", "online"))]
         self._levels = [_Clusters(tau_nt) for _ in range(heights)]
         self._root: int | None = None

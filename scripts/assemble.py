@@ -312,10 +312,11 @@ def _cut(cfg: DictConfig, cases: LazyCases) -> LazyCases:
         cases = subset(cases, n_cases=cfg.data.max_cases, seed=cfg.data.seed)
     if cfg.data.transform == "oracle":
         return oracle(cases)
-    if cfg.data.transform == "permute":
-        return permute_all(cases, seed=cfg.data.seed)
+    if cfg.data.transform in ("permute", "permute_between_questions"):
+        return permute_all(cases, seed=cfg.data.seed, across_questions=cfg.data.transform == "permute")
     if cfg.data.transform != "none":
-        raise RunError(f"data.transform must be none, oracle or permute, found {cfg.data.transform!r}")
+        known = "none, oracle, permute or permute_between_questions"
+        raise RunError(f"data.transform must be {known}, found {cfg.data.transform!r}")
     return cases
 
 
@@ -325,7 +326,7 @@ def reader(name: str) -> Reader:
 
 
 def judging(cfg: DictConfig, built: Bench, name: str) -> Judging:
-    """A judge by the name of its file; `mem0@gpt-4o` puts another model behind it than `models.judge`."""
+    """A judge by the name of its file; `mem0@gpt-4o-mini` puts another model behind it than `models.judge`."""
     file, _, other = name.partition("@")
     model = built.model(other) if other else built.judge
     judge = Judge(**load_option("judge", file))

@@ -17,7 +17,7 @@ from data_loaders.schema import DataError, Gold, Question
 from eval.records import Prediction
 from eval.store import RunError, read_items, read_lines, read_predictions
 from eval.structure import Tree, ancestors, depths, read_tree
-from scripts.run_folder import ROOTLESS, data_of, record_of
+from scripts.run_folder import data_of, record_of
 
 NAMED = 3
 """Ancestors of one depth that are named; soft clusters can have dozens."""
@@ -148,7 +148,7 @@ def inspect(
     """
     record = record_of(run_folder)
     folder, prediction = find_prediction(run_folder, question_id, case_id)
-    tree = read_tree(folder, hidden_root=True if record["memory"].get("_target_") in ROOTLESS else None)
+    tree = read_tree(folder)
     asked, evidence = question_lines(record, prediction, root)
     ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {prediction.error}]"
     return [

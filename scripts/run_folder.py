@@ -13,9 +13,6 @@ from eval.structure import Tree, read_trees
 if TYPE_CHECKING:
     from data_loaders.lazy import LazyCases
 
-ROOTLESS = ("memsys.memtree.MemTree",)
-"""Memories whose root is never dumped, not even when a single node hangs from it."""
-
 
 def record_of(run_folder: Path) -> dict[str, Any]:
     """What `run.json` says.
@@ -62,8 +59,7 @@ def trees_of(run_folder: Path, record: Mapping[str, Any]) -> list[Tree]:
     Raises:
         RunError: the memory has no structure, or no case is finished.
     """
-    rootless = record["memory"].get("_target_") in ROOTLESS
-    trees = read_trees(run_folder, hidden_root=True if rootless else None)
+    trees = read_trees(run_folder)
     if not trees:
         raise RunError(f"{run_folder}: no finished case with nodes; {record['name']} may have no structure")
     return trees

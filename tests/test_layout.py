@@ -25,7 +25,11 @@ PACKAGES = ("data_loaders", "memsys", "eval", "scripts")
 """Each may import those before it."""
 MODULES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 BELOW_SCRIPTS = [path for path in MODULES if path.relative_to(ROOT).parts[0] != "scripts"]
-SYSTEMS = [path for path in sorted((ROOT / "memsys").glob("*.py")) if "embed" not in path.stem]
+SYSTEMS = [
+    path
+    for path in sorted((ROOT / "memsys").rglob("*.py"))
+    if "embed" not in path.stem and "llm" not in path.relative_to(ROOT).parts
+]
 CONFIGS = sorted((ROOT / "conf").rglob("*.yaml"))
 PROMPT_FILES = sorted(SHIPPED.rglob("*.md"))
 HEAVY = {
@@ -161,6 +165,12 @@ def test_memories_look_at_no_clock_and_throw_no_dice_of_their_own(path: Path) ->
         assert not (called.endswith("default_rng") and not call.args), f"line {call.lineno}: an unseeded generator"
         assert called.split(".")[-1] != "Thread", f"line {call.lineno}"
         assert called not in {"print", "open", "input", "hash"}, f"line {call.lineno}"
+
+
+def test_a_memory_that_is_a_package_is_looked_into() -> None:
+    assert {"graphrag/__init__.py", "graphrag/communities.py", "graphrag/graph.py"} <= {
+        path.relative_to(ROOT / "memsys").as_posix() for path in SYSTEMS
+    }
 
 
 def test_tests_are_no_packages() -> None:

@@ -7,9 +7,10 @@ of reports and joins the points that they yield into an answer.
 
 `mode="paper"` is release 0.3.6, the one of MemTree's time. `mode="code"` is release 3.1.2 where it differs: tokens of o200k for cl100k;
 relationships with an unknown end are dropped instead of making a blank entity; the tables for a report show at most one relationship of
-an entity, and reports of sub-communities never stand in for tables that are too long (defects of the release); a local search starts
-from twice `top_entities`; a global one uses the reports of all levels, not each entity's deepest only. The paper's share of reports in a
-local search is .15, as in 3.1.2; in 0.3.6 it was .10, so little that one long report leaves none.
+an entity, and reports of sub-communities never stand in for tables that are too long (defects of the release); both searches use the
+reports of all levels down to `level`, where 0.3.6 keeps of each entity its deepest community only. Both releases start a local search
+from twice `top_entities`: they ask for twice as many, to have some to exclude, and never cut back. The share of reports in a local search
+is .15 in both modes, as in 3.1.2; in 0.3.6 it was .10, so little that one long report leaves none.
 
 Deviations and decisions:
 
@@ -28,11 +29,8 @@ Deviations and decisions:
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from string import ascii_uppercase
 from typing import Any, ClassVar, Literal
@@ -41,44 +39,24 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.graphrag.communities import Community, Tables, communities
-from memsys.graphrag.graph import Entity, Relationship, TextUnit, extract, finalised, found_so_far, merged, text_units
+from memsys.graphrag.communities import Community
+from memsys.graphrag.index import Graph, Index, Indexing, Report
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.tokens import count_tokens, truncate
+from memsys.tokens import count_tokens
 from memsys.vectors import best
 
 NO_ANSWER = "No information available: the memory holds nothing that answers this question."
 SHUFFLE_SEED = 86
+"""The releases' own; their generator is Python's, ours NumPy's, so the order is another."""
+OVERSAMPLED = 2
+"""How many times `top_entities` a local search takes."""
 _CHOICES = {"mode": ("paper", "code"), "search": ("local", "global"), "format": ("json", "records")}
 _ENCODINGS = {"paper": "cl100k_base", "code": "o200k_base"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Report:
-    rating: float
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Graph:
-    """One build."""
-
-    units: tuple[TextUnit, ...] = ()
-    entities: tuple[Entity, ...] = ()
-    relationships: tuple[Relationship, ...] = ()
-    incident: tuple[tuple[int, ...], ...] = ()
-    """The relationships of each entity."""
-    communities: Mapping[int, Community] = field(default_factory=dict)
-    reports: Mapping[int, _Report] = field(default_factory=dict)
-    vectors: np.ndarray | None = None
-    """Of the entities, float32 [entities, d]."""
-    deepest: int = 0
-    """Level of the finest communities."""
 
 
 class GraphRag(MemorySystem):
@@ -86,7 +64,7 @@ class GraphRag(MemorySystem):
 
     Args:
         search: `local`, with no call, or `global`, one call for each batch of reports and one for the answer, which comes with the recall.
-        top_entities: entities that a local search starts from.
+        top_entities: half the number of entities that a local search starts from.
         top_relationships: relationships to entities outside the selection, for each of its entities.
         max_tokens: size of a local search's recall, and of a batch of reports and of the points of a global one.
         community_share, text_share: of `max_tokens`, for reports and text units; the rest is for entities and relationships.
@@ -154,14 +132,25 @@ class GraphRag(MemorySystem):
             raise ValueError(f"overlap {overlap} must be at least 0 and smaller than chunk_tokens {chunk_tokens}")
         self.top_entities, self.top_relationships = positive("top_entities", top_entities), top_relationships
         self.max_tokens, self.community_share, self.text_share = max_tokens, community_share, text_share
-        self.level, self.chunk_tokens, self.overlap, self.use_lcc = level, chunk_tokens, overlap, use_lcc
-        self.entity_types, self.gleanings = tuple(entity_types), gleanings
-        self.description_tokens, self.description_words = description_tokens, description_words
-        self.max_cluster_size = positive("max_cluster_size", max_cluster_size)
-        self.report_tokens, self.report_words = report_tokens, report_words
+        self.level = level
+        self._indexing = Indexing(
+            released=mode == "code",
+            encoding=_ENCODINGS[mode],
+            records=format == "records",
+            chunk_tokens=chunk_tokens,
+            overlap=overlap,
+            entity_types=tuple(entity_types),
+            gleanings=gleanings,
+            description_tokens=description_tokens,
+            description_words=description_words,
+            max_cluster_size=positive("max_cluster_size", max_cluster_size),
+            use_lcc=use_lcc,
+            report_tokens=report_tokens,
+            report_words=report_words,
+        )
         self._units: list[Unit] = []
         self._built = 0
-        self._graph = _Graph()
+        self._graph = Graph()
         self._failures: Counter[str] = Counter()
 
     def write(self, unit: Unit) -> None:
@@ -170,8 +159,8 @@ class GraphRag(MemorySystem):
     def consolidate(self) -> None:
         """Build everything anew when units have come since the last build."""
         if self._built < len(self._units):
-            self._failures = Counter()
-            self._graph = self._build()
+            index = Index(self.llm, self.embedder, self.prompts, self._indexing)
+            self._graph, self._failures = index.graph(self._units), index.failures
             self._built = len(self._units)
 
     def read(self, question: Question) -> Recall:
@@ -213,114 +202,20 @@ class GraphRag(MemorySystem):
             **{step: self._failures[step] for step in ("no_extract", "joined_descriptions", "no_report")},
         }
 
-    # --- building ---
-
-    def _build(self) -> _Graph:
-        units = text_units(self._units, self.chunk_tokens, self.overlap, _ENCODINGS[self.mode])
-        found = [extract(replies) for replies in self._extracted(units)]
-        entities, relationships = merged(found, blank_ends=self.mode == "paper")
-        if not relationships:
-            meter.note("graphrag.no_relationships")
-        names = [title for title, _ in entities] + [f"{source}, {target}" for source, target in relationships]
-        gathered = [*entities.values(), *relationships.values()]
-        texts = self._joined(names, [each.descriptions for each in gathered])
-        nodes, edges = finalised(entities, relationships, texts)
-        incident: list[list[int]] = [[] for _ in nodes]
-        for place, edge in enumerate(edges):
-            incident[edge.source].append(place)
-            incident[edge.target].append(place)
-        divided = communities(nodes, edges, self.max_cluster_size, self.use_lcc)
-        tables = Tables(nodes, edges, divided, self.report_tokens, _ENCODINGS[self.mode], self.mode == "code")
-        reports = self._reports(tables, divided)
-        vectors = self.embedder.embed([f"{node.title}:{node.description}" for node in nodes]) if nodes else None
-        deepest = max((community.level for community in divided.values()), default=0)
-        return _Graph(tuple(units), nodes, edges, tuple(map(tuple, incident)), divided, reports, vectors, deepest)
-
-    def _extracted(self, units: Sequence[TextUnit]) -> list[list[Any]]:
-        """The replies of all passes over each text unit; one that cannot be read is None."""
-        types = ", ".join(self.entity_types)
-        fields = [{"text": unit.text, "time": unit.first.time_text or "unknown", "types": types} for unit in units]
-        replies = [[reply] for reply in self._asked("extract", fields)]
-        active = list(range(len(units)))
-        for left in range(self.gleanings - 1, -1, -1):
-            again = [fields[at] | {"found": found_so_far(replies[at])} for at in active]
-            for at, reply in zip(active, self._asked("glean", again), strict=True):
-                replies[at].append(reply)
-            if left:
-                active = self._with_more(active, [(fields[at], replies[at]) for at in active])
-        return replies
-
-    def _asked(self, step: str, fields: Sequence[Mapping[str, str]]) -> list[Any]:
-        prompt = self.prompts[f"graphrag/{step}_records" if self.format == "records" else f"graphrag/{step}"]
-        replies = ask_all(self.llm, [(prompt, each) for each in fields])
-        for reply in replies:
-            if isinstance(reply, ParseFailure):
-                self._failed("no_extract")
-        return [None if isinstance(reply, ParseFailure) else reply for reply in replies]
-
-    def _with_more(self, active: Sequence[int], said: Sequence[tuple[Mapping[str, str], Sequence[Any]]]) -> list[int]:
-        """Those text units of which a model says, with exactly Y, that more is to be found in them."""
-        prompt = self.prompts["graphrag/more"]
-        asks = [
-            (prompt, {**fields, "query": fields["text"], "options": (), "found": found_so_far(replies)})
-            for fields, replies in said
-        ]
-        return [at for at, reply in zip(active, ask_all(self.llm, asks), strict=True) if reply == "Y"]
-
-    def _failed(self, step: str) -> None:
-        self._failures[step] += 1
-        meter.note(f"graphrag.{step}")
-
-    def _joined(self, names: Sequence[str], descriptions: Sequence[Iterable[str]]) -> list[str]:
-        """One description for each name: a single one is kept, several are joined, as many at once as a prompt takes."""
-        prompt = self.prompts["graphrag/describe"]
-        waiting = [sorted({text for text in texts if text}) for texts in descriptions]
-        while active := [place for place, texts in enumerate(waiting) if len(texts) > 1]:
-            packs = [waiting[place][: self._taken(waiting[place])] for place in active]
-            fields = [
-                {"name": names[place], "texts": pack, "words": self.description_words}
-                for place, pack in zip(active, packs, strict=True)
-            ]
-            replies = ask_all(self.llm, [(prompt, each) for each in fields])
-            for place, pack, reply in zip(active, packs, replies, strict=True):
-                if isinstance(reply, ParseFailure):
-                    self._failed("joined_descriptions")
-                    reply = truncate(" ".join(pack), prompt.max_tokens, _ENCODINGS[self.mode])
-                waiting[place] = [reply, *waiting[place][len(pack) :]]
-        return [texts[0] if texts else "" for texts in waiting]
-
-    def _taken(self, texts: Sequence[str]) -> int:
-        """How many of the texts one prompt takes, two at least."""
-        return max(2, sum(size <= self.description_tokens for size in itertools.accumulate(map(self._count, texts))))
-
-    def _count(self, text: str) -> int:
-        return count_tokens(text, _ENCODINGS[self.mode])
-
-    def _reports(self, tables: Tables, divided: Mapping[int, Community]) -> dict[int, _Report]:
-        """The reports of all communities, written from the deepest level up; one that cannot be read is missing."""
-        prompt, reports = self.prompts["graphrag/report"], dict[int, _Report]()
-        upward = sorted(divided.values(), key=lambda community: (-community.level, community.id))
-        for _, group in itertools.groupby(upward, key=lambda community: community.level):
-            level, below = list(group), {place: report.content for place, report in reports.items()}
-            shown = [{"texts": tables.context(one, below), "words": self.report_words} for one in level]
-            for community, reply in zip(level, ask_all(self.llm, [(prompt, each) for each in shown]), strict=True):
-                if isinstance(reply, ParseFailure):
-                    self._failed("no_report")
-                else:
-                    reports[community.id] = _written(reply)
-        return reports
-
     # --- local search ---
 
     def _local(self, question: Question) -> tuple[Item, ...]:
         if self._graph.vectors is None:
             return ()
         similarities = self._graph.vectors @ self.embedder.embed([question.text], query=True)[0]
-        chosen = best(similarities, self.top_entities * (2 if self.mode == "code" else 1))
+        chosen = best(similarities, self.top_entities * OVERSAMPLED)
         for_reports, for_texts = int(self.max_tokens * self.community_share), int(self.max_tokens * self.text_share)
         reports = self._fitting(self._nearby_reports(chosen), for_reports)
         tables = self._tables(chosen, similarities, self.max_tokens - for_reports - for_texts)
         return (*reports, *tables, *self._fitting(self._nearby_texts(chosen, similarities), for_texts))
+
+    def _count(self, text: str) -> int:
+        return count_tokens(text, _ENCODINGS[self.mode])
 
     def _fitting(self, items: Iterable[Item], budget: int) -> list[Item]:
         """The items before the first that would exceed the budget."""
@@ -334,15 +229,9 @@ class GraphRag(MemorySystem):
 
     def _nearby_reports(self, chosen: Sequence[int]) -> Iterator[Item]:
         """Reports of the chosen entities' communities, those with most of them first, then the higher rated."""
-        graph = self._graph
-        matches = Counter(
-            {
-                place: len(set(chosen).intersection(community.entities))
-                for place, community in graph.communities.items()
-                if community.level <= self.level and place in graph.reports
-            }
-        )
-        for place in sorted(+matches, key=lambda place: (-matches[place], -graph.reports[place].rating, place)):
+        graph, usable = self._graph, self._usable()
+        matches = Counter(place for entity in chosen for place in usable.get(entity, ()) if place in graph.reports)
+        for place in sorted(matches, key=lambda place: (-matches[place], -graph.reports[place].rating, place)):
             yield self._report_item(graph.communities[place], matches[place])
 
     def _tables(self, chosen: Sequence[int], similarities: np.ndarray, budget: int) -> list[Item]:
@@ -408,15 +297,12 @@ class GraphRag(MemorySystem):
     def _batches(self) -> list[list[Community]]:
         """Communities whose reports are used, shuffled, packed by tokens, and the weightiest first in each batch."""
         graph = self._graph
-        usable = set(graph.communities if self.mode == "code" else self._finest(self.level).values())
-        used = [
-            graph.communities[at] for at in graph.reports if at in usable and graph.communities[at].level <= self.level
-        ]
-        used.sort(key=lambda community: community.id)
-        random.Random(SHUFFLE_SEED).shuffle(used)
+        usable = {place for places in self._usable().values() for place in places}
+        used = [graph.communities[at] for at in sorted(usable.intersection(graph.reports))]
         batches: list[list[Community]] = []
         left = 0
-        for community in used:
+        shuffled = np.random.default_rng(SHUFFLE_SEED)
+        for community in (used[at] for at in shuffled.permutation(len(used))):
             tokens = self._count(f"[{community.id}] {graph.reports[community.id].content}\n")
             if tokens > left or not batches:
                 batches.append([])
@@ -437,6 +323,17 @@ class GraphRag(MemorySystem):
                 yield Item(f"point-{number}-{place}", text, float(point["score"]), sources, "point", level)
 
     # --- pieces ---
+
+    def _usable(self) -> dict[int, list[int]]:
+        """The communities down to `level` by which a search knows each entity: the deepest only, or (release 3.1.2) all."""
+        if self.mode == "paper":
+            return {entity: [place] for entity, place in self._finest(self.level).items()}
+        found: dict[int, list[int]] = {}
+        for community in self._graph.communities.values():
+            if community.level <= self.level:
+                for entity in community.entities:
+                    found.setdefault(entity, []).append(community.id)
+        return found
 
     def _finest(self, level: int | None = None) -> dict[int, int]:
         """The deepest community (down to `level`) of each entity that is in any."""
@@ -470,7 +367,7 @@ class GraphRag(MemorySystem):
         return self._item(f"relationship-{place}", "relationship", text, edge.weight, edge.units, 1)
 
     def _report_item(self, community: Community, score: float) -> Item:
-        report = self._graph.reports.get(community.id, _Report(0.0, ""))
+        report = self._graph.reports.get(community.id, Report(0.0, ""))
         level, units = self._height(community), self._members(community)
         return self._item(f"report-{community.id}", "report", report.content, score, units, level)
 
@@ -486,13 +383,6 @@ class GraphRag(MemorySystem):
         return NodeView(
             item.id, tuple(parents), item.level, item.kind, item.text, vector, item.sources, first.time, last.time
         )
-
-
-def _written(reply: Mapping[str, Any]) -> _Report:
-    parts = [f"# {reply['title']}", reply["summary"]]
-    for finding in reply["findings"]:
-        parts += [f"## {finding['summary']}", finding["explanation"]]
-    return _Report(float(reply["rating"]), "\n\n".join(parts))
 
 
 def _whole(question: Question, options: Sequence[Option]) -> str:

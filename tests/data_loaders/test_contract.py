@@ -193,9 +193,13 @@ def raw_text(history: History, case: Case) -> str:
 def test_units_hold_every_turn_or_list_it_as_dropped(history: History) -> None:
     for case in history.cases:
         made = history.units(case)
+        openings = {session.id: f"{session.heading}\n" if session.heading else "" for session in case.sessions}
         held: dict[str, str] = {}
-        for turn in (turn for unit in made.units for turn in unit.turns):
-            held[turn.id] = held.get(turn.id, "") + "".join(turn.text.split())
+        for unit in made.units:
+            for place, turn in enumerate(unit.turns):
+                opening = "" if place else openings[unit.session_id]
+                assert turn.text.startswith(opening)
+                held[turn.id] = held.get(turn.id, "") + "".join(turn.text.removeprefix(opening).split())
         assert not set(held) & set(made.dropped)
         assert set(held) | set(made.dropped) == {turn.id for turn in case.turns}
         assert held == {turn.id: "".join(turn.text.split()) for turn in case.turns if turn.id in held}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutat
 
 from data_loaders.multihop_rag import holders, load
 from data_loaders.schema import Case, DataError
+from data_loaders.units import make_units
+from eval.measures import statistic
+from memsys.tokens import count_tokens
 
 SAMPLE = Path(__file__).parents[2] / "data_loaders" / "samples" / "multihop_rag"
 DATA = Path(os.environ.get("MEMSYS_DATA") or Path(__file__).parents[3] / "shared" / "data") / "multihop_rag"
@@ -72,16 +76,33 @@ def test_a_time_that_is_no_date_leaves_the_session_without_one(tmp_path: Path, t
     assert (session.time, session.time_text) == (None, text)
 
 
-def test_title_source_and_time_stand_before_each_passage_or_each_article_or_nowhere() -> None:
-    line = "Okonedo signs for Norrick (Touchline Daily, 2024-01-09T17:20:00+00:00)"
-    passage, article, none = (
-        load(SAMPLE, header=header)[0].sessions[5].turns for header in ("passage", "article", "none")
-    )
-    assert [turn.text.startswith(f"{line}\n") for turn in passage] == [True, True, True]
-    assert [turn.id for turn in article] == [f"{NEWS}curlews-okonedo:{n}" for n in (0, 1, 2, 3)]
-    assert article[0].text == line
-    assert article[1:] == none
-    assert passage[2].text == f"{line}\n{none[2].text}"
+LINE = "Okonedo signs for Norrick (Touchline Daily, 2024-01-09T17:20:00+00:00)"
+
+
+def test_title_source_and_time_stand_before_each_unit_or_each_article_or_nowhere() -> None:
+    unit, article, none = (load(SAMPLE, header=header)[0].sessions[5] for header in ("unit", "article", "none"))
+    assert unit == replace(none, heading=LINE)
+    assert [turn.id for turn in article.turns] == [f"{NEWS}curlews-okonedo:{n}" for n in (0, 1, 2, 3)]
+    assert article.turns[0].text == LINE
+    assert article.turns[1:] == none.turns
+
+
+def test_a_chunk_opens_with_title_source_and_date_once_as_in_memtree_a_2_1() -> None:
+    session = load(SAMPLE)[0].sessions[5]
+    (whole,) = make_units([session], "chunk", tokens=1024, count=count_tokens).units
+    assert whole.text == "\n".join([LINE, *(turn.text for turn in session.turns)])
+    parts = make_units([session], "chunk", tokens=40, count=count_tokens).units
+    assert len(parts) > 1
+    assert all(part.text.count(LINE) == 1 and part.text.startswith(f"{LINE}\n") for part in parts)
+
+
+def test_tokens_of_an_article_are_counted_without_its_heading_as_in_memtree_table_a_1() -> None:
+    def counted(header: str) -> tuple[float, ...]:
+        names = ("tokens_per_session", "tokens_per_turn", "tokens")
+        found = [statistic(load(SAMPLE, header=header), name, {"rule": "utterance"}) for name in names]
+        return tuple(one.mean for one in found if one is not None)
+
+    assert counted("unit") == counted("none") < counted("article")
 
 
 def test_evidence_is_the_paragraph_of_the_cited_article_that_holds_the_fact() -> None:

@@ -160,14 +160,34 @@ def test_the_seed_and_the_case_decide_the_permutation(cases: Sequence[Case]) -> 
     assert permute_all(cases, seed=0)[0] == first
 
 
-def test_no_turn_crosses_a_point_at_which_a_question_is_asked() -> None:
+def between_questions() -> tuple[tuple[Turn, ...], Case]:
     turns = tuple(Turn(f"t{i}", "A", f"text {i}") for i in range(40))
     sessions = (Session("s1", turns[:15]), Session("s2", turns[15:]))
     questions = tuple(
         (Question(f"q{i}", "?", after=after), Gold(("x",))) for i, after in enumerate([None, "", "t9", "t24"])
     )
-    case = Case("c", (), sessions, questions)
+    return turns, Case("c", (), sessions, questions)
+
+
+def test_turns_are_swapped_over_the_whole_history_as_segtreemem_5_4_has_it() -> None:
+    _, case = between_questions()
     changed = permute(case, share=1, seed=5)
+    before = {turn.id: place for place, turn in enumerate(case.turns)}
+    spans = [sum(place >= end for end in (10, 25)) for place in range(40)]
+    crossed = sum(spans[before[turn.id]] != spans[place] for place, turn in enumerate(changed.turns))
+    assert crossed > 10
+    assert [question.after for question, _ in changed.questions] == [
+        None,
+        "",
+        changed.turns[9].id,
+        changed.turns[24].id,
+    ]
+
+
+def test_no_turn_crosses_a_point_at_which_a_question_is_asked_unless_it_may() -> None:
+    turns, case = between_questions()
+    changed = permute(case, share=1, seed=5, across_questions=False)
+    assert changed == permute_all([case], share=1, seed=5, across_questions=False)[0]
     names = [turn.id for turn in changed.turns]
     assert names != [turn.id for turn in turns]
     for start, end in ((0, 10), (10, 25), (25, 40)):

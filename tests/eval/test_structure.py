@@ -32,6 +32,7 @@ from eval.structure import (
 from memsys.llm.scripted import ScriptedLLM
 from memsys.memtree import MemTree
 from memsys.prompts import Prompts
+from memsys.pruned import Pruned
 from memsys.segtree import SegTree
 from memsys.tokens import count_tokens
 
@@ -129,7 +130,7 @@ MEMORIES: dict[str, Any] = {
 def test_the_folder_tells_what_the_memory_reports_of_itself(make_run: Any, memory: str) -> None:
     run = make_run([history(), history("case-2")], build=MEMORIES[memory])
     run_all([run])
-    trees = read_trees(run.folder, hidden_root=memory == "memtree")
+    trees = read_trees(run.folder)
     assert [tree.case_id for tree in trees] == ["case-1", "case-2"]
     folder = run.folder / "cases" / "case-1"
     said = read_lines(folder / "case.json")[0]["memory"]
@@ -150,6 +151,30 @@ def test_the_folder_tells_what_the_memory_reports_of_itself(make_run: Any, memor
         assert short.nodes == said["without_chains"]["nodes"]
         assert short.leaf_depth_mean == pytest.approx(said["without_chains"]["mean_depth"], abs=1e-3)
         assert short.leaf_depth_std == pytest.approx(said["without_chains"]["depth_std"], abs=1e-3)
+
+
+def test_a_memtree_with_one_topmost_node_keeps_the_depths_of_its_hidden_root(make_run: Any) -> None:
+    """A threshold that everything reaches leaves one node at the top; the root above it still counts."""
+    always = partial(MemTree, base=-1.0, rate=0.0)
+    runs = [make_run([history()], build=build) for build in (always, partial(Pruned, inner=always))]
+    for run in runs:
+        run_all([run])
+        (found,) = read_trees(run.folder)
+        said = read_lines(run.folder / "cases" / "case-1" / "case.json")[0]
+        assert sum(not above for above in found.parents) == 1
+        assert said["hidden_root"] is found.hidden_root is True
+        measured = shape(found, calls=0)
+        assert (measured.depth_max, measured.depth_mean) == (
+            said["memory"]["max_depth"],
+            pytest.approx(said["memory"]["mean_depth"]),
+        )
+
+
+def test_a_tree_whose_root_is_dumped_says_so(make_run: Any) -> None:
+    run = make_run([history()], build=MEMORIES["segtree"])
+    run_all([run])
+    assert read_lines(run.folder / "cases" / "case-1" / "case.json")[0]["hidden_root"] is False
+    assert not read_trees(run.folder)[0].hidden_root
 
 
 def test_calls_of_reading_and_answering_are_not_the_build_s(tmp_path: Path) -> None:

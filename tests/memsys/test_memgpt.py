@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from memsys.interface import Item
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
-from memsys.memgpt import BLOCK_CHARS, MemGPT, evicted
+from memsys.memgpt import BLOCK_CHARS, MemGPT
+from memsys.memgpt_state import evicted
 from memsys.prompts import Prompts
 
 STEP, SUMMARY = "memgpt.step", "memgpt.summary"
@@ -102,6 +104,41 @@ def test_the_model_searches_until_it_sends_a_message() -> None:
 def test_the_reader_answers_unless_the_agent_is_to() -> None:
     memory, _ = fed(TALK, answer("Tiago"))
     assert memory.read(QUESTION).answer is None
+
+
+def in_sessions(*texts: str, **settings: Any) -> tuple[MemGPT, ScriptedLLM]:
+    """A history whose every text is a session of its own."""
+    memory, llm = gpt(**settings)
+    for number, text in enumerate(texts):
+        memory.write(replace(unit(number, text), session_id=f"s{number}"))
+    return memory, llm
+
+
+def test_earlier_sessions_are_in_recall_storage_only_where_the_last_is_in_view() -> None:
+    """Deep memory retrieval (MemGPT §3.1.1): the question needs sessions that have left the context."""
+    steps = [call("conversation_search", query="tiago"), answer("Tiago")]
+    memory, llm = in_sessions(*TALK, steps=steps, in_view="last_session", own_answer=True)
+    assert llm.requests == [], "leaving the view costs no call"
+    assert [message.text for message in memory._state.queue] == ["[12 May 2023] Bob: When?"]
+    recall = memory.read(QUESTION)
+    assert recall.answer == "Tiago"
+    assert len(queue(llm.requests[0])) == 2, "the last session, and the question"
+    assert "Tiago is its name" in queue(llm.requests[1])[-1]
+    assert [item.id for item in recall.items] == ["t5", "t2"]
+
+
+def test_all_sessions_are_in_view_unless_only_the_last_is_to_be() -> None:
+    memory, _ = in_sessions(*TALK)
+    assert len(memory._state.queue) == len(TALK)
+
+
+def test_an_agent_that_answers_itself_is_told_the_options_and_how_to_answer() -> None:
+    """DMR wants the answer of Speaker 1, in the first person; a reader would be told by its own prompt."""
+    asked = replace(QUESTION, options=("Tiago", "Rex"), instruction="Answer as Speaker 1.")
+    for own, told in ((True, "\n(A) Tiago\n(B) Rex\nAnswer as Speaker 1."), (False, "")):
+        memory, llm = fed(TALK, answer("Tiago"), own_answer=own)
+        memory.read(asked)
+        assert queue(llm.requests[0])[-1] == f"(user) [9 June 2023] Question: What is the cat called?{told}"
 
 
 @pytest.mark.parametrize("most", [1, 3, 8])
@@ -287,9 +324,16 @@ def test_the_released_code_evicts_as_worked_out_by_hand() -> None:
     tokens, roles = [100, 200, 150, 250, 300, 120, 80, 90], ["user", "assistant"] * 4
     assert evicted(tokens, roles) == 5
     assert evicted(tokens, ["assistant", "user"] * 4) == 4, "an assistant's message may come first"
-    assert evicted([10] * 4, ["assistant"] * 4) == 1, "never the last three"
-    assert evicted([50, 25, 10, 10, 5], ["assistant"] * 5) == 2, "exactly 75 % leaves"
+    assert evicted([5, 5, 30, 30, 30], ["assistant"] * 5) == 1, "never the last three"
+    assert evicted([50, 25, 5, 10, 5, 5], ["assistant"] * 6) == 2, "exactly 75 % leaves"
     assert evicted([10, 10, 10, 10, 10, 1, 1, 1], ["assistant"] * 3 + ["tool"] * 2 + ["assistant"] * 3) == 5
+
+
+def test_the_released_code_keeps_the_last_candidate_where_none_reaches_75_percent() -> None:
+    """Release 0.3.25: the cut stands at the message that the walk looked at last, whether or not it passed the target."""
+    assert evicted([10, 10, 10, 40, 40, 40], ["assistant"] * 6) == 2
+    assert evicted([10, 40, 40, 40], ["assistant"] * 4) == 0
+    assert evicted([40, 40, 40], ["assistant"] * 3) == 0
 
 
 def test_the_model_is_warned_once_between_flushes_and_the_summary_is_recursive() -> None:

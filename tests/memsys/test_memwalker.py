@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -16,9 +17,10 @@ from memsys.llm import meter
 from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
-from memsys.memwalker import MemWalker, action_of
+from memsys.memwalker import MemWalker
+from memsys.memwalker_walk import action_of
 from memsys.prompts import Prompts
-from memsys.tokens import count_tokens
+from memsys.tokens import count_tokens, truncate
 
 CONF = Path(__file__).parents[2] / "conf" / "memory"
 ASKED = Question("q", "Where is the key?", time_text="9 May 2023")
@@ -70,6 +72,21 @@ def walk_prompts(llm: ScriptedLLM) -> list[Request]:
 
 def shape(memory: MemWalker) -> list[tuple[Any, ...]]:
     return [(node.id, node.parents, node.level, node.text, node.sources) for node in memory.nodes()]
+
+
+def test_reasoning_over_eight_summaries_leaves_room_for_the_action() -> None:
+    """MemWalker §3.2 reasons before it acts: two sentences on each of eight parts take several hundred tokens."""
+    part = "This part tells of a walk by the sea with an old friend who had once lost a key there, and of the weather. "
+    reasons = " ".join(f"Part {number}: {part}{part}" for number in range(8))
+    assert 300 < count_tokens(reasons) < 1000
+
+    def reply(action: int) -> Callable[[Request], str]:
+        said = json.dumps({"reasoning": reasons, "action": action, "answer": "There."})
+        return lambda request: truncate(said, request.max_tokens)  # as a provider cuts it
+
+    memory, _ = grown(8, {"memwalker.triage": reply(0), "memwalker.leaf": reply(-2)})
+    walk = memory.walk(ASKED)
+    assert (walk.outcome, walk.answer, walk.counts["invalid"]) == ("committed", "There.", 0)
 
 
 # --- the tree ---

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import memsys.raptor
+import memsys.raptor_clusters
 from data_loaders.schema import Question, Turn, Unit
 from memsys.dense import Dense
 from memsys.embed import HashingEmbedder, TableEmbedder
@@ -20,7 +21,8 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
-from memsys.raptor import Clustering, Raptor, Sentence, chunks, clusters
+from memsys.raptor import Raptor, Sentence, chunks
+from memsys.raptor_clusters import Clustering, clusters
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 
@@ -144,7 +146,7 @@ def test_equal_vectors_share_all_their_clusters(monkeypatch: pytest.MonkeyPatch)
     vectors = blobs(3, 2)[[0, 1, 2, 3, 4, 0]]
     # UMAP puts equal vectors at different places, so that the mixture may part them; here it does.
     parted = np.array([[1, 0, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]], dtype=bool).T
-    monkeypatch.setattr(memsys.raptor, "_mixture", lambda points, how: parted)
+    monkeypatch.setattr(memsys.raptor_clusters, "_mixture", lambda points, how: parted)
     assert clusters(vectors, np.ones(6), PCA, PCA) == [[0, 5], [1, 2], [0, 3, 4, 5]]
 
 
@@ -451,6 +453,16 @@ def test_the_configuration_holds_every_setting_with_its_default() -> None:
         if parameter.default is not inspect.Parameter.empty
     }
     assert {name: value for name, value in build.items() if not name.startswith("_")} == defaults
+
+
+def test_a_recall_holds_2000_tokens_as_in_the_paper_and_ten_nodes_of_3500_as_in_the_released_code() -> None:
+    """RAPTOR's question answering took collapsed trees of 2,000 tokens, about 20 nodes; the code's defaults are 10 and 3,500."""
+    paper, code = (yaml.safe_load((CONF / f"{name}.yaml").read_text())["build"] for name in ("raptor", "raptor_code"))
+    assert (paper["mode"], paper["k"], paper["max_tokens"]) == ("paper", None, 2000)
+    assert (code["mode"], code["k"], code["max_tokens"]) == ("code", 10, 3500)
+    assert {name for name in paper if paper[name] != code[name]} == {"mode", "k", "max_tokens"}
+    made, _ = built(history(28), k=paper["k"], max_tokens=paper["max_tokens"])
+    assert len(made.read(Question("q", "fact")).items) > 10
 
 
 def test_the_variant_of_the_segment_tree_paper_has_its_settings() -> None:

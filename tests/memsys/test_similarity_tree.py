@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +20,9 @@ from memsys.llm.meter import metering
 from memsys.llm.protocol import Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.segtree import SegTree
 from memsys.similarity_tree import SimilarityTree
+from memsys.tokens import count_tokens
 
 
 def unit(number: int, text: str, day: int = 7) -> Unit:
@@ -162,13 +165,52 @@ def test_an_empty_annotation_is_replaced_by_the_members_and_counted() -> None:
     assert ledger.notes["segtree.annotate_fallback"] == 2
 
 
-def test_the_annotation_prompt_names_the_order_of_insertion() -> None:
-    built = placed(WORKED)
+def test_the_control_annotates_with_the_very_prompt_of_the_segment_tree() -> None:
+    """SegTreeMem App. F: the control differs in the update rule only."""
+    llms = [ScriptedLLM({"segtree.annotate": "A note.", "segtree.batch": "MERGE_1"}) for _ in range(2)]
+    both = (
+        SimilarityTree(llms[0], HashingEmbedder(64), Prompts(), tau_nt=-1),
+        SegTree(llms[1], HashingEmbedder(64), Prompts()),
+    )
+    for built in both:
+        for number in range(1, 4):
+            built.write(unit(number, f"x{number}"))
+        built.consolidate()
+    sent = [[one.messages for one in llm.requests if one.purpose == "segtree.annotate"][-1] for llm in llms]
+    assert sent[0] == sent[1]
+    assert "in chronological order:" in sent[0][1][1]
+    assert sent[0][1][1].index("Ann: x1") < sent[0][1][1].index("Ann: x2") < sent[0][1][1].index("Ann: x3")
+
+
+def covered(request: Request) -> str:
+    """A note that keeps the name of every unit that its parts tell of."""
+    return " ".join(dict.fromkeys(re.findall(r"x\d+", " ".join(option.text for option in request.fields["texts"]))))
+
+
+@pytest.mark.parametrize("annotate", ["attach_only", "lazy"])
+def test_no_middle_cluster_vanishes_from_a_root_that_one_prompt_cannot_show(annotate: str) -> None:
+    built = memory(notes=covered, annotate=annotate, tau_nt=0.99, summary_tokens=200, embedder=HashingEmbedder(512))
+    for number in range(1, 41):
+        built.write(unit(number, f"x{number} walks along the sea with an old friend"))
+    with metering() as ledger:
+        built.consolidate()
+    (root,) = [view for view in built.nodes() if not view.parents]
+    assert root.text.split() == [f"x{number}" for number in range(1, 41)]
+    assert ledger.notes["segtree.annotate_capped"] == built.report()["annotations_capped"] > 1
     llm: Any = built._tree._llm
-    sent = llm.requests[-1].messages[1][1]
-    assert "in the order given" in sent
-    assert "chronological" not in sent
-    assert sent.index("Ann: x1") < sent.index("Ann: x3") < sent.index("Ann: x4")
+    assert all(sum(count_tokens(part.text) for part in one.fields["texts"]) <= 200 for one in llm.requests)
+
+
+def test_the_root_of_many_clusters_does_not_depend_on_when_it_was_renewed() -> None:
+    once, often = (
+        memory(notes=covered, tau_nt=0.99, summary_tokens=200, embedder=HashingEmbedder(512)) for _ in range(2)
+    )
+    for number in range(1, 31):
+        for built in (once, often):
+            built.write(unit(number, f"x{number} walks along the sea with an old friend"))
+        often.consolidate()
+    once.consolidate()
+    assert [(view.id, view.text) for view in once.nodes()] == [(view.id, view.text) for view in often.nodes()]
 
 
 TEXTS = [

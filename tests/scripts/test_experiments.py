@@ -207,7 +207,10 @@ def test_no_key_is_ever_written(
         (["memory=bm25", "protocol.reader=nonesuch"], "no reader called 'nonesuch'; there are: .*segtree"),
         (["memory=bm25", "protocol.judges=[nonesuch]"], "no judge called 'nonesuch'; there are: .*mem0"),
         (["memory=bm25", "models.reader=gpt-unknown"], "no llm called 'gpt-unknown'"),
-        (["memory=bm25", "data.transform=shuffle"], "data.transform must be none, oracle or permute"),
+        (
+            ["memory=bm25", "data.transform=shuffle"],
+            "data.transform must be none, oracle, permute or permute_between_questions",
+        ),
         (["memory=bm25", "data.source=real", "data.root=/nonexistent"], "scripts.fetch"),
         (["memory=bm25", "+memory.build.spoon=1"], "spoon"),
     ],
@@ -250,7 +253,7 @@ def test_replicates_and_repeats_print_their_spread(experiment: Any, capsys: Any)
     assert "± 0.000" in said
 
 
-@pytest.mark.parametrize("transform", ["oracle", "permute"])
+@pytest.mark.parametrize("transform", ["oracle", "permute", "permute_between_questions"])
 def test_the_experiments_on_the_data_run(experiment: Any, capsys: Any, transform: str) -> None:
     assert run_single(experiment("memory=full_history", f"data.transform={transform}", "data.size=6")) == 0
     assert f"transform {transform}" in capsys.readouterr().out
@@ -266,7 +269,7 @@ def test_the_paper_profile_plans_and_does_not_spend_unasked(
     cfg.table.backbones.default.models = {
         "memory": "gpt-4o-mini",
         "reader": "gpt-4o-mini",
-        "judge": "gpt-4o",
+        "judge": "gpt-4o-2024-08-06",
         "embedder": "text-embedding-3-small",
     }
     assert reproduce(cfg) == 3
@@ -286,7 +289,7 @@ def test_an_unknown_price_with_a_cap_refuses_to_start(experiment: Any, capsys: A
     cfg.table.backbones.default.models = {
         "memory": "gpt-5.4-mini",
         "reader": "gpt-5.4-mini",
-        "judge": "gpt-4o",
+        "judge": "gpt-4o-2024-08-06",
         "embedder": "text-embedding-3-small",
     }
     assert reproduce(cfg) == 3

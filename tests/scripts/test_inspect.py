@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from hydra import compose, initialize_config_dir
 from data_loaders.schema import Gold, Question
 from eval.records import Prediction
 from eval.store import read_lines
+from eval.structure import depths
 from scripts import inspect, structure
-from scripts.run_folder import data_of, record_of
+from scripts.run_folder import data_of, record_of, trees_of
 from scripts.single import run_single
 
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
@@ -79,6 +81,25 @@ def test_depth_and_ancestors_are_those_of_the_dumped_tree(run_folder: Path) -> N
         expected = "  ".join(f"Depth {depth}: {one}" for depth, one in enumerate(chain))
         assert words[4] == (expected or "(topmost)")
         assert rows[2 * place + 1].split()[0] == name
+
+
+def test_depths_of_a_memtree_with_one_topmost_node_count_its_hidden_root(tmp_path: Path, capsys: Any) -> None:
+    with initialize_config_dir(CONF, version_base="1.3"):
+        settings = ["memory=memtree", "memory.build.base=-1.0", "memory.build.rate=0.0"]
+        cfg = compose("config", [f"results={tmp_path}", *settings, "data.size=1", "data.max_cases=1"])
+    assert run_single(cfg) == 0
+    (folder,) = (tmp_path / "runs" / "locomo").iterdir()
+    (case,) = folder.glob("cases/*/case.json")
+    said = read_lines(case)[0]["memory"]
+    (tree,) = trees_of(folder, record_of(folder))
+    assert [max(depths(tree)), sum(not above for above in tree.parents)] == [said["max_depth"], 1]
+    capsys.readouterr()
+    assert inspect.main([str(folder), lines_of(folder)[0]["question_id"]]) == 0
+    found = re.findall(r"^ +\d+  \S+ +\d+ +(\d+) ", capsys.readouterr().out, re.MULTILINE)
+    place = dict(zip(tree.ids, depths(tree), strict=True))
+    items = {line["key"]: line["id"] for line in read_lines(case.parent / "items.jsonl")}
+    assert list(map(int, found)) == [place[items[key]] for key in lines_of(folder)[0]["items"]]
+    assert min(map(int, found)) >= 1
 
 
 def test_items_that_hold_the_evidence_say_which_turns(run_folder: Path) -> None:

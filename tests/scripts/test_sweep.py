@@ -298,12 +298,12 @@ def test_models_that_a_sweep_names_are_asked_for_where_there_is_an_endpoint(
     job: Any, mock: Any, tmp_path: Path
 ) -> None:
     _, url = mock
-    chosen = ["models.memory=Qwen/Qwen3-32B", "models.reader=gpt-4o"]
+    chosen = ["models.memory=Qwen/Qwen3-32B", "models.reader=gpt-4o-2024-11-20"]
     cfg = job("timem_models", *SMALL, *online(url)[:3], "models.embedder=m", "models.judge=m", *chosen)
     assert sweep(cfg, ["models.memory", "models.reader"]) == 0
     found = lines(tmp_path, "timem_models")
     assert {line["models.memory"] for line in found} == {"Qwen/Qwen3-32B"}
-    assert all("memory Qwen/Qwen3-32B; reader gpt-4o-2024-08-06;" in line["engine"] for line in found)
+    assert all("memory Qwen/Qwen3-32B; reader gpt-4o-2024-11-20;" in line["engine"] for line in found)
     assert [line["metric"] for line in found] == [
         "judge_mem0@qwen3-32b",
         "judge_mem0@gpt-4o-mini",

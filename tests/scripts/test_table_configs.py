@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -16,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from eval.published import FOLDER, find, read_published
 from eval.store import RunError
+from memsys.llm.pricing import ModelSettings
 from memsys.timem import BUDGETS
 from scripts.assemble import load_option, metrics, options
 from scripts.experiment import _why_not
@@ -237,6 +239,103 @@ def test_printed_settings_are_those_of_the_memories() -> None:
     }
     (tau,) = read_published("segtreemem_t9")
     assert load_option("memory", "similarity_tree")["build"]["tau_nt"] == tau.value
+
+
+GPT_4O = {"MemTree": "gpt-4o-2024-05-13", "TiMem": "gpt-4o-2024-11-20"}
+"""MemTree section 4.2; TiMem Table 2 and appendix B."""
+
+
+def test_every_table_names_its_paper_s_own_snapshot_of_gpt_4o() -> None:
+    found = {
+        (read["paper"], model)
+        for read in map(table, TABLES)
+        for one in read["backbones"].values()
+        for model in one["models"].values()
+        if model.startswith("gpt-4o") and not model.startswith("gpt-4o-mini")
+    }
+    assert found == set(GPT_4O.items())
+    swept = {name: load_option("sweep", name)["sweep"].get("models", {}) for name in options("sweep")}
+    for name, models in swept.items():
+        wrong = {model for model in models.values() if model.startswith("gpt-4o") and model not in GPT_4O.values()}
+        assert wrong <= {"gpt-4o-mini"}, name
+
+
+@pytest.mark.parametrize(
+    ("name", "prices"),
+    [
+        ("gpt-4o-2024-05-13", (5.00, 5.00, 15.00)),
+        ("gpt-4o-2024-08-06", (2.50, 1.25, 10.00)),
+        ("gpt-4o-2024-11-20", (2.50, 1.25, 10.00)),
+    ],
+)
+def test_a_snapshot_of_gpt_4o_has_a_file_of_its_name_with_its_own_prices(
+    name: str, prices: tuple[float, float, float]
+) -> None:
+    known = ModelSettings(**load_option("llm", name)["settings"])
+    assert known.model == name
+    million = 1_000_000
+    assert known.cost(million, 0) == prices[0]
+    assert known.cost(million, 0, million) == prices[1]
+    assert known.cost(0, million) == prices[2]
+    assert "gpt-4o" not in options("llm"), "a name without its snapshot would be several models"
+
+
+def test_only_the_models_that_build_vary_in_memtree_a_3_6() -> None:
+    backbones = table("memtree_a4")["backbones"]
+    models = {name: one["models"] for name, one in backbones.items()}
+    assert (
+        {one["reader"] for one in models.values()} == {one["judge"] for one in models.values()} == {GPT_4O["MemTree"]}
+    )
+    assert [one["memory"] for one in models.values()] == [GPT_4O["MemTree"], "gpt-4o-mini", "llama-3.1-8b"]
+
+
+def test_memgpt_answers_itself_from_sessions_that_have_left_its_view_in_memtree_table_1() -> None:
+    for backbone in (None, "turbo"):
+        (row,) = (one for one in read_lines_of(table("memtree_t1"), backbone) if one.name == "memgpt")
+        assert row.memory is not None
+        assert (row.memory["build"]["in_view"], row.memory["build"]["own_answer"]) == ("last_session", True)
+
+
+def test_full_history_has_the_1000_tokens_of_memtree_a_1_and_an_uncapped_row_beside_it() -> None:
+    read = table("memtree_t1")
+    rows = {one.name: one for one in read_lines_of(read, None)}
+    limits = {name: rows[name].memory["build"]["max_tokens"] for name in ("full_history", "full_history_uncapped")}  # type: ignore[index]
+    assert limits == {"full_history": 1000, "full_history_uncapped": None}
+    assert rows["full_history_uncapped"].published is None
+    assert any("13.7 rounds" in note and "31.4" in note for note in read["notes"])
+
+
+def test_queries_of_e5_mistral_get_the_instruction_it_was_trained_with() -> None:
+    assert table("memtree_t3")["backbones"]["default"]["models"]["embedder"] == "e5-mistral-7b-instruct"
+    option = load_option("embedder", "e5-mistral-7b-instruct")
+    assert option["settings"]["model"] == "intfloat/e5-mistral-7b-instruct"
+    assert re.fullmatch(r"Instruct: .+\nQuery: ", option["query_prefix"])
+
+
+def test_trees_annotated_once_a_leaf_stand_beside_those_of_segtreemem_algorithm_1() -> None:
+    """The printed .93-.96 (cosine) and 1.88-1.95 (batch) calls a leaf of Table 5 fit one annotation a leaf."""
+    figure = load_option("figure", "segtreemem_f5")
+    for rows in (read_lines_of(table("segtreemem_t5"), None), read_lines_of({**figure, "others": ()}, None)):
+        built = {one.name: one.memory["build"]["annotate"] for one in rows if one.memory and "segtree_" in one.name}
+        for name in ("segtree_batch", "segtree_cosine"):
+            assert (built[name], built[f"{name}_attach_only"]) == ("full", "attach_only")
+
+
+def test_captions_say_where_the_swap_and_the_pruning_are_not_the_papers() -> None:
+    assert any("permute_between_questions" in note for note in table("segtreemem_t3")["notes"])
+    (note,) = load_option("figure", "memtree_fa9")["notes"]
+    assert all(name in note for name in ("LLMLingua (2023)", "surrogate", "LLMLingua-2"))
+
+
+def test_a_row_called_as_in_its_paper_has_the_settings_of_the_paper() -> None:
+    rows = {
+        one.title: one for name in TABLES for one in read_lines_of(table(name), None) if "in its paper" in one.title
+    }
+    memories = {title: dict(one.memory or {})["build"] for title, one in rows.items()}
+    assert {title for title, build in memories.items() if build.get("mode", "paper") != "paper"} == set()
+    raptor, memtree = memories["RAPTOR, as in its paper"], memories["MemTree, as in its paper"]
+    assert (raptor["k"], raptor["max_tokens"]) == (None, 2000)
+    assert (memtree["k"], memtree["max_tokens"], memtree["base"], memtree["rate"]) == (10, 8192, 0.4, 0.5)
 
 
 def test_every_published_file_of_a_table_is_used() -> None:
