@@ -197,7 +197,7 @@ def test_the_qwen3_models_do_not_think(name: str) -> None:
 @each_table
 def test_every_model_of_a_table_of_timem_or_xmemory_has_a_file(name: str) -> None:
     """A model without a file would be asked with the server's defaults: Qwen3 would think."""
-    if name == "timem_t2" or not name.startswith(("timem", "xmemory")):  # gpt-4o-2024-11-20 is asked for by that name
+    if not name.startswith(("timem", "xmemory")):
         return
     read = table(name)
     for chosen in read["backbones"].values():
