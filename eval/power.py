@@ -46,6 +46,11 @@ def planned(sizes: Sequence[int]) -> tuple[float, str] | None:
     return detectable(sampling), f"{ASSUMED}, intraclass correlation {ALIKE}; by case"
 
 
+def shown(difference: float) -> str:
+    """A detectable difference of shares for print: one of more than 1 cannot be."""
+    return f"{difference:.3f}" if difference <= 1 else "none"
+
+
 def detectable_lines(table: Table) -> list[str]:
     """What a table says of it: a line a data set, for its metrics over most questions."""
     lines = []
@@ -61,15 +66,15 @@ def _line(table: Table, first: Column, columns: dict[int, Column]) -> list[str]:
     sizes = Counter(one.cluster for one in first.questions)
     start = (
         f"Detectable difference between two rows of {first.title} at {POWER:.0%} power "
-        f"({len(first.questions)} questions, {len(sizes)} cases)"
+        f"({len(first.questions)} questions, {len(sizes)} case{'s' * (len(sizes) > 1)})"
     )
     observed = {column.metric: found for place, column in columns.items() if (found := _observed(table, place))}
     if observed:
         how = "case" if len(sizes) >= ENOUGH_CLUSTERS else "question"
-        numbers = ", ".join(f"{metric} {median(found):.3f}" for metric, found in observed.items())
+        numbers = ", ".join(f"{metric} {shown(median(found))}" for metric, found in observed.items())
         return [f"{start}: {numbers} (median of this table's pairs; by {how})."]
     assumed = planned(list(sizes.values()))
-    return [] if assumed is None else [f"{start}: {assumed[0]:.3f} ({assumed[1]})."]
+    return [] if assumed is None else [f"{start}: {shown(assumed[0])} ({assumed[1]})."]
 
 
 def _observed(table: Table, place: int) -> list[float]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from eval.costs import Costs, PhaseCost, Price, costs, phases
+from eval.costs import Costs, PhaseCost, Price, costs, effort_missing, phases
 from eval.power import detectable_lines
 from eval.published import Published
 from eval.score import read_scores
@@ -185,9 +185,15 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
+def _inference(cost: Costs) -> str:
+    """Tokens of reading and answering; where prompts of one read begin alike, also with that prefix counted once."""
+    full, once = number(cost.inference_tokens, 0), number(cost.inference_tokens_prefix_once, 0)
+    return full if full == once else f"{full} ({once} with shared prefixes once)"
+
+
 COSTS: tuple[tuple[str, Callable[[Costs], str]], ...] = (
     ("recalled tokens", lambda c: number(c.recalled_tokens, 0)),
-    ("inference tokens", lambda c: number(c.inference_tokens, 0)),
+    ("inference tokens", _inference),
     ("build tokens / unit", lambda c: number(c.build_tokens_per_unit, 1)),
     ("embedding tokens / unit", lambda c: number(c.embedding_tokens_per_unit, 1)),
     ("calls / insertion", lambda c: number(c.calls_per_insertion, 2)),
@@ -206,7 +212,10 @@ def _costs(table: Table) -> list[str]:
     parts: list[str] = []
     for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
         rows = [
-            [row.title, *(show(found) for _, show in COSTS)]
+            [
+                row.title,
+                *([found.missing, *["–"] * (len(COSTS) - 1)] if found.missing else (show(found) for _, show in COSTS)),
+            ]
             for row in table.rows
             if dataset in row.runs
             for found in (costs(row.runs[dataset]),)
@@ -240,10 +249,10 @@ def _phases(table: Table) -> list[str]:
     parts: list[str] = []
     for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
         rows = [
-            [row.title, cost.phase, *(show(cost) for _, show in PHASES), _money(cost, table.prices)]
+            line
             for row in table.rows
             if dataset in row.runs
-            for cost in phases(row.runs[dataset])
+            for line in _phase_rows(row, row.runs[dataset], table.prices)
         ]
         if rows:
             header = ["Memory", "phase", *(name for name, _ in PHASES), "USD"]
@@ -254,6 +263,18 @@ def _phases(table: Table) -> list[str]:
                 _grid(header, rows),
             ]
     return parts
+
+
+def _phase_rows(row: Row, folder: Path, prices: Mapping[str, Price]) -> list[list[str]]:
+    missing = effort_missing(folder)
+    first = [[row.title, missing, *["–"] * (len(PHASES) + 1)]] if missing else []
+    return [
+        *first,
+        *(
+            [row.title, cost.phase, *(show(cost) for _, show in PHASES), _money(cost, prices)]
+            for cost in phases(folder)
+        ),
+    ]
 
 
 def _money(cost: PhaseCost, prices: Mapping[str, Price]) -> str:

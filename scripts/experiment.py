@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_loaders.schema import DataError
+from eval.costs import effort_missing
 from eval.measures import cost, coverage, report, spread, statistic, tree
 from eval.published import Published, find
 from eval.reader import Reader
@@ -289,6 +290,8 @@ class Grid:
             return self._best(line, benchmark, metric)
         if line.memory is None and not line.data_only:
             return "pending"
+        if kind_of(metric) == "cost" and (missing := effort_missing(self._replicates(line, benchmark)[0].folder)):
+            return missing
         if kind_of(metric) in FIGURES:
             return Figure(self.column(benchmark, metric), self._measured(line, benchmark, metric))
         replicates = self._replicates(line, benchmark)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.costs import BUILD, phases
 from eval.power import POWER, planned
+from eval.power import shown as detectable
 from eval.score import Judging, score_judge
 from eval.store import read_lines
 from eval.work import Run, build_memory
@@ -127,7 +128,7 @@ def _detectable(dataset: str, sizes: Sequence[int]) -> list[str]:
         return []
     return [
         f"  {dataset}: {sum(sizes)} questions in {len(sizes)} histories; "
-        f"a paired difference of {found[0]:.3f} is detected at {POWER:.0%} power ({found[1]})"
+        f"detectable paired difference at {POWER:.0%} power: {detectable(found[0])} ({found[1]})"
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -107,3 +108,13 @@ def test_ps_are_adjusted_over_all_pairs_of_the_table_and_stand_beside_the_raw_on
     assert pair.p is not None
     assert pair.difference.p_by_case is not None
     assert f", Holm {'<0.001' if pair.p < 0.001 else f'{pair.p:.3f}'} {{" in text
+
+
+def test_a_difference_of_more_than_one_is_called_none(tmp_path: Path) -> None:
+    assert "(2 questions, 1 case): none" in detectable_lines(small(table(tmp_path, 1)))[0]
+
+
+def small(made: Table) -> Table:
+    """The table with two questions of one case."""
+    column = replace(made.columns[0], questions=made.columns[0].questions[:7:6])
+    return replace(made, columns=(column,), rows=())

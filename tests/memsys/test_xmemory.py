@@ -21,6 +21,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 from memsys.xmemory import XMemory, admitted, minmax, representatives
 from memsys.xmemory_themes import (
@@ -603,6 +604,16 @@ def test_a_question_costs_at_most_eleven_probes() -> None:
     memory, _, probed = xmemory(14, certain(*[1.0 - 0.05 * place for place in range(11)]))
     assert len(recalled(memory, "episode")) == 10
     assert len(probed.requests) == 11
+
+
+def test_what_probes_of_one_question_begin_with_alike_is_counted() -> None:
+    memory, _, probed = xmemory(24, certain(5, 4, 3, 2, 3.5), probes=4)
+    with meter.metering() as ledger:
+        memory.read(QUESTION)
+    prompts = ["".join(text for _, text in request.messages) for request in probed.requests]
+    (alike,) = {"".join(prompt.partition("<episodes>\n")[:2]) for prompt in prompts}
+    assert len(prompts) == 5
+    assert ledger.notes["xmemory.prefix_again"] == 4 * count_tokens(alike)
 
 
 def test_no_more_episodes_are_probed_than_set() -> None:
