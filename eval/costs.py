@@ -22,9 +22,13 @@ Price = Callable[[int, int, int], float | None]
 """Tokens in, out and cached to US dollars; None when the price is unknown."""
 
 
+PREFIX_AGAIN = ".prefix_again"
+"""Ends the name of a note that counts prompt tokens which an earlier prompt of the same read began with already."""
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Sums and means over a run; None where there was nothing to measure."""
+    """Sums and means over a run; None where there was nothing to measure, or where the effort of a case is missing."""
 
     units: int
     questions: int
@@ -32,6 +36,8 @@ class Costs:
     """Tokens of recalled text shown to the reader, mean per question."""
     inference_tokens: float | None
     """Model tokens in and out of reading and answering, mean per question."""
+    inference_tokens_prefix_once: float | None
+    """The same with a prefix that prompts of one read share counted once, as for a server that keeps it (xMemory's release)."""
     build_tokens_per_unit: float | None
     """Model tokens in and out of building, per unit; embedding tokens are apart."""
     embedding_tokens_per_unit: float | None
@@ -57,6 +63,8 @@ class Costs:
     tokens: Mapping[str, tuple[int, int, int]]
     """Tokens (in, out, cached) by role: memory, reader."""
     embedding_tokens: int
+    missing: str
+    """Why the means are missing: how many cases have no effort file; empty when all have one."""
 
 
 SUMMED = (
@@ -84,9 +92,13 @@ class _Sums(Counter[str]):
             self[name] += line[name]
         for name in COUNTED:
             self[name] += sum(line[name].values())
+<<<<<<< HEAD
         self["cut"] += sum(
             count for name, count in line["notes"].items() if name.endswith((": cut", ": cut in thought"))
         )
+=======
+        self["prefix_again"] += sum(count for name, count in line["notes"].items() if name.endswith(PREFIX_AGAIN))
+>>>>>>> tables
 
     @property
     def tokens(self) -> int:
@@ -100,24 +112,31 @@ class _Sums(Counter[str]):
 def costs(run_folder: Path) -> Costs:
     """Add up all effort lines of a run."""
     found, seconds, plain, held = _spent(run_folder, _stamp(run_folder))
+    missing = effort_missing(run_folder)
     units, reads, answers = found["write"]["steps"], found["read"], found["answer"]
+    inference = reads.tokens + answers.tokens
     built, memory, everything = _Sums(), _Sums(), _Sums()
     for phase, sums in found.items():
         for total, wanted in ((built, phase in BUILD), (memory, ROLES[phase] == "memory"), (everything, True)):
             if wanted:
                 total.update(sums)
+
+    def mean(total: float, count: int) -> float | None:
+        return total / count if count and not missing else None
+
     return Costs(
         units=units,
         questions=reads["steps"],
-        recalled_tokens=_ratio(answers["context_tokens"], answers["steps"]),
-        inference_tokens=_ratio(reads.tokens + answers.tokens, reads["steps"]),
-        build_tokens_per_unit=_ratio(built.tokens, units),
-        embedding_tokens_per_unit=_ratio(built["embedding_tokens"], units),
-        calls_per_insertion=_ratio(built["calls"], units),
-        calls_per_query=_ratio(reads["calls"], reads["steps"]),
-        recall_seconds_p50=_percentile(seconds, 50),
-        recall_seconds_p95=_percentile(seconds, 95),
-        recall_seconds_sum_p50=_percentile(plain, 50),
+        recalled_tokens=mean(answers["context_tokens"], answers["steps"]),
+        inference_tokens=mean(inference, reads["steps"]),
+        inference_tokens_prefix_once=mean(inference - reads["prefix_again"], reads["steps"]),
+        build_tokens_per_unit=mean(built.tokens, units),
+        embedding_tokens_per_unit=mean(built["embedding_tokens"], units),
+        calls_per_insertion=mean(built["calls"], units),
+        calls_per_query=mean(reads["calls"], reads["steps"]),
+        recall_seconds_p50=None if missing else _percentile(seconds, 50),
+        recall_seconds_p95=None if missing else _percentile(seconds, 95),
+        recall_seconds_sum_p50=None if missing else _percentile(plain, 50),
         build_seconds=float(built["own_cpu_seconds"] + built["provider_seconds"]),
         parse_failures=everything["parse_failures"],
         cut=memory["cut"],
@@ -126,7 +145,15 @@ def costs(run_folder: Path) -> Costs:
         held=held,
         tokens={"memory": memory.by_kind, "reader": answers.by_kind},
         embedding_tokens=everything["embedding_tokens"],
+        missing=missing,
     )
+
+
+def effort_missing(run_folder: Path) -> str:
+    """How many cases have answers but no effort file, in words; empty when none."""
+    cases = [path.parent for path in run_folder.glob("cases/*/predictions.jsonl")]
+    lost = sum(not (case / "effort.jsonl").is_file() for case in cases)
+    return f"effort of {lost} of {len(cases)} cases missing" if lost else ""
 
 
 @lru_cache(maxsize=512)  # more than the runs of a table, which would else push each other out in turn
@@ -203,10 +230,6 @@ def by_purpose(run_folder: Path, counter: str = "calls") -> Counter[str]:
     for line in efforts(run_folder):
         total.update(line[counter])
     return total
-
-
-def _ratio(total: float, count: int) -> float | None:
-    return total / count if count else None
 
 
 def _percentile(values: Sequence[float], percent: float) -> float | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log10
 from pathlib import Path
 
 from eval.provenance import ROOT
-from eval.stats import Estimate
+from eval.stats import ENOUGH_CLUSTERS, Estimate, Interval
 
 ROUNDING = 1e-9
 """Of binary fractions: 0.55 is 0.05 from 0.50."""
@@ -38,10 +39,12 @@ class Published:
     printed: str
     """As it stands in the paper."""
 
-    @property
-    def half(self) -> float:
-        """Half-width of the printed interval; 0 where none is printed."""
-        return 0.0 if self.low is None or self.high is None else (self.high - self.low) / 2
+    def scaled(self, scale: float) -> str:
+        """As it stands in the paper but in our unit, with all its digits: 46.18 of a percentage is 0.4618."""
+        if scale == 1.0:
+            return self.printed
+        digits = len(self.printed.partition(".")[2]) + round(log10(scale))
+        return f"{self.value / scale:.{max(0, digits)}f}"
 
 
 def read_published(name: str, folder: Path = FOLDER) -> tuple[Published, ...]:
@@ -78,7 +81,8 @@ def verdict(
 ) -> str:
     """What the difference between our number and the printed one means.
 
-    OK: within the half-width of the difference's interval (ours by case from five cases on, else by question; theirs where printed).
+    OK: within the interval of the difference, which has both intervals' reach towards the other number (Zou and Donner 2008): ours by case
+    from five cases on, else by question; theirs where printed.
     close: at most `tolerance` beyond it (2 points; for costs 5 % of the value). off: more, on either side.
 
     Args:
@@ -91,12 +95,31 @@ def verdict(
         return f"not comparable: {why_not}"
     if ours is None:
         return "missing"
-    interval = ours.by_case if ours.clusters >= 5 and ours.by_case is not None else ours.by_question
-    half = ((interval.half if interval is not None else 0.0) ** 2 + (published.half / scale) ** 2) ** 0.5
-    gap = abs(ours.mean - published.value / scale)
+    printed = published.value / scale
+    gap = abs(ours.mean - printed)
+    half = (
+        _reach(_interval(ours), ours.mean, printed) ** 2 + _reach(_printed(published, scale), printed, ours.mean) ** 2
+    ) ** 0.5
     if gap <= half + ROUNDING:
         return "OK"
     return "close" if gap <= half + tolerance + ROUNDING else "off"
+
+
+def _interval(ours: Estimate) -> Interval | None:
+    return ours.by_case if ours.clusters >= ENOUGH_CLUSTERS and ours.by_case is not None else ours.by_question
+
+
+def _printed(published: Published, scale: float) -> Interval | None:
+    if published.low is None or published.high is None:
+        return None
+    return Interval(published.low / scale, published.high / scale)
+
+
+def _reach(interval: Interval | None, value: float, other: float) -> float:
+    """How far an interval extends from its value towards another one; 0 where there is none."""
+    if interval is None:
+        return 0.0
+    return max(0.0, interval.high - value if other > value else value - interval.low)
 
 
 def _published(row: Mapping[str, str]) -> Published:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from eval.costs import Costs, PhaseCost, Price, costs, phases
+from eval.costs import Costs, PhaseCost, Price, costs, effort_missing, phases
+from eval.power import detectable_lines
 from eval.published import Published
 from eval.score import read_scores
-from eval.stats import Estimate, Interval, by_question
-from eval.tables import ALL, ANSWERABLE, AnyCell, Cell, Column, Figure, Row, Table, categories
+from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
+from eval.tables import ALL, ANSWERABLE, AnyCell, Cell, Column, Figure, Pair, Row, Table, categories
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -27,6 +28,15 @@ def span(interval: Interval | None, brackets: str = "[]", digits: int = 3) -> st
     )
 
 
+def by_case(ours: Estimate | Difference, digits: int = 3) -> str:
+    """The interval by case for print, or why there is none: `{3 cases}` below five, `{no spread}` where their means are all the same."""
+    if ours.by_case is not None:
+        return span(ours.by_case, "{}", digits)
+    if ours.clusters < 1:  # one number of a whole run
+        return ""
+    return f"{{{ours.clusters} case{'s' * (ours.clusters > 1)}}}" if ours.clusters < ENOUGH_CLUSTERS else "{no spread}"
+
+
 def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
     """A cell for print: ours [by question] {by case} ± spread · scored/unscored/errored/not reached · published · verdict."""
     if isinstance(cell, str):
@@ -39,7 +49,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
         parts.insert(0, "–")
     else:
         spread = "" if cell.spread is None else f" ± {cell.spread:.3f}"
-        parts.insert(0, f"{ours.mean:.3f}{spread} {span(ours.by_question)} {span(ours.by_case, '{}')}".strip())
+        parts.insert(0, f"{ours.mean:.3f}{spread} {span(ours.by_question)} {by_case(ours)}".strip())
     if counts.aborted:
         parts.append(f"{counts.aborted} aborted")
     if counts.cut:
@@ -47,7 +57,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
     if counts.missing_share and (bounds := cell.bounds(category)) is not None:
         parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
     if published and cell.published is not None:
-        parts += [cell.published.printed, cell.verdict()]
+        parts += [cell.published.scaled(cell.column.scale), cell.verdict()]
     return " · ".join(parts)
 
 
@@ -56,16 +66,17 @@ def _shown_figure(cell: Figure) -> str:
     digits = 1 if ours is not None and abs(ours.mean) >= 100 else 3
     parts = [number(None)]
     if ours is not None:
-        intervals = (span(ours.by_question, digits=digits), span(ours.by_case, "{}", digits))
+        intervals = (span(ours.by_question, digits=digits), by_case(ours, digits))
         parts = [" ".join([number(ours.mean, digits), *filter(None, intervals)])]
     if cell.published is not None:
-        parts += [cell.published.printed, cell.verdict()]
+        parts += [cell.published.scaled(cell.column.scale), cell.verdict()]
     return " · ".join(parts)
 
 
 def markdown(table: Table, *, brief: bool = False) -> str:
     """The whole table; `brief` leaves out categories, paired differences and the costs of each phase."""
-    parts = [f"# {table.title}", "", *(f"- {line}" for line in table.caption), "", _scores(table)]
+    caption = (*table.caption, *detectable_lines(table))
+    parts = [f"# {table.title}", "", *(f"- {line}" for line in caption), "", _scores(table)]
     if not brief:
         parts += [*_categories(table), *_differences(table)]
     parts += [*_evidence(table), *_costs(table)]
@@ -111,25 +122,42 @@ def _categories(table: Table) -> list[str]:
 
 
 def _differences(table: Table) -> list[str]:
-    reference = next((row for row in table.rows if row.name == table.reference), None)
-    if reference is None:
+    rows = [
+        [row.title, *(_difference(table.pairs.get((row.name, place))) for place in range(len(table.columns)))]
+        for row in table.rows
+        if any(name == row.name for name, _ in table.pairs)
+    ]
+    if not rows:
         return []
-    rows = []
-    for row in table.rows:
-        if row.name != reference.name and any(isinstance(cell, Cell) for cell in row.cells):
-            pairs = zip(row.cells, reference.cells, strict=True)
-            rows.append([row.title, *(_difference(cell, other) for cell, other in pairs)])
     header = ["Memory", *(f"{column.title} · {column.metric}" for column in table.columns)]
-    title = f"## Paired difference from {reference.title}: mean [by question] {{by case}}, p (sign-flip permutation), n pairs"
-    return ["", title, "", _grid(header, rows)] if rows else []
+    reference = next(row.title for row in table.rows if row.name == table.reference)
+    note = (
+        "p: sign-flip permutation over questions {t-test by case}; Holm: the same, adjusted for all "
+        f"{len(table.pairs)} pairs of this table; n: pairs of answers."
+    )
+    return [
+        "",
+        f"## Paired difference from {reference}: mean [by question] {{by case}}",
+        "",
+        note,
+        "",
+        _grid(header, rows),
+    ]
 
 
-def _difference(cell: AnyCell, other: AnyCell) -> str:
-    if not (isinstance(cell, Cell) and isinstance(other, Cell)) or (gap := cell.minus(other)) is None:
+def _difference(pair: Pair | None) -> str:
+    if pair is None:
         return "–"
-    p = "" if gap.p is None else f", p {'<' if gap.p < 0.001 else '='} {max(gap.p, 0.001):.3f}"
-    ours = [f"{gap.mean:+.3f}", span(gap.by_question), span(gap.by_case, "{}")]
-    return f"{' '.join(filter(None, ours))}{p}, n {gap.n}"
+    gap = pair.difference
+    parts = [" ".join(filter(None, [f"{gap.mean:+.3f}", span(gap.by_question), by_case(gap)]))]
+    if gap.p is not None:
+        parts += [f"p {_p(gap.p, gap.p_by_case)}", f"Holm {_p(pair.p, pair.p_by_case)}"]
+    return ", ".join([*parts, f"n {gap.n}"])
+
+
+def _p(question: float | None, case: float | None) -> str:
+    first, second = ("–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}" for p in (question, case))
+    return first if case is None else f"{first} {{{second}}}"
 
 
 def _evidence(table: Table) -> list[str]:
@@ -159,9 +187,15 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
+def _inference(cost: Costs) -> str:
+    """Tokens of reading and answering; where prompts of one read begin alike, also with that prefix counted once."""
+    full, once = number(cost.inference_tokens, 0), number(cost.inference_tokens_prefix_once, 0)
+    return full if full == once else f"{full} ({once} with shared prefixes once)"
+
+
 COSTS: tuple[tuple[str, Callable[[Costs], str]], ...] = (
     ("recalled tokens", lambda c: number(c.recalled_tokens, 0)),
-    ("inference tokens", lambda c: number(c.inference_tokens, 0)),
+    ("inference tokens", _inference),
     ("build tokens / unit", lambda c: number(c.build_tokens_per_unit, 1)),
     ("embedding tokens / unit", lambda c: number(c.embedding_tokens_per_unit, 1)),
     ("calls / insertion", lambda c: number(c.calls_per_insertion, 2)),
@@ -181,7 +215,10 @@ def _costs(table: Table) -> list[str]:
     parts: list[str] = []
     for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
         rows = [
-            [row.title, *(show(found) for _, show in COSTS)]
+            [
+                row.title,
+                *([found.missing, *["–"] * (len(COSTS) - 1)] if found.missing else (show(found) for _, show in COSTS)),
+            ]
             for row in table.rows
             if dataset in row.runs
             for found in (costs(row.runs[dataset]),)
@@ -215,10 +252,10 @@ def _phases(table: Table) -> list[str]:
     parts: list[str] = []
     for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
         rows = [
-            [row.title, cost.phase, *(show(cost) for _, show in PHASES), _money(cost, table.prices)]
+            line
             for row in table.rows
             if dataset in row.runs
-            for cost in phases(row.runs[dataset])
+            for line in _phase_rows(row, row.runs[dataset], table.prices)
         ]
         if rows:
             header = ["Memory", "phase", *(name for name, _ in PHASES), "USD"]
@@ -229,6 +266,18 @@ def _phases(table: Table) -> list[str]:
                 _grid(header, rows),
             ]
     return parts
+
+
+def _phase_rows(row: Row, folder: Path, prices: Mapping[str, Price]) -> list[list[str]]:
+    missing = effort_missing(folder)
+    first = [[row.title, missing, *["–"] * (len(PHASES) + 1)]] if missing else []
+    return [
+        *first,
+        *(
+            [row.title, cost.phase, *(show(cost) for _, show in PHASES), _money(cost, prices)]
+            for cost in phases(folder)
+        ),
+    ]
 
 
 def _money(cost: PhaseCost, prices: Mapping[str, Price]) -> str:
@@ -266,7 +315,21 @@ def _csv_lines(table: Table, row: Row, column: Column, cell: AnyCell) -> list[li
     start = [table.name, row.name, column.dataset, column.metric]
     if isinstance(cell, Figure):
         return [
+<<<<<<< HEAD
             [*start, ALL, *[""] * 7, *_csv_ours(cell.ours), "", "", "", *_csv_printed(cell.published), cell.verdict()]
+=======
+            [
+                *start,
+                ALL,
+                *[""] * 6,
+                *_csv_ours(cell.ours),
+                "",
+                "",
+                "",
+                *_csv_printed(cell.published, column.scale),
+                cell.verdict(),
+            ]
+>>>>>>> tables
         ]
     if isinstance(cell, str):
         return [[*start, ALL, *[""] * (len(FIELDS) - 6), cell]]
@@ -282,7 +345,7 @@ def _csv_lines(table: Table, row: Row, column: Column, cell: AnyCell) -> list[li
                 *_csv_ours(ours),
                 _exact(cell.spread if name == ALL else None),
                 *map(_exact, _ends(bounds)),
-                *_csv_printed(cell.published if name == ALL else None),
+                *_csv_printed(cell.published if name == ALL else None, column.scale),
                 cell.verdict() if name == ALL else "",
             ]
         )
@@ -295,8 +358,11 @@ def _csv_ours(ours: Estimate | None) -> list[str]:
     return [*map(_exact, (ours.mean, *_ends(ours.by_question), *_ends(ours.by_case))), str(ours.clusters)]
 
 
-def _csv_printed(published: Published | None) -> list[str]:
-    return ["", "", ""] if published is None else [published.printed, _exact(published.low), _exact(published.high)]
+def _csv_printed(published: Published | None, scale: float) -> list[str]:
+    if published is None:
+        return ["", "", ""]
+    bounds = (None if bound is None else bound / scale for bound in (published.low, published.high))
+    return [published.scaled(scale), *map(_exact, bounds)]
 
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
@@ -352,5 +418,5 @@ def _tex(cell: AnyCell) -> str:
     interval = (
         "" if ours.by_question is None else rf" {{\tiny [{ours.by_question.low:.3f}, {ours.by_question.high:.3f}]}}"
     )
-    printed = "" if cell.published is None else rf" {{\tiny ({cell.published.printed})}}"
+    printed = "" if cell.published is None else rf" {{\tiny ({cell.published.scaled(cell.column.scale)})}}"
     return f"{ours.mean:.3f}{interval}{printed}"

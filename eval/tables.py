@@ -16,7 +16,7 @@ from data_loaders.schema import Case
 from eval.costs import Price
 from eval.published import Published, verdict
 from eval.score import read_scores
-from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified
+from eval.stats import Difference, Estimate, Interval, difference, estimate, holm, stratified
 from eval.store import read_predictions, safe_name
 
 ALL, ANSWERABLE = "all", "answerable"
@@ -108,6 +108,8 @@ class Cell:
     why_not: str = ""
     chosen: Mapping[str, Cell] = field(default_factory=dict)
     """Of the best of several: whose scores stand for each cluster; empty for a memory of its own."""
+    repeats: int | None = None
+    """How many of the judge's repeats count, the first ones; a file may hold more from an earlier run. None: all."""
 
     @cached_property
     def values(self) -> dict[tuple[str, str], float]:
@@ -127,9 +129,12 @@ class Cell:
         for replicate, path in enumerate(self.score_files):
             for key, lines in read_scores(path).items():
                 for line in lines:
-                    if line["value"] is not None and key in clusters:
+                    if line["value"] is not None and key in clusters and self._counts(line["repeat"]):
                         found.setdefault(key, []).append(((replicate, line["repeat"]), line["value"]))
         return found
+
+    def _counts(self, repeat: int) -> bool:
+        return self.repeats is None or repeat < self.repeats
 
     @cached_property
     def spread(self) -> float | None:
@@ -162,7 +167,7 @@ class Cell:
 
     @cached_property
     def _estimates(self) -> dict[tuple[str, str], Estimate | None]:
-        """Those made so far: print, verdict, CSV and LaTeX ask for the same, and each takes 2,000 resamples."""
+        """Those made so far: print, verdict, CSV and LaTeX ask for the same."""
         return {}
 
     def _estimated(self, category: str, aggregate: str) -> Estimate | None:
@@ -288,6 +293,17 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """A row of a table compared with its reference row in one column."""
+
+    difference: Difference
+    p: float | None
+    """Adjusted (Holm) over all pairs of the table."""
+    p_by_case: float | None
+    """Likewise, among the tests by case."""
+
+
+@dataclass(frozen=True)
 class Table:
     """A table ready to be printed."""
 
@@ -300,11 +316,31 @@ class Table:
     """The memory that the others are compared with, pair by pair."""
     prices: Mapping[str, Price] = field(default_factory=dict)
     """By role; a role without one (an offline engine) costs no money."""
+    wanted: frozenset[str] | None = None
+    """Names of the rows that were asked for; None: all. The others are printed from what is on disk."""
 
     @property
     def missing_share(self) -> float:
-        """The largest share of questions without a score in any cell."""
+        """The largest share of questions without a score in any cell of a row that was asked for."""
+        rows = [row for row in self.rows if self.wanted is None or row.name in self.wanted]
         return max(
-            (cell.counts().missing_share for row in self.rows for cell in row.cells if isinstance(cell, Cell)),
-            default=0.0,
+            (cell.counts().missing_share for row in rows for cell in row.cells if isinstance(cell, Cell)), default=0.0
         )
+
+    @cached_property
+    def pairs(self) -> Mapping[tuple[str, int], Pair]:
+        """Every row compared with the reference, by row and place of the column; empty for a table without a reference."""
+        reference = next((row for row in self.rows if row.name == self.reference), None)
+        if reference is None:
+            return {}
+        gaps = {
+            (row.name, place): gap
+            for row in self.rows
+            if row is not reference
+            for place, (cell, other) in enumerate(zip(row.cells, reference.cells, strict=True))
+            if isinstance(cell, Cell) and isinstance(other, Cell) and (gap := cell.minus(other)) is not None
+        }
+        adjusted = zip(
+            holm([gap.p for gap in gaps.values()]), holm([gap.p_by_case for gap in gaps.values()]), strict=True
+        )
+        return {key: Pair(gap, *ps) for (key, gap), ps in zip(gaps.items(), adjusted, strict=True)}

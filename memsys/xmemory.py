@@ -56,6 +56,7 @@ from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.nemori import EpisodeBuilder, Extraction, Mode, Store, span
 from memsys.prompts import Prompts
+from memsys.tokens import count_tokens
 from memsys.vectors import best, normalised
 from memsys.xmemory_themes import Members, MergeAt, Neighbours, Partition, ThemeRules, nearest, partition
 
@@ -365,6 +366,9 @@ class XMemory(MemorySystem):
         """Mean negative log-probability (nats) of the answer that the probed model gives in this context."""
         fields = {"themes": themes, "facts": facts, "episodes": episodes, "memories": (*themes, *facts, *episodes)}
         request = self.prompts["xmemory/probe"].render({"question": question.text, "now": question.time_text, **fields})
+        if episodes:  # the prompt without them was sent before and begins alike
+            text = "".join(text for _, text in request.messages)
+            meter.note("xmemory.prefix_again", count_tokens(text.rpartition(episodes[0])[0]))
         logprobs = complete(self.probe, request).logprobs
         if not logprobs:
             meter.count_parse_failure(request.purpose)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_loaders.schema import DataError
+from eval.costs import effort_missing
 from eval.measures import cost, coverage, report, spread, statistic, tree
 from eval.published import Published, find
 from eval.reader import Reader
@@ -50,6 +51,7 @@ from scripts.table_layout import (
     cells_of,
     group_name,
     kind_of,
+    named,
     published_of,
     read_lines_of,
     reference,
@@ -91,6 +93,8 @@ class Experiment:
     grid: Grid
     capped: str
     """Why not everything was run; empty when it was."""
+    wanted: frozenset[str] | None
+    """Names of the rows that `only` asks for; None: all."""
 
 
 def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -> Experiment | None:
@@ -105,14 +109,16 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
             fetch_missing(cfg, table)
     built = bench(cfg)
     benchmarks = [benchmark(cfg, option) for option in _columns(table, cfg)]
-    lines = _lines(table, cfg)
+    lines = read_lines_of(table, cfg.backbone)
+    wanted = _wanted(lines, table, cfg)
+    cfg.only = None if wanted is None else sorted(wanted)  # names from here on, also where titles were given
     runs = _runs(cfg, built, benchmarks, lines)
     once = {one.folder: one for one in runs.values()}
     if run and cfg.profile_name == "paper" and not confirmed(cfg, plan(cfg, built, once.values(), _judged(benchmarks))):
         return None
     capped = _execute(cfg, runs, benchmarks) if run else ""
     grid = Grid(cfg, built, backbone, benchmarks, lines, runs, published_of(backbone))
-    return Experiment(built, backbone, benchmarks, lines, runs, grid, capped)
+    return Experiment(built, backbone, benchmarks, lines, runs, grid, capped, wanted)
 
 
 def _backbone(table: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
@@ -163,20 +169,26 @@ def _columns(table: Mapping[str, Any], cfg: DictConfig) -> list[Mapping[str, Any
         RunError: an unknown name.
     """
     known = {group_name(option): option for option in table["columns"]}
-    if unknown := set(cfg.columns or ()) - set(known):
-        raise RunError(
-            f"columns: {', '.join(sorted(unknown))} are not groups of {table['name']}; there are: {', '.join(known)}"
-        )
-    return [option for name, option in known.items() if cfg.columns is None or name in cfg.columns]
+    if cfg.columns is None:
+        return list(known.values())
+    titles = {
+        name: str(option.get("title") or load_option("dataset", option["dataset"])["title"])
+        for name, option in known.items()
+    }
+    wanted = named(cfg.columns, titles, f"columns: {{}} is no column group of {table['name']}")
+    return [option for name, option in known.items() if name in wanted]
 
 
-def _lines(table: Mapping[str, Any], cfg: DictConfig) -> list[Line]:
-    lines = read_lines_of(table, cfg.backbone)
-    if cfg.only is not None and (unknown := set(cfg.only) - {line.name for line in lines}):
-        raise RunError(
-            f"only: {', '.join(sorted(unknown))} are not rows of {table['name']}; there are: {', '.join(line.name for line in lines)}"
-        )
-    return lines
+def _wanted(lines: Sequence[Line], table: Mapping[str, Any], cfg: DictConfig) -> frozenset[str] | None:
+    """Names of the rows that `only` asks for; None: all.
+
+    Raises:
+        RunError: an unknown name.
+    """
+    if cfg.only is None:
+        return None
+    titles = {line.name: line.title for line in lines}
+    return frozenset(named(cfg.only, titles, f"only: {{}} is no row of {table['name']}"))
 
 
 Key = tuple[str, str, int]
@@ -278,12 +290,14 @@ class Grid:
             return self._best(line, benchmark, metric)
         if line.memory is None and not line.data_only:
             return "pending"
+        if kind_of(metric) == "cost" and (missing := effort_missing(self._replicates(line, benchmark)[0].folder)):
+            return missing
         if kind_of(metric) in FIGURES:
             return Figure(self.column(benchmark, metric), self._measured(line, benchmark, metric))
         replicates = self._replicates(line, benchmark)
         reached = outcomes((run.folder for run in replicates), benchmark.questions)
         paths = tuple(found[score_name(_own_model(self.cfg, metric))] for found in self.files(line, benchmark))
-        return Cell(self.column(benchmark, metric), reached, paths)
+        return Cell(self.column(benchmark, metric), reached, paths, repeats=self.cfg.judge.repeats)
 
     def _difference(self, line: Line, benchmark: Benchmark, metric: Mapping[str, Any]) -> AnyCell:
         of, plain = metric["minus"], {name: value for name, value in metric.items() if name not in ("minus", "title")}
@@ -295,8 +309,7 @@ class Grid:
         if first is second or not (isinstance(first, Cell) and isinstance(second, Cell)):
             return first if isinstance(first, str) else "–"
         gap = first.minus(second)
-        clusters = len({one.cluster for one in first.column.questions})
-        ours = None if gap is None else Estimate(gap.mean, gap.n, gap.by_question, gap.by_case, clusters)
+        ours = None if gap is None else Estimate(gap.mean, gap.n, gap.by_question, gap.by_case, gap.clusters)
         return Figure(self.column(benchmark, metric), ours, tolerance=0.02)
 
     def _best(self, line: Line, benchmark: Benchmark, metric: Mapping[str, Any]) -> AnyCell:

@@ -9,11 +9,11 @@ from eval.logging_wandb import log_table
 from eval.rendering import as_csv, latex, markdown
 from eval.store import replace_file
 from eval.tables import Row, Table
-from scripts.assemble import caption
+from scripts.assemble import caption, load_option
 from scripts.entry import guarded
 from scripts.experiment import Experiment, experiment
 from scripts.flow import complain, meter
-from scripts.table_layout import Line, cells_of
+from scripts.table_layout import Line, cells_of, restriction
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -33,9 +33,11 @@ def _reproduce(cfg: DictConfig) -> int:
         return 3
     result = _table(cfg, table, made)
     folder = made.built.results / "tables"
-    stem = folder / "-".join([table["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
+    name = "-".join([table["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
+    columns = None if cfg.columns is None else [one.group for one in made.benchmarks]
+    stem = folder / f"{name}{restriction(table, load_option('table', table['name']), cfg.only, columns)}"
     for suffix, text in ((".md", markdown(result)), (".csv", as_csv(result)), (".tex", latex(result))):
-        replace_file(stem.with_suffix(suffix), text)
+        replace_file(stem.with_name(stem.name + suffix), text)
     print(markdown(result, brief=True))
     print(f"written: {stem}.md (with categories, paired differences and costs by phase), .csv, .tex")
     log_table(OmegaConf.to_container(cfg, resolve=True), result)  # type: ignore[arg-type]
@@ -69,6 +71,7 @@ def _table(cfg: DictConfig, table: Mapping[str, Any], made: Experiment) -> Table
         tuple(rows),
         table.get("reference", ""),
         made.built.prices,
+        made.wanted,
     )
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.costs import BUILD, phases
+from eval.power import POWER, planned
+from eval.power import shown as detectable
 from eval.score import Judging, score_judge
 from eval.store import read_lines
 from eval.work import Run, build_memory
@@ -56,6 +58,8 @@ class Plan:
 
     shares: tuple[Share, ...]
     seconds: float
+    detectable: tuple[str, ...] = ()
+    """By data set, how small a difference between two rows would be found."""
 
     @property
     def usd(self) -> float | None:
@@ -74,6 +78,8 @@ class Sample:
     writing: float
     consolidating: float
     questions: float
+    by_history: tuple[int, ...]
+    """Questions that the whole run is asked, by history."""
 
     def factor(self, phase: str) -> float:
         """How often a phase of the whole run holds that of the sample."""
@@ -111,7 +117,19 @@ def plan(cfg: DictConfig, built: Bench, runs: Iterable[Run], judged: Mapping[str
     shares = [_share(role, str(model.settings["model"]), model.prices, totals[role]) for role, model in models.items()]
     shares.append(_share("embedder", built.embedder_name, built.embedder_prices, totals["embedder"]))
     calls = sum(share.calls for share in shares)
-    return Plan(tuple(shares), calls * SECONDS_PER_CALL / cfg.endpoint.in_flight)
+    sizes = {one.run.folder.parent.name: one.by_history for one in samples}
+    lines = tuple(line for name, each in sizes.items() for line in _detectable(name, each))
+    return Plan(tuple(shares), calls * SECONDS_PER_CALL / cfg.endpoint.in_flight, lines)
+
+
+def _detectable(dataset: str, sizes: Sequence[int]) -> list[str]:
+    found = planned(sizes)
+    if found is None:
+        return []
+    return [
+        f"  {dataset}: {sum(sizes)} questions in {len(sizes)} histories; "
+        f"detectable paired difference at {POWER:.0%} power: {detectable(found[0])} ({found[1]})"
+    ]
 
 
 def shown(plan: Plan) -> str:
@@ -124,7 +142,7 @@ def shown(plan: Plan) -> str:
         )
     total = "unknown" if plan.usd is None else f"{plan.usd:.2f} USD"
     lines.append(f"  total {total}, about {plan.seconds / 60:.0f} minutes at {SECONDS_PER_CALL} s a call")
-    return "\n".join(lines)
+    return "\n".join([*lines, *plan.detectable])
 
 
 def confirmed(cfg: DictConfig, plan: Plan) -> bool:
@@ -182,6 +200,7 @@ def _sample(run: Run, questions: Sequence[Sequence[tuple[str, str, str | None]]]
         writing=sum(run.sizes) / run.sizes[middle],
         consolidating=sum(builds) / (run.sizes[middle] * _builds(chosen, every)),
         questions=sum(map(len, asked)) / len(chosen),
+        by_history=tuple(map(len, asked)),
     )
 
 

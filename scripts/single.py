@@ -45,7 +45,7 @@ def _run_single(cfg: DictConfig) -> int:
         answerable = dataset_config.get("answerable", "answerable")
         column = Column(dataset.name, dataset.title, metric_title(name), questions, how, answerable)
         columns.append(column)
-        cells.append(Cell(column, reached, tuple(found[name] for found in files)))
+        cells.append(Cell(column, reached, tuple(found[name] for found in files), repeats=cfg.judge.repeats))
     evidence = {dataset.name: files[0][f"evidence@{cfg.k_evidence}"]}
     row = Row(memory_config["name"], memory_config["title"], tuple(cells), {dataset.name: runs[0].folder}, evidence)
     lines = (*caption(cfg, built, [(dataset, reading, runs[0].unit)]), *([capped] if capped else []))

@@ -264,7 +264,8 @@ def _measured(
         name, category = score_name(metric), metric.get("category", ALL)
         asked = {**metric, "judge": _judge(cfg, metric["judge"])} if "judge" in metric else metric
         paths = tuple(found[score_name(asked)] for found in files)
-        cell = Cell(Column(one.group, one.title, name, one.questions, one.aggregate, one.answerable), reached, paths)
+        column = Column(one.group, one.title, name, one.questions, one.aggregate, one.answerable)
+        cell = Cell(column, reached, paths, repeats=cfg.judge.repeats)
         counts, ours = cell.counts(category), cell.estimate(category)
         values = {
             "dataset": one.group,

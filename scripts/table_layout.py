@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from itertools import product
+from re import sub
 from typing import Any
 
 from eval.published import Published, read_published
@@ -47,13 +50,17 @@ def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[Line]:
     """All rows: the published ones, then the others below a rule.
 
     Raises:
-        RunError: two rows of one name or title, or a `best_of` that fits none.
+        RunError: two rows of one name or title, a `best_of` that fits none, or an unknown memory below the rule.
     """
     printed = [one for row in table.get(f"rows_{backbone}") or table["rows"] for one in _swept(row)]
     others = [
         one for row in table.get("others", ()) for one in _swept({"memory": row} if isinstance(row, str) else row)
     ]
     known = options("memory")
+    for option in others:  # a published row may name what is not built yet
+        if "memory" in option and option["memory"] not in known:
+            near = _near(str(option["memory"]), known)
+            raise RunError(f"{table['name']}: others name {option['memory']!r}, which is no memory{near}")
     lines = [_line(option, known, place == len(printed)) for place, option in enumerate([*printed, *others])]
     for what in ("name", "title"):
         called = [getattr(line, what) for line in lines]
@@ -63,6 +70,56 @@ def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[Line]:
         if "best_of" in line.option and not candidates(line, lines):
             raise RunError(f"{table['name']}: nothing fits best_of of {line.name}")
     return lines
+
+
+def named(wanted: Sequence[str], titles: Mapping[str, str], message: str) -> list[str]:
+    """The names among `titles` that are wanted by name or by title.
+
+    Args:
+        titles: by name; several may bear one title, and all of them are then wanted.
+        message: says what is wrong with `{}`, the unknown names.
+
+    Raises:
+        RunError: `message`, with the nearest names and all that there are.
+    """
+    found = {one: [name for name, title in titles.items() if one in (name, title)] for one in wanted}
+    if unknown := [one for one, names in found.items() if not names]:
+        near = "".join(_near(one, [*titles, *titles.values()]) for one in unknown[:1])
+        known = ", ".join(name if name == title else f"{name} ({title})" for name, title in titles.items())
+        raise RunError(f"{message.format(', '.join(unknown))}{near}; there are, by name (title): {known}")
+    return [name for names in found.values() for name in names]
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    """The nearest known names as a question; nothing where none is near."""
+    folded = {one.casefold(): one for one in reversed(known)}
+    near = [folded[one] for one in get_close_matches(word.casefold(), folded, cutoff=0.5)]
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
+
+
+def restriction(
+    table: Mapping[str, Any], full: Mapping[str, Any], only: Sequence[str] | None, columns: Sequence[str] | None
+) -> str:
+    """What is added to the names of a table's files where it is not the whole table, so that they stand beside the whole one's.
+
+    Args:
+        table: as it was composed, with what the command line changed.
+        full: as its file has it.
+        only, columns: names of the rows and column groups that were asked for; None: all.
+    """
+    changed = [part for part in ("rows", "others", "columns") if table.get(part) != full.get(part)]
+    parts = [("only", only), ("columns", columns)]
+    if {"rows", "others"} & set(changed):
+        parts.append(("rows", [line.name for line in read_lines_of(table, None)]))
+    if "columns" in changed:
+        parts.append(("groups", [group_name(column) for column in table["columns"]]))
+    return "".join(f"-{what}-{_brief(names)}" for what, names in parts if names is not None)
+
+
+def _brief(names: Sequence[str]) -> str:
+    """Names for a file name; many are counted and hashed."""
+    text = "+".join(sub(r"[^\w.=-]+", "_", name) for name in names)
+    return text if len(text) <= 60 else f"{len(names)}_{sha256(text.encode()).hexdigest()[:8]}"
 
 
 def candidates(line: Line, lines: Sequence[Line]) -> list[Line]:

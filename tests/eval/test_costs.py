@@ -90,3 +90,36 @@ def test_money_is_printed_by_phase_and_unknown_prices_are_called_unknown(run_fol
     assert dollars["judge_mem0"] == "0.0220"
     free = markdown(Table("t", "T", (), (column,), (row,)))
     assert "| M | write | 2 | 3 | 2 | 600 | 0 | 60 | 0 | 0.25 | 1.50 | 1.50 | – |" in free
+
+
+def table_of(run_folder: Path) -> str:
+    column = Column("toy", "Toy", "F1", (Asked("c", "q1", "", "c", True, False),))
+    return markdown(Table("t", "T", (), (column,), (Row("m", "M", (Cell(column, {}, ()),), {"toy": run_folder}),)))
+
+
+def test_a_finished_case_without_its_effort_file_is_named_instead_of_counted_as_free(run_folder: Path) -> None:
+    for case in ("c", "d"):
+        (run_folder / "cases" / case).mkdir(exist_ok=True)
+        (run_folder / "cases" / case / "predictions.jsonl").touch()
+    found = costs(run_folder)
+    assert found.missing == "effort of 1 of 2 cases missing"
+    assert (found.inference_tokens, found.calls_per_insertion, found.recall_seconds_p50) == (None, None, None)
+    said = table_of(run_folder)
+    assert "| M | effort of 1 of 2 cases missing | – | – |" in said.partition("## Costs on Toy (")[2].partition("##")[0]
+    assert "| M | effort of 1 of 2 cases missing | – | – |" in said.partition("by phase")[2]
+    (run_folder / "cases" / "d" / "effort.jsonl").touch()
+    assert costs(run_folder).missing == ""
+    assert "missing" not in table_of(run_folder)
+
+
+def test_tokens_a_question_are_printed_with_a_shared_prefix_in_full_and_once(run_folder: Path) -> None:
+    path = run_folder / "cases" / "c" / "effort.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if line["phase"] == "read" and line["subject"] == "q2":
+            line["notes"] = {"xmemory.prefix_again": 30, "other": 5}
+    write_lines(path, lines)
+    found = costs(run_folder)
+    assert found.inference_tokens == (55 + 66 + 66) / 2
+    assert found.inference_tokens_prefix_once == (55 + 66 + 66 - 30) / 2
+    assert "| M | 40 | 94 (78 with shared prefixes once) |" in table_of(run_folder)

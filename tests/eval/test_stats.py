@@ -1,11 +1,11 @@
-"""Intervals and tests: published intervals, closed forms, and coverage by simulation."""
+"""Intervals and tests: published intervals, closed forms, oracles, and coverage by simulation."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from eval.stats import by_case, by_question, difference, estimate, permutation_p, stratified, wilson
+from eval.stats import Interval, by_question, difference, estimate, holm, permutation_p, stratified, t_point, wilson
 
 
 def test_wilson_gives_the_intervals_that_segtreemem_prints() -> None:
@@ -43,7 +43,6 @@ def test_scores_in_the_unit_interval_get_an_interval_within_it() -> None:
 
 def test_one_value_has_no_interval() -> None:
     assert by_question([0.5]) is None
-    assert by_case([0.5, 0.7], ["a", "a"]) is None
 
 
 def test_no_values_are_an_error_and_not_a_zero() -> None:
@@ -51,25 +50,131 @@ def test_no_values_are_an_error_and_not_a_zero() -> None:
         estimate([], [])
 
 
-def test_the_interval_by_case_covers_the_truth_where_the_one_by_question_does_not() -> None:
-    rng = np.random.default_rng(1)
-    hits = {"question": 0, "case": 0}
-    for trial in range(150):
-        luck = rng.normal(0.0, 0.2, 20)
-        values = (0.5 + np.repeat(luck, 50) + rng.normal(0, 0.1, 1000)).tolist()
-        clusters = [str(number) for number in np.repeat(np.arange(20), 50)]
-        found = estimate(values, clusters, seed=trial)
-        assert found.by_question is not None
-        assert found.by_case is not None
-        hits["question"] += found.by_question.low <= 0.5 <= found.by_question.high
-        hits["case"] += found.by_case.low <= 0.5 <= found.by_case.high
-    assert hits["case"] / 150 > 0.85
-    assert hits["question"] / 150 < 0.5
+# --- the interval by case -----------------------------------------------------------------------------------------------
+
+TRIALS = 1200
 
 
-def test_the_bootstrap_is_deterministic() -> None:
-    values, clusters = [0.1, 0.5, 0.9, 0.3], ["a", "a", "b", "c"]
-    assert by_case(values, clusters) == by_case(values, clusters)
+def histories(
+    rng: np.random.Generator, clusters: int, alike: float, mean: float = 0.6
+) -> tuple[np.ndarray, np.ndarray]:
+    """0/1 scores and the history of each: histories of unequal size, whose questions are alike by this intraclass correlation."""
+    sizes = np.maximum(3, np.exp(rng.normal(3.0, 0.5, clusters)).astype(int))
+    luck = np.full(clusters, mean)
+    if alike:
+        both = (1 - alike) / alike
+        luck = rng.beta(mean * both, (1 - mean) * both, clusters)
+    homes = np.repeat(np.arange(clusters), sizes)
+    return (rng.random(homes.size) < luck[homes]).astype(float), homes
+
+
+def covered(intervals: list[Interval | None], truth: float) -> float:
+    return float(np.mean([one is not None and one.low <= truth <= one.high for one in intervals]))
+
+
+@pytest.mark.parametrize("clusters", [5, 10, 20])
+@pytest.mark.parametrize("alike", [0.0, 0.05, 0.2])
+def test_the_interval_by_case_covers_the_truth_as_often_as_it_says(clusters: int, alike: float) -> None:
+    rng = np.random.default_rng([clusters, round(100 * alike)])
+    found = [estimate(*histories(rng, clusters, alike)) for _ in range(TRIALS)]  # type: ignore[arg-type]
+    assert covered([one.by_case for one in found], 0.6) >= 0.94
+    if alike == 0.2:  # the reason why it stands there
+        assert covered([one.by_question for one in found], 0.6) < 0.75
+
+
+@pytest.mark.parametrize("clusters", [5, 10, 20])
+def test_shares_near_one_are_covered_as_well(clusters: int) -> None:
+    """A symmetric interval covers .89 to .92 of these."""
+    rng = np.random.default_rng(clusters)
+    found = [estimate(*histories(rng, clusters, 0.1, mean=0.87)).by_case for _ in range(TRIALS)]  # type: ignore[arg-type]
+    assert covered(found, 0.87) >= 0.94
+    assert all(one is None or 0.0 <= one.low <= one.high <= 1.0 for one in found)
+
+
+@pytest.mark.parametrize("clusters", [5, 10, 20])
+@pytest.mark.parametrize("alike", [0.0, 0.2])
+def test_a_mean_of_categories_is_covered_by_its_interval_by_case(clusters: int, alike: float) -> None:
+    rng = np.random.default_rng([clusters, round(100 * alike)])
+    found = []
+    for _ in range(TRIALS):
+        values, homes = histories(rng, clusters, alike)
+        categories = rng.choice(3, values.size, p=[0.6, 0.3, 0.1])
+        values = np.where(categories == 2, values * (rng.random(values.size) < 0.5), values)  # the rare one is hard
+        found.append(stratified(values, categories, homes).by_case)  # type: ignore[arg-type]
+    assert covered(found, (0.6 + 0.6 + 0.3) / 3) >= 0.94
+
+
+@pytest.mark.parametrize("clusters", [5, 10, 20])
+def test_a_paired_difference_is_covered_by_its_interval_by_case(clusters: int) -> None:
+    rng = np.random.default_rng(clusters)
+    found = []
+    for _ in range(TRIALS):
+        first, homes = histories(rng, clusters, 0.1)
+        luck = np.clip(rng.normal(0.6, 0.15, clusters), 0.2, 1.0)  # of the second system, which has its own
+        second = (rng.random(homes.size) < luck[homes]).astype(float)
+        found.append(difference(second, first, homes).by_case)  # type: ignore[arg-type]
+    assert covered(found, 0.0) >= 0.94
+
+
+def test_a_mean_of_histories_has_students_interval() -> None:
+    from scipy import stats
+
+    shares = np.array([4.0, 5.0, 7.0, 3.0, 5.5, 6.0])
+    found = stratified(np.repeat(shares, 10), np.repeat(np.arange(6), 10), np.repeat(np.arange(6), 10)).by_case  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 5, shares.mean(), stats.sem(shares)))
+
+
+def test_the_jackknife_is_that_of_a_regression_on_a_constant() -> None:
+    """Statsmodels knows clusters only without the correction for leverage; for equal sizes both are the same."""
+    from statsmodels import api
+
+    rng = np.random.default_rng(3)
+    homes = np.repeat(np.arange(8), 25)
+    gap = rng.normal(0.1, 1.0, 200) + np.repeat(rng.normal(0, 0.5, 8), 25)
+    fitted = api.OLS(gap, np.ones(200)).fit(cov_type="HC0")
+    clustered = fitted.get_robustcov_results("cluster", groups=homes, use_correction=False, use_t=True)
+    found = difference(gap, np.zeros(200), homes)  # type: ignore[arg-type]
+    assert found.sampling is not None
+    assert found.sampling.error == pytest.approx(float(clustered.bse[0]) * (8 / 7) ** 0.5)
+    assert found.sampling.freedom == pytest.approx(7)
+
+
+def test_one_history_that_holds_most_questions_leaves_few_degrees_of_freedom() -> None:
+    gap = np.random.default_rng(0).normal(0.0, 1.0, 1020).tolist()
+    even = difference(gap, [0.0] * 1020, [str(number % 6) for number in range(1020)]).sampling
+    uneven = difference(gap, [0.0] * 1020, ["large"] * 1000 + [str(number // 4) for number in range(20)]).sampling
+    assert even is not None
+    assert uneven is not None
+    assert (even.freedom, uneven.freedom) == (pytest.approx(5), 1.0)
+
+
+@pytest.mark.parametrize("clusters", [1, 2, 3, 4])
+def test_fewer_than_five_histories_have_no_interval_by_case(clusters: int) -> None:
+    values = [float(number % 3 == 0) for number in range(60)]
+    homes = [str(number % clusters) for number in range(60)]
+    assert estimate(values, homes).by_case is None
+    assert stratified(values, homes, homes).by_case is None
+    gap = difference(values, [0.5] * 60, homes)
+    assert (gap.by_case, gap.p_by_case, gap.clusters) == (None, None, clusters)
+    assert gap.sampling is not None
+    assert gap.sampling.freedom == 59
+
+
+def test_histories_that_do_not_differ_have_no_interval_of_no_width() -> None:
+    homes = [str(number % 6) for number in range(60)]
+    assert estimate([0.0] * 60, homes).by_case is None
+    assert estimate([0.1, 0.2] * 30, [str(number // 2 % 6) for number in range(60)]).by_case is None
+
+
+def test_the_points_of_students_t_are_those_of_scipy() -> None:
+    from scipy import stats
+
+    for freedom in (1.0, 2.5, 15, 16, 40, 1e4):
+        assert t_point(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=1e-9)
+
+
+# --- paired comparisons -------------------------------------------------------------------------------------------------
 
 
 def test_a_paired_difference_is_sharper_than_two_intervals() -> None:
@@ -102,3 +207,31 @@ def test_group_means_weigh_the_same_however_many_questions_they_hold() -> None:
     groups = ["big"] * 90 + ["small"] * 10
     assert stratified(values, groups, groups).mean == pytest.approx(0.5)
     assert estimate(values, groups).mean == pytest.approx(0.9)
+
+
+def test_opposite_verdicts_give_the_exact_p_of_mcnemars_test() -> None:
+    from scipy import stats
+
+    gap = np.array([1.0] * 14 + [-1.0] * 4 + [0.0] * 100)
+    assert permutation_p(gap) == pytest.approx(stats.binomtest(4, 18).pvalue)
+    assert permutation_p(np.array([1.0] * 40)) == pytest.approx(2 * 0.5**40)  # which no 10,000 random flips could find
+
+
+def test_holms_adjustment_is_that_of_statsmodels() -> None:
+    from statsmodels.stats.multitest import multipletests
+
+    ps = np.random.default_rng(0).beta(0.3, 1.0, 30).tolist()
+    assert holm(ps) == pytest.approx(multipletests(ps, method="holm")[1].tolist())
+
+
+def test_holms_adjustment_by_hand_leaves_out_what_was_not_tested() -> None:
+    assert holm([0.01, None, 0.04, 0.03]) == [pytest.approx(0.03), None, pytest.approx(0.06), pytest.approx(0.06)]
+
+
+def test_a_difference_in_every_history_is_significant_by_case() -> None:
+    homes = np.repeat(np.arange(6), 20)
+    gap = difference(np.ones(120), np.repeat([0.5, 0.6, 0.4, 0.5, 0.55, 0.45], 20), homes)  # type: ignore[arg-type]
+    assert gap.p_by_case is not None
+    assert gap.p_by_case < 0.001
+    assert gap.by_case is not None
+    assert gap.by_case.low > 0.0

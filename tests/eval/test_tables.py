@@ -94,6 +94,30 @@ def test_repeats_are_averaged_question_by_question_and_their_spread_is_printed(t
     assert shown(one).startswith("0.750 ± 0.354 ")
 
 
+def test_only_the_repeats_that_were_asked_for_are_averaged(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"  # an earlier run judged three times
+    write_lines(path, [line for repeat in range(3) for line in lines({0: float(repeat == 0)}, repeat=repeat)])
+    reached = {("c0", "q0"): frozenset({"answered"})}
+    once, twice = (Cell(COLUMN, reached, (path,), repeats=repeats) for repeats in (1, 2))
+    assert once.values == {("c0", "q0"): 1.0}
+    assert once.spread is None
+    assert twice.values == {("c0", "q0"): 0.5}
+    assert Cell(COLUMN, reached, (path,)).values["c0", "q0"] == pytest.approx(1 / 3)
+
+
+def test_below_five_cases_the_cell_says_how_many_there_are_instead_of_an_interval(tmp_path: Path) -> None:
+    assert "0.500 [0.188, 0.812] {2 cases} · 6/0/0/0" in shown(cell(tmp_path, {n: float(n < 3) for n in range(6)}))
+
+
+def test_cases_that_do_not_differ_print_no_interval_of_no_width(tmp_path: Path) -> None:
+    questions = tuple(Asked(f"c{n}", f"q{n}", "", f"c{n}", True, True) for n in range(6))
+    path = tmp_path / "scores.jsonl"
+    records = [{"case_id": f"c{n}", "question_id": f"q{n}", "repeat": 0, "value": 1.0} for n in range(6)]
+    write_lines(path, records)
+    one = Cell(Column("toy", "Toy", "judge", questions), {}, (path,))
+    assert shown(one).startswith("1.000 [0.610, 1.000] {no spread}")
+
+
 def test_the_mean_of_cases_weighs_cases_alike(tmp_path: Path) -> None:
     one = cell(tmp_path, {0: 1.0, 2: 1.0, 4: 1.0, 1: 0.0})
     by_case = one.estimate(aggregate="case")
@@ -129,6 +153,15 @@ def test_the_verdict_is_by_the_interval_of_the_difference(mean: float, expected:
     # half-widths 0.03 (ours, by case) and 0.04 (theirs) make 0.05 for the difference
     estimate = ours(mean, Interval(mean - 0.03, mean + 0.03), Interval(mean - 0.2, mean + 0.2))
     assert verdict(estimate, published(50.0, 46.0, 54.0), scale=100.0) == expected
+
+
+@pytest.mark.parametrize(("mean", "expected"), [(0.86, "OK"), (0.88, "close"), (0.93, "off")])
+def test_the_verdict_takes_the_side_of_an_uneven_interval_that_faces_the_published_number(
+    mean: float, expected: str
+) -> None:
+    estimate = ours(mean, Interval(mean - 0.06, mean + 0.01), Interval(mean - 0.06, mean + 0.01))
+    assert verdict(estimate, published(0.81)) == expected
+    assert verdict(ours(0.75, Interval(0.70, 0.76), Interval(0.70, 0.76)), published(0.81)) == "off"
 
 
 def test_with_fewer_than_five_cases_the_interval_by_question_decides() -> None:
@@ -195,6 +228,34 @@ def test_csv_says_what_the_table_says(tmp_path: Path) -> None:
         if r["scored"]
     )
     assert [r["verdict"] for r in rows if r["memory"] == "amem"] == ["pending"]
+
+
+def test_a_published_percentage_stands_on_the_scale_of_our_share(tmp_path: Path) -> None:
+    column = replace(COLUMN, scale=100.0)
+    number = Published("P", "T", "D", "B", "M", "", "All", "acc", 46.18, 45.0, 47.0, None, "", "46.18")
+    one = replace(cell(tmp_path, {n: float(n < 3) for n in range(6)}, published=number), column=column)
+    made = Table("toy", "Toy", (), (column,), (Row("one", "One", (one,)),))
+    for text in (markdown(made), latex(made)):
+        assert "0.4618" in text
+        assert "46.18" not in text
+    (first, *_) = csv.DictReader(io.StringIO(as_csv(made)))
+    assert (first["published"], first["published_low"], first["published_high"]) == ("0.4618", "0.450000", "0.470000")
+
+
+@pytest.mark.parametrize(
+    ("printed", "scale", "expected"), [("46.18", 100.0, "0.4618"), ("5", 100.0, "0.05"), (".469", 1.0, ".469")]
+)
+def test_a_published_number_keeps_all_its_digits(printed: str, scale: float, expected: str) -> None:
+    assert replace(published(float(printed)), printed=printed).scaled(scale) == expected
+
+
+def test_rows_that_were_not_asked_for_do_not_count_as_missing(tmp_path: Path) -> None:
+    made = table(tmp_path)
+    fresh = Row("fresh", "Fresh", (Cell(COLUMN, {}, ()),))
+    every = replace(made, rows=(*made.rows, fresh))
+    assert every.missing_share == 1.0
+    assert replace(every, wanted=frozenset({"one"})).missing_share == 0.0
+    assert replace(every, wanted=frozenset({"fresh"})).missing_share == 1.0
 
 
 def test_latex_escapes_what_it_prints(tmp_path: Path) -> None:

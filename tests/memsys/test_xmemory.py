@@ -21,6 +21,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 from memsys.xmemory import XMemory, admitted, minmax, representatives
 from memsys.xmemory_objective import Whole, bell, guidance, sparsity
@@ -760,6 +761,16 @@ def test_only_episodes_of_the_statements_selected_are_tried() -> None:
         assert linked <= episodes
         found[tuple(settings.values())] = episodes == linked
     assert found == {(): True, ("code",): False, (10,): False, ("code", 0): True}
+
+
+def test_what_probes_of_one_question_begin_with_alike_is_counted() -> None:
+    memory, _, probed = xmemory(24, certain(5, 4, 3, 2, 3.5), probes=4)
+    with meter.metering() as ledger:
+        memory.read(QUESTION)
+    prompts = ["".join(text for _, text in request.messages) for request in probed.requests]
+    (alike,) = {"".join(prompt.partition("<episodes>\n")[:2]) for prompt in prompts}
+    assert len(prompts) == 5
+    assert ledger.notes["xmemory.prefix_again"] == 4 * count_tokens(alike)
 
 
 def test_no_more_episodes_are_probed_than_set() -> None:

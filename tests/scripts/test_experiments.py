@@ -251,6 +251,10 @@ def test_replicates_and_repeats_print_their_spread(experiment: Any, capsys: Any)
     said = capsys.readouterr().out
     assert "Judged 2x, built 2x" in said
     assert "± 0.000" in said
+    assert run_single(experiment("memory=nothing", "data.size=4")) == 0  # the second judgements are still on disk
+    said = capsys.readouterr().out
+    assert "Judged 1x, built 1x" in said
+    assert "± 0.000" not in said
 
 
 @pytest.mark.parametrize("transform", ["oracle", "permute", "permute_between_questions"])
@@ -276,6 +280,7 @@ def test_the_paper_profile_plans_and_does_not_spend_unasked(
     captured = capsys.readouterr()
     assert "Plan" in captured.out
     assert "USD" in captured.out
+    assert "questions in 3 histories; detectable paired difference at 80% power: 0." in captured.out
     assert "yes=true" in captured.err
     assert not list((tmp_path / "runs").rglob("predictions.jsonl"))
 
@@ -305,10 +310,31 @@ def test_column_groups_can_be_chosen_and_unknown_ones_are_named(experiment: Any,
     assert "LoCoMo" in said
     assert "RealMem" not in said
     assert reproduce(experiment(*small, "columns=[locomo,quality]", name="reproduce")) == 2
+    said = capsys.readouterr().err
+    assert "columns: quality is no column group of segtreemem_t4" in said
+    assert "locomo (LoCoMo), longmemeval_mab" in said
+
+
+def test_only_and_columns_take_titles_and_count_only_what_was_asked_for(
+    experiment: Any, tmp_path: Path, capsys: Any
+) -> None:
+    small = ["table=segtreemem_t4", "data.size=2", "data.max_cases=1"]
     assert (
-        "quality are not groups of segtreemem_t4; there are: locomo, longmemeval_mab, realmem"
-        in capsys.readouterr().err
-    )
+        reproduce(experiment(*small, "only=[Dense]", "columns=[LoCoMo]", name="reproduce")) == 0
+    )  # though no other row has an answer
+    answered = (tmp_path / "runs" / "locomo").glob("*/cases/*/predictions.jsonl")
+    assert {path.parents[2].name.partition("-")[0] for path in answered} == {"dense"}
+    assert reproduce(experiment(*small, "only=[densse]", name="reproduce")) == 2
+    assert "only: densse is no row of segtreemem_t4 (did you mean dense" in capsys.readouterr().err
+
+
+def test_a_restricted_table_leaves_the_files_of_the_whole_one_alone(experiment: Any, tmp_path: Path) -> None:
+    small = ["table=segtreemem_t8", "data.size=2", "data.max_cases=1"]
+    rows = "table.rows=[{memory: bm25, published: {method: BM25}}]"
+    assert reproduce(experiment(*small, rows, "+table.others=[]", name="reproduce")) in (0, 1)
+    assert reproduce(experiment(*small, rows, "+table.others=[]", "only=[bm25]", name="reproduce")) in (0, 1)
+    made = {path.name for path in (tmp_path / "tables").glob("*.md")}
+    assert made == {"segtreemem_t8-smoke-rows-bm25.md", "segtreemem_t8-smoke-only-bm25-rows-bm25.md"}
 
 
 def test_a_paper_table_leaves_nothing_out_and_never_compares_a_stand_in(experiment: Any, capsys: Any) -> None:

@@ -27,9 +27,11 @@ from scripts.table_layout import (
     cells_of,
     excused,
     kind_of,
+    named,
     published_of,
     read_lines_of,
     references,
+    restriction,
 )
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -212,6 +214,33 @@ def test_every_row_of_timems_table_4_is_there_with_a_gate_and_without() -> None:
     seen = {(row.memory["build"]["levels"], row.memory["build"]["recall"], row.memory["build"]["use_gating"])
             for row in read_lines_of(table("timem_t4"), None) if row.memory is not None}  # fmt: skip
     assert seen == set(product(("segments", "summaries", "all"), ("flat", "hierarchical"), (False, True)))
+
+
+def test_a_misspelled_memory_below_the_rule_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(RunError, match=r"toy: others name 'mem_tree', which is no memory \(did you mean memtree"):
+        read_lines_of({"name": "toy", "rows": [], "others": ["bm25", "mem_tree"]}, None)
+    with pytest.raises(RunError, match="others name 'raptr'"):
+        read_lines_of({"name": "toy", "rows": [], "others": [{"memory": "raptr", "title": "RAPTOR"}]}, None)
+
+
+def test_rows_and_columns_are_named_by_name_or_title_and_unknown_ones_get_the_nearest() -> None:
+    titles = {"bm25": "BM25", "segtree_td": "SegTreeMem, TD", "a": "Same", "b": "Same"}
+    assert named(["SegTreeMem, TD", "bm25"], titles, "only: {}") == ["segtree_td", "bm25"]
+    assert named(["Same"], titles, "only: {}") == ["a", "b"]
+    with pytest.raises(RunError, match=r"only: segtree_tt \(did you mean segtree_td.*name \(title\): bm25 \(BM25\)"):
+        named(["segtree_tt"], titles, "only: {}")
+
+
+def test_the_name_of_a_table_says_how_it_was_restricted() -> None:
+    full = table("segtreemem_t4")
+    assert restriction(full, full, None, None) == ""
+    assert restriction(full, full, ["bm25"], ["locomo"]) == "-only-bm25-columns-locomo"
+    fewer = {**full, "rows": full["rows"][:1], "others": ["nothing"]}
+    assert restriction(fewer, full, None, None) == "-rows-bm25+nothing"
+    assert restriction({**full, "columns": full["columns"][:1]}, full, None, None) == "-groups-locomo"
+    many = restriction(full, full, [f"a name with = and, {number}" for number in range(9)], None)
+    assert re.fullmatch(r"-only-9_[0-9a-f]{8}", many)
+    assert "/" not in restriction(full, full, ["../x"], None)
 
 
 def test_rows_of_one_name_are_refused() -> None:

@@ -1,0 +1,120 @@
+"""The detectable difference: the oracle's, by simulation, and as tables print it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.power import detectable, detectable_lines, planned
+from eval.rendering import markdown
+from eval.stats import Sampling, difference
+from eval.store import write_lines
+from eval.tables import Asked, Cell, Column, Row, Table
+
+
+@pytest.mark.parametrize("n", [5, 10, 40, 1986])
+def test_the_detectable_difference_is_that_of_statsmodels(n: int) -> None:
+    from statsmodels.stats.power import TTestPower
+
+    expected = TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8)
+    assert detectable(Sampling(n**-0.5, n - 1)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_true_difference_of_that_size_is_found_in_four_of_five_samples() -> None:
+    rng = np.random.default_rng(0)
+    homes = np.repeat(np.arange(8), 10)
+    scatter = 0.1**2 + 0.4**2 / 10  # of a history's mean
+    true = detectable(Sampling((scatter / 8) ** 0.5, 7))
+    found = 0
+    for _ in range(600):
+        gap = true + np.repeat(rng.normal(0, 0.1, 8), 10) + rng.normal(0, 0.4, 80)
+        p = difference(gap, np.zeros(80), homes).p_by_case  # type: ignore[arg-type]
+        found += p is not None and p < 0.05
+    assert found / 600 == pytest.approx(0.8, abs=0.04)
+
+
+def test_a_plan_counts_histories_from_five_on_and_questions_below() -> None:
+    few, many = planned([100] * 4), planned([100] * 5)
+    assert few is not None
+    assert many is not None
+    assert few[1].endswith("by question")
+    assert many[1].endswith("by case")
+    assert many[0] > few[0]  # more questions, but alike within a history
+    assert planned([1]) is None
+
+
+def test_unequal_histories_detect_less_than_equal_ones() -> None:
+    even, uneven = planned([100] * 10), planned([10] * 5 + [190] * 5)
+    assert even is not None
+    assert uneven is not None
+    assert uneven[0] > even[0]
+
+
+def table(folder: Path, rows: int, cases: int = 6) -> Table:
+    """Rows whose answers are right by another rule each, over ten questions a case."""
+    questions = tuple(Asked(f"c{n % cases}", f"q{n}", "", f"c{n % cases}", True, False) for n in range(10 * cases))
+    column = Column("toy", "Toy", "judge", questions)
+    made = []
+    for row in range(rows):
+        path = folder / f"{row}.jsonl"
+        write_lines(
+            path,
+            [
+                {
+                    "case_id": one.case_id,
+                    "question_id": one.question_id,
+                    "repeat": 0,
+                    "value": float(n % 7 % (row + 2) == 0),
+                }
+                for n, one in enumerate(questions)
+            ],
+        )
+        reached = {(one.case_id, one.question_id): frozenset({"answered"}) for one in questions}
+        made.append(Row(f"r{row}", f"R{row}", (Cell(column, reached, (path,)),)))
+    return Table("toy", "Toy table", (), (column,), tuple(made), "r0")
+
+
+def test_a_table_says_what_its_pairs_could_have_found(tmp_path: Path) -> None:
+    made = table(tmp_path, 3)
+    expected = sorted(detectable(pair.difference.sampling) for pair in made.pairs.values() if pair.difference.sampling)
+    (line,) = detectable_lines(made)
+    assert line == (
+        "Detectable difference between two rows of Toy at 80% power (60 questions, 6 cases): "
+        f"judge {sum(expected) / 2:.3f} (median of this table's pairs; by case)."
+    )
+    assert f"- {line}" in markdown(made, brief=True)
+
+
+def test_a_table_without_pairs_says_what_it_assumes(tmp_path: Path) -> None:
+    (line,) = detectable_lines(table(tmp_path, 1))
+    assert "assumed: the two differ on 30% of the questions, intraclass correlation 0.02; by case" in line
+    (line,) = detectable_lines(table(tmp_path, 2, cases=3))
+    assert "(30 questions, 3 cases)" in line
+    assert "by question" in line
+
+
+def test_ps_are_adjusted_over_all_pairs_of_the_table_and_stand_beside_the_raw_ones(tmp_path: Path) -> None:
+    made = table(tmp_path, 4)
+    raw = sorted(pair.difference.p for pair in made.pairs.values() if pair.difference.p is not None)
+    smallest = min(pair.p for pair in made.pairs.values() if pair.p is not None)
+    assert len(made.pairs) == 3
+    assert smallest == pytest.approx(min(1.0, 3 * raw[0]))
+    text = markdown(made)
+    assert "adjusted for all 3 pairs of this table" in text
+    pair = made.pairs["r1", 0]
+    assert pair.p is not None
+    assert pair.difference.p_by_case is not None
+    assert f", Holm {'<0.001' if pair.p < 0.001 else f'{pair.p:.3f}'} {{" in text
+
+
+def test_a_difference_of_more_than_one_is_called_none(tmp_path: Path) -> None:
+    assert "(2 questions, 1 case): none" in detectable_lines(small(table(tmp_path, 1)))[0]
+
+
+def small(made: Table) -> Table:
+    """The table with two questions of one case."""
+    column = replace(made.columns[0], questions=made.columns[0].questions[:7:6])
+    return replace(made, columns=(column,), rows=())
