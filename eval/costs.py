@@ -92,13 +92,10 @@ class _Sums(Counter[str]):
             self[name] += line[name]
         for name in COUNTED:
             self[name] += sum(line[name].values())
-<<<<<<< HEAD
         self["cut"] += sum(
             count for name, count in line["notes"].items() if name.endswith((": cut", ": cut in thought"))
         )
-=======
         self["prefix_again"] += sum(count for name, count in line["notes"].items() if name.endswith(PREFIX_AGAIN))
->>>>>>> tables
 
     @property
     def tokens(self) -> int:

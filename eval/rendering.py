@@ -315,21 +315,11 @@ def _csv_lines(table: Table, row: Row, column: Column, cell: AnyCell) -> list[li
     start = [table.name, row.name, column.dataset, column.metric]
     if isinstance(cell, Figure):
         return [
-<<<<<<< HEAD
-            [*start, ALL, *[""] * 7, *_csv_ours(cell.ours), "", "", "", *_csv_printed(cell.published), cell.verdict()]
-=======
             [
-                *start,
-                ALL,
-                *[""] * 6,
-                *_csv_ours(cell.ours),
-                "",
-                "",
-                "",
+                *(*start, ALL, *[""] * 7, *_csv_ours(cell.ours), "", "", ""),
                 *_csv_printed(cell.published, column.scale),
                 cell.verdict(),
             ]
->>>>>>> tables
         ]
     if isinstance(cell, str):
         return [[*start, ALL, *[""] * (len(FIELDS) - 6), cell]]
