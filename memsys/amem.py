@@ -33,15 +33,13 @@ from typing import Any, ClassVar, Literal
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.vectors import Vectors, best
-
-MODES = ("paper", "code")
 
 
 @dataclass(slots=True)
@@ -70,6 +68,7 @@ class AMem(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k",)
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("amem",)
     UNIT: ClassVar = {"rule": "utterance"}
 
@@ -84,9 +83,7 @@ class AMem(MemorySystem):
         link_threshold: float = -1.0,
         evo_threshold: int = 100,
     ) -> None:
-        if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, found {mode!r}")
-        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, mode
+        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, known_mode(self, mode)
         self.k, self.neighbours = positive("k", k), positive("neighbours", neighbours)
         self.link_threshold, self.evo_threshold = link_threshold, positive("evo_threshold", evo_threshold)
         self._notes: list[_Note] = []

@@ -20,7 +20,8 @@ Deviations and decisions:
 - Reads neither strengthen nor refresh unless `mutate_on_read`. Summaries have no strength, as released.
 - Prompts are not cut when they exceed the model's context, and the penalties on repetition (0.4 and 0.2) are not sent. A summary that comes
   back empty is missing, and is asked for again at the next consolidation.
-- Dates are shown beside a piece, and neither embedded with it nor counted when pieces are joined. Each piece found keeps its own score (the release gives all the last one's).
+- Dates are shown beside a piece, and neither embedded with it nor counted when pieces are joined. Each piece found keeps its own score (the
+  release gives all the last one's).
 - The ChatGPT variant of the release, which indexes whole days and has a model rewrite what it found, is not offered.
 """
 
@@ -36,7 +37,7 @@ import numpy as np
 from data_loaders.schema import Question, Unit
 from memsys.annotated_tree import one_of
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
@@ -104,6 +105,7 @@ class MemoryBank(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("mode", "k", "join_chars", "include_global", "threshold")
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("memorybank",)
     UNIT: ClassVar = {"rule": "floor_pair", "on_unpaired": "keep_single"}
     PAST_K: ClassVar = "k counts the pieces found; the summary and the portrait of everything come on top"
@@ -125,7 +127,7 @@ class MemoryBank(MemorySystem):
         mutate_on_read: bool = False,
     ) -> None:
         self.llm, self.embedder, self.prompts, self.rng = llm, embedder, prompts, rng
-        self.mode = one_of("mode", mode, ("paper", "code"))
+        self.mode = known_mode(self, mode)
         self.k, self.join_chars = positive("k", k), positive("join_chars", join_chars)
         self.pieces = one_of("pieces", pieces, ("auto", "exchange", "sentence"))
         self.forgetting = one_of("forgetting", forgetting, ("off", "sample", "threshold"))
@@ -234,7 +236,8 @@ class MemoryBank(MemorySystem):
         pieces, scores = self._searchable(query, now)
         hits = [index for index in best(scores, self.k) if scores[index] > -np.inf]
         shelf = sorted(range(len(pieces)), key=lambda index: self._order(pieces[index]))
-        sources, lengths = [self._source(pieces[index]) for index in shelf], [len(pieces[index].text) for index in shelf]
+        sources = [self._source(pieces[index]) for index in shelf]
+        lengths = [len(pieces[index].text) for index in shelf]
         found: dict[_Source, set[int]] = {}
         score: dict[_Source, float] = {}
         for hit in hits:

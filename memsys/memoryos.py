@@ -45,7 +45,7 @@ import numpy as np
 from data_loaders.schema import Question, Role, Unit
 from memsys.annotated_tree import one_of
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
@@ -91,7 +91,9 @@ class Release:
 
 RELEASES: Mapping[str, Release] = {
     "paper": Release(7, 200, 100, 10, 10, 10, (1, 1, 1), 1e7, (-1, -1, -1), True, False, True, False),
-    "code": Release(1, 2000, None, 10, 10, None, (0.8, 0.8, 0.0001), math.inf, (0.1, 0.1, 0.1), False, True, True, True),
+    "code": Release(
+        1, 2000, None, 10, 10, None, (0.8, 0.8, 0.0001), math.inf, (0.1, 0.1, 0.1), False, True, True, True
+    ),
     "library": Release(10, 2000, 100, 7, 20, 20, (1, 1, 1), 86_400, (0.1, 0.1, 0.01), False, True, False, False),
 }
 
@@ -211,6 +213,7 @@ class MemoryOS(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k", "segments", "knowledge_k")
+    MODES: ClassVar = tuple(RELEASES)
     PROMPTS: ClassVar = ("memoryos",)
     UNIT: ClassVar = {"rule": "page"}
     PAST_K: ClassVar = "k counts the mid-term pages; the short term, the profile and the facts come on top"
@@ -232,7 +235,7 @@ class MemoryOS(MemorySystem):
         mutate_on_read: bool = False,
     ) -> None:
         self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.mode = one_of("mode", mode, tuple(RELEASES))
+        self.mode = known_mode(self, mode)
         self.release = RELEASES[mode]
         self.k, self.knowledge_k = k, knowledge_k
         self.segments = positive("segments", segments)

@@ -34,7 +34,7 @@ from data_loaders.schema import Question, Unit
 from memsys.bm25 import bm25_index, bm25_scores, words
 from memsys.dates import parse_time
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
@@ -43,7 +43,6 @@ from memsys.prompts import Prompts
 from memsys.vectors import Vectors, best
 
 Mode = Literal["paper", "code"]
-MODES = ("paper", "code")
 SEARCHES = ("vector", "hybrid")
 NO_PREDICTION = "Nothing is known yet that would let anybody expect what happens here."
 _FULL = "The buffer is full."
@@ -186,8 +185,6 @@ class EpisodeBuilder:
         known_threshold: float = 0.7,
     ) -> None:
         self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, mode
-        if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, found {mode!r}")
         self.buffer_min, self.buffer_max = positive("buffer_min", buffer_min), positive("buffer_max", buffer_max)
         self.enforce_max = mode == "paper" if enforce_max is None else enforce_max
         self.known, self.known_threshold = positive("known", known), known_threshold
@@ -306,6 +303,7 @@ class Nemori(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k_episodes", "k_statements", "originals")
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("nemori",)
     EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
@@ -326,7 +324,7 @@ class Nemori(MemorySystem):
         known: int = 10,
         known_threshold: float = 0.7,
     ) -> None:
-        self.embedder = embedder
+        self.embedder, self.mode = embedder, known_mode(self, mode)
         self.k_episodes, self.k_statements = positive("k_episodes", k_episodes), positive("k_statements", k_statements)
         self.originals, self.search = originals, search
         if search not in SEARCHES:

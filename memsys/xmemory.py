@@ -40,7 +40,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, known_mode, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask_all, complete
 from memsys.llm.parsing import ParseFailure
@@ -111,6 +111,7 @@ class XMemory(MemorySystem):
         "representatives", "uncertainty", "pool", "max_themes", "max_statements", "alpha", "episode_pool", "beta", "probes",
         "max_episodes", "tau_include", "tau_expand", "originals",
     )  # fmt: skip
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("nemori", "xmemory")
     EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
@@ -152,7 +153,13 @@ class XMemory(MemorySystem):
         tau_expand: float = 0.25,
         originals: int = 2,
     ) -> None:
-        self.llm, self.probe, self.embedder, self.prompts, self.mode = llm, probe, embedder, prompts, mode
+        self.llm, self.probe, self.embedder, self.prompts, self.mode = (
+            llm,
+            probe,
+            embedder,
+            prompts,
+            known_mode(self, mode),
+        )
         self._builder = EpisodeBuilder(llm, embedder, prompts, mode, buffer_min, buffer_max, enforce_max)
         self.rules = ThemeRules(
             cap=positive("theme_cap", theme_cap), attach=attach, lenient=lenient, small=small, edge=edge, cohesion=cohesion,

@@ -350,7 +350,9 @@ def test_a_neighbour_that_does_not_fit_keeps_out_the_earlier_one_and_not_those_f
     assert _joined([9, 9, 9, 9, 9, 9, 9], sources, 3, 29, 7) == {2, 3, 4}
 
 
-@pytest.mark.parametrize("name", ["memorybank", "memorybank_code", "memorybank_code_forgetting", "memorybank_forgetting"])
+@pytest.mark.parametrize(
+    "name", ["memorybank", "memorybank_code", "memorybank_code_forgetting", "memorybank_forgetting"]
+)
 def test_two_pieces_are_looked_up_on_both_paths_of_the_release(name: str) -> None:
     """The release's argument `memory_search_top_k` overrides the 3 and 6 of its modules (sys_args.py)."""
     assert yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))["build"]["k"] == 2

@@ -427,7 +427,10 @@ def test_a_full_mid_term_loses_its_coldest_segment_in_the_paper_and_the_least_vi
     "garbage", [*GARBAGE, '{"themes": []}', '{"themes": [{"theme": 7}]}', '{"themes": [{"theme": " "}]}']
 )
 def test_a_page_without_themes_has_its_own_text_as_theme_and_is_lost_in_the_evaluation_code(garbage: str) -> None:
-    for mode, note, homes in (("paper", "generic_theme", {"Ann: beans\nBob: I see.": ["p0"]}), ("code", "lost_page", {})):
+    for mode, note, homes in (
+        ("paper", "generic_theme", {"Ann: beans\nBob: I see.": ["p0"]}),
+        ("code", "lost_page", {}),
+    ):
         memory, _ = memoryos({THEMES: garbage}, mode=mode, short_term=1)
         with meter.metering() as ledger:
             feed(memory, page(0, "beans"), *([page(1, "later")] if mode == "paper" else []))
