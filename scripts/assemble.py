@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from data_loaders.source import Source, data_root, find, sample
 from data_loaders.units import lost_evidence, make_units
 from eval.costs import Price
 from eval.judge import Judge
+from eval.lexical import splitter
 from eval.provenance import ROOT, identity, source_digest, surroundings
 from eval.reader import Reader
 from eval.score import Judging, Metric
@@ -344,7 +346,13 @@ def metrics(names: Sequence[str]) -> list[Metric]:
 def _metric(name: str, option: dict[str, Any]) -> Metric:
     target = option.pop("target")
     option.pop("title", None)
-    return Metric(name, partial(get_method(target), **option), option)
+    if "sentences" not in option:
+        return Metric(name, partial(get_method(target), **option), option)
+    try:
+        option["sentences"] = splitter(option["sentences"])
+    except ValueError as error:
+        raise RunError(f"metric {name}: {error}") from error
+    return Metric(name, partial(get_method(target), **option), {**option, "nltk": version("nltk")})
 
 
 def memory_run(
@@ -459,8 +467,9 @@ def metric_title(name: str) -> str:
     if name.startswith("judge_"):
         file, _, model = name.removeprefix("judge_").partition("@")
         return f"{load_option('judge', file)['title']}{f' by {model}' if model else ''}"
-    known = _values(CONF / "metrics.yaml")
-    return str(known[name].get("title", name))
+    option = _values(CONF / "metrics.yaml")[name]
+    by_punkt = option.get("sentences") in ("auto", "punkt") and splitter() == "punkt"
+    return str(option.get("title", name)) + (", sentences by punkt" if by_punkt else "")
 
 
 def caption(cfg: DictConfig, built: Bench, used: Sequence[tuple[Data, Reader, Mapping[str, Any]]]) -> tuple[str, ...]:
