@@ -12,7 +12,10 @@ a value, never a zero.
 | longmemeval | LongMemEval, MAB     | yes or no, by one of 5 prompts | 1 for yes                               |
 | memory      | RealMem              | JSON, of the retrieved texts  | recall in [0, 1]; helpfulness is kept   |
 
-Deviations: an empty reply to a LongMemEval prompt has no verdict (the official script counts it as no).
+Labels, digits, yes and no are matched whole (`eval.labels`): "NOT CORRECT" is no verdict.
+
+Deviations: a LongMemEval reply that does not say yes or no by itself has no verdict; the official script takes any "yes" inside it for
+yes, and everything else, also an empty reply, for no.
 """
 
 from __future__ import annotations
@@ -122,7 +125,7 @@ def _grade(judge: Judge, text: str) -> Score | None:
 
 
 def _yes_or_no(judge: Judge, text: str) -> Score | None:
-    return _binary(longmemeval.verdict(text)) if text.strip() else None
+    return _binary(longmemeval.stated_verdict(text))
 
 
 def _memory(judge: Judge, text: str) -> Score | None:
