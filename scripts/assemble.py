@@ -15,7 +15,7 @@ from hydra.utils import get_class, get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from data_loaders.lazy import LazyCases, as_lazy
-from data_loaders.source import Source, data_root, find, sample
+from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
 from eval.costs import Price
 from eval.judge import Judge
@@ -261,16 +261,12 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
         DataError: it is not there or not what the manifest knows; the message says how to get it.
     """
     root = Path(cfg.data.root) if cfg.data.root else None
-    real = cfg.data.source == "real"
-    if real:
-        config = _held(config, data_root(root))
-    source = find(config["file"], root=root, unpinned=cfg.data.unpinned) if real else sample(config["sample"])
-    choices = {name: value for name, value in config["load"].items() if name != "_partial_"}
-    beside = [find(file, root=root, unpinned=cfg.data.unpinned).sha256 for file in config.get("also", ()) if real]
-    cases = as_lazy(instantiate({**choices, "_partial_": True})(source.path))
+    located = locate(config, real=cfg.data.source == "real", root=root, unpinned=cfg.data.unpinned)
+    source, load = located.source, {"_target_": config["load"]["_target_"], **located.choices}
+    cases = as_lazy(instantiate({**load, "_partial_": True})(source.path))
     settings = {
-        "load": {name: str(value) for name, value in choices.items()},
-        "sha256": [source.sha256, *beside],
+        "load": {name: str(value) for name, value in load.items()},
+        "sha256": [source.sha256, *(each.sha256 for each in located.beside)],
         "transform": cfg.data.transform,
         "size": cfg.data.size,
         "max_cases": cfg.data.max_cases,
@@ -279,18 +275,6 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
     kept = _kept(_cut(cfg, cases), source.path)
     note = instantiate({**config["caption"], "_partial_": True})(source.path) if "caption" in config else ""
     return Data(config["name"], config["title"], kept, source, settings, config, note)
-
-
-def _held(config: Mapping[str, Any], root: Path) -> Mapping[str, Any]:
-    """The data set as it is, or what its file names to be taken instead while the official release is not there."""
-    instead = config.get("instead")
-    if (
-        instead is None
-        or (root / instead.get("missing", config["file"])).exists()
-        or not (root / instead["file"]).exists()
-    ):
-        return config
-    return {**config, "file": instead["file"], "load": {**config["load"], **instead.get("load", {})}}
 
 
 def _kept(cases: LazyCases, path: Path) -> LazyCases:
