@@ -37,6 +37,17 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Located:
+    """What a data set is loaded from."""
+
+    source: Source
+    choices: Mapping[str, Any]
+    """Settings of the loader: those of the data set, and over them those of what is taken instead."""
+    beside: tuple[Source, ...] = ()
+    """Further files that the loader reads."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hub:
     """Where a file stands on the Hugging Face hub: a file of the repository, or a split written out as parquet."""
 
@@ -78,6 +89,26 @@ class Entry:
     @property
     def downloadable(self) -> bool:
         return bool(self.url or self.hub or self.archive)
+
+
+def locate(
+    settings: Mapping[str, Any], *, real: bool = True, root: Path | None = None, unpinned: bool = False
+) -> Located:
+    """What a data set (a file of `conf/dataset`) is loaded from: its sample, or its real files below the data root.
+
+    Of the real ones: `file` and those in `also`; while the official release (`file`, or `instead.missing`) is not there, what
+    `instead` names, if that is there.
+
+    Raises DataError as `find` and `sample` do.
+    """
+    choices = {name: value for name, value in settings["load"].items() if not name.startswith("_")}
+    if not real:
+        return Located(sample(settings["sample"]), choices)
+    file, instead, base = settings["file"], settings.get("instead"), data_root(root)
+    if instead and not (base / instead.get("missing", file)).exists() and (base / instead["file"]).exists():
+        file, choices = instead["file"], choices | instead.get("load", {})
+    beside = tuple(find(name, root=root, unpinned=unpinned) for name in settings.get("also", ()))
+    return Located(find(file, root=root, unpinned=unpinned), choices, beside)
 
 
 def find(file: str, *, root: Path | None = None, unpinned: bool = False) -> Source:

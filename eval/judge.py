@@ -15,7 +15,10 @@ a value, never a zero.
 A judge's reasoning is never read (`memsys.llm.replies`). A reply that was cut counts only if its verdict stands complete before the cut:
 the closed field of a JSON reply, or the bare word or digit that the reply begins with and goes on after.
 
-Deviations: an empty reply to a LongMemEval prompt has no verdict (the official script counts it as no).
+Labels, digits, yes and no are matched whole (`eval.labels`): "NOT CORRECT" is no verdict.
+
+Deviations: a LongMemEval reply that does not say yes or no by itself has no verdict; the official script takes any "yes" inside it for
+yes, and everything else, also an empty reply, for no.
 """
 
 from __future__ import annotations
@@ -141,7 +144,7 @@ def _grade(judge: Judge, text: str) -> Score | None:
 
 
 def _yes_or_no(judge: Judge, text: str) -> Score | None:
-    return _binary(longmemeval.verdict(text)) if text.strip() else None
+    return _binary(longmemeval.stated_verdict(text))
 
 
 def _memory(judge: Judge, text: str) -> Score | None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from data_loaders.schema import Gold, Question
+from eval.labels import stated
 from eval.lexical import locomo_multi_answer_f1, locomo_token_f1, unanswered
 from eval.records import Prediction, Score
 
@@ -23,8 +24,9 @@ PRINT_ORDER = (4, 1, 2, 3, 5)
 ABSTENTIONS = ("no information available", "not mentioned")
 """What the lower-cased reply to a category 5 question must contain one of."""
 
-_JSON_LABEL = re.compile(r'"label"\s*:\s*"\s*(correct|wrong)\s*"', re.IGNORECASE)
-_BARE_LABEL = re.compile(r"\b(CORRECT|WRONG)\b")
+_LABELS = ("CORRECT", "WRONG")
+_JSON_LABEL = re.compile(r'"label"\s*:\s*"([^"]*)"', re.IGNORECASE)
+_BARE_LABEL = re.compile(r"\b(?:CORRECT|WRONG)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +154,13 @@ def graded_correct(grade: int, threshold: int = 2) -> bool:
 def label_verdict(reply: str) -> bool | None:
     """True for CORRECT and False for WRONG in the reply of a Mem0 or MemGPT style judge; None when it is unclear.
 
-    The JSON field `label` decides where there is one, otherwise the bare word in capitals. A reply with both labels
-    has no verdict.
+    The JSON field `label` decides where there is one, otherwise a phrase that is nothing but the word in capitals
+    (`eval.labels`): "NOT CORRECT" is no verdict in either. A reply with both labels has none.
     """
-    labels = {label.upper() for label in _JSON_LABEL.findall(reply) or _BARE_LABEL.findall(reply)}
-    return labels == {"CORRECT"} if len(labels) == 1 else None
+    if fields := _JSON_LABEL.findall(reply):
+        labels = {field.strip().upper() for field in fields}
+        label = labels.pop() if len(labels) == 1 else ""
+    else:
+        both = len(set(_BARE_LABEL.findall(reply))) > 1
+        label = "" if both else stated(reply, _LABELS, capitals=True) or ""
+    return label == "CORRECT" if label in _LABELS else None

@@ -1,11 +1,12 @@
 """The official rules of LongMemEval: which judge rule a question gets, verdicts, means, and the retrieval metrics.
 
-Source: xiaowu0162/LongMemEval, src/evaluation and src/retrieval at 9e0b455. Two oddities are kept because published
-numbers have them: the verdict is "yes" anywhere in the reply ("yesterday" counts), and the DCG discounts rank i by
-log2(i) instead of log2(i + 1), so that ranks 1 and 2 weigh the same.
+Source: xiaowu0162/LongMemEval, src/evaluation and src/retrieval at 9e0b455. One oddity is kept because published
+numbers have it: the DCG discounts rank i by log2(i) instead of log2(i + 1), so that ranks 1 and 2 weigh the same.
 
-Deviations. The task average is the mean over the types that occur (the script divides by nothing when one of the six is
-missing). The prompts themselves are elsewhere and in our words.
+Deviations. The official verdict is "yes" anywhere in the reply, so that "No, she left yesterday" is right; it is kept
+as `verdict`, and our judges use `stated_verdict`, which takes yes or no only where it stands alone. The task average
+is the mean over the types that occur (the script divides by nothing when one of the six is missing). The prompts
+themselves are elsewhere and in our words.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_loaders.schema import Session
+from eval.labels import stated
 
 QUESTION_TYPES = (
     "single-session-user",
@@ -82,6 +84,12 @@ def judge_rule(question_id: str, question_type: str) -> JudgeRule:
 def verdict(reply: str) -> bool:
     """Whether a judge's reply says that the answer is right: "yes" occurs in it, in any case, even inside a word."""
     return "yes" in reply.lower()
+
+
+def stated_verdict(reply: str) -> bool | None:
+    """Whether the reply says yes; None when it says neither yes nor no by itself, or both (`eval.labels`)."""
+    label = stated(reply, ("yes", "no"))
+    return label == "yes" if label else None
 
 
 @dataclass(frozen=True, slots=True)

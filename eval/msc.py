@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 
+from eval.labels import stated
 from eval.locomo import label_verdict
 
 _ZEP_FIELD = re.compile(r'"is_correct"\s*:\s*(true|false)\b', re.IGNORECASE)
-_DIGIT = re.compile(r"(?<![\d.])[01](?!\d|\.\d)")
 
 
 def memgpt_verdict(reply: str) -> bool | None:
@@ -29,6 +29,9 @@ def zep_verdict(reply: str) -> bool | None:
 
 
 def memtree_verdict(reply: str) -> bool | None:
-    """Whether the first lone digit 0 or 1 of the reply is a 1; None when there is no such digit (MemTree, A.2)."""
-    digit = _DIGIT.search(reply)
-    return digit[0] == "1" if digit else None
+    """Whether the digit that the reply gives by itself is a 1; None when it gives neither 0 nor 1, or both (MemTree, A.2).
+
+    A digit inside a phrase ("on a scale of 0 to 1") is none.
+    """
+    digit = stated(reply, ("0", "1"))
+    return digit == "1" if digit else None

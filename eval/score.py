@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Scored:
     why: str
     detail: Mapping[str, Any]
     answer: str
-    """Hash of what was scored."""
+    """Hash of what was scored: the answer, or what was recalled."""
 
 
 def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
@@ -78,7 +78,8 @@ def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
         lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
         for case_id, question, gold, prediction in answered(run):
             for metric in stale:
-                lines[metric.name].append(_scored(case_id, prediction, metric.score(question, gold, prediction)))
+                score = metric.score(question, gold, prediction)
+                lines[metric.name].append(_scored(case_id, prediction, score, prediction.answer))
         for metric in stale:
             write_lines(paths[metric.name], lines[metric.name])
     return paths
@@ -89,10 +90,10 @@ def _metric_identity(metric: Metric) -> dict[str, Any]:
     return {"settings": metric.settings, "source": source_digest([module])}
 
 
-def _asked(run: Run) -> set[tuple[str, str, str]]:
-    """(case, question, hash of the answer) of every prediction that can be scored."""
+def _asked(run: Run, scored: Callable[[Prediction], str] = lambda one: one.answer) -> set[tuple[str, str, str]]:
+    """(case, question, hash of what is scored of it) of every prediction that can be scored."""
     return {
-        (one.case_id, one.question_id, _hash(one.answer))
+        (one.case_id, one.question_id, _hash(scored(one)))
         for folder in sorted((run.folder / "cases").glob("*"))
         for one in read_predictions(folder).values()
         if one.outcome != "error"
@@ -107,13 +108,18 @@ def _answer(record: Mapping[str, Any]) -> tuple[str, str, str]:
     return record["case_id"], record["question_id"], record["answer"]
 
 
+def _verdict(record: Mapping[str, Any]) -> tuple[str, str, str, int]:
+    """What a judge's line, or the line of its cost, is about."""
+    return (*_answer(record), record["repeat"])
+
+
 def score_evidence(run: Run, k: int) -> Path:
     """How much of the evidence the first `k` recalled items bring back.
 
     The value is `covered@k`; the detail holds `verbatim@k`, nDCG and the mean number of sources per item.
     """
     path = _path(run, f"evidence@{k}", {"source": source_digest(["eval.retrieval"])})
-    if path.is_file() and _answers(path) == _asked(run):
+    if path.is_file() and _answers(path) == _asked(run, _ranking):
         return path
     lines: list[Scored] = []
     for case in _cases(run):
@@ -125,14 +131,21 @@ def score_evidence(run: Run, k: int) -> Path:
             if prediction is None or prediction.outcome == "error":
                 continue
             if not gold.evidence:
-                lines.append(_scored(case.id, prediction, Score(None, "the data set names no evidence")))
+                unnamed = Score(None, "the data set names no evidence")
+                lines.append(_scored(case.id, prediction, unnamed, _ranking(prediction)))
                 continue
             # By the memory's own score, best first: a recall may be ordered for the reader instead.
             ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
             recalled = [items[prediction.items[place]] for place in ranking]
-            lines.append(_scored(case.id, prediction, _evidence(recalled, gold.evidence, texts, k)))
+            score = _evidence(recalled, gold.evidence, texts, k)
+            lines.append(_scored(case.id, prediction, score, _ranking(prediction)))
     write_lines(path, lines)
     return path
+
+
+def _ranking(prediction: Prediction) -> str:
+    """What was recalled and how it was scored."""
+    return " ".join(f"{item}:{score}" for item, score in zip(prediction.items, prediction.scores, strict=True))
 
 
 def _evidence(items: Sequence[Mapping[str, Any]], evidence: Sequence[str], texts: Mapping[str, str], k: int) -> Score:
@@ -148,50 +161,57 @@ def _evidence(items: Sequence[Mapping[str, Any]], evidence: Sequence[str], texts
 def score_judge(run: Run, judging: Judging, told: Callable[[], None] = lambda: None) -> Path:
     """Let a judge grade every answer of a run, `repeats` times; returns the score file.
 
-    Judgements of answers that have not changed are kept. A call that fails for good, or a reply without a verdict, is a line without
-    a value. Other settings, prompt or model: another file.
+    The file holds one line for each answer as it stands and each repeat asked for, and what each cost beside it: judgements of answers
+    that have changed since are dropped, the others are kept. A call that fails for good, or a reply without a verdict, is a line without
+    a value, and asked for again the next time. Other settings, prompt or model: another file.
 
     Raises:
         RunStopped: the spending cap is reached, or the endpoint cuts prompts; what was judged is kept.
     """
     path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging))
-    wanted = {(*key, repeat) for key in _asked(run) for repeat in range(judging.repeats)}
-    if (
-        path.is_file()
-        and {(*_answer(one), one["repeat"]) for one in read_lines(path) if one["value"] is not None} == wanted
-    ):
+    shown = _shown(run, judging.judge)
+    wanted = {(*key, repeat) for key in _asked(run, shown) for repeat in range(judging.repeats)}
+    if path.is_file() and {_verdict(one) for one in read_lines(path) if one["value"] is not None} == wanted:
         return path
     with locked(path.parent):
-        kept = {key: record for key, record in _previous(path).items() if record["value"] is not None}
+        given = {_verdict(one): one for one in read_lines(path) if one["value"] is not None}
+        kept = {verdict: line for verdict, line in given.items() if verdict in wanted}
         write_lines(path, kept.values())
         efforts = path.with_suffix(".effort.jsonl")
-        write_lines(efforts, read_lines(efforts))
+        write_lines(efforts, {_verdict(one): one for one in read_lines(efforts) if _verdict(one) in kept}.values())
         book, costs = Appender(path), Appender(efforts)
         try:
-            _judge_all(run, judging, kept, book, costs, told)
+            _judge_all(run, judging, shown, kept, book, costs, told)
         finally:
             book.close()
             costs.close()
-        write_lines(path, sorted(_previous(path).values(), key=_order(run)))
+        write_lines(path, sorted(read_lines(path), key=_order(run)))
     return path
 
 
 def _judge_all(
-    run: Run, judging: Judging, kept: Mapping[Any, Any], book: Appender, costs: Appender, told: Callable[[], None]
+    run: Run,
+    judging: Judging,
+    shown: Callable[[Prediction], str],
+    kept: Container[tuple[str, str, str, int]],
+    book: Appender,
+    costs: Appender,
+    told: Callable[[], None],
 ) -> None:
     under_way: deque[_Call] = deque()
     for case_id, question, gold, prediction in answered(run):
-        judged = prediction.answer if judging.judge.rule != "memory" else _recalled(run, case_id, prediction)
+        judged = shown(prediction)
         for repeat in range(judging.repeats):
-            if (case_id, question.id, repeat, _hash(prediction.answer)) in kept:
+            if (case_id, question.id, _hash(judged), repeat) in kept:
                 continue
             if prediction.outcome == "aborted":
-                book.add(_scored(case_id, prediction, Score(0.0, f"aborted: {prediction.error}", repeat)))
+                aborted = Score(0.0, f"aborted: {prediction.error}", repeat)
+                book.add(_scored(case_id, prediction, aborted, judged))
                 continue
             request = judge_request(judging.judge, judging.prompts, question, gold, judged, sample=repeat)
             with metering() as ledger:
                 call = judging.llm.submit(request)
-            under_way.append(_Call(case_id, prediction, gold, repeat, ledger, call))
+            under_way.append(_Call(case_id, prediction, judged, gold, repeat, ledger, call))
             if len(under_way) > OUTSTANDING:
                 _book(under_way.popleft(), judging, book, costs, told)
     for one in under_way:
@@ -204,6 +224,8 @@ class _Call:
 
     case_id: str
     prediction: Prediction
+    judged: str
+    """The text that is judged."""
     gold: Gold
     repeat: int
     ledger: Ledger
@@ -220,15 +242,22 @@ def _book(call: _Call, judging: Judging, book: Appender, costs: Appender, told: 
         if error is not None
         else judged(judging.judge, call.reply.result(), call.gold)
     )
-    book.add(_scored(call.case_id, call.prediction, Score(score.value, score.why, call.repeat, score.detail)))
-    costs.add(effort(call.case_id, "judge", call.prediction.question_id, 0, call.ledger, 0.0))
+    line = _scored(call.case_id, call.prediction, replace(score, repeat=call.repeat), call.judged)
+    book.add(line)
+    spent = effort(call.case_id, "judge", call.prediction.question_id, 0, call.ledger, 0.0)
+    # Beside its verdict's repeat and hash, so that it stays or goes with the verdict.
+    costs.add({**asdict(spent), "question_id": line.question_id, "repeat": line.repeat, "answer": line.answer})
     told()
 
 
-def _recalled(run: Run, case_id: str, prediction: Prediction) -> str:
-    """The recalled texts, for a judge of the memory instead of the answer."""
-    items = read_items(run.case_folder(case_id))
-    return "\n".join(items[key]["text"] for key in prediction.items)
+def _shown(run: Run, judge: Judge) -> Callable[[Prediction], str]:
+    """What a judge is shown of a prediction: its answer; for a judge of the memory, the recalled texts."""
+
+    def recalled(prediction: Prediction) -> str:
+        items = read_items(run.case_folder(prediction.case_id))
+        return "\n".join(items[key]["text"] for key in prediction.items)
+
+    return recalled if judge.rule == "memory" else lambda prediction: prediction.answer
 
 
 def _judge_identity(judging: Judging) -> dict[str, Any]:
@@ -278,19 +307,14 @@ def _path(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
     return path
 
 
-def _scored(case_id: str, prediction: Prediction, score: Score) -> Scored:
+def _scored(case_id: str, prediction: Prediction, score: Score, scored: str) -> Scored:
+    """A line about `scored`, the text that the score was given for."""
     value = None if score.value is None else round(float(score.value), 6)
-    return Scored(
-        case_id, prediction.question_id, score.repeat, value, score.why, score.detail, _hash(prediction.answer)
-    )
+    return Scored(case_id, prediction.question_id, score.repeat, value, score.why, score.detail, _hash(scored))
 
 
 def _hash(answer: str) -> str:
     return hashlib.sha256(answer.encode()).hexdigest()[:12]
-
-
-def _previous(path: Path) -> dict[tuple[str, str, int, str], dict[str, Any]]:
-    return {(one["case_id"], one["question_id"], one["repeat"], one["answer"]): one for one in read_lines(path)}
 
 
 def _order(run: Run) -> Callable[[Mapping[str, Any]], tuple[int, int]]:

@@ -37,7 +37,7 @@ from typing import Any, ClassVar, Literal
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
@@ -45,7 +45,6 @@ from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.vectors import Vectors, best
 
-MODES = ("paper", "code")
 LOOKUPS = ("text", "keywords")
 
 
@@ -77,6 +76,7 @@ class AMem(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k", "cut", "lookup")
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("amem",)
     UNIT: ClassVar = {"rule": "utterance"}
     EMBEDS_UNITS: ClassVar = False  # but for mode `code`, which does it one by one
@@ -95,13 +95,11 @@ class AMem(MemorySystem):
         link_threshold: float = -1.0,
         evo_threshold: int = 100,
     ) -> None:
-        if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, found {mode!r}")
         if lookup not in (None, *LOOKUPS):
             raise ValueError(f"lookup must be one of {', '.join(LOOKUPS)}, found {lookup!r}")
         if cut and mode == "code":
             raise ValueError("cut must be false in mode code, which repeats notes")
-        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, mode
+        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, known_mode(self, mode)
         self.cut, self.lookup = cut, lookup
         self.k, self.neighbours = positive("k", k), positive("neighbours", neighbours)
         self.link_threshold, self.evo_threshold = link_threshold, positive("evo_threshold", evo_threshold)

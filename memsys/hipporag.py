@@ -41,7 +41,7 @@ from scipy.sparse import coo_array, csr_array, hstack, vstack
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
@@ -93,6 +93,7 @@ class HippoRag(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k", "linking_top_k", "max_facts", "damping", "passage_weight")
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("hipporag",)
 
     def __init__(
@@ -111,14 +112,13 @@ class HippoRag(MemorySystem):
     ) -> None:
         if version not in (1, 2):
             raise ValueError(f"version must be 1 or 2, found {version!r}")
-        if mode not in ("paper", "code"):
-            raise ValueError(f"mode must be paper or code, found {mode!r}")
         if not (0 <= damping < 1 and synonymy > 0 and passage_weight >= 0):
             raise ValueError(
                 f"damping must be in [0, 1), synonymy above 0 and passage_weight at least 0, "
                 f"found {damping}, {synonymy} and {passage_weight}"
             )
-        self.llm, self.embedder, self.prompts, self.version, self.mode = llm, embedder, prompts, version, mode
+        self.llm, self.embedder, self.prompts, self.version = llm, embedder, prompts, version
+        self.mode = known_mode(self, mode)
         self.k, self.linking_top_k = positive("k", k), positive("linking_top_k", linking_top_k)
         self.max_facts = positive("max_facts", max_facts)
         self.synonymy, self.damping, self.passage_weight = synonymy, damping, passage_weight

@@ -12,11 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from data_loaders.schema import Question, Unit
+
+Mode = TypeVar("Mode", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class MemorySystem(ABC):
     """Attributes a sweep may set on `copy.copy(memory)` between reads of one build."""
     PROMPTS: ClassVar[tuple[str, ...]] = ()
     """Folders of `memsys/prompts` it may use; their contents are part of a run's identity."""
+    MODES: ClassVar[tuple[str, ...]] = ()
+    """What its setting `mode` may be, the default first; empty = it has no such setting."""
     UNIT: ClassVar[dict[str, Any]] = {}
     """Its own unit rule, e.g. `{"rule": "utterance"}`; empty = the data set's default. A table may override it."""
     EMBEDS_UNITS: ClassVar[bool] = True
@@ -109,6 +113,17 @@ class MemorySystem(ABC):
     def report(self) -> dict[str, Any]:
         """Numbers of the build worth keeping (node counts, rates of fallbacks …), JSON-serialisable; written once per case."""
         return {}
+
+
+def known_mode(memory: MemorySystem, mode: Mode) -> Mode:
+    """The mode itself, where it is one of the memory's `MODES`.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if mode not in memory.MODES:
+        raise ValueError(f"mode must be one of {', '.join(memory.MODES)}, found {mode!r}")
+    return mode
 
 
 def positive(name: str, value: int) -> int:

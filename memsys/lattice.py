@@ -42,7 +42,7 @@ import numpy as np
 from data_loaders.schema import Question, Unit
 from memsys import lean
 from memsys.embed import Embedder
-from memsys.interface import MemorySystem, NodeView, Recall, dated, positive, union, unit_item
+from memsys.interface import MemorySystem, NodeView, Recall, dated, known_mode, positive, union, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure, read_json
@@ -54,7 +54,6 @@ from memsys.vectors import best, normalised
 FLOOR = 0.09
 """In mode `code` a raw score up to this is a node's path score, whatever its parent's."""
 _CHOICES = {
-    "mode": ("paper", "code"),
     "build": ("bottom_up", "top_down"),
     "init": ("session", "scratch"),
 }
@@ -125,6 +124,7 @@ class Lattice(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("mode", "k", "beam", "iterations", "alpha", "anchors", "slate_tokens")
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("lattice",)
     EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "ab_pair"}
@@ -148,7 +148,7 @@ class Lattice(MemorySystem):
         partition_tokens: int = 8000,
         seed: int = 0,
     ) -> None:
-        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, mode
+        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, known_mode(self, mode)
         self.k, self.beam, self.iterations = positive("k", k), positive("beam", beam), iterations
         self.alpha, self.anchors, self.build, self.init, self.branching = alpha, anchors, build, init, branching
         self.slate_tokens = positive("slate_tokens", slate_tokens)

@@ -18,7 +18,7 @@ Deviations and decisions:
 - A `source_id` that is no number falls to the line that shares most words with the fact; the release fails on it.
 - The last buffers are emptied in `consolidate`, on copies, because more may be said; `flush="session"` empties them after every session.
   An update sees every fact as it was extracted, so it makes no difference how often the memory was consolidated.
-- `top_p` 0.1 is not sent. Retrieval is over all speakers together.
+- A reply may take 16,000 tokens, as in the released scripts. `top_p` 0.1 is not sent. Retrieval is over all speakers together.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from data_loaders.schema import Question, Unit
 from memsys.annotated_tree import one_of
 from memsys.bm25 import words
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
@@ -127,6 +127,7 @@ class LightMem(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k",)
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("lightmem",)
     EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
@@ -152,7 +153,7 @@ class LightMem(MemorySystem):
         if not 0 < rate <= 1:
             raise ValueError(f"rate must be above 0 and at most 1, found {rate}")
         self.llm, self.embedder, self.prompts, self.rate = llm, embedder, prompts, rate
-        self.mode = one_of("mode", mode, ("paper", "code"))
+        self.mode = known_mode(self, mode)
         self.k, self.sensory_tokens = positive("k", k), positive("sensory_tokens", sensory_tokens)
         self.stm_tokens = 512 if mode == "code" else positive("stm_tokens", stm_tokens)
         self.feed = one_of("feed", feed, ("utterance", "exchange"))

@@ -13,8 +13,9 @@ views that share nothing.
 Deviations and decisions:
 
 - Today's date is that of the unit, and so are the times of a memory; the release stamps the clock.
-- The instructions that the authors' evaluation adds (names for "user", the user's own messages only, dates, facts that stand alone) are
-  part of the prompt. In `code`, the sections for summary and history say "(none)".
+- The instructions that the authors' evaluation adds on LoCoMo (names for "user", the user's own messages only, dates, feelings, detail,
+  memories that stand alone as a paragraph each) are part of the prompt in both modes. In `code`, the sections for summary and history say
+  "(none)".
 - The paper does not say when the summary is renewed: here before the first unit that comes after 10 more messages, one for both views. A
   summary that comes back empty leaves the old one.
 - The paper says NOOP for what the release calls NONE.
@@ -36,7 +37,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Role, Turn, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
@@ -152,6 +153,7 @@ class Mem0(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k", "per_view")
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("mem0",)
     EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "floor_pair", "on_unpaired": "keep_single"}
@@ -168,11 +170,9 @@ class Mem0(MemorySystem):
         views: Literal["both", "user"] = "both",
         per_view: bool = True,
     ) -> None:
-        if mode not in NEIGHBOURS:
-            raise ValueError(f"mode must be one of {', '.join(NEIGHBOURS)}, found {mode!r}")
         if views not in SIDES:
             raise ValueError(f"views must be one of {', '.join(SIDES)}, found {views!r}")
-        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, mode
+        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, known_mode(self, mode)
         self.k, self.per_view = positive("k", k), per_view
         self.neighbours = positive("neighbours", NEIGHBOURS[mode] if neighbours is None else neighbours)
         self.window = positive("window", window)

@@ -44,7 +44,7 @@ from data_loaders.schema import Question, Turn, Unit
 from memsys.annotated_tree import one_of
 from memsys.bm25 import bm25_index, bm25_scores, words
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, Recall, dated, positive, union
+from memsys.interface import Item, MemorySystem, Recall, dated, known_mode, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
@@ -90,6 +90,7 @@ class MemGPT(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("max_calls", "own_answer")
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("memgpt",)
     EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
@@ -111,7 +112,7 @@ class MemGPT(MemorySystem):
         human: str = "",
     ) -> None:
         self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.mode = one_of("mode", mode, ("paper", "code"))
+        self.mode = known_mode(self, mode)
         self.window, self.warn = positive("window", window), 0.70 if mode == "paper" else 0.75
         self.ingest = one_of("ingest", ingest, ("replay", "active"))
         self.max_calls, self.max_chain = positive("max_calls", max_calls), positive("max_chain", max_chain)

@@ -4,8 +4,10 @@ Exchanges are stored as they are. `consolidate` writes for each day what happene
 summary and one portrait of everything. A recall finds the exchanges and daily summaries nearest to the question. With `forgetting`, an
 exchange that was not recalled for t days is retained with R = exp(-t / S), where its strength S grows by 1 with every recall.
 
-`mode="code"` reproduces the release of May 2023 where it differs: its expression evaluates as R = exp(-(t / 5) · S), so that stronger
-memories fade faster; and the summary of everything is written but never shown, only the portrait is.
+`mode="code"` reproduces the release of May 2023 where it differs. Its expression evaluates as R = exp(-(t / 5) · S), so that stronger
+memories fade faster. The summary of everything is written but never shown, only the portrait is. Without forgetting, whole exchanges are
+looked up and all that was said or written on a day has one source, the date: an exchange found is joined by its neighbours of the same
+day, and each day found becomes one item. With forgetting, sentences are looked up, whose source is their exchange or summary.
 
 Deviations and decisions:
 
@@ -18,7 +20,8 @@ Deviations and decisions:
 - Reads neither strengthen nor refresh unless `mutate_on_read`. Summaries have no strength, as released.
 - Prompts are not cut when they exceed the model's context, and the penalties on repetition (0.4 and 0.2) are not sent. A summary that comes
   back empty is missing, and is asked for again at the next consolidation.
-- Dates are shown beside a piece and not embedded with it. Each piece found keeps its own score (the release gives all the last one's).
+- Dates are shown beside a piece, and neither embedded with it nor counted when pieces are joined. Each piece found keeps its own score (the
+  release gives all the last one's).
 - The ChatGPT variant of the release, which indexes whole days and has a model rewrite what it found, is not offered.
 """
 
@@ -34,7 +37,7 @@ import numpy as np
 from data_loaders.schema import Question, Unit
 from memsys.annotated_tree import one_of
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
@@ -55,6 +58,10 @@ class _Piece:
     day: int
     exchange: int | None
     """None for a daily summary."""
+
+
+_Source = tuple[int, int | None]
+"""A day, and an exchange of it or None for its summary (or for all of the day)."""
 
 
 @dataclass(slots=True)
@@ -81,10 +88,11 @@ class MemoryBank(MemorySystem):
     """Recalls what is known of the user and of all that happened, then the exchanges and days nearest to the question, in order of time.
 
     Args:
-        k: pieces looked up; those of one exchange or one day's summary become one item.
+        k: pieces looked up; those of one source become one item. 2 is the release's default, which overrides the 3 and 6 that
+            stand in its modules.
         pieces: what is looked up: whole `exchange`s and summaries, `sentence`s, or `auto`, which is as released: sentences where
             forgetting is on.
-        join_chars: a sentence found is extended with its neighbours up to so many characters.
+        join_chars: a piece found is extended with its neighbours of the same source up to so many characters.
         include_global: whether the summary and the portrait of everything are recalled, on top of `k`.
         forgetting: `off`; `sample`, an exchange is gone where a random number from `rng` exceeds its retention; `threshold`, where its
             retention is below `threshold`.
@@ -97,6 +105,7 @@ class MemoryBank(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("mode", "k", "join_chars", "include_global", "threshold")
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("memorybank",)
     UNIT: ClassVar = {"rule": "floor_pair", "on_unpaired": "keep_single"}
     PAST_K: ClassVar = "k counts the pieces found; the summary and the portrait of everything come on top"
@@ -118,7 +127,7 @@ class MemoryBank(MemorySystem):
         mutate_on_read: bool = False,
     ) -> None:
         self.llm, self.embedder, self.prompts, self.rng = llm, embedder, prompts, rng
-        self.mode = one_of("mode", mode, ("paper", "code"))
+        self.mode = known_mode(self, mode)
         self.k, self.join_chars = positive("k", k), positive("join_chars", join_chars)
         self.pieces = one_of("pieces", pieces, ("auto", "exchange", "sentence"))
         self.forgetting = one_of("forgetting", forgetting, ("off", "sample", "threshold"))
@@ -226,19 +235,28 @@ class MemoryBank(MemorySystem):
         now = self._now(question)
         pieces, scores = self._searchable(query, now)
         hits = [index for index in best(scores, self.k) if scores[index] > -np.inf]
-        found: dict[tuple[int, int | None], set[int]] = {}
-        score: dict[tuple[int, int | None], float] = {}
+        shelf = sorted(range(len(pieces)), key=lambda index: self._order(pieces[index]))
+        sources = [self._source(pieces[index]) for index in shelf]
+        lengths = [len(pieces[index].text) for index in shelf]
+        found: dict[_Source, set[int]] = {}
+        score: dict[_Source, float] = {}
         for hit in hits:
-            source = (pieces[hit].day, pieces[hit].exchange)
-            found.setdefault(source, set()).update(_extended(pieces, hit, self.join_chars))
-            score.setdefault(source, float(scores[hit]))
+            place = shelf.index(hit)
+            # The release looks less far than the piece's own place in the store, by oversight.
+            reach = place - 1 if self.mode == "code" else len(shelf)
+            near = _joined(lengths, sources, place, self.join_chars, reach)
+            found.setdefault(sources[place], set()).update(near)
+            score.setdefault(sources[place], float(scores[hit]))
+        groups = {source: [pieces[shelf[place]] for place in sorted(places)] for source, places in found.items()}
         if self.mutate_on_read:
-            self._reinforce((exchange for _, exchange in found if exchange is not None), now)
-        items = []
-        for source in sorted(found, key=self._order):
-            text = " ".join(pieces[index].text for index in sorted(found[source]))
-            items.append(self._item(source, text, score[source]))
-        return Recall((*self._global_items(), *items))
+            self._reinforce(dict.fromkeys(one.exchange for group in groups.values() for one in group), now)
+        chosen = sorted(groups, key=lambda source: self._order(groups[source][0]))
+        return Recall((*self._global_items(), *(self._item(groups[source], score[source]) for source in chosen)))
+
+    def _source(self, piece: _Piece) -> _Source:
+        """What a piece is part of: its exchange or summary; in the release, where nothing is forgotten, its day."""
+        by_day = self.mode == "code" and self.forgetting == "off"
+        return piece.day, None if by_day else piece.exchange
 
     def _now(self, question: Question) -> int:
         """The day of the question, where the history has dates, else that of the last unit."""
@@ -267,23 +285,31 @@ class MemoryBank(MemorySystem):
         kept: np.ndarray = retained >= (np.array(self._luck) if self.forgetting == "sample" else self.threshold)
         return kept
 
-    def _reinforce(self, exchanges: Iterable[int], now: int) -> None:
+    def _reinforce(self, exchanges: Iterable[int | None], now: int) -> None:
         for exchange in exchanges:
+            if exchange is None:
+                continue
             self._strength[exchange] += 1
             self._recalled[exchange] = now
             self._luck[exchange] = self._drawn()
 
-    def _order(self, source: tuple[int, int | None]) -> tuple[int, int, int]:
+    def _order(self, piece: _Piece) -> tuple[int, int, int]:
         """By date; a day's summary after its exchanges."""
-        day, exchange = source
-        return self._days[day].number, day, len(self._units) if exchange is None else exchange
+        exchange = len(self._units) if piece.exchange is None else piece.exchange
+        return self._days[piece.day].number, piece.day, exchange
 
-    def _item(self, source: tuple[int, int | None], text: str, score: float) -> Item:
-        place, exchange = source
+    def _item(self, group: Sequence[_Piece], score: float) -> Item:
+        """The joined pieces of one source."""
+        place, exchange = group[0].day, group[0].exchange
+        day, joined = self._days[place], list(dict.fromkeys(piece.exchange for piece in group))
+        text = ("\n" if len(joined) > 1 else " ").join(piece.text for piece in group)
+        evidence = [self._written(place, "events") if each is None else self._units[each].turn_ids for each in joined]
+        sources = union(evidence)
+        if len(joined) > 1:
+            return Item(f"day {day.name}", dated(text, self._time_text(day)), score, sources, "day")
         if exchange is not None:
             unit = self._units[exchange]
-            return Item(unit.id, dated(text, unit.time_text), score, unit.turn_ids)
-        day, sources = self._days[place], self._written(place, "events")
+            return Item(unit.id, dated(text, unit.time_text), score, sources)
         return Item(f"events {day.name}", dated(text, self._time_text(day)), score, sources, "day_events", 1)
 
     def _global_items(self) -> list[Item]:
@@ -339,23 +365,23 @@ def retention(days: np.ndarray, strength: np.ndarray, *, inverted: bool = False)
     return retained
 
 
-def _extended(pieces: Sequence[_Piece], hit: int, limit: int) -> set[int]:
-    """The piece and its nearest neighbours of the same exchange or summary, as long as their joined text has at most `limit` characters.
+def _joined(lengths: Sequence[int], sources: Sequence[_Source], place: int, limit: int, reach: int) -> set[int]:
+    """The places of a piece and of its neighbours of the same source, as long as their joined text has at most `limit` characters.
 
-    Neighbours are taken by distance, the later first; the first that does not fit ends it (as released).
+    Neighbours are tried by distance, the later before the earlier. One that does not fit, of whatever source, also keeps out the earlier
+    one at its distance; those farther away are still tried (as released).
     """
-    chosen, length = {hit}, len(pieces[hit].text)
-    source = (pieces[hit].day, pieces[hit].exchange)
-    for distance in range(1, len(pieces)):
-        near = [index for index in (hit + distance, hit - distance) if 0 <= index < len(pieces)]
-        near = [index for index in near if (pieces[index].day, pieces[index].exchange) == source]
-        if not near:
-            break
-        for index in near:
-            length += 1 + len(pieces[index].text)
-            if length > limit:
-                return chosen
-            chosen.add(index)
+    chosen, length = {place}, lengths[place]
+    for distance in range(1, reach + 1):
+        near = [other for other in (place + distance, place - distance) if 0 <= other < len(lengths)]
+        if all(sources[other] != sources[place] for other in near):
+            break  # a source's pieces stand together
+        for other in near:
+            if length + 1 + lengths[other] > limit:
+                break
+            if sources[other] == sources[place]:
+                length += 1 + lengths[other]
+                chosen.add(other)
     return chosen
 
 

@@ -7,11 +7,14 @@ both sides (long term). A recall is the short term, the best pages of the best s
 
 `mode` chooses among the three sets of settings that exist (`RELEASES`):
 
-- `paper`: a page is filed where cosine + Jaccard of the keywords is highest; the coldest segment makes room; an analysis resets L alone.
-- `code`: the code of the authors' evaluation. The queue is left at once. The segment is chosen by cosine and judged by cosine + mean
-  overlap of the keywords, which cost calls of their own (for a new segment, for its page and for the question; those of pages have no
-  effect). The chosen segment's L grows even when a new one is made. A page without themes is lost. Recency is always 1.
-- `library`: the package; as the paper, with R = exp(-hours / 24), other sizes, and the least visited segment making room.
+- `paper`: a page is filed where cosine + Jaccard of the keywords (Eq. 3) is highest, and the segments for a question are those with the
+  highest such sum; the question's keywords cost a call. The coldest segment makes room; an analysis resets L alone.
+- `code`: the code of the authors' evaluation. The queue is left at once. Themes are those of the user's part of a page alone. The segment
+  is chosen by cosine and judged by cosine + mean overlap of the keywords, which cost calls of their own (for a new segment, for its page
+  and for the question; those of pages have no effect). The chosen segment's L grows even when a new one is made. A page without themes is
+  lost. Recency is always 1.
+- `library`: the package; files as the paper and reads by cosine alone, with R = exp(-hours / 24), other sizes, and the least visited
+  segment making room.
 
 Deviations and decisions:
 
@@ -23,7 +26,8 @@ Deviations and decisions:
 - A running line is shared by its chain of pages, and the turns of the others are not evidence of a page. Page vectors are those of the text
   without its time. The order in which heats are compared is always current (in the evaluation code it may lag behind by a page).
 - Replies are JSON where the releases part prose at headers. One profile prompt with the package's three groups serves all modes.
-- Where the paper sets no threshold for segments, pages or facts, there is none.
+- Where the paper sets no threshold for segments, pages or facts, there is none. It does not say where a question's keywords come from:
+  here from the prompt that the evaluation code uses.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ import numpy as np
 from data_loaders.schema import Question, Role, Unit
 from memsys.annotated_tree import one_of
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
@@ -79,14 +83,18 @@ class Release:
     """Whether the segment with the least heat makes room, or the least visited one."""
     resets_all: bool
     """Whether an analysis resets visits and recency beside the length."""
+    question_keywords: bool
+    """Whether the keywords of a question have a say in the choice of segments."""
     evaluation: bool
     """What only the evaluation code does (see the module)."""
 
 
 RELEASES: Mapping[str, Release] = {
-    "paper": Release(7, 200, 100, 10, 10, 10, (1, 1, 1), 1e7, (-1, -1, -1), True, False, False),
-    "code": Release(1, 2000, None, 10, 10, None, (0.8, 0.8, 0.0001), math.inf, (0.1, 0.1, 0.1), False, True, True),
-    "library": Release(10, 2000, 100, 7, 20, 20, (1, 1, 1), 86_400, (0.1, 0.1, 0.01), False, True, False),
+    "paper": Release(7, 200, 100, 10, 10, 10, (1, 1, 1), 1e7, (-1, -1, -1), True, False, True, False),
+    "code": Release(
+        1, 2000, None, 10, 10, None, (0.8, 0.8, 0.0001), math.inf, (0.1, 0.1, 0.1), False, True, True, True
+    ),
+    "library": Release(10, 2000, 100, 7, 20, 20, (1, 1, 1), 86_400, (0.1, 0.1, 0.01), False, True, False, False),
 }
 
 
@@ -205,6 +213,7 @@ class MemoryOS(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k", "segments", "knowledge_k")
+    MODES: ClassVar = tuple(RELEASES)
     PROMPTS: ClassVar = ("memoryos",)
     UNIT: ClassVar = {"rule": "page"}
     PAST_K: ClassVar = "k counts the mid-term pages; the short term, the profile and the facts come on top"
@@ -226,7 +235,7 @@ class MemoryOS(MemorySystem):
         mutate_on_read: bool = False,
     ) -> None:
         self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.mode = one_of("mode", mode, tuple(RELEASES))
+        self.mode = known_mode(self, mode)
         self.release = RELEASES[mode]
         self.k, self.knowledge_k = k, knowledge_k
         self.segments = positive("segments", segments)
@@ -272,7 +281,7 @@ class MemoryOS(MemorySystem):
         if self.incomplete == "drop" and not (page.said("user") and page.said("assistant")):
             self._count("incomplete_page")
             return
-        text = page.said("user") or page.said("assistant")
+        text = self._subject(page)
         asks: list[Any] = [(self.prompts["memoryos/themes"], {"text": text})]
         if self._previous is not None:
             fields = {"history": self._previous.unit.text, "new": page.unit.text}
@@ -283,6 +292,10 @@ class MemoryOS(MemorySystem):
         vectors = self.embedder.embed([theme.summary for theme in themes]) if themes else ()
         for theme, vector in zip(themes, vectors, strict=True):
             self._file(page, theme, vector)
+
+    def _subject(self, page: _Page) -> str:
+        """What a page's themes are drawn from: the whole page, in the evaluation code the user's part alone."""
+        return (page.said("user") or page.said("assistant")) if self.release.evaluation else page.unit.text
 
     def _link(self, page: _Page, continuity: Any) -> None:
         if isinstance(continuity, ParseFailure):
@@ -473,11 +486,16 @@ class MemoryOS(MemorySystem):
         ))  # fmt: skip
 
     def _matching(self, question: str, query: np.ndarray) -> list[_Segment]:
-        """The segments nearest to the question; in the evaluation code shared keywords help to pass the threshold."""
+        """The segments that fit the question best: in the paper by cosine + Jaccard of the keywords (Eq. 3), else by cosine.
+
+        In the evaluation code shared keywords only help the nearest segments to pass the threshold; the paper has none to pass.
+        """
         if not self._segments:
             return []
-        keywords = self._asked([question])[0] if self.release.evaluation else frozenset[str]()
+        keywords = self._asked([question])[0] if self.release.question_keywords else frozenset[str]()
         segments, scores = list(self._segments.values()), self._similarities(query)
+        if not self.release.evaluation:
+            scores = scores + [jaccard(keywords, segment.keywords) for segment in segments]
         nearest = [(segments[place], float(scores[place])) for place in best(scores, self.segments)]
         return [
             segment

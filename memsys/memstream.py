@@ -37,7 +37,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
@@ -89,6 +89,7 @@ class MemoryStream(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k", "max_tokens")  # reflections rank by `weights` and `decay`, too
+    MODES: ClassVar = ("paper", "code", "genagents")
     PROMPTS: ClassVar = ("memstream",)
 
     def __init__(
@@ -108,9 +109,7 @@ class MemoryStream(MemorySystem):
         identity: str = "an assistant who takes part in the conversation",
         mutate_on_read: bool = False,
     ) -> None:
-        if mode not in WEIGHTS:
-            raise ValueError(f"mode must be one of {', '.join(WEIGHTS)}, found {mode!r}")
-        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, mode
+        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, known_mode(self, mode)
         self.k, self.max_tokens, self.weights, self.decay = k, max_tokens, weights, decay
         self.reflections, self.trigger, self.window, self.reflection_k = reflections, trigger, window, reflection_k
         self.identity, self.mutate_on_read = identity, mutate_on_read

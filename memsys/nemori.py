@@ -37,7 +37,7 @@ from data_loaders.schema import Question, Unit
 from memsys.bm25 import bm25_index, bm25_scores, words
 from memsys.dates import parse_time
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
@@ -46,7 +46,6 @@ from memsys.prompts import Prompts
 from memsys.vectors import Vectors, best
 
 Mode = Literal["paper", "code"]
-MODES = ("paper", "code")
 Extraction = Literal["predict", "direct"]
 EXTRACTIONS = ("predict", "direct")
 SEARCHES = ("vector", "hybrid")
@@ -193,8 +192,6 @@ class EpisodeBuilder:
         extraction: Extraction = "predict",
     ) -> None:
         self.llm, self.embedder, self.prompts, self.mode, self.extraction = llm, embedder, prompts, mode, extraction
-        if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, found {mode!r}")
         if extraction not in EXTRACTIONS:
             raise ValueError(f"extraction must be one of {', '.join(EXTRACTIONS)}, found {extraction!r}")
         self.buffer_min, self.buffer_max = positive("buffer_min", buffer_min), positive("buffer_max", buffer_max)
@@ -317,6 +314,7 @@ class Nemori(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k_episodes", "k_statements", "originals")
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("nemori",)
     EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
@@ -338,7 +336,7 @@ class Nemori(MemorySystem):
         known_threshold: float = 0.7,
         extraction: Extraction = "predict",
     ) -> None:
-        self.embedder = embedder
+        self.embedder, self.mode = embedder, known_mode(self, mode)
         self.k_episodes, self.k_statements = positive("k_episodes", k_episodes), positive("k_statements", k_statements)
         self.originals, self.search = originals, search
         if search not in SEARCHES:

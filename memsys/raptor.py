@@ -37,7 +37,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
@@ -48,7 +48,7 @@ from memsys.tokens import count_tokens, truncate
 from memsys.vectors import best
 
 Mode = Literal["paper", "code"]
-_CHOICES = {"mode": ("paper", "code"), "reducer": ("umap", "pca"), "retrieval": ("collapsed", "traversal")}
+_CHOICES = {"reducer": ("umap", "pca"), "retrieval": ("collapsed", "traversal")}
 _count: Callable[[str], int] = partial(count_tokens, encoding="cl100k_base")
 
 
@@ -102,6 +102,7 @@ class Raptor(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "traversal_k", "start_layer", "traversal_layers")
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("raptor",)
     EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
@@ -129,7 +130,8 @@ class Raptor(MemorySystem):
         reducer: Literal["umap", "pca"] = "umap",
         seed: int = 224,
     ) -> None:
-        self.llm, self.embedder, self.prompts, self.mode, self.reducer = llm, embedder, prompts, mode, reducer
+        self.llm, self.embedder, self.prompts, self.reducer = llm, embedder, prompts, reducer
+        self.mode = known_mode(self, mode)
         self.k, self.max_tokens, self.retrieval = k, max_tokens, retrieval
         self.traversal_k, self.start_layer, self.traversal_layers = traversal_k, start_layer, traversal_layers
         self.chunk_tokens, self.layers, self.summary_tokens = chunk_tokens, layers, summary_tokens

@@ -52,7 +52,7 @@ from data_loaders.schema import Question, Unit
 from memsys.annotated_tree import one_of
 from memsys.dates import written
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask, complete
 from memsys.llm.parsing import ParseFailure
@@ -110,6 +110,7 @@ class TiMem(MemorySystem):
     READ_KNOBS: ClassVar = (
         "k", "channel_k", "semantic_weight", "scope", "use_gating", "levels", "recall", "ancestor_pick", "budgets",
     )  # fmt: skip
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("timem",)
     UNIT: ClassVar = {"rule": "floor_pair"}
     PAST_K: ClassVar = "k counts the segments; the ancestors that they activate come on top, within their own budgets"
@@ -135,7 +136,7 @@ class TiMem(MemorySystem):
         budgets: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.mode = one_of("mode", mode, tuple(BUDGETS))
+        self.mode = known_mode(self, mode)
         self.k, self.channel_k = positive("k", k), None if channel_k is None else positive("channel_k", channel_k)
         self.segment, self.attempts = positive("segment", segment), positive("attempts", attempts)
         self.semantic_weight, self.history, self.l2_history = semantic_weight, history, l2_history

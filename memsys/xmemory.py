@@ -49,7 +49,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, known_mode, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask_all, complete
 from memsys.llm.parsing import ParseFailure
@@ -129,6 +129,7 @@ class XMemory(MemorySystem):
         "representatives", "uncertainty", "pool", "max_themes", "max_statements", "alpha", "episode_pool", "beta", "probes",
         "max_episodes", "tau_include", "expansion", "tau_expand", "originals",
     )  # fmt: skip
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("nemori", "xmemory")
     EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
@@ -175,7 +176,8 @@ class XMemory(MemorySystem):
         tau_expand: float = 0.25,
         originals: int = 2,
     ) -> None:
-        self.llm, self.probe, self.embedder, self.prompts, self.mode = llm, probe, embedder, prompts, mode
+        self.llm, self.probe, self.embedder, self.prompts = llm, probe, embedder, prompts
+        self.mode = known_mode(self, mode)
         paper = mode == "paper"
         self._builder = EpisodeBuilder(
             llm, embedder, prompts, mode, buffer_min, buffer_max, enforce_max,

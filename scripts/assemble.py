@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from hydra.utils import get_class, get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from data_loaders.lazy import LazyCases, as_lazy
-from data_loaders.source import Source, data_root, find, sample
+from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
 from eval.costs import Price
 from eval.judge import Judge
+from eval.lexical import splitter
 from eval.provenance import ROOT, identity, source_digest, surroundings
 from eval.reader import Reader
 from eval.score import Judging, Metric
@@ -262,16 +264,12 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
         DataError: it is not there or not what the manifest knows; the message says how to get it.
     """
     root = Path(cfg.data.root) if cfg.data.root else None
-    real = cfg.data.source == "real"
-    if real:
-        config = _held(config, data_root(root))
-    source = find(config["file"], root=root, unpinned=cfg.data.unpinned) if real else sample(config["sample"])
-    choices = {name: value for name, value in config["load"].items() if name != "_partial_"}
-    beside = [find(file, root=root, unpinned=cfg.data.unpinned).sha256 for file in config.get("also", ()) if real]
-    cases = as_lazy(instantiate({**choices, "_partial_": True})(source.path))
+    located = locate(config, real=cfg.data.source == "real", root=root, unpinned=cfg.data.unpinned)
+    source, load = located.source, {"_target_": config["load"]["_target_"], **located.choices}
+    cases = as_lazy(instantiate({**load, "_partial_": True})(source.path))
     settings = {
-        "load": {name: str(value) for name, value in choices.items()},
-        "sha256": [source.sha256, *beside],
+        "load": {name: str(value) for name, value in load.items()},
+        "sha256": [source.sha256, *(each.sha256 for each in located.beside)],
         "transform": cfg.data.transform,
         "size": cfg.data.size,
         "max_cases": cfg.data.max_cases,
@@ -280,18 +278,6 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
     kept = _kept(_cut(cfg, cases), source.path)
     note = instantiate({**config["caption"], "_partial_": True})(source.path) if "caption" in config else ""
     return Data(config["name"], config["title"], kept, source, settings, config, note)
-
-
-def _held(config: Mapping[str, Any], root: Path) -> Mapping[str, Any]:
-    """The data set as it is, or what its file names to be taken instead while the official release is not there."""
-    instead = config.get("instead")
-    if (
-        instead is None
-        or (root / instead.get("missing", config["file"])).exists()
-        or not (root / instead["file"]).exists()
-    ):
-        return config
-    return {**config, "file": instead["file"], "load": {**config["load"], **instead.get("load", {})}}
 
 
 def _kept(cases: LazyCases, path: Path) -> LazyCases:
@@ -348,7 +334,13 @@ def metrics(names: Sequence[str]) -> list[Metric]:
 def _metric(name: str, option: dict[str, Any]) -> Metric:
     target = option.pop("target")
     option.pop("title", None)
-    return Metric(name, partial(get_method(target), **option), option)
+    if "sentences" not in option:
+        return Metric(name, partial(get_method(target), **option), option)
+    try:
+        option["sentences"] = splitter(option["sentences"])
+    except ValueError as error:
+        raise RunError(f"metric {name}: {error}") from error
+    return Metric(name, partial(get_method(target), **option), {**option, "nltk": version("nltk")})
 
 
 def memory_run(
@@ -464,8 +456,9 @@ def metric_title(name: str) -> str:
     if name.startswith("judge_"):
         file, _, model = name.removeprefix("judge_").partition("@")
         return f"{load_option('judge', file)['title']}{f' by {model}' if model else ''}"
-    known = _values(CONF / "metrics.yaml")
-    return str(known[name].get("title", name))
+    option = _values(CONF / "metrics.yaml")[name]
+    by_punkt = option.get("sentences") in ("auto", "punkt") and splitter() == "punkt"
+    return str(option.get("title", name)) + (", sentences by punkt" if by_punkt else "")
 
 
 def caption(cfg: DictConfig, built: Bench, used: Sequence[tuple[Data, Reader, Mapping[str, Any]]]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from data_loaders.schema import Case, DataError
-from data_loaders.source import Source, find, sample
+from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
 from scripts.entry import guarded
 
@@ -128,12 +128,10 @@ def _reported(args: argparse.Namespace) -> int:
     from memsys.tokens import count_tokens
 
     settings = read_set(args.set)
-    if args.sample:
-        source = sample(settings["sample"])
-    else:
-        source = find(settings["file"], root=args.data, unpinned=args.unpinned)
-    seen = survey(loader(settings)(source.path), settings["unit"], count_tokens)
-    print(report(source, settings, seen, args.notes))
+    located = locate(settings, real=not args.sample, root=args.data, unpinned=args.unpinned)
+    cases = loader({"load": {**settings["load"], **located.choices}})(located.source.path)
+    seen = survey(cases, settings["unit"], count_tokens)
+    print(report(located.source, settings, seen, args.notes))
     return 0
 
 

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_loaders.schema import Case
-from data_loaders.source import Source, find, sample
+from data_loaders.source import Source, locate
 from eval.provenance import surroundings
 from eval.store import Appender, RunError, locked, read_lines, write_lines
 from memsys.llm import meter
@@ -431,8 +431,8 @@ def _made(args: argparse.Namespace) -> int:
     from scripts.flow import meter as progress
 
     msc = read_set("msc")
-    source = find(msc["file"], root=args.data, unpinned=args.unpinned) if args.data else sample(msc["sample"])
-    cases = loader(msc)(source.path)
+    located = locate(msc, real=args.data is not None, root=args.data, unpinned=args.unpinned)
+    cases = loader(msc)(located.source.path)
     prompts = Prompts(args.prompts_dir)
     beginnings = seeds(cases, args.conversations, args.rounds)
     llm = meter.Metered(_stand_in(cases) if args.base_url is None else _model(args))
@@ -443,7 +443,7 @@ def _made(args: argparse.Namespace) -> int:
             writer,
             beginnings,
             args.out,
-            settings_of(args, prompts, source),
+            settings_of(args, prompts, located.source),
             after_round=args.ask == "after_round",
             threads=args.threads,
             told=line.step,

@@ -147,8 +147,8 @@ def systems_table() -> str:
         tests = ROOT / "tests" / "memsys" / f"test_{module.split('.')[-1]}.py"
         count = tests.read_text(encoding="utf-8").count("\ndef test_") if tests.is_file() else 0
         length = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in source)
-        modes = "paper, code" if '"code"' in "".join(path.read_text(encoding="utf-8") for path in source) else "–"
-        how = "offline" if _class(option["build"]["_target_"]).OFFLINE else "online"
+        memory = _class(option["build"]["_target_"])
+        modes, how = ", ".join(memory.MODES) or "–", "offline" if memory.OFFLINE else "online"
         lines.append(f"| {name} | {option['title']} | `{module}` | {length} | {count} | {modes} | {how} |")
     return "\n".join(lines) + "\n"
 

@@ -41,7 +41,7 @@ from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
 from memsys.graphrag.communities import Community
 from memsys.graphrag.index import Graph, Index, Indexing, Report
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
@@ -55,7 +55,7 @@ SHUFFLE_SEED = 86
 """The releases' own; their generator is Python's, ours NumPy's, so the order is another."""
 OVERSAMPLED = 2
 """How many times `top_entities` a local search takes."""
-_CHOICES = {"mode": ("paper", "code"), "search": ("local", "global"), "format": ("json", "records")}
+_CHOICES = {"search": ("local", "global"), "format": ("json", "records")}
 _ENCODINGS = {"paper": "cl100k_base", "code": "o200k_base"}
 
 
@@ -87,6 +87,7 @@ class GraphRag(MemorySystem):
     READ_KNOBS: ClassVar = (
         "search", "top_entities", "top_relationships", "max_tokens", "community_share", "text_share", "level",
     )  # fmt: skip
+    MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("graphrag",)
     EMBEDS_UNITS: ClassVar = False
     OFFLINE: ClassVar = True
@@ -117,7 +118,7 @@ class GraphRag(MemorySystem):
         report_words: int = 2000,
     ) -> None:
         self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.mode, self.search, self.format = mode, search, format
+        self.mode, self.search, self.format = known_mode(self, mode), search, format
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")

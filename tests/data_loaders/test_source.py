@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import io
 import random
+import re
 import shutil
 import sys
 import tarfile
@@ -20,7 +21,7 @@ from data_loaders import download as downloading
 from data_loaders import source
 from data_loaders.download import download, unpack
 from data_loaders.schema import DataError
-from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, manifest, sample
+from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, locate, manifest, sample
 from scripts import data as data_script
 from scripts import fetch as fetch_script
 
@@ -472,6 +473,50 @@ def test_the_data_report_counts_the_sample(name: str, capsys: pytest.CaptureFixt
     assert "  temporal     13" in lines
     assert f"  open-domain  {3 if name == 'locomo_sound' else 4}" in lines
     assert "time span      2022-03-03 19:42:00 to 2024-11-30 10:10:00" in lines
+
+
+def written(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("[]", encoding="utf-8")
+    return path
+
+
+def test_what_a_data_set_takes_instead_is_taken_only_while_the_official_file_is_missing(tmp_path: Path) -> None:
+    settings = data_script.read_set("longmemeval_mab")
+    with pytest.raises(DataError, match=re.escape(settings["file"])):
+        locate(settings, root=tmp_path, unpinned=True)
+    part = written(tmp_path / settings["instead"]["file"])
+    assert locate(settings, root=tmp_path, unpinned=True).source.path == part
+    official = written(tmp_path / settings["file"])
+    assert locate(settings, root=tmp_path, unpinned=True).source.path == official
+    assert locate(settings, real=False).source.status == "sample"
+
+
+def test_what_is_taken_instead_may_need_other_choices_of_the_loader(tmp_path: Path) -> None:
+    settings = data_script.read_set("multihop_rag")
+    written(tmp_path / "multihop_rag" / "corpus.surrogate.json")
+    assert locate(settings, root=tmp_path, unpinned=True).choices["corpus"] == "corpus.surrogate.json"
+    written(tmp_path / "multihop_rag" / "corpus.json")
+    assert locate(settings, root=tmp_path, unpinned=True).choices["corpus"] == "corpus.json"
+
+
+def test_a_missing_file_beside_the_data_is_an_error(tmp_path: Path) -> None:
+    settings = {"file": "set/a.json", "also": ["set/b.json"], "load": {"_target_": "x"}, "sample": "locomo.json"}
+    written(tmp_path / "set" / "a.json")
+    with pytest.raises(DataError, match=r"b\.json: no such file"):
+        locate(settings, root=tmp_path, unpinned=True)
+    written(tmp_path / "set" / "b.json")
+    assert [each.path.name for each in locate(settings, root=tmp_path, unpinned=True).beside] == ["b.json"]
+
+
+def test_the_data_report_counts_what_is_taken_instead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It used to ask for the official file, although every experiment took what stands in for it."""
+    settings = data_script.read_set("quality_open")
+    part = tmp_path / settings["instead"]["file"]
+    part.parent.mkdir(parents=True)
+    shutil.copy(sample(settings["sample"]).path, part)
+    assert data_script.main(["quality_open", "--data", str(tmp_path), "--unpinned"]) == 0
+    assert f"file           {part}" in capsys.readouterr().out
 
 
 def test_the_data_report_says_how_to_get_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

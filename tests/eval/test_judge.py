@@ -66,6 +66,8 @@ def test_a_reply_without_a_verdict_is_unscored_never_zero(name: str, reply: str)
         ('```json\n{"label": "WRONG"}\n```', 0.0),
         ("CORRECT", 1.0),
         ("CORRECT or WRONG", None),
+        ("NOT CORRECT", None),
+        ('{"label": "NOT CORRECT"}', None),
         ("The answer is correct.", None),
     ],
 )
@@ -74,9 +76,10 @@ def test_a_mem0_verdict_is_its_label(reply: str, value: float | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "value"), [("1", 1.0), ("0", 0.0), ("Score: 1", 1.0), ("0, not 1", 0.0), ("10", None)]
+    ("reply", "value"),
+    [("1", 1.0), ("0", 0.0), ("Score: 1", 1.0), ("0, not 1", 0.0), ("10", None), ("from 0 to 1 this is 1", None)],
 )
-def test_a_memtree_verdict_is_the_first_lone_digit(reply: str, value: float | None) -> None:
+def test_a_memtree_verdict_is_the_digit_that_stands_alone(reply: str, value: float | None) -> None:
     assert verdict(judge("memtree"), reply, GOLD).value == value
 
 
@@ -143,9 +146,14 @@ def test_the_five_longmemeval_prompts_are_five_different_texts_and_all_of_the_ju
 
 
 @pytest.mark.parametrize(
-    ("reply", "value"), [("yes", 1.0), ("Yes.", 1.0), ("yesterday", 1.0), ("no", 0.0), ("correct", 0.0), (" ", None)]
-)
-def test_a_longmemeval_verdict_is_yes_anywhere_in_the_reply(reply: str, value: float | None) -> None:
+    ("reply", "value"),
+    [
+        ("yes", 1.0), ("Yes.", 1.0), ("**Yes**", 1.0), ("Answer: yes", 1.0), ("Yes, it names Oaxaca.", 1.0), ("no", 0.0),
+        ("No, the reply says yesterday.", 0.0), ('```json\n{"answer": "no"}\n```', 0.0),
+        ("yesterday", None), ("No, yes it is", None), ("yes or no", None), ("not yes", None), ("correct", None), (" ", None),
+    ],
+)  # fmt: skip
+def test_a_longmemeval_verdict_is_yes_or_no_standing_alone(reply: str, value: float | None) -> None:
     assert verdict(judge("longmemeval"), reply, GOLD).value == value
 
 

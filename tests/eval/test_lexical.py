@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from subprocess import run
 
+import nltk
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from data_loaders.schema import Gold, Question
 from eval import lexical
 from eval.records import Prediction, Score
+from scripts.assemble import metric_title, metrics
 
 QUESTION = Question("q1", "Which one?")
 
@@ -122,7 +125,56 @@ def test_multi_answer_f1_finds_each_part_of_the_gold_in_any_part_of_the_answer()
 
 def test_words_are_tokenized_sentence_by_sentence() -> None:
     assert lexical.word_tokenize("i like it. he does.") == ["i", "like", "it", ".", "he", "does", "."]
-    assert lexical.word_tokenize("dr. smith lives in the u.s. now.") == "dr. smith lives in the u.s. now .".split()
+    assert (
+        lexical.word_tokenize("dr. smith lives in the u.s. now.", "abbreviations")
+        == "dr. smith lives in the u.s. now .".split()
+    )
+
+
+@pytest.fixture
+def punkt_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A punkt model that knows one abbreviation, where NLTK looks for it."""
+    folder = tmp_path / "tokenizers" / "punkt_tab" / "english"
+    folder.mkdir(parents=True)
+    for name in ("collocations.tab", "sent_starters.txt", "ortho_context.tab"):
+        (folder / name).write_text("")
+    (folder / "abbrev_types.txt").write_text("j.k\n")
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    caches = (lexical._has_punkt, lexical._sentence_tokenizer, nltk.tokenize._get_punkt_tokenizer)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.mark.usefixtures("punkt_data")
+def test_sentences_are_split_by_punkt_where_its_data_is_installed() -> None:
+    assert lexical.splitter() == "punkt"
+    assert lexical.word_tokenize("j.k. rowling.") == ["j.k.", "rowling", "."] == nltk.word_tokenize("j.k. rowling.")
+    assert lexical.word_tokenize("j.k. rowling.", "abbreviations") == ["j.k", ".", "rowling", "."]
+    assert lexical.nltk_bleu("J.K. Rowling.", "J.K. Rowling") == pytest.approx(2 / 3)
+    assert lexical.nltk_bleu("J.K. Rowling.", "J.K. Rowling", sentences="abbreviations") == pytest.approx(3 / 4)
+
+
+@pytest.mark.usefixtures("punkt_data")
+def test_what_split_the_sentences_stands_in_the_settings_of_the_metric_and_in_its_title() -> None:
+    (metric,) = metrics(["bleu1_mem0"])
+    assert metric.settings == {"sentences": "punkt", "nltk": nltk.__version__}
+    assert metric_title("bleu1_mem0") == "BLEU-1 (nltk method1), sentences by punkt"
+
+
+def test_without_the_data_of_punkt_the_settings_say_so_and_punkt_cannot_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lexical, "_has_punkt", lambda: False)
+    (metric,) = metrics(["bleu1_mem0"])
+    assert metric.settings == {"sentences": "abbreviations", "nltk": nltk.__version__}
+    assert metric_title("bleu1_mem0") == "BLEU-1 (nltk method1)"
+    with pytest.raises(ValueError, match=r"nltk\.downloader punkt_tab"):
+        lexical.splitter("punkt")
+    with pytest.raises(ValueError, match="sentences must be auto, punkt or abbreviations, found 'commas'"):
+        lexical.splitter("commas")
 
 
 def test_short_bleu_pays_for_brevity() -> None:

@@ -13,16 +13,19 @@ from eval.judge import Judge
 from eval.lexical import squad_f1
 from eval.run import run_all
 from eval.score import Judging, Metric, read_scores, score_evidence, score_judge, score_lexical
-from eval.store import RunError, read_lines
+from eval.store import RunError, read_lines, write_lines
 from eval.work import Run
 from memsys.llm.meter import Metered
 from memsys.llm.protocol import ModelError
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from scripts.assemble import load_option
 
 Make = Callable[..., Run]
 JUDGE = Judge("mem0", "Mem0", "label", "judge/mem0")
 YES = json.dumps({"reason": "same", "label": "CORRECT"})
+NO = json.dumps({"reason": "other", "label": "WRONG"})
+RECALLED = json.dumps({"Mem_hits": [], "Mem_recall": 0.5, "Mem_helpful_score": 1})
 
 
 def judging(llm: ScriptedLLM, model: str = "m", repeats: int = 1) -> Judging:
@@ -108,6 +111,78 @@ def test_judging_costs_are_written_beside_the_scores(make_run: Make) -> None:
     assert all(line["calls"] == {"judge.mem0": 1} for line in efforts)
 
 
+def answer_anew(run: Run, question_id: str, answer: str) -> None:
+    """What retrying a question does: a later line with another answer."""
+    path = run.case_folder("a") / "predictions.jsonl"
+    lines = read_lines(path)
+    (old,) = (line for line in lines if line["question_id"] == question_id)
+    write_lines(path, [*lines, {**old, "answer": answer}])
+
+
+def test_a_verdict_on_an_answer_that_has_since_changed_is_dropped(make_run: Make) -> None:
+    """Averaged in, the old verdict made .75 of what is .5."""
+    run = make_run([history("a", questions=2)])
+    run_all([run])
+    score_judge(run, judging(ScriptedLLM(YES)))
+    answer_anew(run, "q0", "something else")
+    llm = ScriptedLLM(NO)
+    path = score_judge(run, judging(llm))
+    assert {key: [line["value"] for line in lines] for key, lines in read_scores(path).items()} == {
+        ("a", "q0"): [0.0],
+        ("a", "q1"): [1.0],
+    }
+    assert len(llm.requests) == 1
+    assert len(read_lines(path.with_suffix(".effort.jsonl"))) == 2
+
+
+def test_only_the_repeats_asked_for_are_kept(make_run: Make) -> None:
+    run = make_run([history("a", questions=2)])
+    run_all([run])
+    score_judge(run, judging(ScriptedLLM([YES, NO, NO] * 2), repeats=3))
+    llm = ScriptedLLM(YES)
+    path = score_judge(run, judging(llm, repeats=1))
+    assert [[line["repeat"] for line in lines] for lines in read_scores(path).values()] == [[0], [0]]
+    assert [line["repeat"] for line in read_lines(path.with_suffix(".effort.jsonl"))] == [0, 0]
+    assert llm.requests == []
+
+
+def test_judging_again_does_not_add_to_what_judging_cost(make_run: Make) -> None:
+    """A reply without a verdict is asked for again at every start, mostly from the cache: its cost stands once."""
+    run = make_run([history("a", questions=2)])
+    run_all([run])
+    spent = []
+    for _ in range(3):
+        path = score_judge(run, judging(ScriptedLLM(["certainly!", YES])))
+        spent.append(sum(line["tokens_in"] for line in read_lines(path.with_suffix(".effort.jsonl"))))
+    assert spent[0] > 0
+    assert spent == [spent[0]] * 3
+
+
+def test_a_verdict_on_what_was_recalled_is_dropped_when_something_else_is(make_run: Make) -> None:
+    run = make_run([history("a", questions=1)])
+    run_all([run])
+    judge = Judging(Judge(**load_option("judge", "realmem_memory")), Metered(ScriptedLLM(RECALLED)), "m", Prompts())
+    score_judge(run, judge)
+    path = run.case_folder("a") / "predictions.jsonl"
+    (line,) = read_lines(path)
+    write_lines(path, [{**line, "items": line["items"][:1], "scores": line["scores"][:1]}])
+    again = ScriptedLLM(RECALLED)
+    scores = read_scores(score_judge(run, replace(judge, llm=Metered(again))))
+    assert len(again.requests) == 1
+    assert [len(lines) for lines in scores.values()] == [1]
+
+
+def test_evidence_is_counted_again_when_something_else_is_recalled_for_the_same_answer(make_run: Make) -> None:
+    run = make_run([history("a", questions=1)])
+    run_all([run])
+    (before,) = read_scores(score_evidence(run, 3)).values()
+    path = run.case_folder("a") / "predictions.jsonl"
+    (line,) = read_lines(path)
+    write_lines(path, [{**line, "items": [], "scores": []}])
+    (after,) = read_scores(score_evidence(run, 3)).values()
+    assert (before[0]["value"], after[0]["value"]) == (1.0, 0.0)
+
+
 def test_evidence_tells_sources_from_words(make_run: Make) -> None:
     case = history()
     run = make_run([case])
@@ -154,9 +229,6 @@ def test_evidence_at_k_follows_the_memorys_own_ranking_and_not_the_order_shown(m
 
 
 def test_a_judge_of_the_memory_sees_what_was_recalled(make_run: Make) -> None:
-    from eval.judge import Judge
-    from scripts.assemble import load_option
-
     run = make_run([history(questions=1)])
     run_all([run])
     llm = ScriptedLLM("{}")

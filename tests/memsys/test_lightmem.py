@@ -261,6 +261,12 @@ def test_without_a_boundary_the_whole_buffer_is_one_segment(said: str) -> None:
     assert memory._buffers.sensory == []
 
 
+def test_a_reply_may_take_sixteen_thousand_tokens_as_in_the_released_scripts() -> None:
+    """`max_tokens` of the memory manager in the LoCoMo script; 2,000 cut long lists of facts off."""
+    prompts = Prompts()
+    assert [prompts[f"lightmem/{name}"].max_tokens for name in ("extract", "update")] == [16_000, 16_000]
+
+
 def test_topics_are_marked_in_the_prompt_and_the_data_is_fenced() -> None:
     texts = [f"{word} {number}" for number, word in enumerate("tea tea ship ship".split())]
     table = {text: AXES[text.split()[0]] for text in texts} | {f"Ann: {text}": (1, 0, 0) for text in texts}

@@ -92,6 +92,17 @@ def after(*changes: tuple[str, str, str], raw: str | None = None) -> tuple[Mem0,
     return held, dict(ledger.notes)
 
 
+def test_the_extraction_wants_feelings_and_detail_one_paragraph_a_memory() -> None:
+    """The instructions of the authors' LoCoMo evaluation: emotional states, specific detail, a paragraph for each memory."""
+    held, llm = memory({})
+    held.write(pair(1))
+    asked = llm.requests[0].messages[0][1]
+    assert "one paragraph" in asked
+    assert "feelings" in asked
+    assert "specific rather than general" in asked
+    assert "short statement" not in asked
+
+
 # --- which prompts are sent -------------------------------------------------------------------------------------------
 
 

@@ -14,10 +14,11 @@ import yaml
 from data_loaders.schema import Question, Turn, Unit
 from memsys.dense import Dense
 from memsys.embed import HashingEmbedder, TableEmbedder
+from memsys.interface import union
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
-from memsys.memorybank import MemoryBank, retention
+from memsys.memorybank import MemoryBank, _joined, retention
 from memsys.prompts import Prompts
 
 CONF = Path(__file__).parents[2] / "conf" / "memory"
@@ -58,6 +59,13 @@ def fed(units: list[Unit] | None = None, **settings: Any) -> tuple[MemoryBank, S
         memory.write(unit)
     memory.consolidate()
     return memory, llm
+
+
+def bank_of(units: list[Unit], **settings: Any) -> MemoryBank:
+    memory, _ = bank(**settings)
+    for unit in units:
+        memory.write(unit)
+    return memory
 
 
 def asked(text: str, day: int | None = None) -> Question:
@@ -301,6 +309,53 @@ def test_a_sentence_found_is_extended_with_its_neighbours_up_to_two_hundred_char
     assert memory.read(asked("gamma")).items[0].text == f"[7 May 2023] {' '.join(sentences[1:4])}"
     memory.join_chars = 10
     assert memory.read(asked("gamma")).items[0].text == f"[7 May 2023] {sentences[2]}"
+
+
+def test_in_the_release_an_exchange_found_is_joined_by_its_neighbours_of_the_day() -> None:
+    """The store's metadata give the date as an exchange's source (local_doc_qa.py); 200 characters are its chunk size."""
+    said = ["start", "rain", "tea", "soup", "bread"]
+    units = [exchange(number, 0 if number < 1 else 1, text) for number, text in enumerate(said)]
+    memory, _ = bank({DAY_EVENTS: "A day."}, mode="code", k=1, include_global=False)
+    for unit in units:
+        memory.write(unit)
+    memory.consolidate()
+    (item,) = memory.read(asked("soup")).items
+    assert item.text.split("\n")[::2] == ["[08 May 2023] Ann: rain", "Ann: tea", "Ann: soup", "Ann: bread", "A day."]
+    assert (item.id, item.sources) == ("day 2023-05-08", union(unit.turn_ids for unit in units[1:]))
+    assert [one.id for one in bank_of(units, k=1, include_global=False).read(asked("soup")).items] == ["u3"]
+
+
+def test_in_the_release_a_join_stops_at_two_hundred_characters_and_at_the_days_border() -> None:
+    units = [exchange(n, n // 3, f"word{n} " + "x" * (150 if n == 4 else 30)) for n in range(6)]
+    memory = bank_of(units, mode="code", k=1, include_global=False)
+    (long,) = memory.read(asked("word4")).items
+    assert (long.id, len(long.text)) == ("u4", len("[08 May 2023] ") + len(units[4].text))
+    (short,) = memory.read(asked("word2")).items
+    assert short.sources == union((units[1].turn_ids, units[2].turn_ids))  # the third in the store looks one place far
+    (around,) = memory.read(asked("word3")).items
+    assert around.sources == union((units[3].turn_ids, units[5].turn_ids))  # around the long one between them
+
+
+def test_in_the_release_with_forgetting_a_sentence_is_joined_within_its_exchange() -> None:
+    """There the source is the exchange's own id (forget_memory.py)."""
+    units = [Unit(f"u{n}", (Turn(f"t{n}", "", f"Cat {n}. Dog {n}. Owl{n}."),), "s0", START) for n in range(3)]
+    memory = bank_of(units, mode="code", k=1, include_global=False, forgetting="threshold", threshold=0.0)
+    (item,) = memory.read(asked("Owl1")).items
+    assert (item.id, item.text) == ("u1", "Cat 1. Dog 1. Owl1.")
+
+
+def test_a_neighbour_that_does_not_fit_keeps_out_the_earlier_one_and_not_those_farther_away() -> None:
+    sources = [(0, None)] * 7
+    assert _joined([9, 9, 9, 9, 900, 9, 9], sources, 3, 200, 7) == {1, 3, 5, 6, 0}
+    assert _joined([9, 9, 9, 9, 9, 9, 9], sources, 3, 29, 7) == {2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    "name", ["memorybank", "memorybank_code", "memorybank_code_forgetting", "memorybank_forgetting"]
+)
+def test_two_pieces_are_looked_up_on_both_paths_of_the_release(name: str) -> None:
+    """The release's argument `memory_search_top_k` overrides the 3 and 6 of its modules (sys_args.py)."""
+    assert yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))["build"]["k"] == 2
 
 
 def test_neighbours_come_from_the_same_exchange_only() -> None:

@@ -4,6 +4,7 @@ import copy
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def themed(*themes: tuple[str, Sequence[str]]) -> str:
 
 def by_text(request: Request) -> str:
     """What the user says is the theme; the words in capitals are its keywords."""
-    text = request.fields["text"]
+    text = request.fields["text"].split("\n")[0].removeprefix("Ann: ")
     return themed((text, [word for word in text.split() if word.isupper()]))
 
 
@@ -195,8 +196,8 @@ def test_pages_without_a_reply_can_be_kept() -> None:
     memory, llm = memoryos(short_term=1, incomplete="keep")
     feed(memory, page(0, "", reply="Beans are up."), page(1, "beans", reply=""), page(2, "yoga"))
     assert [request.fields["text"] for request in llm.requests if request.purpose == THEMES] == [
-        "Beans are up.",
-        "beans",
+        "Bob: Beans are up.",
+        "Ann: beans",
     ]
     assert found(memory)[1:] == [("page", "p1"), ("page", "p0")]
 
@@ -224,17 +225,32 @@ def test_a_reply_of_a_later_session_completes_a_page() -> None:
 # --- calls ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_that_leaves_costs_three_calls_the_first_two_and_a_read_none() -> None:
-    memory, llm = memoryos()
+@pytest.mark.parametrize(("mode", "read"), [("paper", [KEYWORDS]), ("library", [])])
+def test_a_page_that_leaves_costs_three_calls_the_first_two_and_a_read_one_in_the_paper(
+    mode: Any, read: list[str]
+) -> None:
+    memory, llm = memoryos(mode=mode, short_term=7)
     feed(memory, *(page(number, f"subject{number}") for number in range(7)))
     assert llm.purposes == []
     feed(memory, page(7, "subject7"))
     assert llm.purposes == [THEMES, META]
     feed(memory, page(8, "subject8"), page(9, "subject9"))
     assert llm.purposes == [THEMES, META, *PAGE, *PAGE]
-    found(memory)
     memory.consolidate()
-    assert len(llm.requests) == 8
+    found(memory)
+    assert llm.purposes[8:] == read
+
+
+@pytest.mark.parametrize(
+    ("mode", "shown"),
+    [("paper", "Ann: beans\nBob: Water them."), ("library", "Ann: beans\nBob: Water them."), ("code", "beans")],
+)
+def test_themes_are_drawn_from_both_sides_of_a_page_except_in_the_evaluation_code(mode: Any, shown: str) -> None:
+    """The package's updater puts user and assistant text into the summary; the evaluation's takes the user's input."""
+    memory, llm = memoryos(mode=mode, short_term=1)
+    feed(memory, page(0, "beans", reply="Water them."), page(1, "later"))
+    asked = next(request for request in llm.requests if request.purpose == THEMES)
+    assert asked.fields["text"] == shown
 
 
 def test_the_evaluation_code_asks_for_keywords_of_new_segments_their_pages_and_the_question() -> None:
@@ -411,7 +427,10 @@ def test_a_full_mid_term_loses_its_coldest_segment_in_the_paper_and_the_least_vi
     "garbage", [*GARBAGE, '{"themes": []}', '{"themes": [{"theme": 7}]}', '{"themes": [{"theme": " "}]}']
 )
 def test_a_page_without_themes_has_its_own_text_as_theme_and_is_lost_in_the_evaluation_code(garbage: str) -> None:
-    for mode, note, homes in (("paper", "generic_theme", {"beans": ["p0"]}), ("code", "lost_page", {})):
+    for mode, note, homes in (
+        ("paper", "generic_theme", {"Ann: beans\nBob: I see.": ["p0"]}),
+        ("code", "lost_page", {}),
+    ):
         memory, _ = memoryos({THEMES: garbage}, mode=mode, short_term=1)
         with meter.metering() as ledger:
             feed(memory, page(0, "beans"), *([page(1, "later")] if mode == "paper" else []))
@@ -546,6 +565,18 @@ def test_in_the_evaluation_code_a_shared_keyword_lets_a_segment_pass() -> None:
         memory, _ = memoryos(script, mode="code")
         feed(memory, page(0, "beans"))
         assert found(memory) == expected
+
+
+@pytest.mark.parametrize(("mode", "chosen"), [("paper", "p0"), ("library", "p1")])
+def test_in_the_paper_the_keywords_of_the_question_choose_the_segment_too(mode: Any, chosen: str) -> None:
+    """Eq. 3: .3 + a Jaccard of 1 is above .5 + 0; the package takes cosine alone."""
+    table = {"far X": (1, 0, 0), "near": (0, 1, 0), "who has X": (0.3, 0.5, 0.66**0.5)}
+    embedder = TableEmbedder(table, HashingEmbedder(3))
+    memory, llm = memoryos(embedder=embedder, mode=mode, short_term=1, segments=1)
+    memory.release = replace(memory.release, thresholds=(-1, -1, -1))
+    feed(memory, page(0, "far X"), page(1, "near"), page(2, "later"))
+    assert [name for kind, name in found(memory, "who has X") if kind == "page"] == [chosen]
+    assert llm.purposes.count(KEYWORDS) == (mode == "paper")
 
 
 def test_reading_twice_visits_twice_only_when_reads_are_to_count() -> None:

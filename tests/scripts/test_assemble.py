@@ -10,7 +10,6 @@ from hydra import compose, initialize_config_dir
 
 from scripts.assemble import (
     CONF,
-    _held,
     bench,
     data,
     judging,
@@ -38,27 +37,6 @@ def test_an_offline_engine_is_named_in_whatever_role(tmp_path: Path) -> None:
     assert built.stand_ins == ["judge extractive"]
     assert bench(probed).stand_ins == ["probe"]
     assert bench(offline).stand_ins == ["memory", "reader", "judge", "embedder"]
-
-
-def test_a_held_part_is_taken_only_while_the_official_file_is_missing(tmp_path: Path) -> None:
-    config = load_option("dataset", "longmemeval_mab")
-    assert _held(config, tmp_path) == config
-    part = tmp_path / config["instead"]["file"]
-    part.parent.mkdir(parents=True)
-    part.write_text("[]")
-    assert _held(config, tmp_path)["file"] == config["instead"]["file"]
-    official = tmp_path / config["file"]
-    official.parent.mkdir(parents=True)
-    official.write_text("[]")
-    assert _held(config, tmp_path) == config
-
-
-def test_parts_may_need_other_choices_of_the_loader(tmp_path: Path) -> None:
-    config = load_option("dataset", "multihop_rag")
-    (tmp_path / "multihop_rag").mkdir()
-    assert _held(config, tmp_path)["load"]["corpus"] == "corpus.surrogate.json"
-    (tmp_path / "multihop_rag" / "corpus.json").write_text("[]")
-    assert _held(config, tmp_path)["load"]["corpus"] == "corpus.json"
 
 
 def test_every_metric_of_every_data_set_exists_and_has_a_title() -> None:

@@ -1,0 +1,56 @@
+"""Which modes a memory has is said once, in its class; files, checks and the table of memories go by that."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+import pytest
+from hydra.utils import get_class
+
+from memsys.embed import HashingEmbedder
+from memsys.llm.scripted import ScriptedLLM
+from memsys.prompts import Prompts
+from scripts.assemble import load_option, needs, options
+from scripts.tables import systems_table
+
+BUILDS: dict[str, dict[str, Any]] = {name: load_option("memory", name)["build"] for name in options("memory")}
+CLASSES = {build["_target_"]: get_class(build["_target_"]) for build in BUILDS.values()}
+
+
+@pytest.mark.parametrize("target", CLASSES)
+def test_the_class_names_the_modes_that_its_constructor_offers(target: str) -> None:
+    kind = CLASSES[target]
+    parameter = inspect.signature(kind).parameters.get("mode")
+    offered = get_args(get_type_hints(kind.__init__)["mode"]) if parameter else ()
+    assert offered == kind.MODES
+    assert parameter is None or parameter.default == kind.MODES[0]
+
+
+@pytest.mark.parametrize("name", [name for name, build in BUILDS.items() if "mode" in build])
+def test_a_mode_that_the_class_does_not_name_is_refused(name: str) -> None:
+    build = BUILDS[name]
+    kind = CLASSES[build["_target_"]]
+    assert build["mode"] in kind.MODES
+    services = {
+        "llm": ScriptedLLM({}),
+        "probe": ScriptedLLM({}),
+        "embedder": HashingEmbedder(8),
+        "prompts": Prompts(),
+        "rng": np.random.default_rng(0),
+    }
+    given = {service: services[service] for service in needs(partial(kind)) if service in services}
+    with pytest.raises(ValueError, match=f"mode must be one of {', '.join(kind.MODES)}, found 'of another paper'"):
+        kind(**given, mode="of another paper")
+
+
+def test_the_table_of_memories_takes_the_modes_from_the_class() -> None:
+    """A search of the source for "code" gave SegTreeMem a mode that it lacks, and left out two that others have."""
+    rows = (line.strip("| ").split(" | ") for line in systems_table().splitlines() if line.startswith("| "))
+    modes = {row[0]: row[5] for row in rows}
+    assert modes["segtree"] == "–"
+    assert modes["memoryos"] == "paper, code, library"
+    assert modes["memstream"] == "paper, code, genagents"
+    assert modes["amem"] == "paper, code"
