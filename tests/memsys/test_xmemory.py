@@ -764,7 +764,7 @@ def test_only_episodes_of_the_statements_selected_are_tried() -> None:
 
 
 def test_what_probes_of_one_question_begin_with_alike_is_counted() -> None:
-    memory, _, probed = xmemory(24, certain(5, 4, 3, 2, 3.5), probes=4)
+    memory, _, probed = xmemory(24, certain(5, 4, 3, 2, 3.5), probes=4, **RELEASED)
     with meter.metering() as ledger:
         memory.read(QUESTION)
     prompts = ["".join(text for _, text in request.messages) for request in probed.requests]
