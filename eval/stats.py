@@ -74,19 +74,21 @@ class Sampling:
     """Degrees of freedom of that error."""
 
 
-def estimate(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
+def estimate(values: Sequence[float], clusters: Sequence[str], without: Sequence[float] | None = None) -> Estimate:
     """The mean of per-question values with both intervals.
 
     Args:
         values: one a question, scored ones only.
         clusters: what each question's history is, same length.
+        without: the mean without each cluster, by sorted name, where leaving one out changes what the others' values are
+            (of several memories the best is chosen, and would be chosen anew).
 
     Raises:
         ValueError: there are no values, or the lengths differ.
     """
     array = _array(values, clusters)
     mean, codes = float(array.mean()), _codes(clusters)
-    case = _score_interval(mean, array, _jackknife(array, np.zeros(array.size, dtype=int), codes))
+    case = _score_interval(mean, array, _jackknife(array, np.zeros(array.size, dtype=int), codes, without))
     return Estimate(mean, array.size, by_question(array), case, int(codes.max()) + 1)
 
 
@@ -123,15 +125,24 @@ def wilson(successes: int, n: int) -> Interval:
     return Interval(low, 1.0 if successes == n else centre + half)
 
 
-def difference(first: Sequence[float], second: Sequence[float], clusters: Sequence[str], seed: int = 0) -> Difference:
+def difference(
+    first: Sequence[float],
+    second: Sequence[float],
+    clusters: Sequence[str],
+    seed: int = 0,
+    without: Sequence[float] | None = None,
+) -> Difference:
     """A paired comparison of two systems on the same questions, in the same order.
+
+    Args:
+        without: as for `estimate`, of the difference.
 
     Raises:
         ValueError: there are no pairs, or the lengths differ.
     """
     gap, codes = _array(first, clusters) - _array(second, clusters), _codes(clusters)
     mean = float(gap.mean())
-    case, question = _jackknife(gap, np.zeros(gap.size, dtype=int), codes), _independent(gap)
+    case, question = _jackknife(gap, np.zeros(gap.size, dtype=int), codes, without), _independent(gap)
     return Difference(
         mean,
         gap.size,
@@ -220,13 +231,16 @@ def _independent(array: np.ndarray) -> Sampling | None:
     return Sampling(float(array.std(ddof=1)) / array.size**0.5, array.size - 1)
 
 
-def _jackknife(array: np.ndarray, groups: np.ndarray, clusters: np.ndarray) -> Sampling | None:
+def _jackknife(
+    array: np.ndarray, groups: np.ndarray, clusters: np.ndarray, without: Sequence[float] | None = None
+) -> Sampling | None:
     """How the unweighted mean of group means scatters when each cluster in turn is left out; one group makes it the plain mean.
 
     A group that is left without questions is left out of that mean, too.
 
     Args:
         groups, clusters: numbers from 0 on, one a value.
+        without: the means without each cluster, where they are not simply those of the values that are left.
     """
     size = int(clusters.max()) + 1
     if size < ENOUGH_CLUSTERS:
@@ -237,7 +251,7 @@ def _jackknife(array: np.ndarray, groups: np.ndarray, clusters: np.ndarray) -> S
     total, questions = sums.sum(axis=0), counts.sum(axis=0)
     left = questions - counts
     means = np.divide(total - sums, left, out=np.full_like(sums, np.nan), where=left > 0)
-    gaps = np.nanmean(means, axis=1) - (total / questions).mean()
+    gaps = (np.nanmean(means, axis=1) if without is None else np.asarray(without)) - (total / questions).mean()
     error = float(((size - 1) / size * (gaps**2).sum()) ** 0.5)
     if error < 1e-9:  # rounding: the clusters do not differ
         return None
@@ -256,10 +270,15 @@ def _array(values: Sequence[float], clusters: Sequence[str]) -> np.ndarray:
     return np.asarray(values, dtype=float)
 
 
-def stratified(values: Sequence[float], groups: Sequence[str], clusters: Sequence[str]) -> Estimate:
+def stratified(
+    values: Sequence[float], groups: Sequence[str], clusters: Sequence[str], without: Sequence[float] | None = None
+) -> Estimate:
     """The unweighted mean of group means (RealMem averages personas, LongMemEval's task average averages types).
 
     By question: normal interval from the groups' own variances. By case: as for any mean.
+
+    Args:
+        without: as for `estimate`, of the mean of group means.
 
     Raises:
         ValueError: there are no values, or the lengths differ.
@@ -271,5 +290,5 @@ def stratified(values: Sequence[float], groups: Sequence[str], clusters: Sequenc
     half = 1.959963984540054 * float(np.sqrt((spread / counts).sum())) / counts.size
     mean = float(means.mean())
     question = Interval(mean - half, mean + half) if array.size > 1 else None
-    case = _score_interval(mean, array, _jackknife(array, codes, homes))
+    case = _score_interval(mean, array, _jackknife(array, codes, homes, without))
     return Estimate(mean, array.size, question, case, int(homes.max()) + 1)

@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 
+import numpy as np
+
 from data_loaders.schema import Case
 from eval.costs import Price
 from eval.published import Published, verdict
@@ -45,6 +47,8 @@ def asked(cases: Iterable[Case]) -> tuple[Asked, ...]:
     )
 
 
+Scores = Mapping[tuple[str, str], float]
+"""The score of each (case, question) that has one."""
 Outcomes = Mapping[tuple[str, str], frozenset[str]]
 """What became of each (case, question), over replicates; absent when it was not reached."""
 
@@ -108,6 +112,8 @@ class Cell:
     why_not: str = ""
     chosen: Mapping[str, Cell] = field(default_factory=dict)
     """Of the best of several: whose scores stand for each cluster; empty for a memory of its own."""
+    rechosen: Mapping[str, Mapping[str, Cell]] = field(default_factory=dict)
+    """The same, had the choice been made without a cluster: by the cluster that is left out."""
     repeats: int | None = None
     """How many of the judge's repeats count, the first ones; a file may hold more from an earlier run. None: all."""
 
@@ -176,9 +182,24 @@ class Cell:
             return None
         values = [self.values[one.case_id, one.question_id] for one in kept]
         clusters = [one.cluster for one in kept]
+        groups = {"question": [""] * len(kept), "case": clusters, "category": [one.category for one in kept]}[aggregate]
+        without = None
+        if self.rechosen:
+            without = [_mean_of_groups(kept, groups, self._without(name)) for name in sorted(set(clusters))]
         if aggregate == "question":
-            return estimate(values, clusters)
-        return stratified(values, clusters if aggregate == "case" else [one.category for one in kept], clusters)
+            return estimate(values, clusters, without)
+        return stratified(values, groups, clusters, without)
+
+    def _without(self, cluster: str) -> Scores:
+        """The scores of the other clusters, had the choice been made without this one; a memory of its own stays as it is."""
+        cells = self.rechosen.get(cluster, {})
+        return {
+            key: value
+            for one in self.column.questions
+            if one.cluster != cluster
+            and (key := (one.case_id, one.question_id))
+            and (value := cells.get(one.cluster, self).values.get(key)) is not None
+        }
 
     def bounds(self, category: str = ALL) -> Interval | None:
         """What the mean over all questions could be if everything without a score were wrong, or right."""
@@ -199,10 +220,17 @@ class Cell:
         both = [one for one in self._of(category) if (one.case_id, one.question_id) in shared]
         if not both:
             return None
-        keys = [(one.case_id, one.question_id) for one in both]
-        return difference(
-            [self.values[key] for key in keys], [other.values[key] for key in keys], [one.cluster for one in both]
-        )
+        keys, clusters = [(one.case_id, one.question_id) for one in both], [one.cluster for one in both]
+        without = None
+        if self.rechosen or other.rechosen:
+            without = [self._gap_without(other, both, name) for name in sorted(set(clusters))]
+        first, second = [self.values[key] for key in keys], [other.values[key] for key in keys]
+        return difference(first, second, clusters, without=without)
+
+    def _gap_without(self, other: Cell, questions: Sequence[Asked], cluster: str) -> float:
+        first, second = self._without(cluster), other._without(cluster)
+        gaps = {key: first[key] - second[key] for key in first.keys() & second.keys()}
+        return _mean_of_groups(questions, [""] * len(questions), gaps)
 
     def _of(self, category: str) -> list[Asked]:
         if category == ALL:
@@ -210,6 +238,15 @@ class Cell:
         if category == ANSWERABLE:
             return [one for one in self.column.questions if one.answerable]
         return [one for one in self.column.questions if one.category == category]
+
+
+def _mean_of_groups(questions: Sequence[Asked], groups: Sequence[str], scores: Scores) -> float:
+    """The mean of group means over the questions that have a score; 0 when none has."""
+    found: dict[str, list[float]] = {}
+    for one, group in zip(questions, groups, strict=True):
+        if (value := scores.get((one.case_id, one.question_id))) is not None:
+            found.setdefault(group, []).append(value)
+    return fmean(map(fmean, found.values())) if found else 0.0
 
 
 def choose(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, str]:
@@ -237,15 +274,47 @@ def choose(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, str]:
     return chosen
 
 
-def composed(cells: Mapping[str, Cell], chosen: Mapping[str, str]) -> Cell:
-    """One cell out of the candidates' cells of a column: for each cluster the scores and outcomes of the one chosen."""
+def choose_again(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, dict[str, str]]:
+    """`choose`, made anew without each cluster in turn, by the one left out: how much of a best row's luck lies in its choice."""
+    questions = next(iter(cells.values())).column.questions
+    clusters = list(dict.fromkeys(one.cluster for one in questions))
+    place = {name: number for number, name in enumerate(clusters)}
+    sums, counts = np.zeros((len(clusters), len(cells))), np.zeros((len(clusters), len(cells)))
+    for number, cell in enumerate(cells.values()):
+        for one in questions:
+            if (value := cell.values.get((one.case_id, one.question_id))) is not None:
+                sums[place[one.cluster], number] += value
+                counts[place[one.cluster], number] += 1
+    names = list(cells)
+    found = {}
+    for out, name in enumerate(clusters):
+        left, size = sums.sum(axis=0) - sums[out], counts.sum(axis=0) - counts[out]
+        total = left - sums if held_out else np.broadcast_to(left, sums.shape)
+        known = size - counts if held_out else np.broadcast_to(size, sums.shape)
+        means = np.divide(total, known, out=np.full(sums.shape, -1.0), where=known > 0)
+        best = means.round(12).argmax(axis=1)  # of equals, up to rounding, the first
+        found[name] = {other: names[best[place[other]]] for other in clusters if other != name}
+    return found
+
+
+def composed(
+    cells: Mapping[str, Cell], chosen: Mapping[str, str], again: Mapping[str, Mapping[str, str]] | None = None
+) -> Cell:
+    """One cell out of the candidates' cells of a column: for each cluster the scores and outcomes of the one chosen.
+
+    Args:
+        again: what would be chosen without each cluster (`choose_again`); the interval by case then counts the choice's own luck.
+    """
     column = next(iter(cells.values())).column
     outcomes = {
         key: cells[chosen[one.cluster]].outcomes[key]
         for one in column.questions
         if (key := (one.case_id, one.question_id)) in cells[chosen[one.cluster]].outcomes
     }
-    return Cell(column, outcomes, (), chosen={cluster: cells[name] for cluster, name in chosen.items()})
+    rechosen = {
+        out: {cluster: cells[name] for cluster, name in others.items()} for out, others in (again or {}).items()
+    }
+    return Cell(column, outcomes, (), chosen={one: cells[name] for one, name in chosen.items()}, rechosen=rechosen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from eval.tables import (
     Figure,
     asked,
     choose,
+    choose_again,
     composed,
     outcomes,
 )
@@ -51,12 +52,13 @@ from scripts.table_layout import (
     cells_of,
     group_name,
     kind_of,
-    named,
     published_of,
     read_lines_of,
     reference,
     score_name,
     title_of,
+    wanted_columns,
+    wanted_rows,
 )
 
 if TYPE_CHECKING:
@@ -108,9 +110,9 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
         if cfg.data.source == "real":
             fetch_missing(cfg, table)
     built = bench(cfg)
-    benchmarks = [benchmark(cfg, option) for option in _columns(table, cfg)]
+    benchmarks = [benchmark(cfg, option) for option in wanted_columns(table, cfg.columns)]
     lines = read_lines_of(table, cfg.backbone)
-    wanted = _wanted(lines, table, cfg)
+    wanted = wanted_rows(table, lines, cfg.only)
     cfg.only = None if wanted is None else sorted(wanted)  # names from here on, also where titles were given
     runs = _runs(cfg, built, benchmarks, lines)
     once = {one.folder: one for one in runs.values()}
@@ -160,35 +162,6 @@ def _transformed(cfg: DictConfig, option: Mapping[str, Any]) -> DictConfig:
     merged = OmegaConf.merge(cfg, {"data": {"transform": option["transform"]}})
     assert isinstance(merged, type(cfg))
     return merged
-
-
-def _columns(table: Mapping[str, Any], cfg: DictConfig) -> list[Mapping[str, Any]]:
-    """The column groups that are wanted.
-
-    Raises:
-        RunError: an unknown name.
-    """
-    known = {group_name(option): option for option in table["columns"]}
-    if cfg.columns is None:
-        return list(known.values())
-    titles = {
-        name: str(option.get("title") or load_option("dataset", option["dataset"])["title"])
-        for name, option in known.items()
-    }
-    wanted = named(cfg.columns, titles, f"columns: {{}} is no column group of {table['name']}")
-    return [option for name, option in known.items() if name in wanted]
-
-
-def _wanted(lines: Sequence[Line], table: Mapping[str, Any], cfg: DictConfig) -> frozenset[str] | None:
-    """Names of the rows that `only` asks for; None: all.
-
-    Raises:
-        RunError: an unknown name.
-    """
-    if cfg.only is None:
-        return None
-    titles = {line.name: line.title for line in lines}
-    return frozenset(named(cfg.only, titles, f"only: {{}} is no row of {table['name']}"))
 
 
 Key = tuple[str, str, int]
@@ -318,16 +291,21 @@ class Grid:
         chosen = self._chosen(line, benchmark)
         if isinstance(chosen, str):
             return chosen
+        again = choose_again(self._deciding(line, benchmark), held_out=_held_out(line))
+        return composed(self._candidates(line, benchmark, metric), chosen, again)
+
+    def _candidates(self, line: Line, benchmark: Benchmark, metric: Mapping[str, Any]) -> dict[str, Cell]:
         made = {one.name: self.cell(one, benchmark, metric) for one in candidates(line, self.lines)}
-        return composed({name: cell for name, cell in made.items() if isinstance(cell, Cell)}, chosen)
+        return {name: cell for name, cell in made.items() if isinstance(cell, Cell)}
+
+    def _deciding(self, line: Line, benchmark: Benchmark) -> dict[str, Cell]:
+        """The candidates' cells in the group's first metric, which decides."""
+        return self._candidates(line, benchmark, cells_of(benchmark.option)[0])
 
     def _chosen(self, line: Line, benchmark: Benchmark) -> dict[str, str] | str:
         """By history the candidate that the group's first metric prefers, or why there is none."""
-        deciding = cells_of(benchmark.option)[0]
-        made = {one.name: self.cell(one, benchmark, deciding) for one in candidates(line, self.lines)}
         try:
-            known = {name: cell for name, cell in made.items() if isinstance(cell, Cell)}
-            return choose(known, held_out=line.option["chosen_on"] == "others")
+            return choose(self._deciding(line, benchmark), held_out=_held_out(line))
         except ValueError as error:
             return str(error)
 
@@ -339,7 +317,10 @@ class Grid:
                 if benchmark.dataset is not None and belongs(line, benchmark.option):
                     chosen = self._chosen(line, benchmark)
                     names = chosen if isinstance(chosen, str) else "; ".join(dict.fromkeys(chosen.values()))
-                    found.append(f"{line.title} on {benchmark.title}: {names}.")
+                    warning = (
+                        "" if _held_out(line) else " Chosen on the questions reported: too high, beyond its interval."
+                    )
+                    found.append(f"{line.title} on {benchmark.title}: {names}.{warning}")
         return found
 
     def _measured(self, line: Line, benchmark: Benchmark, metric: Mapping[str, Any]) -> Estimate | None:
@@ -385,6 +366,10 @@ class Grid:
             return _other_data(self.cfg, benchmark.dataset)
         why = _why_not(self.cfg, self.built, self.backbone, benchmark.dataset)
         return why or ("other model" if _own_model(self.cfg, metric) != metric else "")
+
+
+def _held_out(line: Line) -> bool:
+    return bool(line.option["chosen_on"] == "others")
 
 
 def _of(questions: Sequence[Asked], category: str) -> tuple[Asked, ...]:

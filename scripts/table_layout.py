@@ -72,6 +72,35 @@ def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[Line]:
     return lines
 
 
+def wanted_columns(table: Mapping[str, Any], columns: Sequence[str] | None) -> list[Mapping[str, Any]]:
+    """The column groups that are asked for, by name or title; None: all.
+
+    Raises:
+        RunError: an unknown one.
+    """
+    known = {group_name(option): option for option in table["columns"]}
+    if columns is None:
+        return list(known.values())
+    titles = {
+        name: str(option.get("title") or load_option("dataset", option["dataset"])["title"])
+        for name, option in known.items()
+    }
+    names = named(columns, titles, f"columns: {{}} is no column group of {table['name']}")
+    return [option for name, option in known.items() if name in names]
+
+
+def wanted_rows(table: Mapping[str, Any], lines: Sequence[Line], only: Sequence[str] | None) -> frozenset[str] | None:
+    """Names of the rows that are asked for, by name or title; None: all.
+
+    Raises:
+        RunError: an unknown one.
+    """
+    if only is None:
+        return None
+    titles = {line.name: line.title for line in lines}
+    return frozenset(named(only, titles, f"only: {{}} is no row of {table['name']}"))
+
+
 def named(wanted: Sequence[str], titles: Mapping[str, str], message: str) -> list[str]:
     """The names among `titles` that are wanted by name or by title.
 

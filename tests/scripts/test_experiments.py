@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import socket
 import subprocess
@@ -255,6 +256,19 @@ def test_replicates_and_repeats_print_their_spread(experiment: Any, capsys: Any)
     said = capsys.readouterr().out
     assert "Judged 1x, built 1x" in said
     assert "± 0.000" not in said
+
+
+def test_a_table_averages_only_the_repeats_that_were_asked_for(experiment: Any, tmp_path: Path) -> None:
+    small = ["table=segtreemem_t4", "columns=[locomo]", "only=[nothing]", "data.size=4"]
+    spread = []
+    for repeats in (2, 1):  # the second judgements are still on disk
+        assert reproduce(experiment(*small, f"judge.repeats={repeats}", name="reproduce")) == 0
+        (file,) = (tmp_path / "tables").glob("*.csv")
+        rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+        spread.append(
+            {row["spread"] for row in rows if row["memory"] == "nothing" and row["metric"].startswith("judge")}
+        )
+    assert spread == [{"0.000000", ""}, {""}]  # categories have none
 
 
 @pytest.mark.parametrize("transform", ["oracle", "permute", "permute_between_questions"])
