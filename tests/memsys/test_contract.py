@@ -344,7 +344,7 @@ def alternatives(name: str, knob: str) -> list[Any]:
     others = [factory(other).keywords[knob] for other in variants]  # type: ignore[attr-defined]
     if isinstance(value, bool):
         others += [not value]
-    elif isinstance(value, str):
+    elif isinstance(value, str) or "Literal" in annotation:
         others += choices(name, knob)
     elif isinstance(value, int):
         others += [n for n in (value // 2, value + 1) if accepted(name, knob, n)][:1]

@@ -305,8 +305,8 @@ def test_models_that_a_sweep_names_are_asked_for_where_there_is_an_endpoint(
     assert {line["models.memory"] for line in found} == {"Qwen/Qwen3-32B"}
     assert all("memory Qwen/Qwen3-32B; reader gpt-4o-2024-11-20;" in line["engine"] for line in found)
     assert [line["metric"] for line in found] == [
-        "judge_mem0@qwen3-32b",
         "judge_mem0@gpt-4o-mini",
+        "judge_mem0@qwen3-32b",
         "mem0_f1",
         "rouge_l_f",
     ]
