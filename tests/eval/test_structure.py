@@ -156,8 +156,8 @@ def test_the_folder_tells_what_the_memory_reports_of_itself(make_run: Any, memor
 def test_a_memtree_with_one_topmost_node_keeps_the_depths_of_its_hidden_root(make_run: Any) -> None:
     """A threshold that everything reaches leaves one node at the top; the root above it still counts."""
     always = partial(MemTree, base=-1.0, rate=0.0)
-    runs = [make_run([history()], build=build) for build in (always, partial(Pruned, inner=always))]
-    for run in runs:
+    for name, build in {"plain": always, "pruned": partial(Pruned, inner=always)}.items():
+        run = make_run([history()], build=build, folder=name)
         run_all([run])
         (found,) = read_trees(run.folder)
         said = read_lines(run.folder / "cases" / "case-1" / "case.json")[0]
