@@ -19,15 +19,17 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from data_loaders.schema import DataError
-from data_loaders.source import SUMS, Archive, Entry, Hub, file_sha256, find, same_hash
+from data_loaders.source import SUMS, Archive, Entry, Hub, file_sha256, find, names_below, same_hash
 
 MAX_DOWNLOAD = 8 << 30
 MAX_UNPACKED = 2 << 30
 MAX_RATIO = 100
 """Unpacked bytes per packed byte; dialogue compresses to about a third, a bomb to a thousandth."""
 MAX_MEMBERS = 10_000
-UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
-"""What the standard library raises for damaged, encrypted and unsupported archives."""
+UNREADABLE = (
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError, OverflowError,
+)  # fmt: skip
+"""What the standard library raises for damaged, encrypted and unsupported archives; a ValueError for the numbers of a sparse member."""
 BLOCK = 1 << 20
 
 
@@ -45,7 +47,8 @@ def download(entry: Entry, root: Path, *, unpinned: bool = False) -> Path:
         raise DataError(
             f"{entry.file}: its sha256 is not known, so a download cannot be verified; accept with --unpinned"
         )
-    if target.exists() and find(entry.file, root=root, unpinned=unpinned).status != "partial":
+    begun = target.is_dir() and not names_below(target)  # by a download that broke off
+    if target.exists() and not begun and find(entry.file, root=root, unpinned=unpinned).status != "partial":
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     _say(f"{entry.file}: licence {entry.licence}")
@@ -79,8 +82,12 @@ def unpack(archive: Path, into: Path, keep: str) -> tuple[str, ...]:
                     raise DataError(f"{archive.name}: expected one member {name}, found two")
                 _copy_member(member, Path(scratch) / name, archive.name)
                 taken.append(name)
+        except DataError:
+            raise
         except UNREADABLE as error:
-            raise DataError(f"{archive.name}: expected a readable zip or tar archive, found: {error}") from error
+            raise DataError(
+                f"{archive.name}: expected a readable zip or tar archive, found: {error}. Run the same command again to download it anew"
+            ) from error
         if not taken:
             raise DataError(f"{archive.name}: expected members named {keep}, found none")
         for name in taken:
@@ -171,8 +178,10 @@ def _download_archive(archive: Archive, root: Path) -> None:
     part = packed.with_name(packed.name + ".part")
     _transfer(archive.url, part, limit=MAX_DOWNLOAD, resume=bool(archive.sha256))
     _into_place(part, packed, archive.sha256)
-    names = unpack(packed, into, archive.keep)
-    packed.unlink()
+    try:
+        names = unpack(packed, into, archive.keep)
+    finally:
+        packed.unlink()
     if archive.sha256:
         lines = (f"{file_sha256(into / name)}  {name}\n" for name in names)
         (into / SUMS).write_text("".join(lines), encoding="utf-8")
@@ -199,7 +208,8 @@ def _members(archive: Path) -> Iterator[_Member]:
 def _tar_members(archive: Path) -> Iterator[_Member]:
     with tarfile.open(archive) as tar:
         for info in tar:
-            name = _safe(info.name, archive.name, regular=info.isfile() or info.isdir())
+            plain = (info.isfile() and not info.issparse()) or info.isdir()
+            name = _safe(info.name, archive.name, regular=plain)
             content = tar.extractfile(info) if info.isfile() else None
             if content is not None:
                 yield _Member(name, info.size, content)

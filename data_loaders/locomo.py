@@ -262,10 +262,14 @@ def _check_errata(errata: Errata, records: Sequence[Mapping[str, Any]], where: s
     """Raises DataError when an erratum's question is not at its place: the indices of other releases are shifted."""
     for (case, index), erratum in errata.items():
         questions = get(records[case], "qa", list, f"{where}[{case}]") if case < len(records) else []
-        found = questions[index].get("question") if index < len(questions) else None
+        raw = questions[index] if index < len(questions) else {}
+        found = raw.get("question") if isinstance(raw, dict) else raw
         if found != erratum.question:
             place = f"{where}[{case}].qa[{index}].question"
-            raise DataError(f"{place}: expected {erratum.question!r} as in the overlay, found {found!r}")
+            raise DataError(
+                f"{place}: expected {erratum.question!r} as in the overlay, found {found!r}. The overlay belongs to the official "
+                "file: get that with `python -m scripts.fetch locomo`, or load this one without the overlay"
+            )
 
 
 def _audited(case: Case, errata: Mapping[int, Erratum], mode: OverlayMode) -> Case:

@@ -132,7 +132,7 @@ def sample(name: str) -> Source:
     """The small history written for this project that stands in for a data set; `name` is a file or folder in `samples`."""
     path = Path(__file__).parent / "samples" / name
     if path.is_dir():
-        return Source(path, _hash_of({each: file_sha256(path / each) for each in _names_below(path)}), "sample")
+        return Source(path, _hash_of({each: file_sha256(path / each) for each in names_below(path)}), "sample")
     if not path.is_file():
         raise DataError(f"{path}: no such sample")
     return Source(path, file_sha256(path), "sample")
@@ -221,13 +221,14 @@ def _folder(file: str, root: Path, unpinned: bool) -> Source:
 
 def _unknown_files(file: str, root: Path, known: Iterable[str]) -> list[str]:
     """Files that a loader could take for data: beside a known file and with its suffix; all of them where none is known."""
-    names = [f"{file}/{name}" for name in _names_below(root / file)]
+    names = [f"{file}/{name}" for name in names_below(root / file)]
     places = {(PurePosixPath(name).parent, PurePosixPath(name).suffix) for name in known}
     beside = (name for name in names if (PurePosixPath(name).parent, PurePosixPath(name).suffix) in places)
     return [name for name in beside if name not in known] if places else names
 
 
-def _names_below(folder: Path) -> list[str]:
+def names_below(folder: Path) -> list[str]:
+    """Paths of the data files below a folder, without hidden files and downloads under way."""
     files = (each for each in folder.rglob("*") if each.is_file() and each.suffix not in (".py", ".pyc", ".part"))
     return sorted(each.relative_to(folder).as_posix() for each in files if not each.name.startswith("."))
 

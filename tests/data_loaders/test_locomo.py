@@ -275,6 +275,19 @@ def test_an_overlay_for_other_questions_is_refused(tmp_path: Path) -> None:
         load(path, overlay=SAMPLE.parent / "audit" / "errors.json")
 
 
+@pytest.mark.parametrize("damaged", ["a question as text", 7, None, ["a", "list"]])
+def test_a_question_that_is_no_object_is_a_data_error_with_the_overlay_too(tmp_path: Path, damaged: object) -> None:
+    records = json.loads(SAMPLE.read_text(encoding="utf-8"))
+    records[0]["qa"] = [damaged] * len(records[0]["qa"])
+    path = tmp_path / "locomo.json"
+    path.write_text(json.dumps(records), encoding="utf-8")
+    overlay = SAMPLE.parent / "audit" / "errors.json"
+    with pytest.raises(
+        DataError, match=r"locomo\.json\[0\]\.qa\[\d+\]\.question: expected .* found .*scripts\.fetch locomo"
+    ):
+        load(path, overlay=overlay)
+
+
 def test_a_mode_without_an_overlay_is_refused() -> None:
     with pytest.raises(ValueError, match="needs an overlay"):
         load(SAMPLE, overlay_mode="excluded")

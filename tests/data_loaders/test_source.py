@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import random
 import re
 import shutil
@@ -9,7 +10,7 @@ import sys
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -419,6 +420,43 @@ def test_a_damaged_archive_and_one_without_the_members_are_data_errors(tmp_path:
         unpack(put(tmp_path, "good", whole), tmp_path / "into", "*.json")
 
 
+SPARSE: Mapping[str, dict[str, str]] = {
+    "a map that is no numbers": {"GNU.sparse.map": "1,x"},
+    "a size that is no number": {"GNU.sparse.size": "abc"},
+    "a real size that is no number": {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "q"},
+    "blocks that are no numbers": {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "600"},
+    "a sparse member that is sound": {"GNU.sparse.map": "0,10", "GNU.sparse.size": "600"},
+}
+
+
+@pytest.mark.parametrize("headers", SPARSE.values(), ids=SPARSE)
+def test_a_sparse_tar_malformed_or_not_is_a_data_error_in_one_line(tmp_path: Path, headers: dict[str, str]) -> None:
+    """The library raises a bare ValueError for the numbers of a sparse member, and no data set has such members."""
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("a.json")
+        info.size, info.pax_headers = 600, headers
+        tar.addfile(info, io.BytesIO(b"z\n" * 300))
+    with pytest.raises(DataError, match=r"^x\.tar: expected [^\n]+$"):
+        unpack(path, tmp_path / "into", "*.json")
+    assert not list((tmp_path / "into").iterdir())
+
+
+def test_after_an_archive_that_cannot_be_read_the_same_command_downloads_it_anew(
+    tmp_path: Path, server: Server, known: dict[str, Entry]
+) -> None:
+    whole = tar_of(tmp_path / "x.tar.gz", {"top/talk/a.txt": b"one"}).read_bytes()
+    known["set"] = entry("set", sha256="", archive=Archive(f"{server.url}/x.tar.gz", "set", "talk/*.txt", ""))
+    known["set/talk/a.txt"] = entry("set/talk/a.txt", sha256="")
+    for content in (b"rubbish", whole[:-20]):
+        server.files["/x.tar.gz"] = content
+        with pytest.raises(DataError, match="Run the same command again"):
+            download(known["set"], tmp_path / "root", unpinned=True)
+    server.files["/x.tar.gz"] = whole
+    download(known["set"], tmp_path / "root", unpinned=True)
+    assert (tmp_path / "root" / "set" / "talk" / "a.txt").read_bytes() == b"one"
+
+
 def test_members_of_a_verified_archive_are_known_afterwards(
     tmp_path: Path, server: Server, known: dict[str, Entry]
 ) -> None:
@@ -517,6 +555,21 @@ def test_the_data_report_counts_what_is_taken_instead(tmp_path: Path, capsys: py
     shutil.copy(sample(settings["sample"]).path, part)
     assert data_script.main(["quality_open", "--data", str(tmp_path), "--unpinned"]) == 0
     assert f"file           {part}" in capsys.readouterr().out
+
+
+def test_the_data_report_ends_with_one_line_on_a_damaged_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = data_script.read_set("locomo_sound")
+    shipped = sample(settings["sample"]).path
+    target = tmp_path / settings["file"]
+    shutil.copytree(shipped.parent / "audit", target.parent / "audit")
+    records = json.loads(shipped.read_text(encoding="utf-8"))
+    records[0]["qa"] = [7] * len(records[0]["qa"])
+    target.write_text(json.dumps(records), encoding="utf-8")
+    assert data_script.main(["locomo_sound", "--data", str(tmp_path), "--unpinned"]) == 2
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"error: locomo10\.json\[0\]\.qa\[\d+\].*scripts\.fetch locomo.*\n", said)
 
 
 def test_the_data_report_says_how_to_get_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
