@@ -90,3 +90,27 @@ def test_money_is_printed_by_phase_and_unknown_prices_are_called_unknown(run_fol
     assert dollars["judge_mem0"] == "0.0220"
     free = markdown(Table("t", "T", (), (column,), (row,)))
     assert "| M | write | 2 | 3 | 2 | 600 | 0 | 60 | 0 | 0.25 | 1.50 | 1.50 | – |" in free
+
+
+def test_replies_to_a_memory_that_were_cut_are_counted_beside_its_parse_failures(tmp_path: Path) -> None:
+    ledger = Ledger()
+    for number, stopped in enumerate(("cut", "cut in thought", "refused", "")):
+        ledger.add_completion("m.add", Completion("x", stopped=stopped), number)  # type: ignore[arg-type]
+    answering = Ledger()
+    answering.add_completion("reader.answer", Completion("x", stopped="cut"), 0)
+    lines = [effort("c", "write", "u1", 1, ledger, 0.0), effort("c", "answer", "q1", 1, answering, 0.0)]
+    write_lines(tmp_path / "cases" / "c" / "effort.jsonl", lines)
+    assert costs(tmp_path).cut == 2
+    column = Column("d", "D", "f1", (Asked("c", "q1", "", "c", True, False),))
+    row = Row("m", "M", ("pending",), runs={"d": tmp_path})
+    printed = markdown(Table("t", "T", (), (column,), (row,))).splitlines()
+    header, values = (
+        [cell.strip() for cell in line.split("|")] for line in (printed[at] for at in _costs_table(printed))
+    )
+    assert values[header.index("replies cut")] == "2"
+
+
+def _costs_table(printed: list[str]) -> tuple[int, int]:
+    """Header and first row of the table of costs."""
+    header = next(at for at, line in enumerate(printed) if "replies cut" in line)
+    return header, header + 2

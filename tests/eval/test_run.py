@@ -24,7 +24,8 @@ from memsys.bm25 import BM25
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
 from memsys.llm.meter import Metered
 from memsys.llm.pricing import SpendingCapReached
-from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.llm.protocol import Completion, ContextOverflow, ModelError, PromptTruncated, Request
+from memsys.llm.replies import why_none
 from memsys.llm.scripted import ScriptedLLM
 
 Make = Callable[..., Run]
@@ -577,3 +578,32 @@ def test_as_many_answers_are_awaited_as_are_allowed_and_all_come(
     run_all([replace(run, services=replace(run.services, reader=Metered(Late())))])
     assert len(read_predictions(run.case_folder(case.id))) == 6
     assert most[0] == 2
+
+
+def test_a_cut_answer_is_kept_and_flagged_and_one_without_an_answer_is_a_typed_error(make_run: Make) -> None:
+    case = history(questions=5)
+    replies: list[Any] = [
+        Completion("It was", stopped="cut"),
+        Completion("", stopped="cut in thought", finish_reason="length"),
+        Completion("I", stopped="refused", finish_reason="content_filter"),
+        ContextOverflow("HTTP 400: too long"),
+        Completion("It was the loom"),
+    ]
+    run = make_run([case], reader=Metered(ScriptedLLM({"*": replies})))
+    run_all([run])
+    found = sorted((one.outcome, one.answer, one.error, one.cut) for one in answers(run, case).values())
+    assert found == [
+        ("answered", "It was", "", True),
+        ("answered", "It was the loom", "", False),
+        ("error", "", "answer: context overflow: HTTP 400: too long", False),
+        ("error", "", f"answer: {why_none(replies[1])}", False),
+        ("error", "", "answer: the reply was refused (content_filter)", False),
+    ]
+
+
+def test_a_server_that_cuts_prompts_ends_the_run_and_fails_no_question(make_run: Make) -> None:
+    case = history()
+    run = make_run([case], reader=Metered(ScriptedLLM({"*": ["first", *[PromptTruncated("num_ctx")] * 9]})))
+    with pytest.raises(PromptTruncated, match="num_ctx"):
+        run_all([run])
+    assert [one.outcome for one in answers(run, case).values()] == ["answered"]
