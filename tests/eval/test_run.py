@@ -22,9 +22,10 @@ from eval.store import RunError, locked, read_lines, read_predictions, safe_name
 from eval.work import Progress, Run
 from memsys.bm25 import BM25
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
+from memsys.llm.ask import complete
 from memsys.llm.meter import Metered
 from memsys.llm.pricing import SpendingCapReached
-from memsys.llm.protocol import Completion, ContextOverflow, ModelError, PromptTruncated, Request
+from memsys.llm.protocol import LLM, Completion, ContextOverflow, ModelError, PromptTruncated, Request
 from memsys.llm.replies import why_none
 from memsys.llm.scripted import ScriptedLLM
 
@@ -607,3 +608,32 @@ def test_a_server_that_cuts_prompts_ends_the_run_and_fails_no_question(make_run:
     with pytest.raises(PromptTruncated, match="num_ctx"):
         run_all([run])
     assert [one.outcome for one in answers(run, case).values()] == ["answered"]
+
+
+class Asking(Diary):
+    """Asks the model for nothing in particular when it writes, or when it reads."""
+
+    def __init__(self, llm: LLM, when: str) -> None:
+        super().__init__([])
+        self._llm, self._when = llm, when
+
+    def write(self, unit: Unit) -> None:
+        super().write(unit)
+        self._ask("write")
+
+    def read(self, question: Question) -> Recall:
+        self._ask("read")
+        return super().read(question)
+
+    def _ask(self, step: str) -> None:
+        if step == self._when:
+            complete(self._llm, Request((("user", "x"),), f"diary.{step}"))
+
+
+@pytest.mark.parametrize("when", ["write", "read"])
+def test_a_prompt_cut_while_a_memory_writes_or_reads_ends_the_run_too(make_run: Make, when: str) -> None:
+    case = history()
+    run = make_run([case], build=partial(Asking, when=when), llm=Metered(ScriptedLLM(PromptTruncated("num_ctx"))))
+    with pytest.raises(PromptTruncated, match="num_ctx"):
+        run_all([run])
+    assert answers(run, case) == {}

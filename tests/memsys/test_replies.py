@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,17 @@ def test_an_empty_or_refused_reply_is_an_outcome_and_never_a_cached_answer(
     llm = CachedLLM(model, store, ModelSettings("m"), "here")
     assert [complete(llm, ASKED).stopped for _ in range(2)] == [stopped, stopped]
     assert len(model.requests) == calls
+    assert (store.answer(request_key(ModelSettings("m"), "here", ASKED)) is not None) == (calls == 1)
+    store.close()
+
+
+def test_an_empty_reply_that_an_older_version_cached_is_asked_for_again_and_replayed(tmp_path: Path) -> None:
+    store, settings = Store(tmp_path / "cache.sqlite"), ModelSettings("m")
+    written = threading.Event()
+    store.keep_answer(request_key(settings, "here", ASKED), Completion(""), lambda error: written.set())
+    assert written.wait(10)
+    assert complete(CachedLLM(ScriptedLLM("Oaxaca"), store, settings, "here"), ASKED).text == "Oaxaca"
+    assert complete(CachedLLM(None, store, settings, "here"), ASKED).stopped == "empty"
     store.close()
 
 
