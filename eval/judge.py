@@ -32,6 +32,7 @@ from data_loaders.schema import Gold, Question
 from eval import locomo, longmemeval, msc, realmem
 from eval.records import Score
 from memsys.llm.protocol import Completion, Request
+from memsys.llm.replies import why_none
 from memsys.prompts import Prompts
 
 Rule = Literal["label", "binary", "grade", "longmemeval", "memory"]
@@ -87,7 +88,7 @@ def judge_request(
 def judged(judge: Judge, reply: Completion, gold: Gold) -> Score:
     """What a judge's reply says; a score without a value, and why, where it has no answer or was cut before its verdict was complete."""
     if not reply.usable:
-        return Score(None, f"no verdict: the judge's reply was {reply.stopped}")
+        return Score(None, f"no verdict: {why_none(reply)}")
     if reply.stopped != "cut":
         return verdict(judge, reply.text, gold)
     complete = _COMPLETE[judge.rule](reply.text)

@@ -33,6 +33,7 @@ from eval.work import OUTSTANDING, Progress, Run, build_memory, needs
 from memsys.interface import MemorySystem, Recall, unit_item
 from memsys.llm.meter import metering
 from memsys.llm.protocol import Completion, ContextOverflow, RunStopped
+from memsys.llm.replies import why_none
 from memsys.tokens import count_tokens
 
 
@@ -371,7 +372,7 @@ def _answered(done: Future[Completion]) -> tuple[Outcome, str, str, bool]:
     reply = done.result()
     text = reply.text.strip()
     if not reply.usable or not text:
-        return "error", "", f"answer: the reply was {reply.stopped or 'empty'} ({reply.finish_reason})", False
+        return "error", "", f"answer: {why_none(reply)}", False
     return "answered", text, "", reply.stopped == "cut"
 
 

@@ -377,7 +377,8 @@ class Lattice(MemorySystem):
             if errors:
                 raise errors[0]
             for at, future in zip(open_, futures, strict=True):
-                rated[at] = ratings(future.result().text, len(slates[at]))
+                reply = future.result()
+                rated[at] = None if reply.stopped else ratings(reply.text, len(slates[at]))
                 if rated[at] is None:
                     meter.count_parse_failure(requests[at].purpose)
         return rated

@@ -121,6 +121,14 @@ def _joined(texts: Iterable[str]) -> str:
     return "\n\n".join(text.strip() for text in texts if text.strip())
 
 
+def why_none(reply: Completion) -> str:
+    """Why a reply has no answer, as rows and scores say it."""
+    advice = (
+        "; a model that thinks needs room: thought_tokens in its file of conf/llm" if "thought" in reply.stopped else ""
+    )
+    return f"the reply was {reply.stopped or 'empty'} ({reply.finish_reason or 'no finish reason'}){advice}"
+
+
 def cleaned(completion: Completion) -> Completion:
     """The completion with reasoning apart and `stopped` told, also when an older version kept it with its tags; idempotent."""
     spoken = without_reasoning(completion.text)

@@ -123,3 +123,27 @@ def test_tokens_a_question_are_printed_with_a_shared_prefix_in_full_and_once(run
     assert found.inference_tokens == (55 + 66 + 66) / 2
     assert found.inference_tokens_prefix_once == (55 + 66 + 66 - 30) / 2
     assert "| M | 40 | 94 (78 with shared prefixes once) |" in table_of(run_folder)
+
+
+def test_replies_to_a_memory_that_were_cut_are_counted_beside_its_parse_failures(tmp_path: Path) -> None:
+    ledger = Ledger()
+    for number, stopped in enumerate(("cut", "cut in thought", "refused", "")):
+        ledger.add_completion("m.add", Completion("x", stopped=stopped), number)  # type: ignore[arg-type]
+    answering = Ledger()
+    answering.add_completion("reader.answer", Completion("x", stopped="cut"), 0)
+    lines = [effort("c", "write", "u1", 1, ledger, 0.0), effort("c", "answer", "q1", 1, answering, 0.0)]
+    write_lines(tmp_path / "cases" / "c" / "effort.jsonl", lines)
+    assert costs(tmp_path).cut == 2
+    column = Column("d", "D", "f1", (Asked("c", "q1", "", "c", True, False),))
+    row = Row("m", "M", ("pending",), runs={"d": tmp_path})
+    printed = markdown(Table("t", "T", (), (column,), (row,))).splitlines()
+    header, values = (
+        [cell.strip() for cell in line.split("|")] for line in (printed[at] for at in _costs_table(printed))
+    )
+    assert values[header.index("replies cut")] == "2"
+
+
+def _costs_table(printed: list[str]) -> tuple[int, int]:
+    """Header and first row of the table of costs."""
+    header = next(at for at, line in enumerate(printed) if "replies cut" in line)
+    return header, header + 2

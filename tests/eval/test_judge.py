@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 from data_loaders.schema import Gold, Question
-from eval.judge import NO_MEMORY, UNANSWERABLE, Judge, judge_request, verdict
+from eval.judge import NO_MEMORY, UNANSWERABLE, Judge, judge_request, judged, verdict
 from memsys.llm.ask import complete
 from memsys.llm.extractive import ExtractiveLLM
+from memsys.llm.protocol import Completion
 from memsys.prompts import Prompts
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "judge"
@@ -195,3 +196,29 @@ def test_a_repeat_is_another_draw_of_the_same_request() -> None:
     requests = [judge_request(judge("mem0"), Prompts(), QUESTION, GOLD, "x", sample=number) for number in (0, 1)]
     assert requests[0].messages == requests[1].messages
     assert [request.sample for request in requests] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("mem0", '{"label": "WRONG", "reason": "It would be CORRECT to', 0.0),
+        ("mem0", '{"reason": "It would be CORRECT to', None),
+        ("mem0", "This is CORRECT in that it", None),
+        ("mem0", '{"label": "CORR', None),
+        ("segtree", '{"score": 3, "reason": "be', 1.0),
+        ("segtree", '{"reason": "between 0 and 3", "score": 3', None),
+        ("memtree", "0\n\nOn a scale of 1", 0.0),
+        ("memtree", "1", None),
+        ("memtree", "On a scale of 0 to 1", None),
+        ("longmemeval", "No, although one might say yes", 0.0),
+        ("longmemeval", "The answer is, yes", None),
+        ("longmemeval", "no", None),
+        ("realmem_memory", '{"Mem_hits": [], "Mem_recall": 0.5, "Mem_helpful', None),
+    ],
+)
+def test_a_cut_verdict_counts_only_if_it_stands_complete_before_the_cut(
+    name: str, text: str, value: float | None
+) -> None:
+    score = judged(judge(name), Completion(text, stopped="cut", finish_reason="length"), GOLD)
+    assert score.value == value
+    assert value is not None or score.why == f"no verdict before the judge's reply was cut: {text!r}"

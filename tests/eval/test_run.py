@@ -22,9 +22,11 @@ from eval.store import RunError, locked, read_lines, read_predictions, safe_name
 from eval.work import Progress, Run
 from memsys.bm25 import BM25
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
+from memsys.llm.ask import complete
 from memsys.llm.meter import Metered
 from memsys.llm.pricing import SpendingCapReached
-from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.llm.protocol import LLM, Completion, ContextOverflow, ModelError, PromptTruncated, Request
+from memsys.llm.replies import why_none
 from memsys.llm.scripted import ScriptedLLM
 
 Make = Callable[..., Run]
@@ -577,3 +579,61 @@ def test_as_many_answers_are_awaited_as_are_allowed_and_all_come(
     run_all([replace(run, services=replace(run.services, reader=Metered(Late())))])
     assert len(read_predictions(run.case_folder(case.id))) == 6
     assert most[0] == 2
+
+
+def test_a_cut_answer_is_kept_and_flagged_and_one_without_an_answer_is_a_typed_error(make_run: Make) -> None:
+    case = history(questions=5)
+    replies: list[Any] = [
+        Completion("It was", stopped="cut"),
+        Completion("", stopped="cut in thought", finish_reason="length"),
+        Completion("I", stopped="refused", finish_reason="content_filter"),
+        ContextOverflow("HTTP 400: too long"),
+        Completion("It was the loom"),
+    ]
+    run = make_run([case], reader=Metered(ScriptedLLM({"*": replies})))
+    run_all([run])
+    found = sorted((one.outcome, one.answer, one.error, one.cut) for one in answers(run, case).values())
+    assert found == [
+        ("answered", "It was", "", True),
+        ("answered", "It was the loom", "", False),
+        ("error", "", "answer: context overflow: HTTP 400: too long", False),
+        ("error", "", f"answer: {why_none(replies[1])}", False),
+        ("error", "", "answer: the reply was refused (content_filter)", False),
+    ]
+
+
+def test_a_server_that_cuts_prompts_ends_the_run_and_fails_no_question(make_run: Make) -> None:
+    case = history()
+    run = make_run([case], reader=Metered(ScriptedLLM({"*": ["first", *[PromptTruncated("num_ctx")] * 9]})))
+    with pytest.raises(PromptTruncated, match="num_ctx"):
+        run_all([run])
+    assert [one.outcome for one in answers(run, case).values()] == ["answered"]
+
+
+class Asking(Diary):
+    """Asks the model for nothing in particular when it writes, or when it reads."""
+
+    def __init__(self, llm: LLM, when: str) -> None:
+        super().__init__([])
+        self._llm, self._when = llm, when
+
+    def write(self, unit: Unit) -> None:
+        super().write(unit)
+        self._ask("write")
+
+    def read(self, question: Question) -> Recall:
+        self._ask("read")
+        return super().read(question)
+
+    def _ask(self, step: str) -> None:
+        if step == self._when:
+            complete(self._llm, Request((("user", "x"),), f"diary.{step}"))
+
+
+@pytest.mark.parametrize("when", ["write", "read"])
+def test_a_prompt_cut_while_a_memory_writes_or_reads_ends_the_run_too(make_run: Make, when: str) -> None:
+    case = history()
+    run = make_run([case], build=partial(Asking, when=when), llm=Metered(ScriptedLLM(PromptTruncated("num_ctx"))))
+    with pytest.raises(PromptTruncated, match="num_ctx"):
+        run_all([run])
+    assert answers(run, case) == {}

@@ -16,7 +16,8 @@ from eval.score import Judging, Metric, read_scores, score_evidence, score_judge
 from eval.store import RunError, read_lines, write_lines
 from eval.work import Run
 from memsys.llm.meter import Metered
-from memsys.llm.protocol import ModelError
+from memsys.llm.protocol import Completion, ModelError
+from memsys.llm.replies import POLICY
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from scripts.assemble import load_option
@@ -234,3 +235,17 @@ def test_a_judge_of_the_memory_sees_what_was_recalled(make_run: Make) -> None:
     llm = ScriptedLLM("{}")
     score_judge(run, Judging(Judge(**load_option("judge", "realmem_memory")), Metered(llm), "m", Prompts()))
     assert "grey cat called Pixel" in llm.requests[0].messages[-1][1]
+
+
+def test_a_judge_that_only_thinks_leaves_the_answer_unscored_with_the_reason_and_its_policy_stands_beside_the_scores(
+    make_run: Make,
+) -> None:
+    run = make_run([history("a", questions=2)])
+    run_all([run])
+    thinks = Completion("", reasoning="Could it be CORRECT?", stopped="cut in thought")
+    path = score_judge(run, judging(ScriptedLLM({"*": [thinks, Completion(YES)]})))
+    lines = [line for found in read_scores(path).values() for line in found]
+    unscored, scored = sorted(lines, key=lambda line: line["value"] is not None)
+    assert (scored["value"], scored["why"]) == (1.0, "")
+    assert unscored["why"].startswith("no verdict: the reply was cut in thought")
+    assert json.loads(path.with_suffix(".json").read_text())["replies"] == dict(POLICY)

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from eval.published import Published, find, read_published, verdict
+from eval.records import Prediction
 from eval.rendering import as_csv, latex, markdown, shown
 from eval.stats import Estimate, Interval
-from eval.store import write_lines
+from eval.store import Appender, write_lines
 from eval.tables import (
     ANSWERABLE,
     Asked,
@@ -280,3 +281,20 @@ def test_outcomes_are_read_from_every_replicate(tmp_path: Path) -> None:
         path.write_text(json.dumps(record) + "\n")
     found = outcomes([tmp_path / "one", tmp_path / "two"], QUESTIONS)
     assert found == {("c0", "q0"): frozenset({"error", "answered"})}
+
+
+def test_answers_that_were_cut_are_counted_in_the_cell_and_in_the_csv(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for n in range(6):
+        record = Prediction(f"c{n % 2}", f"q{n}", "It was", (), (), "answered", cut=n in (1, 2))
+        Appender(folder / "cases" / f"c{n % 2}" / "predictions.jsonl").add(record)
+    write_lines(tmp_path / "scores.jsonl", lines(dict.fromkeys(range(6), 1.0)))
+    one = Cell(COLUMN, outcomes([folder], QUESTIONS), (tmp_path / "scores.jsonl",))
+    assert "6/0/0/0 · 2 cut" in shown(one)
+    assert "cut" not in shown(one, "a")
+    table = Table("t", "T", (), (COLUMN,), (Row("m", "M", (one,)),))
+    rows = list(csv.DictReader(io.StringIO(as_csv(table))))
+    assert [(row["category"], row["scored"], row["cut"]) for row in rows[:2]] == [
+        ("all", "6", "2"),
+        ("answerable", "5", "2"),
+    ]

@@ -16,7 +16,8 @@ from memsys.embed import HashingEmbedder
 from memsys.lattice import Lattice, calibrated, clusters, fitted, gated, ratings
 from memsys.llm import meter
 from memsys.llm.extractive import ExtractiveLLM
-from memsys.llm.protocol import ModelError, Request
+from memsys.llm.meter import metering
+from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
@@ -666,3 +667,12 @@ def test_the_offline_engine_finds_what_a_branch_describes_in_another_order_than_
     found = [item.id for item in memory.read(question).items]
     assert found[0] == "u11"
     assert found != [item.id for item in dense.read(question).items]
+
+
+def test_ratings_that_were_cut_are_no_ratings() -> None:
+    cut = Completion(scores(60, 90)[:-8], stopped="cut")
+    memory, _ = lattice([["a", "b"], ["c", "d"]], {"lattice.navigate": cut}, beam=1, iterations=1)
+    with metering() as ledger:
+        memory.read(ASKED)
+    assert ledger.parse_failures == {"lattice.navigate": 2}
+    assert ledger.notes["lattice.unrated_node"] == 1

@@ -15,7 +15,7 @@ from memsys.dense import Dense
 from memsys.embed import HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.extractive import ExtractiveLLM
-from memsys.llm.protocol import ModelError, Request
+from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.memwalker import MemWalker
 from memsys.memwalker_walk import action_of
@@ -582,3 +582,12 @@ def test_ten_thousand_units_make_a_shallow_tree() -> None:
     memory.write(unit(10_001))
     memory.consolidate()
     assert len(llm.requests) - before <= 5
+
+
+def test_a_cut_step_of_a_walk_is_no_step() -> None:
+    cut = Completion(go(0), stopped="cut")
+    memory, llm = grown(6, {"memwalker.triage": cut, "memwalker.leaf": cut}, branching=4, attempts=2)
+    with meter.metering() as ledger:
+        recall = memory.read(ASKED)
+    assert len(walk_prompts(llm)) == 2
+    assert (sum(ledger.parse_failures.values()), recall.answer) == (2, None)

@@ -18,10 +18,10 @@ from data_loaders.units import make_units
 from memsys.dense import Dense
 from memsys.embed import HashingEmbedder
 from memsys.llm import meter
-from memsys.llm.protocol import ModelError, Request
+from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
-from memsys.timem import BUDGETS, TiMem
+from memsys.timem import BUDGETS, Plan, TiMem
 from memsys.timem_scores import fused, lexical
 from memsys.timem_tree import Window, calendar
 from memsys.tokens import count_tokens
@@ -338,6 +338,16 @@ def test_a_segment_that_stays_too_short_is_a_label_and_the_first_fifty_character
     assert ledger.notes == {"timem.segment_fallback": 1}
     assert ledger.parse_failures == {"timem.segment": 3}
     assert memory.report()["fallbacks"] == {"segment": 1}
+
+
+def test_a_cut_plan_is_no_plan_and_a_refused_summary_no_summary() -> None:
+    cut = Completion('{"complexity": 2, "keywords": ["a', stopped="cut")
+    refused = Completion("I cannot summarise what was said there, sorry.", stopped="refused")
+    memory, _ = timem({"planner": cut, "segment": refused})
+    with meter.metering() as ledger:
+        memory.write(exchange(1, "s", datetime(2023, 5, 1), "a long remark about sailing " * 4))
+        assert memory._plan("Where?") == Plan("simple", "")
+    assert (ledger.notes["timem.segment_fallback"], ledger.notes["timem.planner_fallback"]) == (1, 1)
 
 
 @pytest.mark.parametrize("reply", ["", "Sure!", '```json {"a": [', "nineteen characters"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
+from memsys.llm.replies import POLICY
 from scripts.assemble import (
     CONF,
     bench,
@@ -64,3 +65,19 @@ def test_another_run_loop_is_another_run(name: str, tmp_path: Path, monkeypatch:
     source = tmp_path / "eval" / f"{name}.py"
     source.write_text(source.read_text() + "\n# changed\n")
     assert folder() != before
+
+
+def test_what_is_done_with_replies_and_the_cap_on_them_are_part_of_what_a_run_is(tmp_path: Path) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        free = compose("config", [f"results={tmp_path}", *SERVED])
+        capped = compose("config", [f"results={tmp_path}", *SERVED, "endpoint.max_output_tokens=60"])
+    runs = [
+        memory_run(
+            cfg, bench(cfg), data(cfg, load_option("dataset", "locomo")), load_option("memory", "bm25"), reader("mem0")
+        )
+        for cfg in (free, capped)
+    ]
+    assert runs[0].folder != runs[1].folder
+    assert runs[0].record["replies"] == POLICY
+    assert "max_output_tokens" not in runs[0].record["models"]["reader"]
+    assert runs[1].record["models"]["reader"]["max_output_tokens"] == 60
