@@ -69,8 +69,8 @@ def permute(case: Case, *, share: float = 0.30, seed: int = 0, across_questions:
     The paper swaps "randomly selected turn pairs" before the memory is built and does not say which are eligible. Here both
     turns have the same role, so that the pattern of roles and with it the number of exchanges stays. `across_questions`
     lets a turn cross a point at which a question is asked, as the paper's words do: a question in mid-history may then
-    come before its evidence. Without it every question keeps the turns behind it, and where questions are dense (RealMem)
-    hardly a turn moves far.
+    come before its evidence. Without it every question keeps the turns behind it, and where questions are dense hardly a
+    turn moves far (RealMem, turns that move: median 6 places of 1,403, with it 431).
 
     Raises ValueError for a share outside 0..1.
     """

@@ -133,22 +133,11 @@ class GraphRag(MemorySystem):
             raise ValueError(f"overlap {overlap} must be at least 0 and smaller than chunk_tokens {chunk_tokens}")
         self.top_entities, self.top_relationships = positive("top_entities", top_entities), top_relationships
         self.max_tokens, self.community_share, self.text_share = max_tokens, community_share, text_share
-        self.level = level
-        self._indexing = Indexing(
-            released=mode == "code",
-            encoding=_ENCODINGS[mode],
-            records=format == "records",
-            chunk_tokens=chunk_tokens,
-            overlap=overlap,
-            entity_types=tuple(entity_types),
-            gleanings=gleanings,
-            description_tokens=description_tokens,
-            description_words=description_words,
-            max_cluster_size=positive("max_cluster_size", max_cluster_size),
-            use_lcc=use_lcc,
-            report_tokens=report_tokens,
-            report_words=report_words,
-        )
+        self.level, self.chunk_tokens, self.overlap, self.use_lcc = level, chunk_tokens, overlap, use_lcc
+        self.entity_types, self.gleanings = tuple(entity_types), gleanings
+        self.description_tokens, self.description_words = description_tokens, description_words
+        self.max_cluster_size = positive("max_cluster_size", max_cluster_size)
+        self.report_tokens, self.report_words = report_tokens, report_words
         self._units: list[Unit] = []
         self._built = 0
         self._graph = Graph()
@@ -160,9 +149,26 @@ class GraphRag(MemorySystem):
     def consolidate(self) -> None:
         """Build everything anew when units have come since the last build."""
         if self._built < len(self._units):
-            index = Index(self.llm, self.embedder, self.prompts, self._indexing)
+            index = Index(self.llm, self.embedder, self.prompts, self._indexing())
             self._graph, self._failures = index.graph(self._units), index.failures
             self._built = len(self._units)
+
+    def _indexing(self) -> Indexing:
+        return Indexing(
+            released=self.mode == "code",
+            encoding=_ENCODINGS[self.mode],
+            records=self.format == "records",
+            chunk_tokens=self.chunk_tokens,
+            overlap=self.overlap,
+            entity_types=self.entity_types,
+            gleanings=self.gleanings,
+            description_tokens=self.description_tokens,
+            description_words=self.description_words,
+            max_cluster_size=self.max_cluster_size,
+            use_lcc=self.use_lcc,
+            report_tokens=self.report_tokens,
+            report_words=self.report_words,
+        )
 
     def read(self, question: Question) -> Recall:
         return Recall(self._local(question)) if self.search == "local" else self._global(question)
