@@ -209,8 +209,8 @@ def completion_of(
         raise TypeError(f"the message is no object but {message!r}"[:200])
     said, thoughts, refusal = _content(message.get("content"))
     spoken = without_reasoning(said)
-    thoughts = [*map(_flat, (message.get(name) for name in _THOUGHT_FIELDS)), *thoughts, spoken.reasoning]
-    reasoning = _joined(dict.fromkeys(thoughts))
+    apart = _joined(dict.fromkeys([*(_flat(message.get(name)) for name in _THOUGHT_FIELDS), *thoughts]))
+    reasoning = _joined(dict.fromkeys([apart, spoken.reasoning]))
     reason = choice.get("finish_reason")
     if not isinstance(reason, str):
         # Some servers do not say; a reply that is as long as it may be was cut.
@@ -223,7 +223,7 @@ def completion_of(
         text=spoken.answer,
         # A count that is not reported is our own, so that no row looks cheaper than it is.
         prompt_tokens=_own(request, encoding) if usage.prompt is None else usage.prompt,
-        completion_tokens=count_tokens(said, encoding) if usage.completion is None else usage.completion,
+        completion_tokens=count_tokens(said + apart, encoding) if usage.completion is None else usage.completion,
         cached_prompt_tokens=usage.cached or 0,
         reasoning_tokens=tokens,
         finish_reason=reason,

@@ -12,7 +12,7 @@ import pytest
 
 from memsys.llm.ask import ask, complete
 from memsys.llm.cache import CachedLLM, Store, request_key
-from memsys.llm.client import Client, Endpoint, chat_body
+from memsys.llm.client import Client, Endpoint, HttpEmbedder, chat_body
 from memsys.llm.meter import Metered, metering
 from memsys.llm.parsing import ParseFailure, parse_reply
 from memsys.llm.pricing import ModelSettings, Purse
@@ -20,6 +20,7 @@ from memsys.llm.protocol import Completion, ModelError, PromptTruncated, Request
 from memsys.llm.replies import LONG_PROMPT, Spoken, check_window, cleaned, completion_of, is_overflow, without_reasoning
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompt, PromptError, Prompts
+from memsys.tokens import count_tokens
 from scripts.mock_endpoint import Mock, application, serving
 
 ASKED = Request((("user", "Where did Ines learn to weave?"),), "test.step", max_tokens=50)
@@ -149,6 +150,15 @@ def test_malformed_usage_is_counted_as_not_reported_and_never_raises(usage: Any)
     assert ledger.notes == {"usage_malformed": 1}
     assert found.prompt_tokens in (7, 8, 9)  # the provider's 9 where that is sound, else our own count
     assert found.completion_tokens in (3, 4, 5)
+
+
+def test_tokens_that_are_not_reported_are_our_own_count_thoughts_included() -> None:
+    found = read("It was Oaxaca", reasoning="one two three")
+    assert (found.completion_tokens, found.reasoning_tokens, found.notes) == (
+        count_tokens("It was Oaxaca") + 3,
+        3,
+        ("usage_not_reported",),
+    )
 
 
 # --- parsing --------------------------------------------------------------------------------------------------------
@@ -297,6 +307,17 @@ def test_a_window_is_suspected_only_where_nothing_else_explains_the_count() -> N
     judged(LONG, 2000, most_seen=6000)  # one that reports what it had not read before
     judged(LONG, 2000, notes=("usage_not_reported",))
     judged("word " * (LONG_PROMPT - 1), 10)  # of no more than 2,000 tokens nothing is concluded
+
+
+def test_texts_that_an_embedding_model_cut_in_silence_are_counted(url: str) -> None:
+    at = Endpoint(url)
+    embedder = HttpEmbedder(at, ModelSettings("mock"))
+    with metering() as ledger:
+        embedder.fetch([LONG])
+        assert not ledger.notes
+        embedder.fetch([LONG.replace(" ", "-")])  # one word, as the mock counts
+    assert ledger.notes == {"embedding_truncated_by_server": 1}
+    at.close()
 
 
 # --- refusals of the server -----------------------------------------------------------------------------------------
