@@ -23,8 +23,8 @@ from eval.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_a
 from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, replace_file, write_lines
 from eval.work import OUTSTANDING, Run
 from memsys.llm.meter import Ledger, metering
-from memsys.llm.pricing import SpendingCapReached
-from memsys.llm.protocol import LLM, Completion
+from memsys.llm.protocol import LLM, Completion, EndOfRun
+from memsys.llm.secrets import redact
 from memsys.prompts import Prompts
 
 Scorer = Callable[[Question, Gold, Prediction], Score]
@@ -152,7 +152,7 @@ def score_judge(run: Run, judging: Judging, told: Callable[[], None] = lambda: N
     a value. Other settings, prompt or model: another file.
 
     Raises:
-        SpendingCapReached: what was judged is kept.
+        EndOfRun: no further call can be made; what was judged is kept.
     """
     path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging))
     wanted = {(*key, repeat) for key in _asked(run) for repeat in range(judging.repeats)}
@@ -213,10 +213,10 @@ class _Call:
 def _book(call: _Call, judging: Judging, book: Appender, costs: Appender, told: Callable[[], None]) -> None:
     """Wait for a judgement and write it down."""
     error = call.reply.exception()
-    if isinstance(error, SpendingCapReached):
+    if isinstance(error, EndOfRun):
         raise error
     score = (
-        Score(None, f"the call failed: {error}"[:500])
+        Score(None, redact(f"the call failed: {error}")[:500])
         if error is not None
         else verdict(judging.judge, call.reply.result().text, call.gold)
     )

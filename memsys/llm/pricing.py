@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from memsys.llm.protocol import ModelError
+from memsys.llm.protocol import EndOfRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ModelSettings:
         return (dollars + tokens_out * (self.usd_per_million_out or 0.0)) / 1e6
 
 
-class SpendingCapReached(ModelError):
+class SpendingCapReached(EndOfRun):
     """The next call might cost more than what is left."""
 
 

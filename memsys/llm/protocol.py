@@ -62,6 +62,10 @@ class ModelError(RuntimeError):
         self.seconds = seconds
 
 
+class EndOfRun(ModelError):
+    """No further call can be made, whatever it is: the run ends, and what was not reached has no line."""
+
+
 class LLM(Protocol):
     """A language model, or a wrapper around one."""
 

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from memsys.llm.ask import complete
-from memsys.llm.cache import CachedEmbedder, CachedLLM, Store, request_key
+from memsys.llm.cache import CachedEmbedder, CachedLLM, request_key
 from memsys.llm.client import Embedded
 from memsys.llm.meter import Metered, metering
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
+from memsys.llm.store import Store
 
 SETTINGS = ModelSettings("m")
 REQUEST = Request((("user", "hello"),), "test.step", schema={"type": "object"}, kind="answer", fields={"question": "x"})
@@ -106,7 +107,7 @@ def test_an_answer_that_cannot_be_written_fails_alone_and_says_why(store: Store)
 
 def test_what_another_process_writes_is_found_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("memsys.llm.cache.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("memsys.llm.store.time.monotonic", lambda: now[0])
     assert store.answer(b"k" * 32) is None
     other = Store(store.path)  # a connection of its own, as another process has
     written: Future[None] = Future()

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 from memsys.llm.ask import complete
-from memsys.llm.client import Client, Endpoint, HttpEmbedder, chat_body, redact
+from memsys.llm.client import Client, HttpEmbedder, chat_body
+from memsys.llm.endpoint import Endpoint
 from memsys.llm.meter import metering
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
 from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.llm.secrets import redact
 from scripts.mock_endpoint import Mock, application, serving
 
 SETTINGS = ModelSettings("mock-model", usd_per_million_in=1.0, usd_per_million_out=2.0)
