@@ -23,7 +23,7 @@ from memsys.llm import stopping
 from memsys.llm.client import Embedded
 from memsys.llm.protocol import Completion, EndOfRun, ModelError
 
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, completion TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS vectors (
   key BLOB PRIMARY KEY, vector BLOB NOT NULL, tokens INTEGER NOT NULL, seconds REAL NOT NULL
@@ -76,7 +76,7 @@ class Store:
             # A killed process loses nothing in this mode; only a power cut could take the last transactions, whole.
             self._out.execute("PRAGMA synchronous=NORMAL")
             self._out.execute("PRAGMA busy_timeout=30000")
-            self._out.executescript(_SCHEMA)
+            self._out.executescript(SCHEMA)
             (self._version,) = self._out.execute("PRAGMA data_version").fetchone()
             self._in = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         except sqlite3.DatabaseError as error:
