@@ -151,8 +151,7 @@ _surroundings = cache(surroundings)
 
 def bench(cfg: DictConfig) -> Bench:
     """Build models, cache and embedder from the configuration, each once."""
-    if not cfg.network:
-        forbid_network()
+    forbid_network(not cfg.network)
     collect_rarely()
     results = Path(cfg.results)
     store = Store(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")

@@ -209,25 +209,26 @@ class Endpoint:
         # One future from end to end: asyncio.run_coroutine_threadsafe chains two more behind it, at a twentieth of a call's CPU.
         task = event_loop().create_task(self._carry(future, sending, read))
         self._under_way.add(task)  # the loop alone keeps no task alive
-        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(lambda task: self._ended(task, future))
+
+    def _ended(self, task: asyncio.Task[None], future: Future[Read]) -> None:
+        self._under_way.discard(task)
+        self._finished += 1
+        if not future.done():  # cancelled before its first step, of which nothing has run then
+            future.set_exception(_cancelled())
 
     async def _carry(self, future: Future[Read], sending: Coroutine[Any, Any, Sent], read: Reading[Read]) -> None:
         try:
             sent = await sending
         except asyncio.CancelledError:
             # Taken up here, where the call ends: the loop goes on, whoever waits is told.
-            ended = (
-                stopping.Stopped("stopped before the reply came") if stopping.requested() else ModelError("cancelled")
-            )
-            future.set_exception(ended)
+            future.set_exception(_cancelled())
         except BaseException as error:
             future.set_exception(error)
             if not isinstance(error, Exception):
                 raise
         else:
             settle(future, lambda: self._made(read, sent))
-        finally:
-            self._finished += 1
 
     def _made(self, read: Reading[Read], sent: Sent) -> Read:
         try:
@@ -387,6 +388,10 @@ def _read(url: str, reply: Reply) -> _Outcome:
     if not isinstance(value, dict) or not (value.get("choices") or value.get("data")):
         return _Outcome(why=f"{url}: the reply holds neither choices nor data: {_said(reply.body, 200)}", retry=True)
     return _Outcome(value=value)
+
+
+def _cancelled() -> ModelError:
+    return stopping.Stopped("stopped before the reply came") if stopping.requested() else ModelError("cancelled")
 
 
 def _said(body: bytes, most: int) -> str:

@@ -1,4 +1,4 @@
-"""`network=false`: from the moment it is asked for, this process connects to nothing but its own machine.
+"""`network=false`: while it holds, this process connects to nothing but its own machine.
 
 Python's own sockets are watched by an audit hook. It does not see uvloop's, which opens them in C: `transport.new_event_loop` asks
 `check` before each of them. A base URL beyond this machine is refused before anything is sent.
@@ -17,11 +17,12 @@ _forbidden = False
 _NAMES = ("localhost", "localhost.localdomain")
 
 
-def forbid_network() -> None:
-    """From now on, connecting to anything but this machine raises `PermissionError`; there is no way back."""
+def forbid_network(forbidden: bool = True) -> None:
+    """From now on, connecting to anything but this machine raises `PermissionError`, until an experiment is asked for with a network."""
     global _forbidden
-    _forbidden = True
-    _hooked()
+    _forbidden = forbidden
+    if forbidden:
+        _hooked()
 
 
 @lru_cache(maxsize=1)
@@ -30,7 +31,7 @@ def _hooked() -> None:
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in ("socket.connect", "socket.sendto") and isinstance(arguments[1], tuple):
+    if _forbidden and event in ("socket.connect", "socket.sendto") and isinstance(arguments[1], tuple):
         host = arguments[1][0]
         if not (_is_loopback_address(host) or host in ("", *_NAMES)):
             raise PermissionError(f"network=false: refused to connect to {host}")

@@ -19,13 +19,13 @@ class Unreachable(EndOfRun):
     """A server cannot be connected to, and waiting for it has come to its end."""
 
 
-async def until_back(url: str, why: str, patience: float, *, first: float = FIRST) -> None:
+async def until_back(url: str, why: str, patience: float) -> None:
     """Wait until the server of a URL accepts connections again; say so on standard error, at the beginning and at the end.
 
     Raises:
         Unreachable: it did not within `patience` seconds.
     """
-    started, pause = time.monotonic(), first
+    started, pause = time.monotonic(), FIRST
     _say(f"paused since {time.strftime('%H:%M:%S')}: {why}; waiting for the server, for up to {patience:g} s")
     while (left := patience - (time.monotonic() - started)) > 0:
         await asyncio.sleep(min(pause, left))
