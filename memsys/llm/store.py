@@ -41,8 +41,14 @@ class DamagedCache(EndOfRun):
 
 
 def keepable(completion: Completion) -> bool:
-    """Whether a completion is a proper answer: what is none is an outcome of this call, not of every call like it."""
-    return bool(completion.text)
+    """Whether a completion is a proper answer, with proper counts: what is none is an outcome of this call, not of every one like it."""
+    counts = (
+        completion.prompt_tokens,
+        completion.completion_tokens,
+        completion.cached_prompt_tokens,
+        completion.reasoning_tokens,
+    )
+    return bool(completion.text) and all(type(count) is int for count in counts)
 
 
 def sound(vector: np.ndarray) -> bool:
