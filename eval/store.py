@@ -89,7 +89,7 @@ def replace_file(path: Path, content: bytes | str) -> None:
     """Replace a file, at once or not at all; of two processes that do, the later one is right."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-    draft.write_bytes(content if isinstance(content, bytes) else content.encode())
+    draft.write_bytes(content if isinstance(content, bytes) else redact_bytes(content.encode()))
     os.replace(draft, path)
 
 

@@ -12,6 +12,9 @@ LONG = 8
 """Characters from which on a key is cut out of answers, too. A shorter one may be a word, such as `none` or `local`, that a
 server without keys is given; it is cut out of error messages only."""
 
+SHORTEST = 3
+"""Characters of the shortest key there is; less is a stand-in such as `x`, and would tear every message apart."""
+
 _keys: dict[str, str] = {}
 """What stands in for each key, by every spelling of it; the longest first."""
 _long: dict[bytes, bytes] = {}
@@ -20,7 +23,7 @@ _long: dict[bytes, bytes] = {}
 def register(key: str, name: str) -> None:
     """From now on, `<name>` is shown where the key would be: as it is, stripped, and as JSON or a URL would write it."""
     bare = key.strip()
-    if not bare:
+    if len(bare) < SHORTEST:
         return
     escaped = {json.dumps(bare, ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
     _keys.update(dict.fromkeys({key, bare, quote(bare, safe=""), *escaped}, f"<{name}>"))
@@ -50,9 +53,9 @@ def redact_bytes(text: bytes) -> bytes:
 
 
 def redact_values(value: Any) -> Any:
-    """A nested configuration with every text in it redacted."""
+    """A nested configuration, or a text, to be written: redacted as lines of files are."""
     if isinstance(value, str):
-        return redact(value)
+        return redact_bytes(value.encode(errors="replace")).decode()
     if isinstance(value, Mapping):
         return {redact_values(name): redact_values(inner) for name, inner in value.items()}
     return [redact_values(inner) for inner in value] if isinstance(value, list | tuple) else value

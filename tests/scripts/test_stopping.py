@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,17 +84,29 @@ def results(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A run that nobody stopped."""
+
+    mock: Mock
+    results: dict[str, bytes]
+
+    @property
+    def calls(self) -> int:
+        return sum(self.mock.answered.values())
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    with run_of(folder, Mock(), "memtree") as command:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    folder, mock = tmp_path_factory.mktemp("undisturbed"), Mock()
+    with run_of(folder, mock, "memtree") as command:
         assert command.ended() in (0, 1)  # the mock is no good judge
-    return results(folder)
+    return Whole(mock, results(folder))
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
-def test_a_first_signal_sends_nothing_more_says_so_and_the_same_command_resumes(
-    tmp_path: Path, undisturbed: dict[str, bytes], name: str, code: int
+def test_a_first_signal_sends_nothing_more_awaits_what_is_under_way_and_says_so(
+    tmp_path: Path, name: str, code: int
 ) -> None:
     mock = Mock(latency=0.1)
     with run_of(tmp_path, mock, "memtree") as command:
@@ -103,34 +116,26 @@ def test_a_first_signal_sends_nothing_more_says_so_and_the_same_command_resumes(
         before = command.arrived
         assert command.ended() == code
         assert command.arrived == before
+        assert command.err.strip() == SAID
+    assert sum(mock.answered.values()) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.2, 0.95])
+def test_a_stop_in_any_phase_resumes_to_the_same_bytes(tmp_path: Path, undisturbed: Whole, share: float) -> None:
+    mock = Mock(latency=0.05)
+    with run_of(tmp_path, mock, "memtree") as command:
+        command.wait_for(lambda: command.arrived >= share * undisturbed.calls)
+        command.process.send_signal(signal.SIGINT)
+        assert command.ended() == 130
         assert "Traceback" not in command.err
-        assert command.err.strip().splitlines()[-1] == SAID
-    assert sum(mock.answered.values()) == sum(mock.arrivals.values()), "what was under way was awaited"
+        assert command.arrived <= share * undisturbed.calls + 3 * 8
     again = Mock()
     again.answered.update(mock.answered)
     with run_of(tmp_path, again, "memtree") as command:
         assert command.ended() in (0, 1)
-    assert max(again.answered.values()) == 1, "what was paid for is not asked for again"
-    assert results(tmp_path) == undisturbed
-
-
-@pytest.mark.parametrize("share", [0.6, 0.9, 0.97])
-def test_a_stop_in_any_phase_resumes_to_the_same_bytes(
-    tmp_path: Path, undisturbed: dict[str, bytes], share: float
-) -> None:
-    whole = Mock()
-    with run_of(tmp_path / "count", whole, "memtree") as command:
-        command.ended()
-    mock = Mock(latency=0.05)
-    with run_of(tmp_path / "run", mock, "memtree") as command:
-        command.wait_for(lambda: command.arrived >= share * sum(whole.arrivals.values()))
-        command.process.send_signal(signal.SIGINT)
-        assert command.ended() == 130
-        assert "Traceback" not in command.err
-        assert command.arrived <= share * sum(whole.arrivals.values()) + 3 * 8
-    with run_of(tmp_path / "run", Mock(), "memtree") as command:
-        assert command.ended() in (0, 1)
-    assert results(tmp_path / "run") == undisturbed
+    assert again.answered == undisturbed.mock.answered, "what was paid for is not asked for again"
+    assert results(tmp_path) == undisturbed.results
 
 
 def test_a_second_signal_quits_at_once_although_the_server_hangs(tmp_path: Path) -> None:
@@ -144,6 +149,7 @@ def test_a_second_signal_quits_at_once_although_the_server_hangs(tmp_path: Path)
         assert command.err.strip().splitlines()[-1] == "stopped at once"
 
 
+@pytest.mark.slow
 def test_calls_to_a_server_that_hangs_are_given_up_after_a_few_seconds(tmp_path: Path) -> None:
     with run_of(tmp_path, Mock(latency=300.0), "memtree") as command:
         command.wait_for(lambda: command.arrived >= 1)
@@ -164,6 +170,7 @@ def test_a_stop_while_the_command_starts_shows_no_traceback(tmp_path: Path) -> N
             assert "Traceback" not in command.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["scripts.sweep", "scripts.figures", "scripts.growth", "scripts.reproduce"])
 def test_every_kind_of_experiment_stops(tmp_path: Path, module: str) -> None:
     more = {
@@ -182,8 +189,8 @@ def test_every_kind_of_experiment_stops(tmp_path: Path, module: str) -> None:
         assert "Traceback" not in command.err
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("to", ["parent", "group"])
+@pytest.mark.slow
+@pytest.mark.parametrize(("processes", "to"), [(1, "group"), (2, "group"), (2, "parent")])
 def test_making_everything_stops_with_its_children(tmp_path: Path, processes: int, to: str) -> None:
     more = ["only=memtree_t", "only=timem_t", f"processes={processes}"]
     with started(tmp_path, Mock(latency=0.1), "scripts.reproduce_all", *more) as command:
@@ -200,6 +207,7 @@ def test_making_everything_stops_with_its_children(tmp_path: Path, processes: in
         assert command.err.count(SAID) == 1
 
 
+@pytest.mark.slow
 def test_the_children_of_a_killed_command_stop_by_themselves(tmp_path: Path) -> None:
     more = ["only=memtree_t", "only=timem_t", "processes=2"]
     with started(tmp_path, Mock(latency=0.1), "scripts.reproduce_all", *more) as command:
@@ -212,19 +220,7 @@ def test_the_children_of_a_killed_command_stop_by_themselves(tmp_path: Path) -> 
         assert command.arrived == before
 
 
-def test_a_planned_run_stops_while_it_plans(tmp_path: Path) -> None:
-    """Planning makes no calls: it stops between two steps."""
-    with started(
-        tmp_path, Mock(), "scripts.reproduce", "table=timem_t1", "profile=paper", "data.source=sample"
-    ) as command:
-        time.sleep(3.0)
-        if command.process.poll() is None:
-            command.process.send_signal(signal.SIGINT)
-            assert command.ended() in (2, 3, 130)
-        assert "Traceback" not in command.err
-
-
-def test_a_signal_that_nohup_took_away_stays_away(tmp_path: Path) -> None:
+def test_a_signal_that_nohup_took_away_stays_away() -> None:
     program = (
         "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
         "from scripts.entry import guarded\n"
