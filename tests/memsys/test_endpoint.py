@@ -383,7 +383,7 @@ def test_a_server_that_goes_away_pauses_the_run_until_it_is_back(
         time.sleep(0.01)
     paused = at.snapshot()
     assert "cannot connect" in paused.paused_why
-    assert paused.waiting == 12
+    assert paused.waiting + paused.in_flight == 12
     assert not any(future.done() for future in futures)
     with server_on(port, mock):
         found = [future.result(timeout=30) for future in futures]
