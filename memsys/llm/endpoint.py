@@ -209,12 +209,13 @@ class Endpoint:
         # One future from end to end: asyncio.run_coroutine_threadsafe chains two more behind it, at a twentieth of a call's CPU.
         task = event_loop().create_task(self._carry(future, sending, read))
         self._under_way.add(task)  # the loop alone keeps no task alive
-        task.add_done_callback(lambda task: self._ended(task, future))
+        task.add_done_callback(lambda task: self._ended(task, future, sending))
 
-    def _ended(self, task: asyncio.Task[None], future: Future[Read]) -> None:
+    def _ended(self, task: asyncio.Task[None], future: Future[Read], sending: Coroutine[Any, Any, Sent]) -> None:
         self._under_way.discard(task)
         self._finished += 1
         if not future.done():  # cancelled before its first step, of which nothing has run then
+            sending.close()
             future.set_exception(_cancelled())
 
     async def _carry(self, future: Future[Read], sending: Coroutine[Any, Any, Sent], read: Reading[Read]) -> None:

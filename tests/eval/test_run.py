@@ -614,6 +614,22 @@ def test_what_fails_because_of_a_stop_is_no_line_and_the_next_start_answers_it(m
     assert {line.outcome for line in answers(whole, case).values()} == {"answered"}
 
 
+class Asking(Diary):
+    """A memory that makes no calls; during one of its units a stop is asked for."""
+
+    def write(self, unit: Unit) -> None:
+        super().write(unit)
+        if unit.turns[0].id == "s1:1":
+            stopping.request()
+
+
+def test_a_run_that_makes_no_calls_stops_between_two_steps(make_run: Make, stopped: None) -> None:
+    log: list[str] = []
+    with pytest.raises(stopping.Stopped):
+        run_all([make_run([history()], build=partial(Asking, log))])
+    assert log[-1] == "write s1:1"
+
+
 @pytest.mark.parametrize(
     "end", [stopping.Stopped(), Unreachable("the server is gone"), DamagedCache("the file is gone")]
 )
