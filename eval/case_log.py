@@ -16,6 +16,7 @@ from eval.store import Appender, item_key, item_record, read_items, read_lines, 
 from eval.work import Run
 from memsys.interface import Item, MemorySystem
 from memsys.llm.meter import Ledger
+from memsys.llm.secrets import redact
 
 Recalled = tuple[tuple[str, ...], tuple[float, ...]]
 """Hashes of recalled items, and the memory's own score of each, to four decimals."""
@@ -64,7 +65,7 @@ class CaseLog:
 
     def trouble(self, error: BaseException) -> None:
         with self._lock:
-            self._trouble.append("".join(traceback.format_exception(error)))
+            self._trouble.append(redact("".join(traceback.format_exception(error))))
 
     def spent(self, effort: Effort) -> None:
         self._efforts.add(effort)

@@ -16,6 +16,7 @@ from typing import Any
 from eval.rendering import as_csv
 from eval.store import RunError
 from eval.tables import Cell, Figure, Table
+from memsys.llm.secrets import redact_values
 
 MODES = ("offline", "online")
 
@@ -74,7 +75,7 @@ def means(table: Table) -> dict[str, float]:
 def _log_csv(run: Any, name: str, text: str) -> None:
     import wandb
 
-    header, *rows = csv.reader(text.splitlines())
+    header, *rows = csv.reader(redact_values(text).splitlines())
     run.log({name: wandb.Table(columns=list[str | int](header), data=list[Iterable[Any]](rows))})
 
 
@@ -107,7 +108,7 @@ def _run(config: Mapping[str, Any], name: str, kind: str) -> Iterator[Any]:
         dir=str(folder),
         name=name,
         job_type=kind,
-        config=dict(config),
+        config=redact_values(config),
         settings=quiet,
     )
     try:

@@ -31,9 +31,11 @@ from eval.records import Outcome
 from eval.store import locked, read_predictions, replace_file
 from eval.work import OUTSTANDING, Progress, Run, build_memory, needs
 from memsys.interface import MemorySystem, Recall, unit_item
+from memsys.llm import stopping
 from memsys.llm.meter import metering
-from memsys.llm.protocol import Completion, ContextOverflow, RunStopped
+from memsys.llm.protocol import Completion, ContextOverflow, EndOfRun
 from memsys.llm.replies import why_none
+from memsys.llm.secrets import redact
 from memsys.tokens import count_tokens
 
 
@@ -50,7 +52,8 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, told: Callable[[Progress],
     """Run every cell of every run that is not complete, longest first.
 
     Raises:
-        RunStopped: the spending cap is reached, or the endpoint cuts prompts; what was not reached has no line and is counted so.
+        EndOfRun: the spending cap was reached, the user asked for a stop, or a server is gone; what was not reached has no line
+            and is counted as not reached.
     """
     from threadpoolctl import threadpool_limits
 
@@ -115,7 +118,7 @@ def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, told: Callable[[Prog
     A failing question is a line with `error`; a failing build is one line for each question that it still owed.
 
     Raises:
-        RunStopped: the next call might exceed the spending cap, or the endpoint cuts prompts.
+        EndOfRun: no further call can be made.
         DataError: a question is asked after a turn that does not exist.
     """
     asked = [question for question, _ in case.questions if runs[0].questions(case.id, question.id)]
@@ -193,10 +196,11 @@ def _lived(
                 _write(memory, unit, following, logs)
         for log, own in zip(logs, knobs, strict=True):
             log.structure(_turned(memory, own))
-    except RunStopped:
+    except EndOfRun:
         wait(answers)
         raise
     except Exception as error:
+        _unless_stopped(error)
         for log in logs:
             _give_up(log, owed, error, told)
     return answers, units.dropped
@@ -334,9 +338,10 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
             close("aborted" if recall.aborted else "answered", recall.answer or "", recall.aborted)
             return ended
         rendered = render(run.reader, run.services.prompts, question, recall, sample=run.replicate)
-    except RunStopped:
+    except EndOfRun:
         raise
     except Exception as error:
+        _unless_stopped(error)
         log.trouble(error)
         close("error", "", f"read: {_said(error)}")
         return ended
@@ -352,7 +357,7 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
     def settle(done: Future[Completion]) -> None:
         try:
             error = done.exception()
-            if isinstance(error, RunStopped):
+            if isinstance(error, EndOfRun):
                 raise error
             context, dropped = rendered.context_tokens, rendered.dropped
             log.spent(effort(log.case_id, "answer", question.id, 0, ledger, 0.0, context, dropped))
@@ -377,12 +382,19 @@ def _answered(done: Future[Completion]) -> tuple[Outcome, str, str, bool]:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:500]
+    return redact(f"{type(error).__name__}: {error}")[:500]  # before it is cut, or half a key would stay
+
+
+def _unless_stopped(error: Exception) -> None:
+    """What fails once a stop was asked for fails because of it, whatever a memory made of the refused call: no line is written."""
+    if stopping.requested():
+        raise stopping.Stopped() from error
 
 
 @contextmanager
 def _step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callable[[], int]) -> Iterator[None]:
     """CPU and calls of one step; written to the logs when it ends, also when it fails."""
+    stopping.check()
     started = time.thread_time()
     with metering() as ledger:
         try:

@@ -23,8 +23,9 @@ from eval.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_a
 from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, replace_file, write_lines
 from eval.work import OUTSTANDING, Run
 from memsys.llm.meter import Ledger, metering
-from memsys.llm.protocol import LLM, Completion, ContextOverflow, RunStopped
+from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun
 from memsys.llm.replies import POLICY
+from memsys.llm.secrets import redact
 from memsys.prompts import Prompts
 
 Scorer = Callable[[Question, Gold, Prediction], Score]
@@ -166,7 +167,7 @@ def score_judge(run: Run, judging: Judging, told: Callable[[], None] = lambda: N
     a value, and asked for again the next time. Other settings, prompt or model: another file.
 
     Raises:
-        RunStopped: the spending cap is reached, or the endpoint cuts prompts; what was judged is kept.
+        EndOfRun: no further call can be made; what was judged is kept.
     """
     path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging))
     shown = _shown(run, judging.judge)
@@ -235,10 +236,11 @@ class _Call:
 def _book(call: _Call, judging: Judging, book: Appender, costs: Appender, told: Callable[[], None]) -> None:
     """Wait for a judgement and write it down."""
     error = call.reply.exception()
-    if isinstance(error, RunStopped):
+    if isinstance(error, EndOfRun):
         raise error
+    why = "context overflow" if isinstance(error, ContextOverflow) else "the call failed"
     score = (
-        Score(None, f"{'context overflow' if isinstance(error, ContextOverflow) else 'the call failed'}: {error}"[:500])
+        Score(None, redact(f"{why}: {error}")[:500])
         if error is not None
         else judged(judging.judge, call.reply.result(), call.gold)
     )

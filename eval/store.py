@@ -20,6 +20,7 @@ from typing import Any
 from eval.records import Prediction
 from memsys.interface import Item
 from memsys.jsons import canonical, decoded, encoded
+from memsys.llm.secrets import redact_bytes
 
 
 class RunError(RuntimeError):
@@ -88,7 +89,7 @@ def replace_file(path: Path, content: bytes | str) -> None:
     """Replace a file, at once or not at all; of two processes that do, the later one is right."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-    draft.write_bytes(content if isinstance(content, bytes) else content.encode())
+    draft.write_bytes(content if isinstance(content, bytes) else redact_bytes(content.encode()))
     os.replace(draft, path)
 
 
@@ -96,7 +97,7 @@ def line(record: Any) -> bytes:
     """One JSON line: of a mapping, or of a dataclass with slots."""
     # dataclasses.asdict copies deeply, which costs more than writing the line
     plain = record if isinstance(record, Mapping) else {name: getattr(record, name) for name in record.__slots__}
-    return encoded(plain) + b"\n"
+    return redact_bytes(encoded(plain)) + b"\n"
 
 
 class Appender:

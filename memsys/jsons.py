@@ -35,3 +35,26 @@ def decoded(text: bytes | str) -> Any:
         return orjson.loads(text)
     except ValueError:
         return json.loads(text)
+
+
+def received(text: bytes) -> Any:
+    """The value of a JSON text that came from elsewhere: as `decoded`, and a lone surrogate, which no file holds, is U+FFFD.
+
+    Raises:
+        ValueError: it is not JSON, or nested deeper than anything that means something.
+    """
+    try:
+        return orjson.loads(text)  # refuses lone surrogates
+    except ValueError:
+        try:
+            return _whole(json.loads(text))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_whole(name): _whole(inner) for name, inner in value.items()}
+    return [_whole(inner) for inner in value] if isinstance(value, list) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -28,19 +27,24 @@ from eval.work import Run, Services, needs
 from memsys.embed import Embedder, HashingEmbedder
 from memsys.interface import MemorySystem
 from memsys.lean import collect_rarely
-from memsys.llm.cache import CachedEmbedder, CachedLLM, Store
-from memsys.llm.client import Client, Endpoint, HttpEmbedder
+from memsys.llm.cache import CachedEmbedder, CachedLLM
+from memsys.llm.client import Client, HttpEmbedder
+from memsys.llm.endpoint import Endpoint
 from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.meter import Metered
+from memsys.llm.offline import forbid_network
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import LLM
 from memsys.llm.replies import POLICY
+from memsys.llm.store import Store
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 
 CONF = ROOT / "conf"
 OPENAI = "https://api.openai.com/v1"
 KEPT_BYTES = 40 << 20
+ENDPOINT = ("in_flight", "timeout", "retries", "backoff", "patience", "max_reply_mb", "transport")
+"""Settings that every endpoint is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,24 +152,9 @@ def _values(path: Path) -> dict[str, Any]:
 _surroundings = cache(surroundings)
 
 
-def forbid_network() -> None:
-    """From now on, connecting to anything but this machine raises."""
-
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if (
-            event == "socket.connect"
-            and isinstance(arguments[1], tuple)
-            and arguments[1][0] not in ("127.0.0.1", "::1", "localhost")
-        ):
-            raise PermissionError(f"offline profile: refused to connect to {arguments[1][0]}")
-
-    sys.addaudithook(watch)
-
-
 def bench(cfg: DictConfig) -> Bench:
     """Build models, cache and embedder from the configuration, each once."""
-    if not cfg.network:
-        forbid_network()
+    forbid_network(not cfg.network)
     collect_rarely()
     results = Path(cfg.results)
     store = Store(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
@@ -175,7 +164,7 @@ def bench(cfg: DictConfig) -> Bench:
     def endpoint(option: Mapping[str, Any]) -> Endpoint:
         url = option.get("base_url") or cfg.endpoint.base_url or OPENAI
         if url not in endpoints:
-            common = {name: cfg.endpoint[name] for name in ("in_flight", "timeout", "retries", "backoff", "transport")}
+            common = {name: cfg.endpoint[name] for name in ENDPOINT}
             label = cfg.endpoint.label if url == cfg.endpoint.base_url and cfg.endpoint.label else url
             key_env = option.get("key_env") or cfg.endpoint.key_env
             endpoints[url] = Endpoint(url, label=label, key_env=key_env, purse=purse, **common)

@@ -343,4 +343,4 @@ def _audited(chosen: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

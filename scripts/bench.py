@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scripts.entry import guarded
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -72,10 +74,12 @@ def stats(url: str) -> dict[str, Any]:
 
 def _services(url: str, cache: Path, in_flight: int = 64) -> tuple[Any, Any, Any]:
     from memsys.lean import collect_rarely
-    from memsys.llm.cache import CachedEmbedder, CachedLLM, Store
-    from memsys.llm.client import Client, Endpoint, HttpEmbedder
+    from memsys.llm.cache import CachedEmbedder, CachedLLM
+    from memsys.llm.client import Client, HttpEmbedder
+    from memsys.llm.endpoint import Endpoint
     from memsys.llm.meter import Metered
     from memsys.llm.pricing import ModelSettings
+    from memsys.llm.store import Store
 
     collect_rarely()  # as `scripts.assemble.bench` does
     store, settings = Store(cache), ModelSettings("mock")
@@ -437,4 +441,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

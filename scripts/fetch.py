@@ -11,6 +11,7 @@ from data_loaders.download import download
 from data_loaders.schema import DataError
 from data_loaders.source import Entry, data_root, entries_for, manifest
 from scripts.data import read_set, set_names
+from scripts.entry import guarded
 
 
 def wanted(name: str) -> tuple[Entry, ...]:
@@ -57,4 +58,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -33,7 +33,7 @@ from eval.store import RunError
 from eval.work import Run, build_memory
 from memsys.interface import MemorySystem
 from memsys.llm.meter import metering
-from memsys.llm.protocol import RunStopped
+from memsys.llm.protocol import EndOfRun
 from memsys.tokens import count_tokens
 from scripts.assemble import bench, data, memory_run, reader
 from scripts.entry import guarded
@@ -243,7 +243,7 @@ def _built(
     memory = build_memory(run, case)
     try:
         return memory, list(build(memory, units, sizes, questions))
-    except RunStopped as error:
+    except EndOfRun as error:
         raise RunError(f"{error}; nothing is written, what was bought is in the cache") from error
 
 
@@ -258,4 +258,4 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

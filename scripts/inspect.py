@@ -17,6 +17,7 @@ from data_loaders.schema import DataError, Gold, Question
 from eval.records import Prediction
 from eval.store import RunError, read_items, read_lines, read_predictions
 from eval.structure import Tree, ancestors, depths, read_tree
+from scripts.entry import guarded
 from scripts.run_folder import data_of, record_of
 
 NAMED = 3
@@ -171,8 +172,6 @@ def _cut(text: str, width: int) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the page; 2 with one line on standard error for what the user can mend."""
-    from scripts.entry import guarded
-
     parser = argparse.ArgumentParser(prog="python -m scripts.inspect", description=__doc__)
     parser.add_argument("run", type=Path, help="a folder below results/runs")
     parser.add_argument("question", help="id of the question")
@@ -191,4 +190,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

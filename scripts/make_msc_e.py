@@ -49,6 +49,7 @@ from memsys.llm.reading import UNKNOWN
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 from scripts.data import loader, read_set
+from scripts.entry import guarded
 
 VERSION = "memsys-msc-e-1"
 WHAT = (
@@ -382,9 +383,11 @@ def _stand_in(cases: Iterable[Case]) -> StandIn:
 
 
 def _model(args: argparse.Namespace) -> LLM:
-    from memsys.llm.cache import CachedLLM, Store
-    from memsys.llm.client import Client, Endpoint
+    from memsys.llm.cache import CachedLLM
+    from memsys.llm.client import Client
+    from memsys.llm.endpoint import Endpoint
     from memsys.llm.pricing import ModelSettings, Purse
+    from memsys.llm.store import Store
     from scripts.assemble import load_option, options
 
     known = load_option("llm", args.model).get("settings") if args.model in options("llm") else {"model": args.model}
@@ -422,8 +425,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     if min(args.conversations, args.rounds, args.threads) < 1 or args.retries < 0:
         parser.error("--conversations, --rounds and --threads must be at least 1, --retries at least 0")
-    from scripts.entry import guarded
-
     return guarded(lambda: _made(args))
 
 
@@ -476,4 +477,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

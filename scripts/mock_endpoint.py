@@ -113,6 +113,7 @@ class Mock:
     def _reply(self, path: str, body: dict[str, Any], key: str, shape: str) -> dict[str, Any]:
         if path.endswith("/embeddings"):
             vectors = self._embedder.embed(body["input"])
+            vectors[~vectors.any(axis=1), 0] = 1.0  # no model gives a text without words no direction
             data = [
                 {"index": index, "embedding": [round(float(x), 6) for x in row]} for index, row in enumerate(vectors)
             ]

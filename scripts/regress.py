@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from scripts.entry import guarded
+
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "results" / "regression" / "regression.csv"
 
@@ -56,4 +58,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eval.store import replace_file
+from memsys.llm import stopping
 from scripts.assemble import load_option
+from scripts.entry import guarded
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -52,6 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     cfg = _composed("reproduce", overrides)
     made = {}
     for one in _all_made(names, overrides, _processes(arguments, cfg)):
+        stopping.check()
         made[one.name] = one
         print(line(one), flush=True)
     index = Path(cfg.results) / "tables" / f"index-{cfg.profile_name}.md"
@@ -79,7 +82,8 @@ def _all_made(names: Sequence[str], overrides: Sequence[str], processes: int) ->
     left = sorted(names, key=_cells, reverse=True)
     while left:  # once, unless a process is killed: a pool does not outlive that
         # Not forked: a fork would copy the locks that other threads hold.
-        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        spawned = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(processes, spawned, initializer=stopping.heed_in_child) as pool:
             yield from _pooled(pool, left, overrides, processes)
 
 
@@ -136,6 +140,7 @@ def make(name: str, overrides: Sequence[str]) -> Made:
     from scripts.figures import figure
     from scripts.paper_table import reproduce
 
+    stopping.check()
     is_table = _is_table(name)
     run: Callable[[DictConfig], int] = reproduce if is_table else figure
     said, started = io.StringIO(), time.perf_counter()
@@ -178,4 +183,4 @@ def _composed(primary: str, overrides: Sequence[str]) -> DictConfig:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(guarded(lambda: main(sys.argv[1:])))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import hydra
 
+from scripts.entry import guarded
+
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
@@ -22,4 +24,4 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from eval.published import find, read_published
 from eval.store import read_lines
 from eval.structure import Shape, Tree, build_calls, mean_shape, shape, tokens_by_depth, without_chains
+from scripts.entry import guarded
 from scripts.run_folder import data_of, record_of, trees_of
 
 if TYPE_CHECKING:
@@ -307,8 +308,6 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; 2 with one line on standard error for what the user can mend."""
-    from scripts.entry import guarded
-
     args = parser().parse_args(arguments)
 
     def work() -> int:
@@ -324,4 +323,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

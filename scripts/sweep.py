@@ -341,5 +341,4 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
-    sys.exit(max(_codes, default=0))
+    sys.exit(guarded(main) or max(_codes, default=0))

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from memsys.llm.futures import settle
 from memsys.llm.protocol import LLM, Completion, Request
 
 
@@ -169,16 +170,13 @@ class Metered:
         # A future of our own: the inner one wakes its waiters before it runs callbacks, and the books must be closed first.
         outer: Future[Completion] = Future()
 
-        def settle(done: Future[Completion]) -> None:
+        def booked(done: Future[Completion]) -> Completion:
             error = CancelledError() if done.cancelled() else done.exception()
             if error is None:
                 ledger.add_completion(request.purpose, done.result(), number)
-                outer.set_result(done.result())
-            else:
-                ledger.add_failure(
-                    request.purpose, getattr(error, "attempts", 1), getattr(error, "seconds", 0.0), number
-                )
-                outer.set_exception(error)
+                return done.result()
+            ledger.add_failure(request.purpose, getattr(error, "attempts", 1), getattr(error, "seconds", 0.0), number)
+            raise error
 
-        inner.add_done_callback(settle)
+        inner.add_done_callback(lambda done: settle(outer, lambda: booked(done)))
         return outer

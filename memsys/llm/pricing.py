@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from memsys.llm.protocol import RunStopped
+from memsys.llm.protocol import EndOfRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ModelSettings:
         return (dollars + tokens_out * (self.usd_per_million_out or 0.0)) / 1e6
 
 
-class SpendingCapReached(RunStopped):
+class SpendingCapReached(EndOfRun):
     """The next call might cost more than what is left."""
 
 

@@ -91,11 +91,11 @@ class ContextOverflow(ModelError):
     """The server refused a prompt, or prompt and reply together, as longer than its context window."""
 
 
-class RunStopped(ModelError):
-    """A failure after which every further call would be wasted: it ends the run instead of one question."""
+class EndOfRun(ModelError):
+    """No further call can be made, or every one would be wasted: the run ends, and what was not reached has no line."""
 
 
-class PromptTruncated(RunStopped):
+class PromptTruncated(EndOfRun):
     """The server silently cut a prompt to its context window."""
 
 

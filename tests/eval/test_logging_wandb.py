@@ -18,6 +18,7 @@ from eval.panels import Sheet
 from eval.stats import Estimate
 from eval.store import RunError
 from eval.tables import Column, Figure, Row, Table
+from memsys.llm import secrets
 
 COLUMN = Column("locomo", "LoCoMo", "tokens", ())
 TABLE = Table(
@@ -69,6 +70,25 @@ def test_nothing_is_logged_and_nothing_imported_unless_asked_for(
     log_sweep(off, "sweep", tmp_path / "none.csv")
     log_figure(off, "figure", [tmp_path / "none.png"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_configuration_is_handed_to_wandb_without_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets.register("key-of-the-gateway-9", "GATEWAY")
+    handed: dict[str, Any] = {}
+
+    class Wandb:
+        Settings = dict
+
+        @staticmethod
+        def init(**arguments: Any) -> Any:
+            handed.update(arguments)
+            raise RunError("enough is seen")
+
+    monkeypatch.setitem(sys.modules, "wandb", Wandb)
+    own = {**config(tmp_path), "endpoint": {"label": "at key-of-the-gateway-9", "headers": ["key-of-the-gateway-9"]}}
+    with pytest.raises(RunError, match="enough"):
+        log_table(own, TABLE)
+    assert handed["config"]["endpoint"] == {"label": "at <GATEWAY>", "headers": ["<GATEWAY>"]}
 
 
 @pytest.mark.slow

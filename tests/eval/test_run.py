@@ -17,17 +17,21 @@ from small_history import FACTS, history
 
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
+from eval.case_log import CaseLog
 from eval.run import run_all, schedule
 from eval.store import RunError, locked, read_lines, read_predictions, safe_name
 from eval.work import Progress, Run
 from memsys.bm25 import BM25
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
+from memsys.llm import secrets, stopping
 from memsys.llm.ask import complete
 from memsys.llm.meter import Metered
+from memsys.llm.outage import Unreachable
 from memsys.llm.pricing import SpendingCapReached
-from memsys.llm.protocol import LLM, Completion, ContextOverflow, ModelError, PromptTruncated, Request
+from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun, ModelError, PromptTruncated, Request
 from memsys.llm.replies import why_none
 from memsys.llm.scripted import ScriptedLLM
+from memsys.llm.store import DamagedCache
 
 Make = Callable[..., Run]
 
@@ -637,3 +641,120 @@ def test_a_prompt_cut_while_a_memory_writes_or_reads_ends_the_run_too(make_run: 
     with pytest.raises(PromptTruncated, match="num_ctx"):
         run_all([run])
     assert answers(run, case) == {}
+
+
+@pytest.fixture
+def stopped() -> Iterator[None]:
+    """The process goes on after the test that asked for a stop."""
+    yield
+    stopping.forget()
+
+
+class Swallowing(Diary):
+    """A memory that asks for a stop at a unit, and then fails with an error of its own, as one that swallows refused calls may."""
+
+    def write(self, unit: Unit) -> None:
+        super().write(unit)
+        if unit.turns[0].id == self.stop_at:
+            stopping.request()
+            raise ValueError("made of a refused call")
+
+    stop_at = "s1:1"
+
+
+def test_what_fails_because_of_a_stop_is_no_line_and_the_next_start_answers_it(make_run: Make, stopped: None) -> None:
+    case = history()
+    run = make_run([case], build=partial(Swallowing, []))
+    with pytest.raises(stopping.Stopped):
+        run_all([run])
+    assert answers(run, case) == {}
+    stopping.forget()
+    whole = make_run([case], build=partial(Diary, []))
+    run_all([whole])
+    assert {line.outcome for line in answers(whole, case).values()} == {"answered"}
+
+
+class Interrupted(Diary):
+    """A memory that makes no calls; during one of its units a stop is asked for."""
+
+    def write(self, unit: Unit) -> None:
+        super().write(unit)
+        if unit.turns[0].id == "s1:1":
+            stopping.request()
+
+
+def test_a_run_that_makes_no_calls_stops_between_two_steps(make_run: Make, stopped: None) -> None:
+    log: list[str] = []
+    with pytest.raises(stopping.Stopped):
+        run_all([make_run([history()], build=partial(Interrupted, log))])
+    assert log[-1] == "write s1:1"
+
+
+@pytest.mark.parametrize(
+    "end", [stopping.Stopped(), Unreachable("the server is gone"), DamagedCache("the file is gone")]
+)
+def test_when_no_further_call_can_be_made_the_run_ends_and_what_was_not_reached_has_no_line(
+    make_run: Make, end: EndOfRun
+) -> None:
+    case = history(questions=3)
+
+    run = make_run([case], build=partial(Diary, []), reader=Metered(Refusing(end)))
+    with pytest.raises(type(end)):
+        run_all([run])
+    assert answers(run, case) == {}
+
+
+class Refusing:
+    """A model of which every call ends the run."""
+
+    def __init__(self, end: EndOfRun) -> None:
+        self.end = end
+
+    def submit(self, request: Request) -> Future[Completion]:
+        future: Future[Completion] = Future()
+        future.set_exception(self.end)
+        return future
+
+
+WHERE = ["log.predicted", "log.spent", "told", "done.result"]
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_an_exception_in_any_callback_of_an_answer_ends_the_run_instead_of_hanging_it(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def broken(*arguments: Any, **more: Any) -> None:
+        raise ZeroDivisionError("a bug in a callback")
+
+    def broken_when_answered(log: CaseLog, effort: Any) -> None:
+        if effort.phase == "answer":
+            broken()
+
+    if where == "log.predicted":
+        monkeypatch.setattr(CaseLog, "predicted", broken)
+    if where == "log.spent":
+        monkeypatch.setattr(CaseLog, "spent", broken_when_answered)
+    if where == "done.result":
+        monkeypatch.setattr("eval.run._answered", broken)
+    run = make_run([history()], build=partial(Diary, []))
+    with pytest.raises(ZeroDivisionError):
+        run_all([run], told=broken if where == "told" else lambda progress: None)
+
+
+def test_no_file_of_a_run_holds_the_key(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "a-key-of-a-gateway-0123"
+    secrets.register(key, "GATEWAY_PASS")
+
+    class Leaking(Diary):
+        def read(self, question: Question) -> Recall:
+            if question.id == "q0":
+                raise ValueError("x" * 470 + f" refused: {key}")
+            return Recall((Item("i", f"an item with {key}", 1.0, ()),), answer=f"an answer with {key}")
+
+    case = history(questions=2)
+    run = make_run([case], build=partial(Leaking, []))
+    run_all([run])
+    files = [path for path in run.folder.rglob("*") if path.is_file()]
+    assert not [path.name for path in files if key[:12].encode() in path.read_bytes()]
+    assert answers(run, case)["q1"].answer == "an answer with <GATEWAY_PASS>"
+    assert (run.case_folder(case.id) / "errors.log").is_file()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import threading
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ import numpy as np
 import pytest
 
 from memsys.llm.ask import complete
-from memsys.llm.cache import CachedEmbedder, CachedLLM, Store, request_key
+from memsys.llm.cache import CachedEmbedder, CachedLLM, request_key
 from memsys.llm.client import Embedded
-from memsys.llm.meter import Metered, metering
+from memsys.llm.meter import Ledger, Metered, metering
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
+from memsys.llm.store import DamagedCache, Store
 
 SETTINGS = ModelSettings("m")
 REQUEST = Request((("user", "hello"),), "test.step", schema={"type": "object"}, kind="answer", fields={"question": "x"})
@@ -106,7 +108,7 @@ def test_an_answer_that_cannot_be_written_fails_alone_and_says_why(store: Store)
 
 def test_what_another_process_writes_is_found_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("memsys.llm.cache.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("memsys.llm.store.time.monotonic", lambda: now[0])
     assert store.answer(b"k" * 32) is None
     other = Store(store.path)  # a connection of its own, as another process has
     written: Future[None] = Future()
@@ -244,3 +246,198 @@ def test_a_replay_without_the_vector_fails_by_name(store: Store) -> None:
 
 def test_nothing_is_an_empty_matrix(store: Store) -> None:
     assert CachedEmbedder(Counting(), store, "e", "here").embed([]).shape == (0, 0)
+
+
+# --- nobody waits for ever ---------------------------------------------------------------------------------------------
+
+
+class Raising:
+    """A model that raises where it should give a future, once."""
+
+    def __init__(self) -> None:
+        self.left = 1
+
+    def submit(self, request: Request) -> Future[Completion]:
+        if self.left:
+            self.left -= 1
+            raise MemoryError("no room")
+        return ScriptedLLM("fine").submit(request)
+
+
+def test_a_model_that_raises_at_once_leaves_nobody_waiting_for_its_request(store: Store) -> None:
+    llm = cached(Raising(), store)
+    with pytest.raises(MemoryError):
+        llm.submit(REQUEST)
+    assert llm.submit(REQUEST).result(timeout=5).text == "fine"
+
+
+def test_a_call_that_was_cancelled_is_told_to_everyone_who_shares_it(store: Store) -> None:
+    slow = Slow()
+    llm = cached(slow, store)
+    shared = [llm.submit(REQUEST), llm.submit(REQUEST)]
+    slow.futures[0].cancel()
+    for future in shared:
+        with pytest.raises(CancelledError):
+            future.result(timeout=5)
+    assert llm._under_way == {}
+
+
+@pytest.mark.parametrize("where", ["_verbs", "_commit"])
+def test_an_exception_in_the_thread_that_writes_fails_the_call_and_not_the_next(
+    store: Store, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def broken(*arguments: Any) -> None:
+        raise ZeroDivisionError("a bug in writing")
+
+    llm = cached(ScriptedLLM("fine"), store)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, where, broken)
+        with pytest.raises(ModelError, match="a bug in writing"):
+            llm.submit(REQUEST).result(timeout=5)
+    assert llm.submit(REQUEST).result(timeout=5).text == "fine"
+
+
+def test_an_exception_of_who_is_told_does_not_end_the_thread_that_writes(store: Store) -> None:
+    def broken(error: Exception | None) -> None:
+        raise ZeroDivisionError("a bug in a callback")
+
+    store.keep_answer(b"a" * 32, Completion("x"), broken)
+    written: Future[Exception | None] = Future()
+    store.keep_answer(b"b" * 32, Completion("y"), written.set_result)
+    assert written.result(timeout=5) is None
+
+
+def test_an_exception_in_the_books_reaches_who_waits(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> None:
+        raise ZeroDivisionError("a bug in the books")
+
+    monkeypatch.setattr(Ledger, "add_completion", broken)
+    with metering(), pytest.raises(ZeroDivisionError):
+        Metered(cached(ScriptedLLM("fine"), store)).submit(REQUEST).result(timeout=5)
+    monkeypatch.setattr(Ledger, "add_failure", broken)
+    with metering(), pytest.raises(ZeroDivisionError):
+        Metered(ScriptedLLM(ModelError("no"))).submit(REQUEST).result(timeout=5)
+
+
+@pytest.mark.parametrize("tokens", [None, "many", [1]])
+def test_an_answer_with_malformed_counts_is_not_kept_and_leaves_nobody_waiting(store: Store, tokens: Any) -> None:
+    llm = Metered(cached(ScriptedLLM(Completion("hi", prompt_tokens=tokens)), store))
+    for _ in range(2):
+        with metering():
+            llm.submit(REQUEST).exception(timeout=5)
+    assert sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM answers").fetchone() == (0,)
+
+
+# --- what is kept ------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_reply_is_handed_on_and_never_kept(store: Store) -> None:
+    llm = cached(ScriptedLLM({"test.step": ["", "a proper answer"]}), store)
+    assert complete(llm, REQUEST).text == ""
+    assert complete(llm, REQUEST).text == "a proper answer"
+    assert complete(llm, REQUEST).cached
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "{torn",
+        "[]",
+        "null",
+        '{"text": "half"}',
+        '{"text": "", "logprobs": null}',
+        '{"text": "odd", "logprobs": 7}',
+        '{"text": 5, "logprobs": null}',
+        '{"text": "more", "logprobs": null, "unheard_of": 1}',
+    ],
+)
+def test_a_kept_row_that_is_no_answer_is_asked_for_again_and_replaced(store: Store, row: str) -> None:
+    key = request_key(SETTINGS, "here", REQUEST)
+    with sqlite3.connect(store.path) as file:
+        file.execute("INSERT INTO answers VALUES (?, ?)", (key, row))
+    again = Store(store.path)
+    assert complete(cached(ScriptedLLM("fine"), again), REQUEST).text == "fine"
+    again.close()
+    assert complete(cached(None, Store(store.path)), REQUEST).text == "fine"
+
+
+NO_DIRECTION = [[np.nan, 1.0], [np.inf, 0.0], [0.0, 0.0], []]
+
+
+@pytest.mark.parametrize("numbers", NO_DIRECTION)
+def test_a_kept_vector_that_points_nowhere_is_fetched_again_and_replaced(store: Store, numbers: list[float]) -> None:
+    embedder = CachedEmbedder(Counting(), store, "e", "here")
+    row = (embedder._key("a", False), np.asarray(numbers, dtype=np.float32).tobytes(), 1, 0.5)
+    with sqlite3.connect(store.path) as file:
+        file.execute("INSERT INTO vectors VALUES (?, ?, ?, ?)", row)
+    assert embedder.embed(["a"]).tolist() == [[1.0, 1.0]]
+    assert CachedEmbedder(None, Store(store.path), "e", "here").embed(["a"]).tolist() == [[1.0, 1.0]]
+
+
+class Partly:
+    """An embedder whose second batch fails."""
+
+    def fetch(self, texts: Any, *, query: bool = False) -> list[Embedded | ModelError]:
+        good = [Embedded(np.asarray([1.0, 0.0], dtype=np.float32), 1, 0.5) for _ in texts[:2]]
+        return [*good, *[ModelError("the second batch failed") for _ in texts[2:]]]
+
+
+def test_vectors_that_came_are_kept_when_others_failed(store: Store) -> None:
+    with pytest.raises(ModelError, match="second batch"):
+        CachedEmbedder(Partly(), store, "e", "here").embed(["a", "b", "c"])
+    assert CachedEmbedder(None, store, "e", "here").embed(["a", "b"]).shape == (2, 2)
+
+
+class Sized:
+    """An embedder whose vectors have as many numbers as it is told."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def fetch(self, texts: Any, *, query: bool = False) -> list[Embedded]:
+        return [Embedded(np.ones(self.size, dtype=np.float32), 1, 0.5) for _ in texts]
+
+
+def test_a_vector_of_another_dimension_than_before_is_refused_and_not_kept(store: Store) -> None:
+    inner = Sized(3)
+    embedder = CachedEmbedder(inner, store, "e", "here")
+    embedder.embed(["a"])
+    inner.size = 4
+    with pytest.raises(ModelError, match="a vector of 4 numbers, those before it have 3"):
+        embedder.embed(["b"])
+    with pytest.raises(ModelError, match="lacks 1 vectors"):
+        CachedEmbedder(None, store, "e", "here").embed(["b"])
+
+
+# --- a file that is damaged --------------------------------------------------------------------------------------------
+
+
+def damaged(path: Path) -> None:
+    """A whole cache of 3,000 answers, overwritten in the middle."""
+    store = Store(path)
+    for number in range(3000):
+        key = hashlib.sha256(str(number).encode()).digest()
+        store.keep_answer(key, Completion("x" * 200), lambda error: None)
+    store.close()
+    content = bytearray(path.read_bytes())
+    for page in range(4, len(content) // 4096, 7):
+        content[page * 4096 : page * 4096 + 400] = b"\xa5" * 400
+    path.write_bytes(content)
+
+
+def test_a_file_that_is_damaged_in_the_middle_ends_the_run_and_says_what_to_do(tmp_path: Path) -> None:
+    damaged(tmp_path / "cache.sqlite")
+    with pytest.raises(DamagedCache, match="move it away: nothing that is in the run folders is lost"):
+        _ask_everything(Store(tmp_path / "cache.sqlite"))
+
+
+def _ask_everything(store: Store) -> None:
+    for number in range(3000):
+        store.answer(hashlib.sha256(str(number).encode()).digest())
+
+
+def test_a_file_that_takes_no_more_rows_ends_the_run(store: Store) -> None:
+    store._out.execute("PRAGMA max_page_count=1")  # as a full disk does
+    big = Completion("x" * 1_000_000)
+    with pytest.raises(DamagedCache, match=r"cannot be written .*free some space"):
+        cached(ScriptedLLM(big), store).submit(REQUEST).result(timeout=10)

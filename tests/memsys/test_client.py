@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from memsys.llm.ask import complete
-from memsys.llm.client import Client, Endpoint, HttpEmbedder, chat_body, redact
+from memsys.llm.cache import CachedEmbedder
+from memsys.llm.client import Client, Embedded, HttpEmbedder, chat_body
+from memsys.llm.endpoint import Endpoint
 from memsys.llm.meter import metering
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
 from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.llm.secrets import redact
+from memsys.llm.store import Store
 from scripts.mock_endpoint import Mock, application, serving
 
 SETTINGS = ModelSettings("mock-model", usd_per_million_in=1.0, usd_per_million_out=2.0)
@@ -265,6 +271,52 @@ def test_over_long_embedding_inputs_are_truncated_and_counted() -> None:
         )
     assert ledger.notes["embedding_truncated"] == 1
     assert len(bodies[0]["input"][1].split()) == 5
+
+
+def rows(*vectors: Any, index: Any = None) -> list[dict[str, Any]]:
+    places = range(len(vectors)) if index is None else index
+    return [{"index": place, "embedding": vector} for place, vector in zip(places, vectors, strict=True)]
+
+
+BAD_VECTORS = {
+    "NaN": rows([1.0, float("nan")], [1.0, 0.0]),
+    "infinite": rows([1.0, float("inf")], [1.0, 0.0]),
+    "null": rows([1.0, None], [1.0, 0.0]),
+    "all zero": rows([0.0, 0.0], [1.0, 0.0]),
+    "too large for a float": rows([1e39, 0.0], [1.0, 0.0]),
+    "a length that overflows": rows([1e30, 1e30], [1.0, 0.0]),
+    "of two dimensions": rows([1.0, 0.0, 0.0], [1.0, 0.0]),
+    "of none": rows([], []),
+    "too few": rows([1.0, 0.0]),
+    "too many": rows([1.0, 0.0], [1.0, 0.0], [1.0, 0.0]),
+    "repeated index": rows([1.0, 0.0], [0.0, 1.0], index=[0, 0]),
+    "missing index": [{"embedding": [1.0, 0.0]}, {"embedding": [0.0, 1.0]}],
+    "index from one": rows([1.0, 0.0], [0.0, 1.0], index=[1, 2]),
+    "index as text": rows([1.0, 0.0], [0.0, 1.0], index=["0", "1"]),
+    "numbers as text": rows(["1.0", "0.0"], [1.0, 0.0]),
+    "true and false": rows([True, False], [False, True]),
+    "base64": rows("AACAPwAAAAA=", "AAAAAAAAgD8="),
+    "nested": rows([[1.0, 0.0]], [[0.0, 1.0]]),
+    "no rows": ["x", "y"],
+    "no list": {"0": [1.0, 0.0]},
+}
+
+
+@pytest.mark.parametrize("data", BAD_VECTORS.values(), ids=BAD_VECTORS.keys())
+def test_vectors_that_are_none_are_refused_before_they_are_kept(data: Any, tmp_path: Path) -> None:
+    with served(replies((200, {}, json.dumps({"data": data, "usage": {"prompt_tokens": 2}}).encode()))) as url:
+        store = Store(tmp_path / "cache.sqlite")
+        embedder = CachedEmbedder(HttpEmbedder(endpoint(url), SETTINGS), store, "e", "here")
+        with pytest.raises(ModelError, match=r"no vectors of mock-model: "):
+            embedder.embed(["a", "b"])
+        store.close()
+    assert sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM vectors").fetchone() == (0,)
+
+
+def test_vectors_in_another_order_are_put_in_theirs() -> None:
+    with served(replies((200, {}, json.dumps({"data": rows([3, 0], [0.0, 2.0], index=[1, 0])}).encode()))) as url:
+        found = HttpEmbedder(endpoint(url), SETTINGS).fetch(["a", "b"])
+    assert [one.vector.tolist() for one in found if isinstance(one, Embedded)] == [[0.0, 1.0], [1.0, 0.0]]
 
 
 def test_threads_that_call_first_at_the_same_moment_share_one_loop() -> None:

@@ -1,0 +1,125 @@
+"""The cache looked after from the command line: what is damaged is found, what is readable is kept, what is lost is counted."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from memsys.llm.client import Embedded
+from memsys.llm.protocol import Completion
+from memsys.llm.store import Store
+from scripts.cache import main
+
+ANSWERS = 2000
+
+
+def key(number: int) -> bytes:
+    return hashlib.sha256(str(number).encode()).digest()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A cache of 2,000 answers and 20 vectors."""
+    store = Store(tmp_path / "cache.sqlite")
+    for number in range(ANSWERS):
+        store.keep_answer(key(number), Completion("x" * 200, 3, 2, model="m", endpoint="here"), lambda error: None)
+    unit = np.asarray([0.6, 0.8], dtype=np.float32)
+    store.keep_vectors([(key(number), Embedded(unit, 1, 0.5)) for number in range(20)])
+    store.close()
+    return store.path
+
+
+def run(capsys: pytest.CaptureFixture[str], command: str, path: Path) -> tuple[int, str]:
+    code = main([command, "--cache", str(path)])
+    said = capsys.readouterr()
+    return code, said.out + said.err
+
+
+def overwrite(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    for page in range(8, len(content) // 4096, 40):
+        content[page * 4096 : page * 4096 + 300] = b"\xa5" * 300
+    path.write_bytes(content)
+
+
+def test_a_whole_cache_is_whole_and_is_counted(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "check", path) == (0, f"{path}: whole\n")
+    code, said = run(capsys, "stats", path)
+    assert code == 0
+    assert "answers: 2000, 6000 tokens in, 4000 out\n  m at here: 2000" in said
+    assert "vectors: 20\n  of 2 numbers: 20" in said
+
+
+def test_rows_that_are_no_answers_and_no_directions_are_found_and_left_out(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = np.zeros(2, dtype=np.float32).tobytes()
+    double = np.asarray([2.0, 0.0], dtype=np.float32).tobytes()
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("UPDATE answers SET completion = '{torn' WHERE key = ?", (key(1),))
+        file.execute("UPDATE answers SET completion = replace(completion, ?, '') WHERE key = ?", ("x" * 200, key(2)))
+        file.execute("UPDATE vectors SET vector = ? WHERE key = ?", (nothing, key(3)))
+        file.execute("UPDATE vectors SET vector = ? WHERE key = ?", (double, key(4)))
+        file.execute("UPDATE vectors SET vector = x'0102' WHERE key = ?", (key(5),))
+    code, said = run(capsys, "check", path)
+    assert code == 1
+    for line in (
+        "1 answers that cannot be decoded",
+        "1 empty answers",
+        "2 vectors that are zero, not finite or torn",
+        "1 vectors not of unit length",
+    ):
+        assert f"{path}: {line}\n" in said
+    code, said = run(capsys, "repair", path)
+    assert code == 0
+    assert f"{path}: 1998 answers and 17 vectors kept" in said
+    assert run(capsys, "check", path) == (0, f"{path}: whole\n")
+    assert (path.parent / "cache.sqlite.damaged-1").is_file()
+
+
+def test_of_a_damaged_cache_what_can_be_read_is_kept_and_the_file_set_aside(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overwrite(path)
+    before = path.read_bytes()
+    code, said = run(capsys, "check", path)
+    assert code == 1
+    assert "move it away: nothing that is in the run folders is lost" in said
+    code, said = run(capsys, "repair", path)
+    assert code == 0
+    assert "could not be read" in said
+    assert (path.parent / "cache.sqlite.damaged-1").read_bytes()[100:] == before[100:]  # the header names the journal
+    assert run(capsys, "check", path) == (0, f"{path}: whole\n")
+    store = Store(path)
+    kept = [number for number in range(ANSWERS) if store.answer(key(number)) is not None]
+    assert len(kept) > 0.8 * ANSWERS
+    assert all(store.answer(key(number)) == Completion("x" * 200, 3, 2, model="m", endpoint="here") for number in kept)
+
+
+def test_a_file_that_is_no_cache_is_refused_and_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    note = tmp_path / "note.sqlite"
+    note.write_text("this is a note " * 100)
+    other = tmp_path / "other.sqlite"
+    sqlite3.connect(other).execute("CREATE TABLE recipes (name)")
+    for command in ("check", "repair", "stats"):
+        code, said = run(capsys, command, note)
+        assert (code, said.count("\n")) == (2, 1)
+        assert "move it away: nothing that is in the run folders is lost" in said
+        assert run(capsys, command, other)[0] == 2
+        assert run(capsys, command, tmp_path / "none.sqlite")[0] == 2
+    assert note.read_text() == "this is a note " * 100
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["note.sqlite", "other.sqlite"]
+
+
+def test_a_cache_in_use_is_not_repaired(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(path)
+    code, said = run(capsys, "repair", path)
+    assert code == 2
+    assert "is in use" in said
+    store.close()
+    assert run(capsys, "repair", path)[0] == 0

@@ -1,0 +1,240 @@
+"""Ctrl-C and its kin, in real processes against the mock endpoint: nothing more is sent, what was paid for is kept, one resumes."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memsys.llm.stopping import SAID
+from scripts.mock_endpoint import Mock, application, serving
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+class Command:
+    """A command that runs against a mock."""
+
+    def __init__(self, mock: Mock, arguments: list[str], folder: Path) -> None:
+        self.mock, self._out, self._err = mock, folder / "out.txt", folder / "err.txt"
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *arguments], cwd=ROOT, stdout=out, stderr=err, start_new_session=True
+            )
+
+    def wait_for(self, happened: Callable[[], bool]) -> None:
+        """Until something happened while the command runs."""
+        while not happened():
+            assert self.process.poll() is None, self.err
+            time.sleep(0.02)
+
+    def ended(self) -> int:
+        return self.process.wait(timeout=120)
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    @property
+    def arrived(self) -> int:
+        return sum(self.mock.arrivals.values())
+
+
+@contextmanager
+def started(folder: Path, mock: Mock, module: str, *more: str) -> Iterator[Command]:
+    folder.mkdir(exist_ok=True)
+    with serving(application(mock)) as url:
+        models = [f"models.{role}=mock" for role in ("memory", "reader", "judge", "embedder")]
+        own = [
+            "profile=smoke",
+            "network=true",
+            f"endpoint.base_url={url}",
+            "endpoint.label=mock",
+            "endpoint.in_flight=8",
+        ]
+        command = Command(mock, [module, *own, *models, f"results={folder}", *more], folder)
+        try:
+            yield command
+        finally:
+            if command.process.poll() is None:
+                os.killpg(command.process.pid, signal.SIGKILL)
+
+
+def run_of(folder: Path, mock: Mock, memory: str) -> Any:
+    return started(folder, mock, "scripts.run", f"memory={memory}", "dataset=locomo")
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """What a run leaves, but for what it took."""
+    names = ("predictions.jsonl", "items.jsonl", "case.json", "nodes.jsonl")
+    files = [path for name in names for path in folder.glob(f"runs/**/{name}")]
+    files += [path for path in folder.glob("runs/**/scores/*.jsonl") if "effort" not in path.name]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A run that nobody stopped."""
+
+    mock: Mock
+    results: dict[str, bytes]
+
+    @property
+    def calls(self) -> int:
+        return sum(self.mock.answered.values())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    folder, mock = tmp_path_factory.mktemp("undisturbed"), Mock()
+    with run_of(folder, mock, "memtree") as command:
+        assert command.ended() in (0, 1)  # the mock is no good judge
+    return Whole(mock, results(folder))
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_first_signal_sends_nothing_more_awaits_what_is_under_way_and_says_so(
+    tmp_path: Path, name: str, code: int
+) -> None:
+    mock = Mock(latency=0.1)
+    with run_of(tmp_path, mock, "memtree") as command:
+        command.wait_for(lambda: command.arrived >= 20)
+        command.process.send_signal(getattr(signal, name))
+        command.wait_for(lambda: SAID in command.err)
+        before = command.arrived
+        assert command.ended() == code
+        assert command.arrived == before
+        assert command.err.strip() == SAID
+    assert sum(mock.answered.values()) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.2, 0.95])
+def test_a_stop_in_any_phase_resumes_to_the_same_bytes(tmp_path: Path, undisturbed: Whole, share: float) -> None:
+    mock = Mock(latency=0.05)
+    with run_of(tmp_path, mock, "memtree") as command:
+        command.wait_for(lambda: command.arrived >= share * undisturbed.calls)
+        command.process.send_signal(signal.SIGINT)
+        assert command.ended() == 130
+        assert "Traceback" not in command.err
+        assert command.arrived <= share * undisturbed.calls + 3 * 8
+    again = Mock()
+    again.answered.update(mock.answered)
+    with run_of(tmp_path, again, "memtree") as command:
+        assert command.ended() in (0, 1)
+    assert again.answered == undisturbed.mock.answered, "what was paid for is not asked for again"
+    assert results(tmp_path) == undisturbed.results
+
+
+def test_a_second_signal_quits_at_once_although_the_server_hangs(tmp_path: Path) -> None:
+    with run_of(tmp_path, Mock(latency=300.0), "memtree") as command:
+        command.wait_for(lambda: command.arrived >= 1)
+        command.process.send_signal(signal.SIGINT)
+        command.wait_for(lambda: SAID in command.err)
+        time.sleep(0.8)  # sooner it would count as the same press
+        command.process.send_signal(signal.SIGINT)
+        assert command.ended() == 130
+        assert command.err.strip().splitlines()[-1] == "stopped at once"
+
+
+@pytest.mark.slow
+def test_calls_to_a_server_that_hangs_are_given_up_after_a_few_seconds(tmp_path: Path) -> None:
+    with run_of(tmp_path, Mock(latency=300.0), "memtree") as command:
+        command.wait_for(lambda: command.arrived >= 1)
+        command.process.send_signal(signal.SIGINT)
+        assert command.ended() == 130
+        assert re.search(r"\d+ calls under way were given up; they are made again", command.err)
+        assert "Traceback" not in command.err
+
+
+def test_a_stop_while_the_command_starts_shows_no_traceback(tmp_path: Path) -> None:
+    for pause in (0.3, 0.6, 1.0):
+        with run_of(tmp_path / str(pause), Mock(latency=0.1), "bm25") as command:
+            time.sleep(pause)
+            command.process.send_signal(signal.SIGTERM)
+            if command.ended() == -signal.SIGTERM:  # Python itself was not up yet
+                continue
+            assert command.ended() in (0, 1, 143)
+            assert "Traceback" not in command.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["scripts.sweep", "scripts.figures", "scripts.growth", "scripts.reproduce"])
+def test_every_kind_of_experiment_stops(tmp_path: Path, module: str) -> None:
+    more = {
+        "scripts.sweep": ["sweep=memtree_threshold"],
+        "scripts.figures": ["figure=segtreemem_f6"],
+        "scripts.growth": ["memory=memtree", "dataset=locomo"],
+        "scripts.reproduce": ["table=memtree_t5"],
+    }[module]
+    with started(tmp_path, Mock(latency=0.1), module, *more) as command:
+        command.wait_for(lambda: command.arrived >= 5)
+        command.process.send_signal(signal.SIGINT)
+        command.wait_for(lambda: SAID in command.err)
+        before = command.arrived
+        assert command.ended() == 130
+        assert command.arrived == before
+        assert "Traceback" not in command.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("processes", "to"), [(1, "group"), (2, "group"), (2, "parent")])
+def test_making_everything_stops_with_its_children(tmp_path: Path, processes: int, to: str) -> None:
+    more = ["only=memtree_t", "only=timem_t", f"processes={processes}"]
+    with started(tmp_path, Mock(latency=0.1), "scripts.reproduce_all", *more) as command:
+        command.wait_for(lambda: command.arrived >= 10 * processes)
+        send = os.killpg if to == "group" else os.kill
+        send(command.process.pid, signal.SIGTERM)
+        command.wait_for(lambda: SAID in command.err)
+        time.sleep(0.3)  # until the children know
+        before = command.arrived
+        assert command.ended() == 143
+        time.sleep(1.0)
+        assert command.arrived == before
+        assert "Traceback" not in command.err
+        assert command.err.count(SAID) == 1
+
+
+@pytest.mark.slow
+def test_the_children_of_a_killed_command_stop_by_themselves(tmp_path: Path) -> None:
+    more = ["only=memtree_t", "only=timem_t", "processes=2"]
+    with started(tmp_path, Mock(latency=0.1), "scripts.reproduce_all", *more) as command:
+        command.wait_for(lambda: command.arrived >= 20)
+        command.process.kill()
+        command.process.wait()
+        time.sleep(1.0)
+        before = command.arrived
+        time.sleep(2.0)
+        assert command.arrived == before
+
+
+def test_a_signal_that_nohup_took_away_stays_away() -> None:
+    program = (
+        "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "from scripts.entry import guarded\n"
+        "raise SystemExit(guarded(lambda: os.kill(os.getpid(), signal.SIGHUP) or 7))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 7
+
+
+ENTRIES = [path for path in sorted((ROOT / "scripts").glob("*.py")) if '__name__ == "__main__"' in path.read_text()]
+
+
+@pytest.mark.parametrize("path", ENTRIES, ids=lambda path: path.stem)
+def test_every_entry_point_heeds_the_signals(path: Path) -> None:
+    if path.stem == "mock_endpoint":  # a server of aiohttp, which ends by itself
+        return
+    last = ast.unparse(ast.parse(path.read_text()).body[-1])
+    assert "sys.exit(guarded(" in last
