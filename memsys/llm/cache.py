@@ -21,7 +21,7 @@ from memsys.llm.client import Embedded
 from memsys.llm.futures import settle
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, EndOfRun, ModelError, Request
-from memsys.llm.store import Store, keepable, unwritable
+from memsys.llm.store import Store, unwritable
 
 
 def request_key(settings: ModelSettings, endpoint: str, request: Request) -> bytes:
@@ -63,6 +63,8 @@ class CachedLLM:
                 return shared
             try:
                 known = self._store.answer(key)
+                if known is None and self._inner is None:
+                    known = self._store.outcome(key)
             except ModelError as error:
                 future.set_exception(error)
                 return future
@@ -89,15 +91,9 @@ class CachedLLM:
             self._hand_on(key, future, ended)
 
         try:
-            found = done.result()
-            kept = keepable(found)
-            if kept:
-                self._store.keep_answer(key, found, written)
+            self._store.keep_answer(key, done.result(), written)
         except BaseException as error:
             self._hand_on(key, future, _raising(error))
-        else:
-            if not kept:
-                self._hand_on(key, future, done.result)
 
     def _hand_on(self, key: bytes, future: Future[Completion], ended: Callable[[], Completion]) -> None:
         with self._lock:

@@ -26,6 +26,7 @@ from memsys.llm.replies import cleaned
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, completion TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS outcomes (key BLOB PRIMARY KEY, completion TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS vectors (
   key BLOB PRIMARY KEY, vector BLOB NOT NULL, tokens INTEGER NOT NULL, seconds REAL NOT NULL
 ) WITHOUT ROWID;
@@ -114,6 +115,16 @@ class Store:
             return None
         return found
 
+    def outcome(self, key: bytes) -> Completion | None:
+        """What a call ended with that gave no answer: for a replay, where it cannot be asked again.
+
+        Raises:
+            DamagedCache: the file cannot be read.
+        """
+        with self._telling(), self._reading:
+            row = self._in.execute("SELECT completion FROM outcomes WHERE key = ?", (key,)).fetchone()
+        return None if row is None else completion_of(row[0])
+
     @contextmanager
     def _telling(self) -> Iterator[None]:
         try:
@@ -149,7 +160,9 @@ class Store:
         return self._only_writer
 
     def keep_answer(self, key: bytes, completion: Completion, then: Written) -> None:
-        """Commit a completion, then tell `then`, in the thread that writes; the first one under a key stays.
+        """Commit a completion, then tell `then`, in the thread that writes; the first answer under a key stays.
+
+        One that holds no answer is kept apart, as the outcome of this one call.
 
         Answers that arrive while one transaction is being committed share the next: a commit costs more than an answer does.
         """
@@ -171,7 +184,8 @@ class Store:
 
     def _settle(self, batch: Sequence[tuple[bytes, Completion, Written]]) -> None:
         try:
-            self._commit([(key, _text(completion)) for key, completion, _ in batch])
+            self._commit([(key, _text(found)) for key, found, _ in batch if keepable(found)])
+            self._commit_outcomes([(key, _text(found)) for key, found, _ in batch if not keepable(found)])
         except Exception as error:
             if len(batch) == 1:
                 _tell(batch[0][2], error)
@@ -188,6 +202,11 @@ class Store:
             for verb, some in self._verbs(rows):
                 self._out.executemany(f"INSERT OR {verb} INTO answers VALUES (?, ?)", some)
         self._kept.update(key[:8] for key, _ in rows)
+
+    def _commit_outcomes(self, rows: Sequence[tuple[bytes, str]]) -> None:
+        if rows:
+            with self._writing, self._out:
+                self._out.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", rows)
 
     def _verbs(self, rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Row]]]:
         """The first row under a key stays, unless it was found to be unsound."""

@@ -237,13 +237,16 @@ def test_an_empty_or_refused_reply_is_an_outcome_and_never_a_cached_answer(
     store.close()
 
 
-def test_an_empty_reply_that_an_older_version_cached_is_asked_for_again_and_replayed(tmp_path: Path) -> None:
+def test_an_empty_reply_is_asked_for_again_and_replayed_where_nothing_can_be_asked(tmp_path: Path) -> None:
     store, settings = Store(tmp_path / "cache.sqlite"), ModelSettings("m")
     written = threading.Event()
-    store.keep_answer(request_key(settings, "here", ASKED), Completion(""), lambda error: written.set())
+    store.keep_answer(
+        request_key(settings, "here", ASKED), Completion("", stopped="empty"), lambda error: written.set()
+    )
     assert written.wait(10)
-    assert complete(CachedLLM(ScriptedLLM("Oaxaca"), store, settings, "here"), ASKED).text == "Oaxaca"
     assert complete(CachedLLM(None, store, settings, "here"), ASKED).stopped == "empty"
+    assert complete(CachedLLM(ScriptedLLM("Oaxaca"), store, settings, "here"), ASKED).text == "Oaxaca"
+    assert complete(CachedLLM(None, store, settings, "here"), ASKED).text == "Oaxaca"
     store.close()
 
 
