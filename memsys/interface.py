@@ -78,6 +78,8 @@ class MemorySystem(ABC):
     """False when it never embeds a unit's own text: then the run loop does not embed them in advance."""
     OFFLINE: ClassVar[bool] = False
     """True when `consolidate` rebuilds everything: a new unit costs a whole build."""
+    REHEARSED: ClassVar[bool] = True
+    """False when its writes leave this process: before the first build is timed, no short one is made with offline engines."""
     PAST_K: ClassVar[str] = ""
     """Why a recall may hold more items than the setting `k`; empty = it may not."""
 
@@ -103,6 +105,11 @@ class MemorySystem(ABC):
     def held(self) -> int:
         """Number of entries that a read chooses from (reported as memory size); 0 where nothing is counted."""
         return 0
+
+    @property
+    def asks_logprobs(self) -> bool:
+        """Whether its reads need the log-probabilities of the service `probe`; looked at only where it takes that service."""
+        return True
 
     def report(self) -> dict[str, Any]:
         """Numbers of the build worth keeping (node counts, rates of fallbacks …), JSON-serialisable; written once per case."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from memsys.embed import HashingEmbedder
 from memsys.llm.transport import new_event_loop
+from scripts.mock_quirks import SETS, Quirks, QuirkyServer
 
 FAULTS = ("429", "500", "timeout", "garbage", "truncated")
 
@@ -26,7 +27,13 @@ class Mock:
     """The server's state."""
 
     def __init__(
-        self, latency: float = 0.0, faults: float = 0.0, seed: int = 0, hang: float = 5.0, dimension: int = 64
+        self,
+        latency: float = 0.0,
+        faults: float = 0.0,
+        seed: int = 0,
+        hang: float = 5.0,
+        dimension: int = 64,
+        quirks: Quirks | None = None,
     ) -> None:
         self.latency, self.faults, self.seed, self.hang = latency, faults, seed, hang
         self.arrivals: Counter[str] = Counter()
@@ -35,6 +42,7 @@ class Mock:
         """How often each was answered in full."""
         self.injected: Counter[str] = Counter()
         self._embedder = HashingEmbedder(dimension)
+        self._quirky = None if quirks is None else QuirkyServer(quirks, said)
 
     async def handle(self, request: Any) -> Any:
         """One POST: the reply leaves `latency` seconds after the request came, whatever making it took."""
@@ -50,10 +58,16 @@ class Mock:
             await asyncio.sleep(due - clock())
             self.injected[fault] += 1
             return await self._misbehave(request, fault, key)
-        reply = json.dumps(self._reply(request.path, json.loads(body), key)).encode()
+        status, value = await self._replied(request, json.loads(body), key)
+        reply = json.dumps(value).encode()
         await asyncio.sleep(due - clock())
         self.answered[key] += 1
-        return web.Response(body=reply, content_type="application/json")
+        return web.Response(status=status, body=reply, content_type="application/json")
+
+    async def _replied(self, request: Any, body: dict[str, Any], key: str) -> tuple[int, dict[str, Any]]:
+        if self._quirky is None:
+            return 200, self._reply(request.path, body, key)
+        return await self._quirky.reply(request.path, body, request.headers.get("Authorization", ""))
 
     async def stats(self, request: Any) -> Any:
         """What arrived so far."""
@@ -180,10 +194,12 @@ def main() -> None:
     parser.add_argument("--faults", type=float, default=0.0, help="share of arrivals that fail")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hang", type=float, default=5.0, help="seconds that an injected timeout hangs")
+    parser.add_argument("--quirks", choices=list(SETS), help="behave as an endpoint with these quirks")
     options = parser.parse_args()
     from aiohttp import web
 
-    mock = Mock(options.latency, options.faults, options.seed, options.hang)
+    quirks = SETS[options.quirks] if options.quirks else None
+    mock = Mock(options.latency, options.faults, options.seed, options.hang, quirks=quirks)
     web.run_app(
         application(mock), host="127.0.0.1", port=options.port, print=None, access_log=None, loop=new_event_loop()
     )
