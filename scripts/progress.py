@@ -42,7 +42,7 @@ class Traffic(Protocol):
     @property
     def oldest_seconds(self) -> float: ...  # of the call that has been under way longest
     @property
-    def paused_since(self) -> float | None: ...  # time.monotonic() of the pause; None when calls are sent
+    def paused_since(self) -> float | None: ...  # Unix time of the pause; None when calls are sent
     @property
     def paused_why(self) -> str: ...
 
@@ -186,7 +186,7 @@ class ProgressLine:
     def _waited(self, now: float, traffic: Sequence[Traffic]) -> str:
         for one in traffic:
             if one.paused_since is not None:
-                return f"paused since {_time_of_day(now - one.paused_since)}: {one.paused_why}"
+                return f"paused since {_time_of_day(time.time() - one.paused_since)}: {one.paused_why}"
         oldest = max(traffic, key=lambda one: one.oldest_seconds, default=None)
         if oldest is not None and oldest.in_flight and oldest.oldest_seconds >= LONG:
             return f"waiting for {oldest.in_flight} calls, the oldest sent at {_time_of_day(oldest.oldest_seconds)}"

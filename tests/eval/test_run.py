@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -229,6 +230,18 @@ def test_the_cells_of_several_runs_share_one_pool(make_run: Make) -> None:
     run_all(runs, threads=2, told=told.append)
     assert sorted(one.question_id for one in told if one.question_id) == sorted([f"q{i}" for i in range(6)] * 2)
     assert [one.outcome for one in told].count("complete") == 2
+
+
+def test_each_history_that_begins_says_how_many_units_it_has_and_each_of_them_is_told(make_run: Make) -> None:
+    told: list[Progress] = []
+    run_all([make_run([history("c1"), history("c2")])], told=told.append)
+    begun = {one.case_id: one.units for one in told if one.outcome == "begun"}
+    written = Counter(one.case_id for one in told if one.outcome == "written")
+    assert begun == written
+    assert len(begun) == 2
+    again: list[Progress] = []
+    run_all([make_run([history("c1"), history("c2")])], told=again.append)
+    assert [one.units for one in again if one.outcome == "begun"] == [0, 0]  # nothing is left to be built
 
 
 def test_a_run_that_another_process_writes_is_waited_for(make_run: Make, capfd: Any) -> None:
