@@ -37,7 +37,7 @@ from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 from scripts.progress import Traffic
-from scripts.roles import OPENAI, Places, chosen_models
+from scripts.roles import Places, chosen_models
 
 CONF = ROOT / "conf"
 KEPT_BYTES = 40 << 20
@@ -185,8 +185,7 @@ def bench(cfg: DictConfig) -> Bench:
 
     def model(name: str, role: str = "judge") -> Model:
         option = _option_or_any("llm", name, cfg, role)
-        own = places.url(option, role)
-        key = name if own == (cfg.endpoint.base_url or OPENAI) or option["engine"] != "http" else f"{name} at {own}"
+        key = places.title(name, option, role)
         if key not in models:
             models[key] = _model(cfg, name, option, places, role, store)
         return models[key]

@@ -45,9 +45,18 @@ class Places:
         common = self._cfg.endpoint.base_url
         return str(self._cfg.endpoints[role].base_url or option.get("base_url") or common or OPENAI)
 
+    def key_env(self, option: Mapping[str, Any], role: str) -> str:
+        """The environment variable that holds the key of a role's model."""
+        return str(self._cfg.endpoints[role].key_env or option.get("key_env") or self._cfg.endpoint.key_env)
+
+    def title(self, name: str, option: Mapping[str, Any], role: str) -> str:
+        """A model's name; with its place where that is not the common one, so that a name at two places is two models."""
+        common = (self._cfg.endpoint.base_url or OPENAI, self._cfg.endpoint.key_env)
+        own = (self.url(option, role), self.key_env(option, role))
+        return name if option["engine"] != "http" or own == common else f"{name} at {own[0]} with {own[1]}"
+
     def endpoint(self, option: Mapping[str, Any], role: str) -> Endpoint:
-        cfg, url = self._cfg.endpoint, self.url(option, role)
-        key_env = str(self._cfg.endpoints[role].key_env or option.get("key_env") or cfg.key_env)
+        cfg, url, key_env = self._cfg.endpoint, self.url(option, role), self.key_env(option, role)
         if (url, key_env) not in self.built:
             common = {name: cfg[name] for name in ("timeout", "retries", "backoff", "transport")}
             in_flight = option.get("in_flight") or cfg.in_flight

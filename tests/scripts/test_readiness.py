@@ -170,6 +170,15 @@ def test_every_role_has_its_own_endpoint_and_key(config: Any, mock: Any, monkeyp
         assert built.model("other").endpoint is built.judge.endpoint
 
 
+def test_a_key_of_its_own_is_used_for_the_same_model_at_the_same_server(config: Any, mock: Any) -> None:
+    _, url = mock
+    built = bench(config(*models(url), "endpoints.judge.key_env=JUDGE_KEY"))
+    assert built.judge.endpoint is not None
+    assert built.reader.endpoint is not None
+    assert (built.judge.endpoint.key_env, built.reader.endpoint.key_env) == ("JUDGE_KEY", "OPENAI_API_KEY")
+    assert built.judge.identity == built.reader.identity  # who pays changes no answer
+
+
 def test_a_role_with_its_own_endpoint_needs_no_common_one(config: Any, mock: Any) -> None:
     _, url = mock
     built = bench(config(f"endpoints.judge.base_url={url}", "models.judge=any"))
