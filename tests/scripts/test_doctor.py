@@ -239,7 +239,7 @@ def test_a_password_in_the_address_is_refused(capsys: pytest.CaptureFixture[str]
 
 def _run(tmp_path: Path, memory: str, *overrides: str) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("config", [f"results={tmp_path}", *overrides])
+        cfg = compose("config", [f"results={tmp_path}", "network=true", *overrides])
     built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
     memory_run(cfg, built, dataset, load_option("memory", memory), reader("segtree"))
 

@@ -47,7 +47,12 @@ def test_a_price_that_is_none_is_one_line(given: str, said: str) -> None:
 
 
 def test_a_given_price_is_that_of_the_model_in_each_role_and_changes_no_identity(tmp_path: Path) -> None:
-    models = ["models.reader=gpt-5.4-mini", "models.judge=qwen3-8b", "models.embedder=qwen3-embedding-0.6b"]
+    models = [
+        "network=true",
+        "models.reader=gpt-5.4-mini",
+        "models.judge=qwen3-8b",
+        "models.embedder=qwen3-embedding-0.6b",
+    ]
     given = "prices={gpt-5.4-mini: {in: 0.5, out: 2}, Qwen/Qwen3-8B: {in: 1, out: 1}, qwen3-embedding-0.6b: {in: 3}}"
     with initialize_config_dir(str(CONF), version_base="1.3"):
         plain = bench(compose("config", [f"results={tmp_path}/a", *models]))
