@@ -176,7 +176,8 @@ class ProgressLine:
         estimates = []
         if self._written:
             units = self._units / self._begun * max(self._begun, self.histories)
-            estimates.append((now - self._started) / self._written * (units - self._written))
+            if units > self._written or self.done:  # all is built and nothing answered: nobody knows how long
+                estimates.append((now - self._started) / self._written * (units - self._written))
         if self._first_answer is not None and self.done:
             # While histories are built, answers come only where questions are due: their rate says little then.
             since = self._started if self._written < self._units or not self._units else self._first_answer

@@ -57,6 +57,15 @@ def test_units_move_the_line_and_the_time_to_go_before_any_question_is_answered(
     assert "7:00 to go" in text  # 70 of 80 units at 10 a minute
 
 
+def test_when_all_is_built_and_nothing_answered_no_time_to_go_is_made_up() -> None:
+    clock = Clock()
+    line = ProgressLine("answering", 4, histories=1, clock=clock)
+    begun(line, "a", 10)
+    written(line, "a", 10)
+    clock.now = 30.0
+    assert "to go" not in line.line()
+
+
 def test_a_build_that_failed_leaves_no_units_to_wait_for() -> None:
     clock = Clock()
     line = ProgressLine("answering", 1, histories=1, clock=clock)
