@@ -6,7 +6,8 @@ PROFILE ?= smoke
 PAPER ?= segtreemem
 TABLE ?= 4
 
-# Your own models and data: MODEL= JUDGE= EMBEDDER= BASE_URL= DATA= SIZE= BACKBONE= YES=1 MAX_USD= ARGS="any=override"
+# Your own models and data: MODEL= JUDGE= EMBEDDER= BASE_URL= DATA= SIZE= BACKBONE= YES=1 MAX_USD= PRICES= ARGS="any=override"
+# A role may have an endpoint and a key of its own: JUDGE_BASE_URL= JUDGE_KEY_ENV= (MEMORY, READER, JUDGE, PROBE, EMBEDDER); KEY_ENV= for all.
 OVERRIDES := profile=$(PROFILE)
 ifdef BASE_URL
   OVERRIDES += endpoint.base_url=$(BASE_URL)
@@ -18,6 +19,21 @@ else ifdef JUDGE
 endif
 ifdef EMBEDDER
   OVERRIDES += models.embedder=$(EMBEDDER)
+endif
+ifdef KEY_ENV
+  OVERRIDES += endpoint.key_env=$(KEY_ENV)
+endif
+define ROLE_ENDPOINT
+ifdef $(1)_BASE_URL
+  OVERRIDES += endpoints.$(2).base_url=$$($(1)_BASE_URL)
+endif
+ifdef $(1)_KEY_ENV
+  OVERRIDES += endpoints.$(2).key_env=$$($(1)_KEY_ENV)
+endif
+endef
+$(foreach role,MEMORY/memory READER/reader JUDGE/judge PROBE/probe EMBEDDER/embedder,$(eval $(call ROLE_ENDPOINT,$(firstword $(subst /, ,$(role))),$(lastword $(subst /, ,$(role))))))
+ifdef PRICES
+  OVERRIDES += 'prices=$(PRICES)'
 endif
 ifdef DATA
   OVERRIDES += data.root=$(DATA)
@@ -35,7 +51,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help test reproduce-table4 reproduce reproduce-all pareto bench regress regress-update audit growth sweep fetch clean
+.PHONY: help doctor test reproduce-table4 reproduce reproduce-all pareto bench regress regress-update audit growth sweep fetch clean
 
 help:
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -60,6 +76,10 @@ reproduce-all: $(VENV)/.installed ## every table and every figure of the four pa
 
 pareto: $(VENV)/.installed ## quality against cost of a table that has been run: PAPER= TABLE=
 	$(PY) -m scripts.tables pareto $(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)
+
+doctor: $(VENV)/.installed ## what an endpoint takes, ignores and leaves out: BASE_URL= MODEL= EMBEDDER= KEY_ENV=; writes conf/llm/<name>.yaml
+	$(PY) -m scripts.doctor --model $(MODEL) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \
+	  $(if $(EMBEDDER_BASE_URL),--embedder-base-url $(EMBEDDER_BASE_URL)) $(if $(KEY_ENV),--key-env $(KEY_ENV)) $(ARGS)
 
 test: $(VENV)/.installed ## style, types, and the whole test suite
 	$(VENV)/bin/ruff check .

@@ -134,6 +134,8 @@ def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, told: Callable[[Prog
                 logs.append(CaseLog(run, case, folder, done, left))
         if logs:
             _live(case, asked, logs, lanes, told)
+        else:
+            told(Progress(runs[0].name, case.id, "", "begun"))
     finally:
         for log in logs:
             log.close()
@@ -149,6 +151,7 @@ def _live(
     told: Callable[[Progress], None],
 ) -> None:
     with lanes.building:
+        logs[0].run.rehearse()
         answers, dropped = _lived(case, asked, logs, lanes, told)
     wait(answers)
     for answer in answers:
@@ -172,6 +175,7 @@ def _lived(
     due = schedule(case, units.units, [question for question in asked if any(question.id in log.left for log in logs)])
     answers: list[Future[None]] = []
     owed = [question for questions in due.values() for question in questions]
+    told(Progress(run.name, case.id, "", "begun", units=len(units.units)))
     try:
         memory = build_memory(run, case)
         knobs = [_knobs(log.run, case) if len(logs) > 1 else {} for log in logs]
@@ -194,6 +198,7 @@ def _lived(
             if unit is not None:
                 following = units.units[position + 1] if position + 1 < len(units.units) else None
                 _write(memory, unit, following, logs)
+                told(Progress(run.name, case.id, "", "written"))
         for log, own in zip(logs, knobs, strict=True):
             log.structure(_turned(memory, own))
     except EndOfRun:

@@ -55,6 +55,8 @@ class Run:
     """A control, not a memory: every question is answered from the units that hold its evidence, whatever the memory recalls."""
     shared: str = ""
     """Runs of one name differ in nothing but read knobs (`MemorySystem.READ_KNOBS`) and share their builds; empty = shares none."""
+    rehearse: Callable[[], None] = field(default=lambda: None)
+    """Called before a case is built: loads and compiles what a first build would otherwise be timed for."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """What identifies the run and what was known when it was made: written to `run.json`."""
 
@@ -68,14 +70,17 @@ OUTSTANDING = 256
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Told after every question, and after every case and of what an earlier start had answered (`question_id` empty)."""
+    """Told after every question, and (`question_id` empty) when a case begins, after each of its units, and when it is complete."""
 
     run: str
     case_id: str
     question_id: str
     outcome: str
+    """Of a question; else `begun`, `written`, `kept` or `complete`."""
     kept: int = 0
     """Questions of a case whose answers are there already."""
+    units: int = 0
+    """Units of a case that has begun; 0 when all its answers are there."""
 
 
 def build_memory(run: Run, case: Case) -> MemorySystem:

@@ -84,6 +84,8 @@ class MemorySystem(ABC):
     """True when `consolidate` rebuilds everything: a new unit costs a whole build."""
     HIDDEN_ROOT: ClassVar[bool] = False
     """True when its topmost nodes hang from a root that `nodes` never yields, not even above a single node."""
+    REHEARSED: ClassVar[bool] = True
+    """False when its writes leave this process: before the first build is timed, no short one is made with offline engines."""
     PAST_K: ClassVar[str] = ""
     """Why a recall may hold more items than the setting `k`; empty = it may not."""
 
@@ -109,6 +111,11 @@ class MemorySystem(ABC):
     def held(self) -> int:
         """Number of entries that a read chooses from (reported as memory size); 0 where nothing is counted."""
         return 0
+
+    @property
+    def asks_logprobs(self) -> bool:
+        """Whether its reads need the log-probabilities of the service `probe`; looked at only where it takes that service."""
+        return True
 
     def report(self) -> dict[str, Any]:
         """Numbers of the build worth keeping (node counts, rates of fallbacks …), JSON-serialisable; written once per case."""

@@ -205,6 +205,10 @@ class XMemory(MemorySystem):
         self._summaries: dict[tuple[str, ...], str | ParseFailure] = {}
         self._themed = self._theme(self._builder.consolidated())
 
+    @property
+    def asks_logprobs(self) -> bool:
+        return self.uncertainty
+
     def write(self, unit: Unit) -> None:
         self._builder.write(unit)
 

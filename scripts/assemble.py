@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from eval.judge import Judge
 from eval.lexical import splitter
 from eval.provenance import ROOT, identity, source_digest, surroundings
 from eval.reader import Reader
+from eval.rehearsal import rehearse
 from eval.score import Judging, Metric
 from eval.store import RunError
 from eval.work import Run, Services, needs
@@ -33,18 +35,17 @@ from memsys.llm.endpoint import Endpoint
 from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.meter import Metered
 from memsys.llm.offline import forbid_network
-from memsys.llm.pricing import ModelSettings, Purse
+from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse
 from memsys.llm.protocol import LLM
 from memsys.llm.replies import POLICY
 from memsys.llm.store import Store
+from memsys.llm.traffic import Traffic
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
+from scripts.roles import Places, chosen_models
 
 CONF = ROOT / "conf"
-OPENAI = "https://api.openai.com/v1"
 KEPT_BYTES = 40 << 20
-ENDPOINT = ("in_flight", "timeout", "retries", "backoff", "patience", "max_reply_mb", "transport")
-"""Settings that every endpoint is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class Model:
     settings: Mapping[str, Any]
     """What identifies it: settings, endpoint label, or the source of the offline engine."""
     prices: ModelSettings | None
+    """None for an offline engine."""
+    endpoint: Endpoint | None = None
     """None for an offline engine."""
 
     @property
@@ -87,6 +90,14 @@ class Bench:
     """Any further model by name, built once; a second judge, for instance."""
     models: Mapping[str, Model]
     """Those built so far, by name."""
+    embedder_endpoint: Endpoint | None
+    """None for one that runs here."""
+    endpoints: Mapping[tuple[str, str], Endpoint]
+    """Those built so far, by URL and the variable that holds the key."""
+
+    def traffic(self) -> list[Traffic]:
+        """What is on its way at each endpoint now, for the progress line."""
+        return [endpoint.snapshot() for endpoint in self.endpoints.values()]
 
     @property
     def services(self) -> Services:
@@ -158,83 +169,80 @@ def bench(cfg: DictConfig) -> Bench:
     collect_rarely()
     results = Path(cfg.results)
     store = Store(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
-    purse = Purse(cfg.max_usd)
-    endpoints: dict[str, Endpoint] = {}
-
-    def endpoint(option: Mapping[str, Any]) -> Endpoint:
-        url = option.get("base_url") or cfg.endpoint.base_url or OPENAI
-        if url not in endpoints:
-            common = {name: cfg.endpoint[name] for name in ENDPOINT}
-            label = cfg.endpoint.label if url == cfg.endpoint.base_url and cfg.endpoint.label else url
-            key_env = option.get("key_env") or cfg.endpoint.key_env
-            endpoints[url] = Endpoint(url, label=label, key_env=key_env, purse=purse, **common)
-        return endpoints[url]
-
-    def made(name: str) -> Model:
-        option = _option_or_any("llm", name, cfg)
-        if option["engine"] == "extractive":
-            engine = {key: value for key, value in option.items() if key != "engine"}
-            settings = {"engine": "extractive", "source": source_digest(["memsys.llm.extractive"]), **engine}
-            return Model(name, Metered(ExtractiveLLM(**engine)), settings, None)
-        most = cfg.endpoint.max_output_tokens
-        option = {**option, "settings": {**option["settings"], **({} if most is None else {"max_output_tokens": most})}}
-        known = ModelSettings(**option["settings"])
-        at = endpoint(option)
-        client = None if cfg.replay else Client(at, known)
-        settings = {
-            "endpoint": at.label,
-            **{key: value for key, value in option["settings"].items() if not key.startswith("usd")},
-        }
-        return Model(known.model, Metered(CachedLLM(client, store, known, at.label)), settings, known)
-
+    places = Places(cfg, Purse(cfg.max_usd))
     models: dict[str, Model] = {}
 
-    def model(name: str) -> Model:
-        if name not in models:
-            models[name] = made(name)
-        return models[name]
+    def model(name: str, role: str = "judge") -> Model:
+        option = _option_or_any("llm", name, cfg, role)
+        key = places.title(name, option, role)
+        if key not in models:
+            models[key] = _model(cfg, name, option, places, role, store)
+        return models[key]
 
-    embedder, embedder_settings, embedder_prices = _embedder(cfg, store, endpoint)
+    names = chosen_models(cfg)
+    embedder, embedder_settings, embedder_prices, embedding = _embedder(cfg, names["embedder"], store, places)
+    reader_model = model(names["reader"], "reader")
+    own_probe = cfg.models.probe or cfg.endpoints.probe.base_url or cfg.endpoints.probe.key_env
     return Bench(
-        memory=model(cfg.models.memory),
-        reader=model(cfg.models.reader),
-        judge=model(cfg.models.judge),
-        probe=model(cfg.models.probe or cfg.models.reader),
+        memory=model(names["memory"], "memory"),
+        reader=reader_model,
+        judge=model(names["judge"], "judge"),
+        probe=model(cfg.models.probe or names["reader"], "probe") if own_probe else reader_model,
         embedder=embedder,
-        embedder_name=str(embedder_settings.get("model", cfg.models.embedder)),
+        embedder_name=str(embedder_settings.get("model", names["embedder"])),
         embedder_settings=embedder_settings,
         embedder_prices=embedder_prices,
-        embedder_stand_in=cfg.models.embedder == "hashing",
+        embedder_stand_in=names["embedder"] == "hashing",
+        embedder_endpoint=embedding,
         prompts=Prompts(cfg.prompts_dir),
-        purse=purse,
+        purse=places.purse,
         results=results,
         model=model,
         models=models,
+        endpoints=places.built,
     )
 
 
-def _option_or_any(group: str, name: str, cfg: DictConfig) -> dict[str, Any]:
+def _model(cfg: DictConfig, name: str, option: Mapping[str, Any], places: Places, role: str, store: Store) -> Model:
+    if option["engine"] == "extractive":
+        engine = {key: value for key, value in option.items() if key != "engine"}
+        settings = {"engine": "extractive", "source": source_digest(["memsys.llm.extractive"]), **engine}
+        return Model(name, Metered(ExtractiveLLM(**engine)), settings, None)
+    if (most := cfg.endpoint.max_output_tokens) is not None:
+        option = {**option, "settings": {**option["settings"], "max_output_tokens": most}}
+    known, at = places.settings(name, option), places.endpoint(option, role)
+    client = None if cfg.replay else Client(at, known)
+    identifying = {key: value for key, value in option["settings"].items() if key not in KNOWLEDGE}
+    settings = {"endpoint": at.label, **identifying}
+    return Model(known.model, Metered(CachedLLM(client, store, known, at.label)), settings, known, at)
+
+
+def _option_or_any(group: str, name: str, cfg: DictConfig, role: str) -> dict[str, Any]:
     """A file of the group, or any model of that name when there is an endpoint of one's own to ask for it."""
     if name in options(group):
         return load_option(group, name)
-    if cfg.endpoint.base_url is None:
+    if cfg.endpoints[role].base_url is None and cfg.endpoint.base_url is None:
         raise RunError(
             f"no {group} called {name!r} (there are: {', '.join(options(group))}), and no endpoint.base_url to ask for it"
         )
     return {"engine": "http", "settings": {"model": name}}
 
 
-def _embedder(cfg: DictConfig, store: Store, endpoint: Any) -> tuple[Embedder, dict[str, Any], ModelSettings | None]:
-    option = _option_or_any("embedder", cfg.models.embedder, cfg)
+def _embedder(
+    cfg: DictConfig, name: str, store: Store, places: Places
+) -> tuple[Embedder, dict[str, Any], ModelSettings | None, Endpoint | None]:
+    option = _option_or_any("embedder", name, cfg, "embedder")
     if option["engine"] == "hashing":
         settings = {**option, "source": source_digest(["memsys.embed"])}
-        return HashingEmbedder(option["dimension"]), {**settings, "model": "hashing"}, None
+        return HashingEmbedder(option["dimension"]), {**settings, "model": "hashing"}, None, None
     if option["engine"] == "local":
         from memsys.local_embedder import LocalEmbedder
 
         local = None if cfg.replay else LocalEmbedder(option["model"])
-        return CachedEmbedder(local, store, option["model"], "local"), option, None
-    known, at = ModelSettings(**option["settings"]), endpoint(option)
+        if local is not None:
+            local.fetch(["warm"])  # a first call is several times as long as any other, and is timed for nobody
+        return CachedEmbedder(local, store, option["model"], "local"), option, None, None
+    known, at = places.settings(name, option), places.endpoint(option, "embedder")
     prefix = option.get("query_prefix", "")
     inner = None if cfg.replay else HttpEmbedder(at, known, batch=option.get("batch", 128), query_prefix=prefix)
     settings = {
@@ -243,7 +251,20 @@ def _embedder(cfg: DictConfig, store: Store, endpoint: Any) -> tuple[Embedder, d
         "query_prefix": prefix,
         "max_input_tokens": known.max_input_tokens,
     }
-    return CachedEmbedder(inner, store, known.model, at.label, query_differs=bool(prefix)), settings, known
+    return CachedEmbedder(inner, store, known.model, at.label, query_differs=bool(prefix)), settings, known, at
+
+
+def check_data_root(cfg: DictConfig) -> Path | None:
+    """The folder of raw files that the user named; None when none was.
+
+    Raises:
+        RunError: there is no such folder.
+    """
+    named = cfg.data.root or (os.environ.get("MEMSYS_DATA") if cfg.data.source == "real" else None)
+    if named and not Path(named).expanduser().is_dir():
+        where = "data.root (make … DATA=)" if cfg.data.root else "the environment variable MEMSYS_DATA"
+        raise RunError(f"{where}: no folder {named}; name the one that holds the data sets' folders, or make it first")
+    return Path(cfg.data.root).expanduser() if cfg.data.root else None
 
 
 def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
@@ -252,7 +273,7 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
     Raises:
         DataError: it is not there or not what the manifest knows; the message says how to get it.
     """
-    root = Path(cfg.data.root) if cfg.data.root else None
+    root = check_data_root(cfg)
     located = locate(config, real=cfg.data.source == "real", root=root, unpinned=cfg.data.unpinned)
     source, load = located.source, {"_target_": config["load"]["_target_"], **located.choices}
     cases = as_lazy(instantiate({**load, "_partial_": True})(source.path))
@@ -375,7 +396,7 @@ def memory_run(
     folder = built.results / "runs" / dataset.name / f"{memory['name']}-{identity(parts)}"
     built_alike = {**parts, "memory": _without(described, targets[0].READ_KNOBS)}
     changes = _innermost(build).keywords.get("mutate_on_read", False)
-    _check_builds(build, memory["name"], built)
+    _check_logprobs(_built_once(build, memory["name"], built), memory["name"], built.probe, "probe" in asks)
     return Run(
         name=memory["name"],
         folder=folder,
@@ -389,6 +410,7 @@ def memory_run(
         replicate=replicate,
         rebuild_every=cfg.build.rebuild_every,
         shared="" if changes else identity(built_alike),
+        rehearse=partial(rehearse, build, dict(unit), built.prompts),
         gold_evidence=bool(memory.get("gold_evidence", False)),
         record={**parts, "name": memory["name"], "data_status": dataset.source.status, "made_with": _surroundings()},
     )
@@ -423,7 +445,7 @@ def _sources(memory: Mapping[str, Any], dataset: Data) -> str:
     )
 
 
-def _check_builds(build: Any, name: str, built: Bench) -> None:
+def _built_once(build: Any, name: str, built: Bench) -> MemorySystem:
     """Build once and throw away: a wrong setting is refused before the first token is bought."""
     import numpy as np
 
@@ -435,9 +457,20 @@ def _check_builds(build: Any, name: str, built: Bench) -> None:
         "rng": np.random.default_rng(0),
     }
     try:
-        build(**{service: offered[service] for service in needs(build) if service in offered})
+        memory: MemorySystem = build(**{service: offered[service] for service in needs(build) if service in offered})
     except (TypeError, ValueError) as error:
         raise RunError(f"memory {name}: {error}") from error
+    return memory
+
+
+def _check_logprobs(memory: MemorySystem, name: str, probe: Model, probes: bool) -> None:
+    """Refuse a memory that reads log-probabilities where the probe's settings, or the doctor, say that there are none."""
+    innermost: MemorySystem = getattr(memory, "inner", memory)
+    if probes and innermost.asks_logprobs and probe.prices is not None and probe.prices.logprobs is False:
+        raise RunError(
+            f"memory {name} reads log-probabilities, and the probe {probe.name} gives none; choose one that does with "
+            "models.probe=… (endpoints.probe.base_url=… when another server has it)"
+        )
 
 
 def metric_title(name: str) -> str:

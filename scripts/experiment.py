@@ -34,6 +34,7 @@ from scripts.assemble import (
     Bench,
     Data,
     bench,
+    check_data_root,
     data,
     judging,
     load_option,
@@ -43,6 +44,8 @@ from scripts.assemble import (
 )
 from scripts.flow import execute_capped, score
 from scripts.plan import confirmed, plan
+from scripts.readiness import prepared
+from scripts.roles import chosen_models, other_models
 from scripts.table_layout import (
     FIGURES,
     SCORES,
@@ -104,23 +107,37 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     from omegaconf import open_dict
 
     backbone = _backbone(table, cfg.backbone)
-    if cfg.profile_name == "paper":
-        with open_dict(cfg):
-            cfg.models.update(backbone["models"])
-        if cfg.data.source == "real":
-            fetch_missing(cfg, table)
+    with open_dict(cfg):
+        cfg.models.update(chosen_models(cfg, backbone["models"]))
+    if cfg.profile_name == "paper" and cfg.data.source == "real":
+        fetch_missing(cfg, table)
     built = bench(cfg)
+    if run:
+        built = prepared(cfg, built)
     benchmarks = [benchmark(cfg, option) for option in wanted_columns(table, cfg.columns)]
+    if all(one.dataset is None for one in benchmarks):
+        raise RunError("none of the data sets is there: " + "; ".join(one.missing for one in benchmarks))
     lines = read_lines_of(table, cfg.backbone)
     wanted = wanted_rows(table, lines, cfg.only)
     cfg.only = None if wanted is None else sorted(wanted)  # names from here on, also where titles were given
     runs = _runs(cfg, built, benchmarks, lines)
-    once = {one.folder: one for one in runs.values()}
-    if run and cfg.profile_name == "paper" and not confirmed(cfg, plan(cfg, built, once.values(), _judged(benchmarks))):
+    if run and cfg.profile_name == "paper" and not _agreed(cfg, built, backbone, benchmarks, runs):
         return None
-    capped = _execute(cfg, runs, benchmarks) if run else ""
+    capped = _execute(cfg, built, runs, benchmarks) if run else ""
     grid = Grid(cfg, built, backbone, benchmarks, lines, runs, published_of(backbone))
     return Experiment(built, backbone, benchmarks, lines, runs, grid, capped, wanted)
+
+
+def _agreed(
+    cfg: DictConfig,
+    built: Bench,
+    backbone: Mapping[str, Any],
+    benchmarks: Sequence[Benchmark],
+    runs: Mapping[Key, Run],
+) -> bool:
+    """Plan what will be run, rows outside `only` left out, and ask."""
+    once = {one.folder: one for key, one in runs.items() if cfg.only is None or key[0] in cfg.only}
+    return confirmed(cfg, plan(cfg, built, once.values(), _judged(cfg, backbone, benchmarks)))
 
 
 def _backbone(table: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
@@ -191,17 +208,18 @@ def _run(
     return replace(run, questions=lambda case_id, question_id: first[case_id] == question_id)
 
 
-def _judged(benchmarks: Sequence[Benchmark]) -> dict[str, list[str]]:
+def _judged(cfg: DictConfig, backbone: Mapping[str, Any], benchmarks: Sequence[Benchmark]) -> dict[str, list[str]]:
     """Judges by data set."""
     found: dict[str, list[str]] = {}
     for one in benchmarks:
         if one.dataset is not None:
-            names = [metric["judge"] for metric in one.option["metrics"] if "judge" in metric]
+            chosen = [_own_model(cfg, backbone, metric) for metric in one.option["metrics"]]
+            names = [metric["judge"] for metric in chosen if "judge" in metric]
             found[one.dataset.name] = list(dict.fromkeys([*found.get(one.dataset.name, ()), *names]))
     return found
 
 
-def _execute(cfg: DictConfig, runs: Mapping[Key, Run], benchmarks: Sequence[Benchmark]) -> str:
+def _execute(cfg: DictConfig, built: Bench, runs: Mapping[Key, Run], benchmarks: Sequence[Benchmark]) -> str:
     counts = {
         one.group: len({each.case_id for each in one.questions}) if "ask" in one.option else len(one.questions)
         for one in benchmarks
@@ -209,7 +227,8 @@ def _execute(cfg: DictConfig, runs: Mapping[Key, Run], benchmarks: Sequence[Benc
     # Of two column groups that share a folder the one that asks more is run.
     asking = sorted(runs.items(), key=lambda item: counts[item[0][1]])
     chosen = {run.folder: (run, counts[key[1]]) for key, run in asking if cfg.only is None or key[0] in cfg.only}
-    return execute_capped([run for run, _ in chosen.values()], sum(count for _, count in chosen.values()), cfg.threads)
+    questions = sum(count for _, count in chosen.values())
+    return execute_capped([run for run, _ in chosen.values()], questions, cfg.threads, built.traffic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +288,9 @@ class Grid:
             return Figure(self.column(benchmark, metric), self._measured(line, benchmark, metric))
         replicates = self._replicates(line, benchmark)
         reached = outcomes((run.folder for run in replicates), benchmark.questions)
-        paths = tuple(found[score_name(_own_model(self.cfg, metric))] for found in self.files(line, benchmark))
+        paths = tuple(
+            found[score_name(_own_model(self.cfg, self.backbone, metric))] for found in self.files(line, benchmark)
+        )
         return Cell(self.column(benchmark, metric), reached, paths, repeats=self.cfg.judge.repeats)
 
     def _difference(self, line: Line, benchmark: Benchmark, metric: Mapping[str, Any]) -> AnyCell:
@@ -350,11 +371,11 @@ class Grid:
         """Score files by metric, of each replicate."""
         key = (line.name, benchmark.group)
         if key not in self._files:
-            chosen = [_own_model(self.cfg, metric) for metric in benchmark.option["metrics"]]
+            chosen = [_own_model(self.cfg, self.backbone, metric) for metric in benchmark.option["metrics"]]
             judges = {one["judge"]: judging(self.cfg, self.built, one["judge"]) for one in chosen if "judge" in one}
             lexical = metrics(list(dict.fromkeys(one["metric"] for one in chosen if "metric" in one)))
             self._files[key] = [
-                score(run, lexical, judges, self.cfg.k_evidence, len(benchmark.questions))
+                score(run, lexical, judges, self.cfg.k_evidence, len(benchmark.questions), self.built.traffic)
                 for run in self._replicates(line, benchmark)
             ]
         return self._files[key]
@@ -365,7 +386,7 @@ class Grid:
         if "data" in metric:
             return _other_data(self.cfg, benchmark.dataset)
         why = _why_not(self.cfg, self.built, self.backbone, benchmark.dataset)
-        return why or ("other model" if _own_model(self.cfg, metric) != metric else "")
+        return why or ("other model" if _own_model(self.cfg, self.backbone, metric) != metric else "")
 
 
 def _held_out(line: Line) -> bool:
@@ -379,9 +400,10 @@ def _of(questions: Sequence[Asked], category: str) -> tuple[Asked, ...]:
     return tuple(one for one in questions if one.category == category)
 
 
-def _own_model(cfg: DictConfig, metric: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metric; but the paper's second judge is asked for by name only where the other models are the paper's, too."""
-    if "judge" not in metric or cfg.profile_name == "paper":
+def _own_model(cfg: DictConfig, backbone: Mapping[str, Any], metric: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metric; but the paper's second judge is asked for by name only where the first is the paper's, too."""
+    theirs = cfg.profile_name == "paper" and cfg.models.judge == backbone["models"]["judge"]
+    if "judge" not in metric or theirs:
         return metric
     return {**metric, "judge": metric["judge"].partition("@")[0]}
 
@@ -390,16 +412,7 @@ def _why_not(cfg: DictConfig, built: Bench, backbone: Mapping[str, Any], dataset
     """Why our numbers may not be compared with the paper's; empty when they may."""
     if built.stand_ins:
         return "stand-in"
-    ours = {
-        "memory": cfg.models.memory,
-        "reader": cfg.models.reader,
-        "judge": cfg.models.judge,
-        "probe": cfg.models.probe or cfg.models.reader,
-        "embedder": cfg.models.embedder,
-    }
-    # A paper that names no probe lets the reader measure its own uncertainty.
-    theirs = {"probe": backbone["models"]["reader"], **backbone["models"]}
-    if any(ours[role] != model for role, model in theirs.items()):
+    if other_models(cfg, backbone):
         return "other model"
     return _other_data(cfg, dataset)
 
@@ -420,7 +433,7 @@ def fetch_missing(cfg: DictConfig, table: Mapping[str, Any]) -> None:
     from data_loaders.source import data_root
     from scripts.fetch import wanted
 
-    root = data_root(Path(cfg.data.root) if cfg.data.root else None)
+    root = data_root(check_data_root(cfg))
     for option in table["columns"]:
         try:
             for entry in wanted(option["dataset"]):

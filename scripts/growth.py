@@ -37,6 +37,7 @@ from memsys.llm.protocol import EndOfRun
 from memsys.tokens import count_tokens
 from scripts.assemble import bench, data, memory_run, reader
 from scripts.entry import guarded
+from scripts.readiness import prepared
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -222,7 +223,7 @@ def _growth(cfg: DictConfig) -> int:
     dataset_config: dict[str, Any] = dict(OmegaConf.to_container(cfg.dataset, resolve=True))  # type: ignore[arg-type]
     memory_config: dict[str, Any] = dict(OmegaConf.to_container(cfg.memory, resolve=True))  # type: ignore[arg-type]
     steps = Steps(tuple(int(size) for size in cfg.sizes), cfg.window, cfg.reads)
-    built = bench(cfg)
+    built = prepared(cfg, bench(cfg))
     dataset = data(cfg, dataset_config)
     reading = reader(cfg.protocol.reader or dataset_config["reader"])
     run = memory_run(cfg, built, dataset, memory_config, reading, unit=cfg.protocol.unit)
@@ -240,6 +241,7 @@ def _growth(cfg: DictConfig) -> int:
 def _built(
     run: Run, case: Case, units: Sequence[Unit], sizes: Sequence[int], questions: Sequence[Question]
 ) -> tuple[MemorySystem, list[Effort]]:
+    run.rehearse()
     memory = build_memory(run, case)
     try:
         return memory, list(build(memory, units, sizes, questions))

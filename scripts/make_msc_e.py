@@ -429,7 +429,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _made(args: argparse.Namespace) -> int:
-    from scripts.flow import meter as progress
+    from scripts.progress import progress_line
 
     msc = read_set("msc")
     located = locate(msc, real=args.data is not None, root=args.data, unpinned=args.unpinned)
@@ -439,7 +439,7 @@ def _made(args: argparse.Namespace) -> int:
     llm = meter.Metered(_stand_in(cases) if args.base_url is None else _model(args))
     writer = Writer(llm, prompts, args.rounds, args.retries, args.out / "msc_e.jsonl.parts")
     due = sum(-(-(args.rounds - len(seed.rounds)) // ROUNDS_A_STEP) for seed in beginnings)
-    with progress("steps", due) as line:
+    with progress_line("steps", due) as line:
         path = generate(
             writer,
             beginnings,

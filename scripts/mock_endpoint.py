@@ -20,6 +20,7 @@ from typing import Any
 from memsys.embed import HashingEmbedder
 from memsys.llm.transport import new_event_loop
 from memsys.tokens import count_tokens
+from scripts.mock_quirks import SETS, Quirks, QuirkyServer
 from scripts.mock_shapes import OVERFLOWS, SHAPES
 
 FAULTS = ("429", "500", "timeout", "garbage", "truncated")
@@ -36,6 +37,7 @@ class Mock:
         hang: float = 5.0,
         dimension: int = 64,
         shape: str = "bare",
+        quirks: Quirks | None = None,
     ) -> None:
         self.latency, self.faults, self.seed, self.hang = latency, faults, seed, hang
         self.arrivals: Counter[str] = Counter()
@@ -49,6 +51,7 @@ class Mock:
         self.thought: Callable[[dict[str, Any], str], str] = lambda body, key: f"Could it be yes? Or {key[:4]}?"
         """What the shapes that think say before it."""
         self._embedder = HashingEmbedder(dimension)
+        self._quirky = None if quirks is None else QuirkyServer(quirks, said)
 
     async def handle(self, request: Any) -> Any:
         """One POST: the reply leaves `latency` seconds after the request came, whatever making it took."""
@@ -64,12 +67,19 @@ class Mock:
             await asyncio.sleep(due - clock())
             self.injected[fault] += 1
             return await self._misbehave(request, fault, key)
-        asked = json.loads(body)
-        shape = str(asked["model"]).partition("@")[2] or self.shape
-        reply = json.dumps(OVERFLOWS.get(shape) or self._reply(request.path, asked, key, shape)).encode()
+        status, value = await self._replied(request, json.loads(body), key)
+        reply = json.dumps(value).encode()
         await asyncio.sleep(due - clock())
         self.answered[key] += 1
-        return web.Response(body=reply, content_type="application/json", status=400 if shape in OVERFLOWS else 200)
+        return web.Response(status=status, body=reply, content_type="application/json")
+
+    async def _replied(self, request: Any, body: dict[str, Any], key: str) -> tuple[int, dict[str, Any]]:
+        if self._quirky is not None:
+            return await self._quirky.reply(request.path, body, request.headers.get("Authorization", ""))
+        shape = str(body["model"]).partition("@")[2] or self.shape
+        if shape in OVERFLOWS:
+            return 400, OVERFLOWS[shape]
+        return 200, self._reply(request.path, body, key, shape)
 
     async def stats(self, request: Any) -> Any:
         """What arrived so far."""
@@ -199,10 +209,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hang", type=float, default=5.0, help="seconds that an injected timeout hangs")
     parser.add_argument("--shape", choices=[*SHAPES, *OVERFLOWS], default="bare", help="how chat replies come")
+    parser.add_argument("--quirks", choices=list(SETS), help="behave as an endpoint with these quirks")
     options = parser.parse_args()
     from aiohttp import web
 
-    mock = Mock(options.latency, options.faults, options.seed, options.hang, shape=options.shape)
+    quirks = SETS[options.quirks] if options.quirks else None
+    mock = Mock(options.latency, options.faults, options.seed, options.hang, shape=options.shape, quirks=quirks)
     web.run_app(
         application(mock), host="127.0.0.1", port=options.port, print=None, access_log=None, loop=new_event_loop()
     )

@@ -12,7 +12,9 @@ from eval.tables import Row, Table
 from scripts.assemble import caption, load_option
 from scripts.entry import guarded
 from scripts.experiment import Experiment, experiment
-from scripts.flow import complain, meter
+from scripts.flow import complain
+from scripts.progress import progress_line
+from scripts.roles import other_models
 from scripts.table_layout import Line, cells_of, restriction
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def _reproduce(cfg: DictConfig) -> int:
 def _table(cfg: DictConfig, table: Mapping[str, Any], made: Experiment) -> Table:
     backbone, benchmarks, grid = made.backbone, made.benchmarks, made.grid
     rows = []
-    with meter("scoring", len(made.lines)) as progress:
+    with progress_line("scoring", len(made.lines)) as progress:
         for line in made.lines:
             rows.append(_row(cfg, made, line))
             progress.step()
@@ -60,6 +62,10 @@ def _table(cfg: DictConfig, table: Mapping[str, Any], made: Experiment) -> Table
     named = [backbone["file"]] if isinstance(backbone["file"], str) else backbone["file"]
     files = ", ".join(f"{file}.csv" for file in named)
     notes = [f"Published: {table['paper']}, {files} ({theirs}).", *table.get("notes", ())]
+    if cfg.profile_name == "paper" and (others := other_models(cfg, backbone)):
+        notes.insert(
+            0, f"OTHER MODEL than the paper's: {', '.join(others)}. Nothing here is compared with its numbers."
+        )
     notes += [f"Not reproduced: {entry['reason']}" for entry in table.get("not_reproduced", ())]
     notes += [*grid.choices(), *([made.capped] if made.capped else [])]
     columns = tuple(grid.column(one, metric) for one in benchmarks for metric in cells_of(one.option))

@@ -26,6 +26,7 @@ from memsys.llm.meter import Metered
 from memsys.llm.pricing import ModelSettings
 from scripts.assemble import Bench, judging
 from scripts.flow import execute
+from scripts.prices import how_to_give
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -140,6 +141,8 @@ def shown(plan: Plan) -> str:
         lines.append(
             f"  {share.role:<9}{share.model:<32}{share.calls:>9} calls {share.tokens_in:>12} tokens in {share.tokens_out:>10} out  {price}"
         )
+    unknown = dict.fromkeys(share.model for share in plan.shares if share.usd is None)
+    lines += [f"  the price of {model} is not known; give it with {how_to_give(model)}" for model in unknown]
     total = "unknown" if plan.usd is None else f"{plan.usd:.2f} USD"
     lines.append(f"  total {total}, about {plan.seconds / 60:.0f} minutes at {SECONDS_PER_CALL} s a call")
     return "\n".join([*lines, *plan.detectable])
@@ -149,7 +152,7 @@ def confirmed(cfg: DictConfig, plan: Plan) -> bool:
     """Print the plan and ask; `yes=true` answers. Without a terminal to ask on, the answer is no."""
     print(shown(plan))
     if cfg.max_usd is not None and plan.usd is None:
-        print("error: max_usd is set, but a price is unknown; fill in conf/llm and conf/embedder", file=sys.stderr)
+        print("error: max_usd is set, but a price is unknown; the plan above says how to give it", file=sys.stderr)
         return False
     if cfg.max_usd is not None and plan.usd is not None and plan.usd > cfg.max_usd:
         print(f"note: the estimate exceeds max_usd={cfg.max_usd}; the run will stop there")

@@ -10,6 +10,7 @@ from eval.tables import Cell, Column, Row, Table, asked, outcomes
 from scripts.assemble import bench, caption, data, judging, memory_run, metric_title, metrics, reader
 from scripts.entry import guarded
 from scripts.flow import complain, execute_capped, score
+from scripts.readiness import prepared
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -25,7 +26,7 @@ def _run_single(cfg: DictConfig) -> int:
 
     dataset_config = dict(OmegaConf.to_container(cfg.dataset, resolve=True))  # type: ignore[arg-type]
     memory_config = dict(OmegaConf.to_container(cfg.memory, resolve=True))  # type: ignore[arg-type]
-    built = bench(cfg)
+    built = prepared(cfg, bench(cfg))
     dataset = data(cfg, dataset_config)
     reading = reader(cfg.protocol.reader or dataset_config["reader"])
     runs = [
@@ -33,11 +34,12 @@ def _run_single(cfg: DictConfig) -> int:
         for replicate in range(cfg.build.replicates)
     ]
     questions = asked(dataset.cases)
-    capped = execute_capped(runs, len(questions) * len(runs), cfg.threads)
+    capped = execute_capped(runs, len(questions) * len(runs), cfg.threads, built.traffic)
     names = dataset_config.get("judges", []) if cfg.protocol.judges is None else list(cfg.protocol.judges)
     judges = [judging(cfg, built, name) for name in names]
     lexical = metrics(dataset_config["metrics"])
-    files = [score(run, lexical, dict(zip(names, judges, strict=True)), cfg.k_evidence, len(questions)) for run in runs]
+    named = dict(zip(names, judges, strict=True))
+    files = [score(run, lexical, named, cfg.k_evidence, len(questions), built.traffic) for run in runs]
     how = dataset_config["aggregate"][0]
     reached = outcomes((run.folder for run in runs), questions)
     columns, cells = [], []

@@ -37,8 +37,10 @@ from eval.work import Run
 from scripts.assemble import Bench, bench, judging, memory_run, metrics
 from scripts.entry import guarded
 from scripts.experiment import Benchmark, benchmark, fetch_missing
-from scripts.flow import execute_capped, score
+from scripts.flow import execute_capped, print_missing, score
 from scripts.plan import confirmed, plan
+from scripts.readiness import prepared
+from scripts.roles import STAND_IN, chosen_models
 from scripts.table_layout import score_name
 
 if TYPE_CHECKING:
@@ -64,10 +66,20 @@ MEASURED = (
     "run",
     "protocol",
 )
-RUNTIME = ("results", "cache", "threads", "max_usd", "yes", "replay", "network", "logger", "max_unscored", "k_evidence")
+RUNTIME = (
+    "results",
+    "cache",
+    "threads",
+    "max_usd",
+    "prices",
+    "yes",
+    "replay",
+    "network",
+    "logger",
+    "max_unscored",
+    "k_evidence",
+)
 """Parts of the configuration that change no number."""
-STAND_IN = {"memory": "extractive", "reader": "extractive", "judge": "extractive", "embedder": "hashing"}
-"""Offline engines by role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +158,7 @@ def _sweep(cfg: DictConfig, swept: Sequence[str]) -> int:
     protocol = _protocol(plain, swept)
     if cfg.profile_name == "paper" and cfg.data.source == "real":
         fetch_missing(cfg, plain["sweep"])
-    built = bench(cfg)
+    built = prepared(cfg, bench(cfg))
     benchmarks = _present([benchmark(cfg, option) for option in plain["sweep"]["columns"]])
     read = settings(plain["sweep"]["read"])
     runs = {
@@ -158,7 +170,7 @@ def _sweep(cfg: DictConfig, swept: Sequence[str]) -> int:
     if cfg.profile_name == "paper" and not confirmed(cfg, plan(cfg, built, every, _judged(cfg, benchmarks))):
         return 3
     count = sum(len(one.questions) for one in benchmarks) * len(read) * cfg.build.replicates
-    capped = execute_capped(every, count, cfg.threads)
+    capped = execute_capped(every, count, cfg.threads, built.traffic)
     found = [
         Measured({**outer, **own}, {**values, "protocol": protocol}, missing)
         for one in benchmarks
@@ -189,10 +201,9 @@ def _offline(cfg: DictConfig) -> bool:
 
 def _set_models(cfg: DictConfig, swept: Sequence[str]) -> None:
     """The paper's models in its profile, stand-ins for models that a sweep names offline; and what is left to be spent."""
-    if cfg.profile_name == "paper":
-        cfg.models.update({role: model for role, model in cfg.sweep.models.items() if f"models.{role}" not in swept})
     if _offline(cfg):
         cfg.models.update({role: engine for role, engine in STAND_IN.items() if f"models.{role}" in swept})
+    cfg.models.update(chosen_models(cfg, dict(cfg.sweep.models)))
     if cfg.max_usd is not None:
         cfg.max_usd = max(0.0, cfg.max_usd - sum(_spent))
 
@@ -235,8 +246,10 @@ def _replicates(cfg: DictConfig, built: Bench, one: Benchmark, memory: Mapping[s
 
 
 def _judge(cfg: DictConfig, name: str) -> str:
-    """The judge as it is asked: offline there is one model behind all."""
-    return name.partition("@")[0] if _offline(cfg) else name
+    """The judge as it is asked: offline, and with a judge of one's own in the paper profile, there is one model behind all."""
+    theirs = cfg.sweep.models.get("judge") or STAND_IN["judge"]
+    own = cfg.profile_name == "paper" and cfg.models.judge != theirs
+    return name.partition("@")[0] if own or _offline(cfg) else name
 
 
 def _judged(cfg: DictConfig, benchmarks: Sequence[Benchmark]) -> dict[str, list[str]]:
@@ -257,7 +270,7 @@ def _measured(
         name: judging(cfg, built, name) for name in (_judge(cfg, each["judge"]) for each in chosen if "judge" in each)
     }
     lexical = metrics(list(dict.fromkeys(each["metric"] for each in chosen if "metric" in each)))
-    files = [score(run, lexical, judges, cfg.k_evidence, len(one.questions)) for run in runs]
+    files = [score(run, lexical, judges, cfg.k_evidence, len(one.questions), built.traffic) for run in runs]
     reached = outcomes((run.folder for run in runs), one.questions)
     spent, calls = costs(runs[0].folder), cost(runs[0].folder, "build_calls")
     for metric in chosen:
@@ -317,10 +330,9 @@ def _told(cfg: DictConfig, built: Bench, path: Path, found: Sequence[Measured], 
     print(capped or f"written: {path}")
     worst = max(one.missing_share for one in found)
     if worst > cfg.max_unscored:
-        print(
-            f"error: {worst:.1%} of the questions of a line are not scored (limit {cfg.max_unscored:.1%})",
-            file=sys.stderr,
-        )
+        folders = [built.results / "runs" / one.values["run"] for one in found]
+        scores = [path for folder in folders for path in folder.glob("scores/*.jsonl") if ".effort" not in path.name]
+        print_missing(worst, "line", cfg.max_unscored, folders, scores)
         return 1
     return 0
 

@@ -33,6 +33,10 @@ class ModelSettings:
     """Models that think before they answer: added to what a prompt allows its reply, which is meant for the answer alone."""
     max_output_tokens: int | None = None
     """The most that any reply may have, thoughts included, whatever its prompt allows (`endpoint.max_output_tokens`)."""
+    logprobs: bool | None = None
+    """Whether the endpoint gives log-probabilities; None: not known."""
+    context_tokens: int | None = None
+    """How many tokens, prompt and reply together, the endpoint really takes; None: not known."""
 
     def output_limit(self, max_tokens: int) -> int:
         """What is sent as the limit of a reply whose prompt allows `max_tokens`."""
@@ -46,6 +50,12 @@ class ModelSettings:
         cached_price = self.usd_per_million_in if self.usd_per_million_cached is None else self.usd_per_million_cached
         dollars = (tokens_in - tokens_cached) * self.usd_per_million_in + tokens_cached * cached_price
         return (dollars + tokens_out * (self.usd_per_million_out or 0.0)) / 1e6
+
+
+KNOWLEDGE = frozenset(
+    {"usd_per_million_in", "usd_per_million_cached", "usd_per_million_out", "logprobs", "context_tokens"}
+)
+"""Settings that say what a model costs or can do: no request, and so no answer, depends on them."""
 
 
 class SpendingCapReached(EndOfRun):
@@ -71,7 +81,7 @@ class Purse:
             return 0.0
         if worst is None:
             raise SpendingCapReached(
-                "max_usd is set, but the price of this model is unknown (conf/llm: usd_per_million_in, usd_per_million_out)"
+                "max_usd is set, but the price of this model is unknown: give it with prices=… (conf/common.yaml says how)"
             )
         with self._lock:
             if self.spent + self._reserved + worst > self.max_usd:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -231,9 +232,22 @@ def test_any_number_of_threads_and_any_order_of_cases_give_the_same_bytes(make_r
 
 def test_the_cells_of_several_runs_share_one_pool(make_run: Make) -> None:
     runs = [make_run([history()], folder=name) for name in ("a", "b")]
-    told: list[str] = []
-    run_all(runs, threads=2, told=lambda progress: told.append(progress.question_id))
-    assert sorted(told) == sorted([f"q{i}" for i in range(6)] * 2 + ["", ""])
+    told: list[Progress] = []
+    run_all(runs, threads=2, told=told.append)
+    assert sorted(one.question_id for one in told if one.question_id) == sorted([f"q{i}" for i in range(6)] * 2)
+    assert [one.outcome for one in told].count("complete") == 2
+
+
+def test_each_history_that_begins_says_how_many_units_it_has_and_each_of_them_is_told(make_run: Make) -> None:
+    told: list[Progress] = []
+    run_all([make_run([history("c1"), history("c2")])], told=told.append)
+    begun = {one.case_id: one.units for one in told if one.outcome == "begun"}
+    written = Counter(one.case_id for one in told if one.outcome == "written")
+    assert begun == written
+    assert len(begun) == 2
+    again: list[Progress] = []
+    run_all([make_run([history("c1"), history("c2")])], told=again.append)
+    assert [one.units for one in again if one.outcome == "begun"] == [0, 0]  # nothing is left to be built
 
 
 def test_a_run_that_another_process_writes_is_waited_for(make_run: Make, capfd: Any) -> None:

@@ -51,6 +51,7 @@ def online(url: str, **models: str) -> list[str]:
         "endpoint.backoff=0.01",
         "endpoint.timeout=2",
         "endpoint.retries=12",
+        "endpoint.probe=false",
         "models.embedder=e",
         *(f"models.{role}={name}" for role, name in chosen.items()),
     ]
@@ -212,7 +213,8 @@ def test_no_key_is_ever_written(
             ["memory=bm25", "data.transform=shuffle"],
             "data.transform must be none, oracle, permute or permute_between_questions",
         ),
-        (["memory=bm25", "data.source=real", "data.root=/nonexistent"], "scripts.fetch"),
+        (["memory=bm25", "data.source=real", "data.root=/nonexistent"], r"DATA=\): no folder /nonexistent"),
+        (["memory=bm25", "data.root=/nonexistent"], r"DATA=\): no folder /nonexistent"),
         (["memory=bm25", "+memory.build.spoon=1"], "spoon"),
     ],
 )
@@ -281,7 +283,8 @@ def test_the_paper_profile_plans_and_does_not_spend_unasked(
     experiment: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - no terminal to ask on
-    cfg = experiment("table=regression", "profile=paper", "data.source=sample", "network=true", name="reproduce")
+    paper = ["table=regression", "profile=paper", "data.source=sample", "network=true", "endpoint.probe=false"]
+    cfg = experiment(*paper, name="reproduce")
     cfg.table.others = ["recency", "memtree"]
     cfg.table.columns = cfg.table.columns[:1]
     cfg.table.backbones.default.models = {
@@ -301,7 +304,13 @@ def test_the_paper_profile_plans_and_does_not_spend_unasked(
 
 def test_an_unknown_price_with_a_cap_refuses_to_start(experiment: Any, capsys: Any) -> None:
     cfg = experiment(
-        "table=regression", "profile=paper", "data.source=sample", "yes=true", "max_usd=5", name="reproduce"
+        "table=regression",
+        "profile=paper",
+        "data.source=sample",
+        "endpoint.probe=false",
+        "yes=true",
+        "max_usd=5",
+        name="reproduce",
     )
     cfg.table.others = ["recency"]
     cfg.table.columns = cfg.table.columns[:1]
@@ -372,7 +381,7 @@ def test_a_data_set_that_is_not_there_prints_the_command_that_gets_it(
     cfg = experiment("profile=subset", f"data.root={tmp_path}", name="reproduce")
     cfg.table.others = []
     cfg.table.rows = [row for row in cfg.table.rows if row.memory == "bm25"]
-    assert reproduce(cfg) == 0
-    said = capsys.readouterr().out
-    assert "no data" in said
+    assert reproduce(cfg) == 2
+    said = capsys.readouterr().err
+    assert "none of the data sets is there" in said
     assert "scripts.fetch" in said

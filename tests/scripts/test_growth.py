@@ -160,7 +160,7 @@ def test_an_online_tree_pays_the_path_not_the_history(measured: Callable[..., An
 
 
 def test_an_offline_tree_pays_a_whole_rebuild(measured: Callable[..., Any]) -> None:
-    code, rows = measured("memory=raptor", "sizes=[10,20,40]")
+    code, rows = measured("memory=raptor", "memory.build.reducer=pca", "sizes=[10,20,40]")  # UMAP compiles for long
     assert code == 0
     assert {row["rebuilds"] for row in rows} == {"true"}
     first, second, third = column(rows, "one_more", "embedding_tokens")
@@ -174,3 +174,11 @@ def test_sizes_that_cannot_be_measured_are_refused(
 ) -> None:
     assert measured("memory=bm25", override) == (2, [])
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_growth_curve_is_rehearsed_before_its_first_unit(
+    measured: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eval.rehearsal._done", rehearsed := set())
+    assert measured("memory=bm25", "sizes=[5]")[0] == 0
+    assert len(rehearsed) == 1

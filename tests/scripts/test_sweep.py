@@ -72,7 +72,7 @@ def mock() -> Iterator[tuple[Mock, str]]:
 
 def online(url: str) -> list[str]:
     models = [f"models.{role}=m" for role in ("memory", "reader", "judge", "embedder")]
-    return ["network=true", f"endpoint.base_url={url}", "endpoint.label=mock", *models]
+    return ["network=true", f"endpoint.base_url={url}", "endpoint.label=mock", "endpoint.probe=false", *models]
 
 
 def params(cfg: DictConfig) -> dict[str, list[str]]:

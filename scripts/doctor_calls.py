@@ -1,0 +1,157 @@
+"""Calls that look at an endpoint itself: one attempt each, no cache, no retries, and whatever comes back is a result."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from memsys.jsons import decoded
+from memsys.llm.pricing import ModelSettings, Purse
+from memsys.llm.secrets import redact
+from memsys.llm.transport import TRANSPORTS, event_loop
+
+MOST_BYTES = 32 << 20
+"""A larger reply is refused while it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What came of one call."""
+
+    status: int
+    """Of HTTP; 0 when no reply came."""
+    value: Mapping[str, Any]
+    """The decoded reply; empty when it was refused, or is not what the protocol says."""
+    error: str
+    """Why there is no value, as the client would say it."""
+    seconds: float
+    broke_off: bool = False
+    """A reply began and did not end."""
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.value)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the server is there and may do better next time."""
+        garbled = self.status == 200 and not self.ok
+        return self.broke_off or garbled or self.status in (408, 409, 425, 429) or self.status >= 500
+
+    @property
+    def message(self) -> Mapping[str, Any]:
+        """The assistant's message of a chat completion."""
+        choices = self.value.get("choices") or [{}]
+        found = choices[0].get("message") if isinstance(choices[0], Mapping) else None
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def text(self) -> str:
+        content = self.message.get("content")
+        return content if isinstance(content, str) else ""
+
+    @property
+    def finish_reason(self) -> str:
+        return str((self.value.get("choices") or [{}])[0].get("finish_reason") or "")
+
+    @property
+    def usage(self) -> Mapping[str, Any]:
+        found = self.value.get("usage")
+        return found if isinstance(found, Mapping) else {}
+
+    def tokens(self, name: str) -> int:
+        """A count of the usage; 0 where the endpoint reports none."""
+        found = self.usage.get(name)
+        return found if isinstance(found, int) and not isinstance(found, bool) else 0
+
+
+class Line:
+    """A connection to one endpoint; several calls may be under way at once.
+
+    Args:
+        key: None takes it from the environment variable `key_env`.
+        purse: what the calls cost is booked there, at the prices of `settings`.
+
+    A call raises `SpendingCapReached` when the purse has no room for it.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        key_env: str,
+        *,
+        timeout: float = 60.0,
+        parallel: int = 16,
+        key: str | None = None,
+        settings: ModelSettings | None = None,
+        purse: Purse | None = None,
+    ) -> None:
+        self.base_url, self.key_env, self._timeout = base_url, key_env, timeout
+        self._purse, self._settings = purse or Purse(), settings
+        self.calls = 0
+        """Sent so far."""
+        self.has_key = bool(key if key is not None else os.environ.get(key_env))
+        chosen = os.environ.get(key_env, "") if key is None else key
+        self._transport = TRANSPORTS["lean"](base_url, chosen.strip() or "none", parallel, timeout, MOST_BYTES)
+
+    def __enter__(self) -> Line:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        asyncio.run_coroutine_threadsafe(self._transport.close(), event_loop()).result(timeout=10)
+
+    def chat(self, body: Mapping[str, Any]) -> Heard:
+        return self.together("/chat/completions", [body])[0]
+
+    def embed(self, body: Mapping[str, Any]) -> Heard:
+        return self.together("/embeddings", [body])[0]
+
+    def together(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[Heard]:
+        """Send all at once and wait for all."""
+        self.calls += len(bodies)
+        worst = [self._worst(body) for body in bodies]
+        reserved = [self._purse.reserve(one) for one in worst]
+        under_way = [asyncio.run_coroutine_threadsafe(self._post(path, body), event_loop()) for body in bodies]
+        heard = [one.result() for one in under_way]
+        for amount, one in zip(reserved, heard, strict=True):
+            self._purse.settle(amount, self._price(one))
+        return heard
+
+    def _worst(self, body: Mapping[str, Any]) -> float | None:
+        if self._settings is None:
+            return None
+        limit = body.get("max_tokens", body.get("max_completion_tokens", 0))
+        return self._settings.cost(len(repr(body).encode()), int(limit))
+
+    def _price(self, heard: Heard) -> float | None:
+        if not heard.ok or self._settings is None:
+            return 0.0
+        return self._settings.cost(heard.tokens("prompt_tokens"), heard.tokens("completion_tokens"))
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> Heard:
+        where, started = self.base_url + path, time.perf_counter()
+        try:
+            reply = await self._transport.post(where, body)
+        except TimeoutError:
+            return Heard(0, {}, f"{where}: no reply within {self._timeout:.0f} s", time.perf_counter() - started)
+        except OSError as error:
+            return Heard(0, {}, redact(f"{where}: cannot connect ({error})"), time.perf_counter() - started)
+        except Exception as error:  # whatever keeps a whole reply away is the result of this call
+            why = redact(f"{where}: the reply broke off ({type(error).__name__}: {error})")
+            return Heard(0, {}, why, time.perf_counter() - started, broke_off=True)
+        seconds = time.perf_counter() - started
+        said = redact(reply.body[:1000].decode(errors="replace"))
+        if reply.status >= 400:
+            return Heard(reply.status, {}, f"{where}: HTTP {reply.status}: {said}", seconds)
+        try:
+            value = decoded(reply.body)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict) or not (value.get("choices") or value.get("data")):
+            return Heard(reply.status, {}, f"{where}: the reply is not one of the protocol: {said[:200]}", seconds)
+        return Heard(reply.status, value, "", seconds)

@@ -1,0 +1,95 @@
+"""A memory lives through a made-up history before anything is timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+import pytest
+
+from data_loaders.schema import Question, Unit
+from eval import rehearsal
+from eval.rehearsal import made_up, rehearse
+from eval.run import run_all
+from eval.store import read_lines
+from memsys.interface import MemorySystem, Recall
+from memsys.prompts import Prompts
+
+UNIT = {"rule": "utterance"}
+
+
+class Compiling(MemorySystem):
+    """Works for long when its process first writes, as a library that compiles does."""
+
+    compiled: ClassVar[list[str]] = []
+
+    def __init__(self, how: str = "umap", size: int = 1, breaks: bool = False) -> None:
+        self.how, self.breaks = how, breaks
+
+    def write(self, unit: Unit) -> None:
+        if self.breaks:
+            raise ValueError("not over made-up words")
+        if self.how not in self.compiled:
+            self.compiled.append(self.how)
+            until = time.thread_time() + 0.3
+            while time.thread_time() < until:
+                pass
+
+    def read(self, question: Question) -> Recall:
+        return Recall(())
+
+
+class Remote(Compiling):
+    """Its writes leave this process."""
+
+    REHEARSED: ClassVar = False
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(rehearsal, "_done", set())
+    monkeypatch.setattr(Compiling, "compiled", [])
+    return
+
+
+def test_what_a_first_build_compiles_is_not_its_own_cpu(make_run: Any) -> None:
+    build = partial(Compiling)
+    run = make_run([replace(made_up(), id="c")], build=build)
+    timed = replace(run, rehearse=partial(rehearse, build, dict(run.unit), Prompts()))
+    run_all([timed])
+    (case,) = (timed.folder / "cases").iterdir()
+    own = [line["own_cpu_seconds"] for line in read_lines(case / "effort.jsonl") if line["phase"] == "write"]
+    assert Compiling.compiled == ["umap"]
+    assert max(own) < 0.15  # thread time: what other processes do is not in it
+
+
+def test_a_case_that_is_complete_is_not_rehearsed(make_run: Any) -> None:
+    run = make_run([replace(made_up(), id="c")], build=partial(Compiling))
+    run_all([run])
+    calls: list[str] = []
+    run_all([replace(run, rehearse=lambda: calls.append("rehearsed"))])
+    assert calls == []
+
+
+def test_each_choice_of_a_memory_is_rehearsed_once_whatever_its_sizes() -> None:
+    for how, size in (("umap", 1), ("umap", 2), ("pca", 1)):
+        rehearse(partial(Compiling, how=how, size=size), UNIT, Prompts())
+    assert Compiling.compiled == ["umap", "pca"]
+
+
+def test_a_memory_whose_writes_leave_the_process_is_not_rehearsed() -> None:
+    rehearse(partial(Remote), UNIT, Prompts())
+    assert Remote.compiled == []
+
+
+def test_a_rehearsal_that_fails_is_said_and_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    rehearse(partial(Compiling, breaks=True), UNIT, Prompts())
+    assert "Compiling could not be rehearsed (ValueError: not over made-up words)" in capsys.readouterr().err
+
+
+def test_the_made_up_history_is_the_same_every_time() -> None:
+    assert made_up() == made_up()
+    assert len(made_up().turns) == rehearsal.SESSIONS * rehearsal.TURNS

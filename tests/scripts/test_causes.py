@@ -1,0 +1,54 @@
+"""The commonest cause of missing scores, and its remedy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from eval.records import Prediction
+from eval.store import write_lines
+from scripts.causes import commonest, remedy
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("answer: ModelError: no key for https://x/v1: set the environment variable JUDGE_KEY", "set the environment"),
+        ("http://x/v1/chat/completions: cannot connect (refused); is the server running?", "start the server"),
+        ('https://x/v1/chat/completions: HTTP 401: {"error": "bad key"}', "refuses the key"),
+        ("https://x/chat/completions: HTTP 404: 404 page not found", "ends in /v1"),
+        ('https://x/v1/chat/completions: HTTP 404: {"error": {"message": "The model `m` does not exist"}}', "MODEL="),
+        ("https://x/v1: HTTP 400: response_format json_schema is not supported", "json_output"),
+        ("https://x/v1: HTTP 400: Unsupported parameter: max_tokens", "token_limit_field"),
+        ("https://x/v1: HTTP 400: maximum context length is 4096 tokens", "longer than the model's window"),
+        ("https://x/v1: HTTP 429: quota", "endpoint.in_flight"),
+        ("https://x/v1: no reply within 120 s", "endpoint.timeout"),
+        ("https://x/v1: HTTP 503: loading", "the server fails"),
+        ("something new", "make doctor"),
+    ],
+)
+def test_each_cause_has_its_remedy(message: str, said: str) -> None:
+    assert said in remedy(message)
+
+
+def test_the_commonest_cause_is_counted_over_messages_that_differ_in_numbers_alone(tmp_path: Path) -> None:
+    folder, scores = tmp_path / "run", tmp_path / "judge.jsonl"
+    errors = ["answer: HTTP 500: request 17", "answer: HTTP 500: request 18", "answer: HTTP 401: key"]
+    lines = [Prediction("c", f"q{place}", "", (), (), "error", error) for place, error in enumerate(errors)]
+    case = folder / "cases" / "c"
+    case.mkdir(parents=True)
+    write_lines(case / "predictions.jsonl", lines)
+    scores.write_text(
+        "\n".join(json.dumps({"value": value, "why": "HTTP 500: request 3"}) for value in (None, 1.0)) + "\n"
+    )
+    cause = commonest([folder], [scores])
+    assert cause is not None
+    assert (cause.count, cause.all) == (2, 4)
+    assert "HTTP 500: request 17" in str(cause)
+    assert "look into its log" in str(cause)
+
+
+def test_a_table_without_gaps_has_no_cause(tmp_path: Path) -> None:
+    assert commonest([tmp_path], []) is None

@@ -1,0 +1,264 @@
+"""What the doctor finds out about endpoints with known quirks, what it writes, and what is refused because of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+
+import scripts.doctor_report as doctor_report
+from eval.store import RunError
+from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
+from scripts.assemble import CONF, bench, data, load_option, memory_run, reader
+from scripts.doctor import main
+from scripts.doctor_calls import Line
+from scripts.doctor_embedding import examine_embedder
+from scripts.doctor_probes import Examination, examine
+from scripts.doctor_report import chat_file, file_name, table, write
+from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock_quirks import SETS, Quirks
+
+
+@contextmanager
+def served(quirks: Quirks) -> Iterator[str]:
+    with serving(application(Mock(quirks=quirks))) as url:
+        yield url
+
+
+def examined(quirks: Quirks, *, key: str = "", start: ModelSettings | None = None) -> Examination:
+    start = start or ModelSettings("m")
+    with served(quirks) as url, Line(url, "NO_SUCH_VARIABLE", key=key, settings=start) as line:
+        return examine(line, start, window=16000)
+
+
+def found(examination: Examination) -> dict[str, str]:
+    return {one.asked: f"{one.level}: {one.found}" for one in examination.findings}
+
+
+def test_an_endpoint_that_does_everything_gets_no_complaint() -> None:
+    examination = examined(SETS["plain"])
+    assert [one.asked for one in examination.findings if one.level != "ok"] == []
+    assert examination.settings == ModelSettings("m", logprobs=True)
+    assert examination.in_flight is None
+
+
+def test_the_quirks_of_a_local_server_are_found() -> None:
+    examination = examined(SETS["ollama"])
+    said = found(examination)
+    assert said["window"].startswith("stop: CUT WITHOUT A WORD: 4096 of")
+    assert said["JSON"] == "note: a schema is ignored; an object is given"
+    assert said["log-probabilities"] == "note: left out"
+    assert "429" in said["calls at once"]
+    assert examination.in_flight is not None
+    assert examination.in_flight < 16
+    assert examination.settings == ModelSettings("m", json_output="object", logprobs=False, context_tokens=4096)
+
+
+def test_the_quirks_of_a_reasoning_model_are_found() -> None:
+    examination = examined(SETS["reasoning"], key="sk-quirks")
+    said = found(examination)
+    assert said["token limit field"] == "stop: max_tokens is refused, max_completion_tokens taken"
+    assert said["key"] == "ok: taken from NO_SUCH_VARIABLE; a wrong one is refused"
+    assert said["thinking"] == "note: in a field of its own; stopped by reasoning_effort: none"
+    assert said["log-probabilities"].startswith("note: refused")
+    assert said["window"] == "ok: 8192 tokens; longer ones are refused"
+    assert {one.asked for one in examination.stops} == {"token limit field", "temperature"}
+    assert examination.settings == ModelSettings(
+        "m",
+        token_limit_field="max_completion_tokens",
+        send_temperature=False,
+        reasoning_effort="none",
+        logprobs=False,
+        context_tokens=8192,
+    )
+
+
+def test_the_quirks_of_a_bare_server_are_found() -> None:
+    examination = examined(SETS["bare"])
+    said = found(examination)
+    assert said["usage"] == "note: not reported"
+    assert said["temperature"].startswith("note: ignored")
+    assert said["thinking"] == "note: in the text; no switch stops it"
+    assert said["JSON"].startswith("stop: a schema is refused")
+    assert examination.settings == ModelSettings("m", json_output="none", logprobs=False)
+
+
+@pytest.mark.parametrize(
+    ("quirk", "asked", "said"),
+    [
+        ({"temperature": "refused"}, "temperature", "stop: refused"),
+        ({"temperature": "ignored"}, "temperature", "note: ignored"),
+        ({"limit_field": "max_completion_tokens"}, "token limit field", "stop: max_tokens is refused"),
+        ({"schema": "refused"}, "JSON", "stop: a schema is refused"),
+        ({"schema": "ignored"}, "JSON", "note: a schema is ignored"),
+        ({"logprobs": "refused"}, "log-probabilities", "note: refused"),
+        ({"window": 3000, "cuts": True}, "window", "stop: CUT WITHOUT A WORD"),
+        ({"window": 3000, "cuts": True, "usage": False}, "window", "stop: CUT WITHOUT A WORD"),
+        ({"window": 3000}, "window", "ok: 3000 tokens; longer ones are refused"),
+        ({"thinks": "field", "switch": "enable_thinking"}, "thinking", "note: in a field of its own; stopped by extra"),
+        ({"at_once": 2}, "calls at once", "note: 2 of 4 were answered"),
+    ],
+)
+def test_each_quirk_alone_is_found(quirk: dict[str, object], asked: str, said: str) -> None:
+    assert found(examined(replace(Quirks(), **quirk)))[asked].startswith(said)  # type: ignore[arg-type]
+
+
+def test_the_settings_it_found_need_no_further_change() -> None:
+    first = examined(SETS["reasoning"], key="sk-quirks")
+    again = examined(SETS["reasoning"], key="sk-quirks", start=first.settings)
+    assert again.stops == []
+    assert again.settings == first.settings
+
+
+def test_a_wrong_key_an_absent_server_and_a_wrong_path_end_with_their_remedy() -> None:
+    (refused,) = examined(SETS["reasoning"], key="sk-wrong").findings
+    assert "401" in refused.found
+    assert "key" in refused.means
+    with Line("http://127.0.0.1:9/v1", "NO_SUCH_VARIABLE") as line:
+        (absent,) = examine(line, ModelSettings("m"), window=9000).findings
+    assert absent.level == "stop"
+    assert "start the server" in absent.means
+    with served(Quirks()) as url, Line(url.removesuffix("/v1"), "NO_SUCH_VARIABLE") as line:
+        (lost,) = examine(line, ModelSettings("m"), window=9000).findings
+    assert "ends in /v1" in lost.means
+
+
+@pytest.mark.parametrize(
+    ("quirks", "level", "said"),
+    [
+        (Quirks(), "ok", "each text gets its own vector"),
+        (Quirks(reversed_batches=True), "stop", "WRONG ORDER: the vectors of a batch of 4 come as [3, 2, 1, 0]"),
+    ],
+)
+def test_vectors_in_the_wrong_order_are_found_though_their_index_looks_right(
+    quirks: Quirks, level: str, said: str
+) -> None:
+    with served(quirks) as url, Line(url, "NO_SUCH_VARIABLE") as line:
+        order = next(one for one in examine_embedder(line, ModelSettings("e")) if one.asked == "embedding order")
+    assert order.level == level
+    assert said in order.found
+
+
+def test_a_small_embedding_is_pointed_at() -> None:
+    with served(Quirks(dimension=32)) as url, Line(url, "NO_SUCH_VARIABLE") as line:
+        size = examine_embedder(line, ModelSettings("e"))[0]
+    assert (size.found, size.level) == ("32 numbers", "note")
+
+
+def test_the_doctor_spends_within_the_cap() -> None:
+    priced = ModelSettings("m", usd_per_million_in=1e6, usd_per_million_out=1e6)
+    with (
+        served(Quirks()) as url,
+        Line(url, "NO_SUCH_VARIABLE", settings=priced, purse=Purse(1.0)) as line,
+        pytest.raises(SpendingCapReached),
+    ):
+        examine(line, priced, window=9000)
+
+
+# --- what is written ----------------------------------------------------------------------------------------------------
+
+
+def test_the_file_it_writes_is_a_settings_file_that_runs_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(CONF, tmp_path / "conf")
+    out = tmp_path / "conf" / "llm" / "mine.yaml"
+    with served(SETS["ollama"]) as url:
+        assert main(["--base-url", url, "--model", "acme/m", "--window", "9000", "--out", str(out)]) == 1  # it cuts
+    written = yaml.safe_load(out.read_text())
+    assert written["engine"] == "http"
+    assert written["base_url"] == url
+    assert written["in_flight"] < 16
+    assert ModelSettings(**written["settings"]).json_output == "object"
+    assert "CUT WITHOUT A WORD" in capsys.readouterr().out
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("config", [f"results={tmp_path}", "models.reader=mine"])
+    monkeypatch.setattr("scripts.assemble.CONF", tmp_path / "conf")
+    found = bench(cfg).reader
+    assert found.endpoint is not None
+    assert found.endpoint.base_url == url
+    assert found.prices is not None
+    assert (found.prices.logprobs, found.prices.context_tokens) == (False, 4096)
+
+
+def test_a_file_that_is_there_is_never_overwritten_unsaid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_report, "ROOT", tmp_path)
+    (tmp_path / "conf" / "llm").mkdir(parents=True)
+    first, second, third = (write(f"# {number}\n", "llm", "m", None) for number in range(3))
+    assert first.path.name == "m.yaml"
+    assert first.path.read_text() == "# 0\n"
+    assert second.path.name == third.path.name == "m.doctor.yaml"
+    assert "m.yaml is left as it is" in second.note
+    assert "replaced" in third.note
+    with pytest.raises(RunError, match="is there already"):
+        write("# 3\n", "llm", "m", first.path)
+
+
+def test_without_a_configuration_folder_the_file_lands_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_report, "ROOT", tmp_path / "site-packages")
+    monkeypatch.chdir(tmp_path)
+    assert write("# 0\n", "llm", "m", None).path == tmp_path / "m.yaml"
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen3-8B"),
+        ("../../etc/passwd", "passwd"),
+        ("llama3:8b instruct", "llama3-8b-instruct"),
+        (".hidden", "hidden"),
+        ("///", "model"),
+    ],
+)
+def test_the_file_of_a_model_has_a_safe_name(model: str, name: str) -> None:
+    assert file_name(model) == name
+
+
+def test_a_reply_that_speaks_yaml_stays_a_comment() -> None:
+    odd = replace(examined(Quirks()).findings[0], found="answers as x\nengine: extractive\r\n#")
+    text = chat_file(Examination(ModelSettings("m"), (odd,)), "http://127.0.0.1/v1", "KEY")
+    assert yaml.safe_load(text)["engine"] == "http"
+    assert "answers as x" in table([odd])
+
+
+def test_a_password_in_the_address_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--base-url", "http://me:secret@127.0.0.1:9/v1", "--model", "m"]) == 2
+    assert "secret" not in capsys.readouterr().err
+
+
+# --- log-probabilities --------------------------------------------------------------------------------------------------
+
+
+def _run(tmp_path: Path, memory: str, *overrides: str) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("config", [f"results={tmp_path}", "network=true", *overrides])
+    built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
+    memory_run(cfg, built, dataset, load_option("memory", memory), reader("segtree"))
+
+
+def test_a_memory_that_reads_log_probabilities_is_refused_by_name_where_there_are_none(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="memory xmemory reads log-probabilities, and the probe gpt-5-nano gives none"):
+        _run(tmp_path, "xmemory", "models.reader=gpt-5-nano")
+
+
+@pytest.mark.parametrize(
+    ("memory", "overrides"),
+    [
+        ("xmemory", ["models.reader=gpt-5-nano", "models.probe=gpt-4o-mini"]),
+        ("xmemory", ["models.reader=gpt-4o-mini"]),
+        ("xmemory_repsel", ["models.reader=gpt-5-nano"]),  # its reads probe nothing
+        ("bm25", ["models.reader=gpt-5-nano"]),
+    ],
+)
+def test_no_memory_is_refused_for_log_probabilities_that_it_can_have_or_does_not_read(
+    tmp_path: Path, memory: str, overrides: list[str]
+) -> None:
+    _run(tmp_path, memory, *overrides)

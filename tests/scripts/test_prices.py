@@ -1,0 +1,66 @@
+"""Prices given on the command line and in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from eval.store import RunError
+from scripts.assemble import CONF, bench
+from scripts.prices import given_prices
+
+GIVEN = {"usd_per_million_in": 0.5, "usd_per_million_out": 2.0}
+
+
+def prices(*overrides: str) -> dict[str, dict[str, float]]:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return given_prices(compose("config", list(overrides)).prices)
+
+
+def test_a_price_is_given_on_the_command_line_by_the_name_of_the_model() -> None:
+    assert prices("prices={gpt-5.4-mini: {in: 0.5, out: 2}}") == {"gpt-5.4-mini": GIVEN}
+
+
+def test_prices_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "prices.yaml"
+    file.write_text("Qwen/Qwen3-8B: {in: 0.5, out: 2}\nlocal: {in: 0, cached: 0, out: 0}\n")
+    assert prices(f"prices={file}")["Qwen/Qwen3-8B"] == GIVEN
+    assert prices(f"prices={file}")["local"]["usd_per_million_cached"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{m: {input: 1}}", "no price called 'input'; there are: in, cached, out"),
+        ("{m: {in: -1}}", "found -1"),
+        ("{m: {in: nan}}", "found nan"),
+        ("{m: {in: cheap}}", "found 'cheap'"),
+        ("{m: 3}", "expected {in: …, out: …}, found 3"),
+        ("/nonexistent.yaml", "cannot be read"),
+    ],
+)
+def test_a_price_that_is_none_is_one_line(given: str, said: str) -> None:
+    with pytest.raises(RunError, match=said):
+        prices(f"prices={given}")
+
+
+def test_a_given_price_is_that_of_the_model_in_each_role_and_changes_no_identity(tmp_path: Path) -> None:
+    models = [
+        "network=true",
+        "models.reader=gpt-5.4-mini",
+        "models.judge=qwen3-8b",
+        "models.embedder=qwen3-embedding-0.6b",
+    ]
+    given = "prices={gpt-5.4-mini: {in: 0.5, out: 2}, Qwen/Qwen3-8B: {in: 1, out: 1}, qwen3-embedding-0.6b: {in: 3}}"
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        plain = bench(compose("config", [f"results={tmp_path}/a", *models]))
+        priced = bench(compose("config", [f"results={tmp_path}/b", *models, given]))
+    assert priced.reader.prices is not None
+    assert priced.reader.prices.cost(10**6, 10**6) == 2.5
+    assert priced.judge.prices is not None
+    assert priced.judge.prices.cost(10**6, 0) == 1.0
+    assert priced.embedder_prices is not None
+    assert priced.embedder_prices.cost(10**6, 0) == 3.0
+    assert (priced.reader.settings, priced.judge.settings) == (plain.reader.settings, plain.judge.settings)

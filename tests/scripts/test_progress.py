@@ -1,0 +1,137 @@
+"""The progress line: what it counts, and what it says is waited for; a clock that the test sets, no waiting."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from eval.work import Progress
+from scripts.progress import ProgressLine
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """As an endpoint reports it."""
+
+    in_flight: int = 0
+    waiting: int = 0
+    finished: int = 0
+    retried: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    oldest_seconds: float = 0.0
+    paused_since: float | None = None
+    paused_why: str = ""
+
+
+def begun(line: ProgressLine, case: str, units: int) -> None:
+    line.on_progress(Progress("raptor", case, "", "begun", units=units))
+
+
+def written(line: ProgressLine, case: str, count: int) -> None:
+    for _ in range(count):
+        line.on_progress(Progress("raptor", case, "", "written"))
+
+
+def test_units_move_the_line_and_the_time_to_go_before_any_question_is_answered() -> None:
+    clock = Clock()
+    line = ProgressLine("answering", 10, histories=2, clock=clock)
+    begun(line, "a", 40)
+    written(line, "a", 10)
+    clock.now = 60.0
+    text = line.line()
+    assert "0/10" in text
+    assert "10/40 units written of 1/2 histories" in text
+    assert "7:00 to go" in text  # 70 of 80 units at 10 a minute
+
+
+def test_when_all_is_built_and_nothing_answered_no_time_to_go_is_made_up() -> None:
+    clock = Clock()
+    line = ProgressLine("answering", 4, histories=1, clock=clock)
+    begun(line, "a", 10)
+    written(line, "a", 10)
+    clock.now = 30.0
+    assert "to go" not in line.line()
+
+
+def test_a_build_that_failed_leaves_no_units_to_wait_for() -> None:
+    clock = Clock()
+    line = ProgressLine("answering", 1, histories=1, clock=clock)
+    begun(line, "a", 40)
+    written(line, "a", 10)
+    line.on_progress(Progress("raptor", "a", "q", "error"))
+    line.on_progress(Progress("raptor", "a", "", "complete"))
+    clock.now = 30.0
+    assert "10/10 units written" in line.line()
+    assert "1 errors" in line.line()
+    assert "0:00 to go" in line.line()
+
+
+def test_questions_answered_earlier_and_the_rest_add_up() -> None:
+    line = ProgressLine("answering", 5, clock=Clock())
+    line.on_progress(Progress("bm25", "a", "", "kept", kept=3))
+    line.step("answered")
+    assert line.line().startswith("answering: 1/2")
+
+
+def test_calls_made_and_under_way_and_tokens_a_second_are_counted_from_the_start_of_the_line() -> None:
+    clock, now = Clock(), [Traffic(finished=100, tokens_in=1000)]
+    line = ProgressLine("answering", 10, traffic=lambda: now, clock=clock)
+    clock.now, now[0] = 10.0, Traffic(3, 2, 120, 1, 2500, 500)
+    text = line.line()
+    assert "20 calls made (1 again), 3 under way, 2 queued" in text
+    assert "200 tokens/s" in text
+
+
+def test_a_server_that_never_answers_is_named_with_the_time_it_was_asked() -> None:
+    clock = Clock()
+    line = ProgressLine("answering", 10, traffic=lambda: [Traffic(in_flight=8, oldest_seconds=clock.now)], clock=clock)
+    assert "waiting" not in line.line()
+    clock.now = 125.0
+    assert "waiting for 8 calls, the oldest sent at" in line.line()
+    assert "(2:05 ago)" in line.line()
+
+
+def test_a_pause_says_why_and_since_when() -> None:
+    clock = Clock()
+    traffic = [Traffic(waiting=5, paused_since=time.time() - 60.0, paused_why="connection refused")]
+    line = ProgressLine("answering", 10, traffic=lambda: traffic, clock=clock)
+    assert "paused since" in line.line()
+    assert "(1:00 ago): connection refused" in line.line()
+
+
+def test_a_memory_that_computes_for_long_is_named_with_its_unit() -> None:
+    clock = Clock()
+    line = ProgressLine("answering", 10, histories=2, clock=clock)
+    begun(line, "a", 40)
+    begun(line, "b", 30)
+    written(line, "a", 3)
+    clock.now = 5.0
+    assert "at work" not in line.line()
+    clock.now = 45.0
+    written(line, "b", 1)
+    assert "raptor is at work on a, unit 4 of 40, since" in line.line()
+
+
+def test_the_line_is_shown_while_nothing_happens(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    clock = Clock()
+    line = ProgressLine("answering", 10, traffic=lambda: [Traffic(in_flight=1, oldest_seconds=clock.now)], clock=clock)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    for now in (1.0, 16.0, 17.0, 32.0):
+        clock.now = now
+        line.beat()
+    shown = capsys.readouterr().err.splitlines()
+    assert len(shown) == 2  # at 16 and at 32 seconds
+    assert all("0/10" in one and "waiting for 1 calls" in one for one in shown)

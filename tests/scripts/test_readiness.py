@@ -1,0 +1,237 @@
+"""Endpoints, keys and models are looked at before anything is planned or built; roles, their endpoints, and whose models they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hydra import compose, initialize_config_dir
+
+from scripts.assemble import CONF, bench, judging
+from scripts.experiment import experiment
+from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock_quirks import SETS, Quirks
+from scripts.paper_table import reproduce
+from scripts.plan import Plan
+from scripts.readiness import prepared
+from scripts.roles import chosen_models
+from scripts.single import run_single
+
+THEIRS = {"memory": "gpt-4o-mini", "reader": "gpt-4o-mini", "judge": "gpt-4o", "embedder": "text-embedding-3-small"}
+SMALL = ["memory=recency", "data.size=2", "data.max_cases=1", "protocol.judges=[mem0]", "endpoint.backoff=0.01"]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[..., Any]:
+    def composed(*overrides: str, name: str = "config") -> Any:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return compose(name, [f"results={tmp_path}", "network=true", *overrides])
+
+    return composed
+
+
+@pytest.fixture
+def mock() -> Iterator[tuple[Mock, str]]:
+    server = Mock(hang=0.01)
+    with serving(application(server)) as url:
+        yield server, url
+
+
+def models(url: str, *roles: str) -> list[str]:
+    chosen = roles or ("memory", "reader", "judge", "embedder")
+    return [f"endpoint.base_url={url}", *(f"models.{role}=m" for role in chosen)]
+
+
+def arrived(server: Mock) -> int:
+    return sum(server.arrivals.values())
+
+
+# --- before anything is built -------------------------------------------------------------------------------------------
+
+
+def test_each_model_is_asked_once_and_then_the_run_goes_on(config: Any, mock: Any) -> None:
+    server, url = mock
+    run_single(config(*SMALL, *models(url)))
+    with_probe = arrived(server)
+    run_single(config(*SMALL, *models(url), "endpoint.probe=false", "endpoint.label=again"))
+    assert with_probe == arrived(server) - with_probe + 2  # one for three roles of one model, one for the embedder
+
+
+def test_a_replay_asks_nobody(config: Any, mock: Any) -> None:
+    server, url = mock
+    cfg = config(*SMALL, *models(url), "replay=true")
+    prepared(cfg, bench(cfg))
+    assert arrived(server) == 0
+
+
+def test_a_server_that_is_not_there_ends_the_command_before_anything_is_built(
+    config: Any, tmp_path: Path, capsys: Any
+) -> None:
+    assert run_single(config(*SMALL, *models("http://127.0.0.1:9/v1"))) == 2
+    said = capsys.readouterr().err
+    assert "memory, reader, judge, probe: m at http://127.0.0.1:9/v1" in said
+    assert "remedy: start the server" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_missing_key_ends_the_command_and_names_the_variable(
+    config: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert run_single(config(*SMALL, "models.reader=gpt-4o-mini")) == 2
+    said = capsys.readouterr().err
+    assert "no key for https://api.openai.com/v1 in the environment variable OPENAI_API_KEY" in said
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("quirks", "path", "said"),
+    [
+        (Quirks(key="sk-right"), "/v1", "refuses the key"),
+        (Quirks(), "/wrong", "ends in /v1"),
+        (Quirks(temperature="refused"), "/v1", "send_temperature"),
+        (Quirks(limit_field="max_completion_tokens"), "/v1", "token_limit_field"),
+    ],
+)
+def test_what_every_call_would_be_refused_for_is_said_once(
+    config: Any, quirks: Quirks, path: str, said: str, capsys: Any
+) -> None:
+    with serving(application(Mock(quirks=quirks))) as url:
+        assert run_single(config(*SMALL, *models(url.removesuffix("/v1") + path))) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_busy_server_is_left_to_the_run(config: Any, mock: Any, capsys: Any) -> None:
+    server, url = mock
+    server.faults = 1.0
+    cfg = config(*SMALL, *models(url))
+    prepared(cfg, bench(cfg))
+    assert "is there but busy or failing" in capsys.readouterr().err
+
+
+def test_missing_scores_are_printed_with_their_commonest_cause(config: Any, capsys: Any) -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(status=400, text='{"error": {"message": "response_format json_schema is not supported"}}')
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", refuse)
+    with serving(app) as url:
+        assert run_single(config(*SMALL, *models(url), "endpoint.probe=false")) == 1
+    said = capsys.readouterr().err
+    assert "the commonest cause, 2 of 2:" in said
+    assert "remedy: the endpoint takes no such schema: set json_output" in said
+
+
+# --- the doctor before a paper's run ------------------------------------------------------------------------------------
+
+
+def test_before_a_papers_run_the_doctor_stops_what_would_lie(config: Any, capsys: Any) -> None:
+    with serving(application(Mock(quirks=SETS["ollama"]))) as url:
+        cfg = config("profile=paper", *models(url))
+        with pytest.raises(Exception, match=r"will not do: window: CUT WITHOUT A WORD: 4096 of"):
+            prepared(cfg, bench(cfg))
+    assert "calls at once" in capsys.readouterr().err
+
+
+def test_what_the_doctor_learns_refuses_a_memory_before_the_first_token(
+    config: Any, tmp_path: Path, capsys: Any
+) -> None:
+    with serving(application(Mock(quirks=Quirks(logprobs="ignored")))) as url:
+        cfg = config(
+            "table=regression", "profile=paper", "data.source=sample", "yes=true", *models(url), name="reproduce"
+        )
+        cfg.table.others = ["xmemory"]
+        cfg.table.rows = []
+        cfg.table.columns = cfg.table.columns[:1]
+        assert reproduce(cfg) == 2
+    assert "memory xmemory reads log-probabilities, and the probe m gives none" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("predictions.jsonl"))
+
+
+# --- roles --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_role_has_its_own_endpoint_and_key(config: Any, mock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-quirks")
+    _server, url = mock
+    with serving(application(Mock(quirks=SETS["reasoning"]))) as judge, serving(application(Mock())) as vectors:
+        own = [f"endpoints.judge.base_url={judge}", "endpoints.judge.key_env=JUDGE_KEY"]
+        cfg = config(*models(url), *own, f"endpoints.embedder.base_url={vectors}")
+        built = bench(cfg)
+        places = [built.memory.endpoint, built.reader.endpoint, built.probe.endpoint, built.judge.endpoint]
+        assert [at and at.base_url for at in [*places, built.embedder_endpoint]] == [url, url, url, judge, vectors]
+        assert built.judge.endpoint is not None
+        assert built.judge.endpoint.key_env == "JUDGE_KEY"
+        assert built.judge.identity != built.reader.identity  # one name, two servers
+        assert judging(cfg, built, "mem0@other").model != built.judge.identity
+        assert built.model("other").endpoint is built.judge.endpoint
+
+
+def test_a_key_of_its_own_is_used_for_the_same_model_at_the_same_server(config: Any, mock: Any) -> None:
+    _, url = mock
+    built = bench(config(*models(url), "endpoints.judge.key_env=JUDGE_KEY"))
+    assert built.judge.endpoint is not None
+    assert built.reader.endpoint is not None
+    assert (built.judge.endpoint.key_env, built.reader.endpoint.key_env) == ("JUDGE_KEY", "OPENAI_API_KEY")
+    assert built.judge.identity == built.reader.identity  # who pays changes no answer
+
+
+def test_a_role_with_its_own_endpoint_needs_no_common_one(config: Any, mock: Any) -> None:
+    _, url = mock
+    built = bench(config(f"endpoints.judge.base_url={url}", "models.judge=any"))
+    assert built.judge.endpoint is not None
+    assert built.stand_ins == ["memory", "reader", "embedder"]
+
+
+def test_the_users_model_is_never_replaced_by_the_papers(config: Any) -> None:
+    mine = config("profile=paper", "models.reader=extractive", "models.judge=qwen3-8b")
+    chosen = chosen_models(mine, THEIRS)
+    assert chosen == {**THEIRS, "reader": "extractive", "judge": "qwen3-8b"}
+    assert chosen_models(config(), THEIRS)["memory"] == "extractive"
+
+
+def _paper(config: Any, *overrides: str) -> Any:
+    paper = [
+        "table=regression",
+        "profile=paper",
+        "data.source=sample",
+        "endpoint.probe=false",
+        "yes=true",
+        "data.size=2",
+    ]
+    cfg = config(*paper, *overrides, name="reproduce")
+    cfg.table.others = ["recency", "memtree"]
+    cfg.table.columns = cfg.table.columns[:1]
+    cfg.table.columns[0].metrics = [{"judge": "mem0"}, {"judge": "mem0@gpt-4o", "title": "second judge"}]
+    cfg.table.backbones.default.models = THEIRS
+    return cfg
+
+
+def test_own_models_in_the_paper_profile_are_called_and_named_as_other_models(
+    config: Any, mock: Any, capsys: Any
+) -> None:
+    server, url = mock
+    bodies: list[str] = []
+    handled = server._reply
+    server._reply = lambda path, body, key: (bodies.append(body["model"]), handled(path, body, key))[1]
+    assert reproduce(_paper(config, *models(url), "max_unscored=1")) == 0
+    assert set(bodies) == {"m"}  # the paper's second judge is not asked either
+    said = capsys.readouterr().out
+    assert "OTHER MODEL than the paper's: memory m (the paper's: gpt-4o-mini)" in said
+    assert "· OK" not in said
+
+
+def test_the_plan_counts_the_chosen_rows_only(config: Any, mock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, url = mock
+    plans: list[Plan] = []
+    monkeypatch.setattr("scripts.experiment.confirmed", lambda cfg, plan: plans.append(plan) or False)
+    for overrides in ([], ["only=[recency]"]):
+        cfg = _paper(config, *models(url), *overrides)
+        assert experiment(cfg, cfg.table) is None
+    everything, chosen = ({share.role: share.calls for share in plan.shares} for plan in plans)
+    assert everything["memory"] > 0
+    assert chosen["memory"] == 0
+    assert chosen["reader"] == everything["reader"] / 2
