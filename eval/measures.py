@@ -14,7 +14,6 @@ Deviations and decisions:
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +28,7 @@ from eval.costs import by_purpose, costs
 from eval.evidence import recalled
 from eval.manifold import MEASURES, cloud
 from eval.stats import Estimate, estimate
+from eval.store import read_record
 from eval.structure import build_calls, read_tree, shape, without_chains
 from memsys.tokens import count_tokens
 
@@ -74,7 +74,7 @@ def report(folder: Path, name: str, *, over: str = "mean", per: str = "") -> Est
     Args:
         per: another one by which it is divided, sum by sum.
     """
-    reports = {path.parent.name: json.loads(path.read_text("utf-8"))["memory"] for path in _dumps(folder, "case.json")}
+    reports = {path.parent.name: read_record(path).get("memory", {}) for path in _dumps(folder, "case.json")}
     values = {case: float(value) for case, found in reports.items() if (value := _within(found, name)) is not None}
     if not per:
         return gathered(values, over)
@@ -92,7 +92,7 @@ def tree(folder: Path, name: str, *, over: str = "mean", chains: bool = True) ->
     """A property of each history's tree (`eval.structure.Shape`), over histories; `chains=False` leaves out nodes with a single child."""
     values = {}
     for path in _dumps(folder, "case.json"):
-        if (found := read_tree(path.parent)) is not None:
+        if (found := read_tree(path.parent, vectors=False)) is not None:
             seen = shape(found if chains else without_chains(found), build_calls(path.parent))
             values[path.parent.name] = float(getattr(seen, name))
     return gathered(values, over)

@@ -100,7 +100,7 @@ def _asked(run: Run) -> set[tuple[str, str, str]]:
 
 
 def _answers(path: Path) -> set[tuple[str, str, str]]:
-    return {_answer(record) for record in read_lines(path)}
+    return {_answer(record) for record in score_lines(path)}
 
 
 def _answer(record: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -158,7 +158,7 @@ def score_judge(run: Run, judging: Judging, told: Callable[[], None] = lambda: N
     wanted = {(*key, repeat) for key in _asked(run) for repeat in range(judging.repeats)}
     if (
         path.is_file()
-        and {(*_answer(one), one["repeat"]) for one in read_lines(path) if one["value"] is not None} == wanted
+        and {(*_answer(one), one["repeat"]) for one in score_lines(path) if one["value"] is not None} == wanted
     ):
         return path
     with locked(path.parent):
@@ -260,9 +260,18 @@ def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
     if not path.is_file():
         raise RunError(f"{path} does not exist: run the experiment again to score it")
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for record in read_lines(path):
+    for record in score_lines(path):
         found.setdefault((record["case_id"], record["question_id"]), []).append(record)
     return found
+
+
+def score_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a score file.
+
+    Raises:
+        RunError: a damaged line.
+    """
+    return read_lines(path, fields=Scored.__slots__)
 
 
 def _cases(run: Run) -> Iterator[Case]:
@@ -289,7 +298,7 @@ def _hash(answer: str) -> str:
 
 
 def _previous(path: Path) -> dict[tuple[str, str, int, str], dict[str, Any]]:
-    return {(one["case_id"], one["question_id"], one["repeat"], one["answer"]): one for one in read_lines(path)}
+    return {(one["case_id"], one["question_id"], one["repeat"], one["answer"]): one for one in score_lines(path)}
 
 
 def _order(run: Run) -> Callable[[Mapping[str, Any]], tuple[int, int]]:

@@ -18,11 +18,11 @@ from data_loaders.source import Source, data_root, find, sample
 from data_loaders.units import lost_evidence, make_units
 from eval.costs import Price
 from eval.judge import Judge
-from eval.provenance import ROOT, identity, source_digest, surroundings
+from eval.provenance import ROOT, distributions, identity, source_digest, surroundings
 from eval.reader import Reader
 from eval.score import Judging, Metric
 from eval.store import RunError
-from eval.work import Run, Services, needs
+from eval.work import Run, Services, declared_prompts, needs
 from memsys.embed import Embedder, HashingEmbedder
 from memsys.interface import MemorySystem
 from memsys.lean import collect_rarely
@@ -34,6 +34,7 @@ from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
+from scripts.checking import checked_call, checked_option, checked_unit, nearest
 
 CONF = ROOT / "conf"
 OPENAI = "https://api.openai.com/v1"
@@ -128,12 +129,18 @@ def load_option(group: str, name: str) -> dict[str, Any]:
     """One file of a configuration group.
 
     Raises:
-        RunError: there is no such file; the message lists those that exist.
+        RunError: there is no such file; the message lists those that exist. Or a value that its schema refuses.
     """
     path = CONF / group / f"{name}.yaml"
     if "/" in name or not path.is_file():
-        raise RunError(f"no {group} called {name!r}; there are: {', '.join(options(group))}")
-    return deepcopy(_values(path))
+        known = options(group)
+        raise RunError(f"no {group} called {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
+    return deepcopy(_option(group, path))
+
+
+@cache
+def _option(group: str, path: Path) -> dict[str, Any]:
+    return checked_option(group, _values(path), path.relative_to(ROOT))
 
 
 @cache
@@ -263,7 +270,8 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
     if real:
         config = _held(config, data_root(root))
     source = find(config["file"], root=root, unpinned=cfg.data.unpinned) if real else sample(config["sample"])
-    choices = {name: value for name, value in config["load"].items() if name != "_partial_"}
+    loading = checked_call(f"dataset {config['name']}: load", config["load"])
+    choices = {name: value for name, value in loading.items() if name != "_partial_"}
     beside = [find(file, root=root, unpinned=cfg.data.unpinned).sha256 for file in config.get("also", ()) if real]
     cases = as_lazy(instantiate({**choices, "_partial_": True})(source.path))
     settings = {
@@ -337,13 +345,15 @@ def metrics(names: Sequence[str]) -> list[Metric]:
     """
     known = _values(CONF / "metrics.yaml")
     if unknown := [name for name in names if name not in known]:
-        raise RunError(f"no metric called {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
+        near = nearest(unknown[0], known)
+        raise RunError(f"no metric called {', '.join(unknown)}{near}; there are: {', '.join(sorted(known))}")
     return [_metric(name, dict(known[name])) for name in names]
 
 
 def _metric(name: str, option: dict[str, Any]) -> Metric:
-    target = option.pop("target")
     option.pop("title", None)
+    option = checked_call(f"metric {name}", {"_target_": option.pop("target", ""), **option})
+    target = option.pop("_target_")
     return Metric(name, partial(get_method(target), **option), option)
 
 
@@ -362,11 +372,12 @@ def memory_run(
     Raises:
         RunError: a setting of the memory is refused, or a service it needs is missing.
     """
-    if unknown := set(memory) - {"name", "title", "build", "gold_evidence"}:
-        raise RunError(f"memory {memory['name']}: unknown settings {', '.join(sorted(unknown))}")
+    memory = checked_option("memory", memory)
+    memory = {**memory, "build": checked_call(f"memory {memory['name']}", memory["build"])}
     targets: list[type[MemorySystem]] = [get_class(name) for name in _targets(memory["build"])]
     build = instantiate(dict(memory["build"]), _convert_="all")
     unit = unit or next((target.UNIT for target in targets if target.UNIT), None) or dataset.config["unit"]
+    checked_unit(unit, f"memory {memory['name']} on {dataset.name}")
     offline = any(target.OFFLINE for target in targets)
     asks = needs(_innermost(build))
     described = {name: value for name, value in memory.items() if name not in ("name", "title")}
@@ -382,7 +393,8 @@ def memory_run(
             **({"embedder": built.embedder_settings} if "embedder" in asks else {}),
         },
         "prompts": built.prompts.digest([*(name for target in targets for name in target.PROMPTS), reading.prompt]),
-        "source": _sources(memory, dataset),
+        "source": sources(memory["build"], dataset.config["load"]["_target_"]),
+        "distributions": used_distributions(memory["build"], dataset.config["load"]["_target_"]),
         "seed": [cfg.build.seed, replicate],
         "rebuild_every": cfg.build.rebuild_every if offline else 1,
     }
@@ -404,7 +416,8 @@ def memory_run(
         rebuild_every=cfg.build.rebuild_every,
         shared="" if changes else identity(built_alike),
         gold_evidence=bool(memory.get("gold_evidence", False)),
-        record={**parts, "name": memory["name"], "data_status": dataset.source.status, "made_with": _surroundings()},
+        vectors=bool(cfg.nodes.vectors),
+        record={**parts, "name": memory["name"], "cases": len(dataset.cases), "data_status": dataset.source.status, "made_with": _surroundings()},
     )
 
 
@@ -425,16 +438,28 @@ def _innermost(build: Any) -> Any:
     return build
 
 
-def _sources(memory: Mapping[str, Any], dataset: Data) -> str:
-    modules = [name.rpartition(".")[0] for name in _targets(memory["build"])]
-    loader = dataset.config["load"]["_target_"].rpartition(".")[0]
+def sources(build: Mapping[str, Any], loader: str) -> str:
+    """Identity of the code that makes a run: its memory's and loader's, wherever they live, and the run loop's."""
     own = [ROOT / "eval" / f"{name}.py" for name in ("work", "run", "case_log", "reader")]
-    return identity(
-        {
-            "closure": source_digest([*modules, loader, "data_loaders.units", "data_loaders.transforms"]),
-            "own": [path.read_text() for path in own],
-        }
-    )
+    return identity({"closure": source_digest(_modules(build, loader)), "own": [path.read_text() for path in own]})
+
+
+def used_distributions(build: Mapping[str, Any], loader: str) -> dict[str, str]:
+    """Versions of the installed packages that this code imports."""
+    return distributions(_modules(build, loader))
+
+
+def _modules(build: Mapping[str, Any], loader: str) -> list[str]:
+    targets = [*_named_in(build), loader]
+    return [*(name.rpartition(".")[0] for name in targets), "data_loaders.units", "data_loaders.transforms"]
+
+
+def _named_in(build: Any) -> list[str]:
+    """Every `_target_` within a memory's configuration."""
+    if isinstance(build, Mapping):
+        own = [str(build["_target_"])] if "_target_" in build else []
+        return [*own, *(name for value in build.values() for name in _named_in(value))]
+    return [name for value in build for name in _named_in(value)] if isinstance(build, list) else []
 
 
 def _check_builds(build: Any, name: str, built: Bench) -> None:
@@ -445,7 +470,7 @@ def _check_builds(build: Any, name: str, built: Bench) -> None:
         "llm": built.memory.llm,
         "probe": built.probe.llm,
         "embedder": built.embedder,
-        "prompts": built.prompts,
+        "prompts": built.prompts.only(declared_prompts(build)),
         "rng": np.random.default_rng(0),
     }
     try:

@@ -103,6 +103,8 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
             cfg.models.update(backbone["models"])
         if cfg.data.source == "real":
             fetch_missing(cfg, table)
+    if cfg.nodes.vectors is None:
+        cfg.nodes.vectors = any("spread" in metric for column in table["columns"] for metric in column["metrics"])
     built = bench(cfg)
     benchmarks = [benchmark(cfg, option) for option in _columns(table, cfg)]
     lines = _lines(table, cfg)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import hydra
 
+from scripts.launch import ended, launch
+
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 def main(cfg: DictConfig) -> None:
     from scripts.paper_table import reproduce
 
-    sys.exit(reproduce(cfg))
+    ended(reproduce(cfg))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(launch(main))

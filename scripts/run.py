@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import hydra
 
+from scripts.launch import ended, launch
+
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 def main(cfg: DictConfig) -> None:
     from scripts.single import run_single
 
-    sys.exit(run_single(cfg))
+    ended(run_single(cfg))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(launch(main))
