@@ -13,7 +13,16 @@ import numpy as np
 
 from data_loaders.schema import Case
 from eval.records import Effort, Outcome, Prediction
-from eval.store import Appender, item_key, item_record, read_items, read_lines, read_predictions, replace_file, write_lines
+from eval.store import (
+    Appender,
+    item_key,
+    item_record,
+    read_items,
+    read_lines,
+    read_predictions,
+    replace_file,
+    write_lines,
+)
 from eval.work import Run
 from memsys.interface import Item, MemorySystem, NodeView
 from memsys.llm.meter import Ledger

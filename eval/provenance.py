@@ -1,7 +1,8 @@
 """Who made this number: the identity of a run, and what is recorded beside it.
 
 Identity = settings (less runtime, metrics and judge) + contents of the prompts used + data sha256 + source of data_loaders, the
-memory's modules wherever they live, run and reader + versions of the distributions that these import. The same identity is the same folder; anything else is another folder, filled from the cache.
+memory's modules wherever they live, run and reader + versions of the distributions that these import. The same identity is the
+same folder; anything else is another folder, filled from the cache.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ def source_digest(modules: Iterable[str]) -> str:
     return hashed.hexdigest()
 
 
+def has_source(module: str) -> bool:
+    """Whether the source of a module can be read here."""
+    return _path(module) is not None
+
+
 def distributions(modules: Iterable[str]) -> dict[str, str]:
     """Versions of the installed distributions that modules import, directly or through modules that `source_digest` follows."""
     from importlib.metadata import PackageNotFoundError, version
@@ -49,7 +55,9 @@ def distributions(modules: Iterable[str]) -> dict[str, str]:
         for distribution in _distributions_of().get(top, [top]):
             try:
                 found[distribution] = version(distribution)
-            except PackageNotFoundError:  # a word of a docstring that looks like an import, or a package that is optional
+            except (
+                PackageNotFoundError
+            ):  # a word of a docstring that looks like an import, or a package that is optional
                 continue
     return found
 

@@ -40,7 +40,6 @@ from memsys.llm.protocol import Completion
 from memsys.prompts import UndeclaredPrompt
 from memsys.tokens import count_tokens
 
-
 REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO)
 """What a file system says when the next file will fare no better."""
 

@@ -104,7 +104,7 @@ def _answers(path: Path) -> set[tuple[str, str, str]]:
 
 
 def _answer(record: Mapping[str, Any]) -> tuple[str, str, str]:
-    return record["case_id"], record["question_id"], record["answer"]
+    return record["case_id"], record["question_id"], record.get("answer", "")  # without one it is stale
 
 
 def score_evidence(run: Run, k: int) -> Path:
@@ -158,7 +158,8 @@ def score_judge(run: Run, judging: Judging, told: Callable[[], None] = lambda: N
     wanted = {(*key, repeat) for key in _asked(run) for repeat in range(judging.repeats)}
     if (
         path.is_file()
-        and {(*_answer(one), one["repeat"]) for one in score_lines(path) if one["value"] is not None} == wanted
+        and {(*_answer(one), one["repeat"]) for one in score_lines(path, "repeat") if one["value"] is not None}
+        == wanted
     ):
         return path
     with locked(path.parent):
@@ -265,13 +266,13 @@ def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
     return found
 
 
-def score_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a score file.
+def score_lines(path: Path, *more: str) -> list[dict[str, Any]]:
+    """The lines of a score file, each with its value and what else is asked for.
 
     Raises:
         RunError: a damaged line.
     """
-    return read_lines(path, fields=Scored.__slots__)
+    return read_lines(path, fields=("case_id", "question_id", "value", *more))
 
 
 def _cases(run: Run) -> Iterator[Case]:
@@ -298,7 +299,10 @@ def _hash(answer: str) -> str:
 
 
 def _previous(path: Path) -> dict[tuple[str, str, int, str], dict[str, Any]]:
-    return {(one["case_id"], one["question_id"], one["repeat"], one["answer"]): one for one in score_lines(path)}
+    return {
+        (one["case_id"], one["question_id"], one["repeat"], one["answer"]): one
+        for one in score_lines(path, "repeat", "answer")
+    }
 
 
 def _order(run: Run) -> Callable[[Mapping[str, Any]], tuple[int, int]]:

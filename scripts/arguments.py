@@ -23,7 +23,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     return read
 
 
-def number(least: float, most: float = math.inf) -> Callable[[str], float]:
+def amount(least: float, most: float = math.inf) -> Callable[[str], float]:
     """An argparse type: a finite number from `least` to `most`."""
     span = f"a number of at least {least:g}" + ("" if math.isinf(most) else f" and at most {most:g}")
 

@@ -18,7 +18,7 @@ from data_loaders.source import Source, data_root, find, sample
 from data_loaders.units import lost_evidence, make_units
 from eval.costs import Price
 from eval.judge import Judge
-from eval.provenance import ROOT, distributions, identity, source_digest, surroundings
+from eval.provenance import ROOT, identity, source_digest, surroundings
 from eval.reader import Reader
 from eval.score import Judging, Metric
 from eval.store import RunError
@@ -35,6 +35,7 @@ from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 from scripts.checking import checked_call, checked_option, checked_unit, nearest
+from scripts.source_code import sources, used_distributions
 
 CONF = ROOT / "conf"
 OPENAI = "https://api.openai.com/v1"
@@ -140,7 +141,7 @@ def load_option(group: str, name: str) -> dict[str, Any]:
 
 @cache
 def _option(group: str, path: Path) -> dict[str, Any]:
-    return checked_option(group, _values(path), path.relative_to(ROOT))
+    return checked_option(group, _values(path), path.relative_to(CONF.parent))
 
 
 @cache
@@ -417,7 +418,14 @@ def memory_run(
         shared="" if changes else identity(built_alike),
         gold_evidence=bool(memory.get("gold_evidence", False)),
         vectors=bool(cfg.nodes.vectors),
-        record={**parts, "name": memory["name"], "cases": len(dataset.cases), "data_status": dataset.source.status, "made_with": _surroundings()},
+        record={
+            **parts,
+            "name": memory["name"],
+            "cases": len(dataset.cases),
+            "prompts_dir": cfg.prompts_dir,
+            "data_status": dataset.source.status,
+            "made_with": _surroundings(),
+        },
     )
 
 
@@ -436,30 +444,6 @@ def _innermost(build: Any) -> Any:
     while "inner" in build.keywords:
         build = build.keywords["inner"]
     return build
-
-
-def sources(build: Mapping[str, Any], loader: str) -> str:
-    """Identity of the code that makes a run: its memory's and loader's, wherever they live, and the run loop's."""
-    own = [ROOT / "eval" / f"{name}.py" for name in ("work", "run", "case_log", "reader")]
-    return identity({"closure": source_digest(_modules(build, loader)), "own": [path.read_text() for path in own]})
-
-
-def used_distributions(build: Mapping[str, Any], loader: str) -> dict[str, str]:
-    """Versions of the installed packages that this code imports."""
-    return distributions(_modules(build, loader))
-
-
-def _modules(build: Mapping[str, Any], loader: str) -> list[str]:
-    targets = [*_named_in(build), loader]
-    return [*(name.rpartition(".")[0] for name in targets), "data_loaders.units", "data_loaders.transforms"]
-
-
-def _named_in(build: Any) -> list[str]:
-    """Every `_target_` within a memory's configuration."""
-    if isinstance(build, Mapping):
-        own = [str(build["_target_"])] if "_target_" in build else []
-        return [*own, *(name for value in build.values() for name in _named_in(value))]
-    return [name for value in build for name in _named_in(value)] if isinstance(build, list) else []
 
 
 def _check_builds(build: Any, name: str, built: Bench) -> None:

@@ -53,10 +53,10 @@ def checked(cfg: DictConfig, command: str) -> DictConfig:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+        own = OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name != "hydra"])
+        plain: dict[str, Any] = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise RunError(" ".join(str(error).split())) from error
-    plain.pop("hydra", None)
     typed = _validated(COMMANDS[command], plain, "")
     with open_dict(cfg):
         for name, value in typed.items():
@@ -267,7 +267,9 @@ def composition_error(error: Exception) -> str:
         return f"cannot read the setting {error.override!r}; settings are written name=value"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
-        return f"no {group} called {name!r}{_nearest(name, error.options) or '; there are: ' + ', '.join(error.options)}"
+        return (
+            f"no {group} called {name!r}{_nearest(name, error.options) or '; there are: ' + ', '.join(error.options)}"
+        )
     text = str(error)
     if text.startswith("Could not override '"):
         name = text.split("'")[1]

@@ -132,7 +132,7 @@ def verdict_lines(run_folder: Path, prediction: Prediction) -> list[str]:
     for path in sorted((run_folder / "scores").glob("*.jsonl")):
         if path.name.endswith(".effort.jsonl"):
             continue
-        for line in score_lines(path):
+        for line in score_lines(path, "repeat", "detail", "why"):
             if (line["case_id"], line["question_id"]) == (prediction.case_id, prediction.question_id):
                 value = "no verdict" if line["value"] is None else f"{line['value']:.4f}"
                 detail = "".join(f"  {name}={found}" for name, found in line["detail"].items())

@@ -48,7 +48,7 @@ from memsys.llm.protocol import LLM, Completion, ModelError, Request
 from memsys.llm.reading import UNKNOWN
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
-from scripts.arguments import add_traceback, number, whole
+from scripts.arguments import add_traceback, amount, whole
 from scripts.data import loader, read_set
 
 VERSION = "memsys-msc-e-1"
@@ -469,7 +469,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--retries", type=whole(0), default=5, help="further attempts at a reply that can be used")
     parser.add_argument("--threads", type=whole(1), default=16, help="conversations written at the same time")
     parser.add_argument("--prompts-dir", type=Path, help="a folder laid over memsys/prompts")
-    parser.add_argument("--max-usd", type=number(0), help="spending cap of this start")
+    parser.add_argument("--max-usd", type=amount(0), help="spending cap of this start")
     add_traceback(parser)
     return parser
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from memsys.embed import HashingEmbedder
 from memsys.llm.transport import new_event_loop
-from scripts.arguments import number, whole
+from scripts.arguments import amount, whole
 
 FAULTS = ("429", "500", "timeout", "garbage", "truncated")
 
@@ -177,10 +177,10 @@ def serving(app: Any) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=whole(0, 65535), default=8099)
-    parser.add_argument("--latency", type=number(0), default=0.0, help="seconds before each reply")
-    parser.add_argument("--faults", type=number(0, 1), default=0.0, help="share of arrivals that fail")
+    parser.add_argument("--latency", type=amount(0), default=0.0, help="seconds before each reply")
+    parser.add_argument("--faults", type=amount(0, 1), default=0.0, help="share of arrivals that fail")
     parser.add_argument("--seed", type=whole(0), default=0)
-    parser.add_argument("--hang", type=number(0), default=5.0, help="seconds that an injected timeout hangs")
+    parser.add_argument("--hang", type=amount(0), default=5.0, help="seconds that an injected timeout hangs")
     options = parser.parse_args()
     from aiohttp import web
 

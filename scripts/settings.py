@@ -7,74 +7,30 @@ The values stand in the YAML; nothing here has a default that would hide a missi
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, create_model
+from pydantic import BaseModel, Field
 
-from data_loaders.units import OnUnpaired, Rule
 from eval.judge import Judge
-from eval.panels import Sheet
 from eval.reader import Reader
 from memsys.llm.pricing import ModelSettings
-
-PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-
-
-class Strict(BaseModel):
-    """A mapping whose keys are all known; numbers are finite, and a number may stand for a name."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True, protected_namespaces=())
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError(f"must be a number, found {str(value).lower()}")
-    return value
-
-
-def _size(value: Any) -> int | str:
-    try:
-        if value == "all" or (not isinstance(value, bool) and int(value) == float(value) >= 1):
-            return value if value == "all" else int(value)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise ValueError(f"must be a whole number of at least 1, or all; found {value!r}")
-
-
-def _url(value: Any) -> str:
-    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
-        raise ValueError("must begin with http:// or https://")
-    return value
-
-
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def _mapping(value: Any) -> Any:
-    if isinstance(value, str):
-        raise ValueError(f"must be a mapping such as {{memory: {value}}}, found {value!r}")
-    return value
-
-
-def _named(value: Any) -> Any:
-    return {"memory": value} if isinstance(value, str) else value
-
-
-Text = Annotated[str, Field(min_length=1)]
-Name = Annotated[str, Field(pattern=PLAIN_NAME)]
-"""A name that becomes a file or a folder."""
-Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
-Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
-Positive = Annotated[float, BeforeValidator(_number), Field(gt=0)]
-Amount = Annotated[float, BeforeValidator(_number), Field(ge=0)]
-Share = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
-Size = Annotated[Any, PlainValidator(_size)]
-Url = Annotated[str, PlainValidator(_url)]
-Texts = Annotated[list[Text], BeforeValidator(_listed)]
-Aggregate = Literal["question", "category", "case"]
-Transform = Literal["none", "oracle", "permute"]
-
+from scripts.table_settings import FIGURE, Sweep, Table
+from scripts.value_types import (
+    Aggregate,
+    Amount,
+    Count,
+    Name,
+    Natural,
+    Positive,
+    Share,
+    Size,
+    Strict,
+    Text,
+    Transform,
+    Unit,
+    Url,
+    extended,
+)  # fmt: skip
 
 # --- what every experiment has ------------------------------------------------------------------------------------------
 
@@ -156,12 +112,6 @@ class Common(Strict):
 # --- the files of conf --------------------------------------------------------------------------------------------------
 
 
-class Unit(Strict):
-    rule: Rule
-    tokens: Count | None = None
-    on_unpaired: OnUnpaired = "drop"
-
-
 class Instead(Strict):
     file: Text
     missing: Text = ""
@@ -192,14 +142,14 @@ class Memory(Strict):
     gold_evidence: bool = False
 
 
-def _of(record: type, **own: Any) -> type[Strict]:
+def _of(record: type, **own: Any) -> type[BaseModel]:
     """The schema of a file that fills a dataclass: its fields with their types; `own` narrows some of them."""
     types = get_type_hints(record)
     known: dict[str, Any] = {}
     for field in fields(record):
         optional = field.default is not MISSING or field.default_factory is not MISSING
         known[field.name] = (own.get(field.name, types[field.name]), None if optional else ...)
-    return create_model(record.__name__, __base__=Strict, **known)
+    return extended(record.__name__, Strict, known)
 
 
 READER = _of(Reader, name=Name, max_context_tokens=Count | None, answer_tokens=Count, temperature=Amount)
@@ -212,191 +162,27 @@ PRICED = _of(
     usd_per_million_out=Amount | None,
     max_input_tokens=Count | None,
 )
+
+
 ENDPOINT_OF_ITS_OWN: dict[str, Any] = {"base_url": (Url | None, None), "key_env": (Text | None, None)}
-LLM = create_model(
+LLM = extended(
     "LLM",
-    __base__=Strict,
-    engine=(Literal["extractive", "http"], ...),
-    settings=(PRICED | None, None),
-    **ENDPOINT_OF_ITS_OWN,
+    Strict,
+    {"engine": (Literal["extractive", "http"], ...), "settings": (PRICED | None, None), **ENDPOINT_OF_ITS_OWN},
 )
-EMBEDDER = create_model(
+EMBEDDER = extended(
     "Embedder",
-    __base__=Strict,
-    engine=(Literal["hashing", "local", "http"], ...),
-    settings=(PRICED | None, None),
-    model=(Text | None, None),
-    dimension=(Count | None, None),
-    batch=(Count, 128),
-    query_prefix=(str, ""),
-    **ENDPOINT_OF_ITS_OWN,
-)
-
-
-class Difference(Strict):
-    row: Text | None = None
-    group: Text | None = None
-
-
-class Measured(Strict):
-    """A metric of a column group; `scripts.table_layout` says what each key does."""
-
-    judge: Text | None = None
-    metric: Text | None = None
-    cost: Text | None = None
-    report: Text | None = None
-    tree: Text | None = None
-    spread: Text | None = None
-    coverage: Text | None = None
-    data: Text | None = None
-    title: Text | None = None
-    scale: float = 1.0
-    by: dict[str, str | None] = {}
-    category: Text | None = None
-    published: dict[str, str] | None = None
-    minus: Difference | None = None
-    rows: list[Text] = []
-    over: Text = "mean"
-    per: Text = ""
-
-
-class Columns(Strict):
-    dataset: Text
-    group: Text | None = None
-    title: Text | None = None
-    reader: Text | None = None
-    unit: Unit | None = None
-    aggregate: Aggregate | None = None
-    ask: Text | None = None
-    transform: Transform = "none"
-    rows: list[Text] = []
-    published: dict[str, str] | None = None
-    metrics: list[Measured]
-
-
-class Measure(Strict):
-    level: int | None = None
-    chains: bool = True
-
-
-class RowFields(Strict):
-    memory: Text | None = None
-    name: Text | None = None
-    title: Text | None = None
-    build: dict[str, Any] = {}
-    sweep: dict[str, list[Any]] | None = None
-    best_of: list[Text] | None = None
-    chosen_on: Literal["test", "others"] | None = None
-    published: dict[str, str] | None = None
-    measure: Measure | None = None
-    groups: list[Text] | None = None
-    values: dict[str, Any] = {}
-    drawn: bool = True
-
-
-Row = Annotated[RowFields, BeforeValidator(_mapping)]
-Other = Annotated[RowFields, BeforeValidator(_named)]
-
-
-class PaperModels(Strict):
-    memory: Text | None = None
-    reader: Text | None = None
-    judge: Text | None = None
-    probe: Text | None = None
-    embedder: Text | None = None
-
-
-class Backbone(Strict):
-    file: Texts
-    models: PaperModels
-    published: dict[str, str] | None = None
-
-
-class NotReproduced(Strict):
-    match: dict[str, Any]
-    reason: Text
-
-
-class Table(Strict):
-    """`rows_<backbone>` is checked as `rows`, see `scripts.checking`."""
-
-    name: Name
-    title: Text
-    paper: Text
-    backbones: dict[str, Backbone]
-    columns: list[Columns]
-    rows: list[Row]
-    others: list[Other] = []
-    notes: list[Text] = []
-    reference: str = ""
-    not_reproduced: list[NotReproduced] = []
-
-
-class Stated(Strict):
-    """A published point of a figure."""
-
-    panel: str
-    series: str
-    x: Any
-    find: dict[str, str]
-    scale: float = 1.0
-
-
-class FigureFields(Strict):
-    name: Name
-    paper: Text
-    table: Text
-    show: Literal["scores", "levels", "depths", "tree", "map", "hits", "triplets", "growth"]
-    rows: list[Row] = []
-    columns: list[Columns] = []
-    groups: list[Text] = []
-    take: Count | None = None
-    without: list[Text] = []
-    base: list[Text] = []
-    base_series: str = ""
-    backbone: Text | None = None
-    backbones: list[Text] = []
-    panel: str = ""
-    series: str = ""
-    x: Any = None
-    names: dict[str, Any] = {}
-    measures: dict[str, str] = {}
-    categories: list[Text] = []
-    case: Text | None = None
-    triplets: Count | None = None
-    sizes: dict[str, list[Count]] = {}
-    window: Count = 10
-    reads: Natural = 0
-    panels: dict[str, list[Text]] = {}
-    marks: Text | None = None
-    notes: list[Text] = []
-    published: list[Stated] = []
-
-
-_DRAWN = get_type_hints(Sheet) | {
-    "draw": Literal["lines", "bars", "stacked", "heatmap", "tree", "map", "pareto"],
-    "spacing": Literal["linear", "log", "even"],
-    "across": Count,
-    "width": Positive,
-    "height": Positive,
-}
-FIGURE = create_model(
-    "Figure",
-    __base__=FigureFields,
-    **{
-        field.name: (_DRAWN[field.name], ... if field.default is MISSING else None)
-        for field in fields(Sheet)
-        if field.name != "footnote"
+    Strict,
+    {
+        "engine": (Literal["hashing", "local", "http"], ...),
+        "settings": (PRICED | None, None),
+        "model": (Text | None, None),
+        "dimension": (Count | None, None),
+        "batch": (Count, 128),
+        "query_prefix": (str, ""),
+        **ENDPOINT_OF_ITS_OWN,
     },
 )
-
-
-class Sweep(Strict):
-    name: Name
-    title: Text
-    models: PaperModels
-    read: list[dict[str, list[Any]]]
-    columns: list[Columns]
 
 
 GROUPS: dict[str, type[BaseModel]] = {
@@ -450,9 +236,7 @@ class Sweeps(Common):
     sweep: Sweep
 
 
-FIGURES = create_model(
-    "Figures", __base__=Chosen, projection=(Literal["pca", "umap"], ...), figure=(FIGURE, ...)
-)
+FIGURES = extended("Figures", Chosen, {"projection": (Literal["pca", "umap"], ...), "figure": (FIGURE, ...)})
 
 COMMANDS: dict[str, type[BaseModel]] = {
     "config": Single,

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.costs import BUILD, costs, efforts
 from eval.figure_data import Point, front, scored
@@ -32,9 +32,6 @@ from scripts.experiment import Experiment, experiment
 from scripts.figures import engine, written
 from scripts.launch import composed
 from scripts.table_layout import cells_of, title_of
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 # Where a paper prints calls: file of results/published, and what selects the line.
 PRINTED: Mapping[str, tuple[str, Mapping[str, str]]] = {

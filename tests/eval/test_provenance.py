@@ -53,6 +53,6 @@ def test_a_change_elsewhere_does_not(project: Path) -> None:
 
 
 def test_the_real_memories_depend_on_the_modules_they_share() -> None:
-    names = {path.name for path in provenance._closure("memsys.segtree")}
+    names = {path.name for _, path in provenance._closure("memsys.segtree").files}
     assert {"segtree.py", "annotated_tree.py", "propagation.py", "interface.py", "schema.py", "prompts.py"} <= names
     assert "memtree.py" not in names

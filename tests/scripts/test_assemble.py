@@ -73,7 +73,7 @@ def test_every_metric_of_every_data_set_exists_and_has_a_title() -> None:
 @pytest.mark.parametrize("name", ["work", "run", "case_log", "reader"])
 def test_another_run_loop_is_another_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(CONF.parent / "eval", tmp_path / "eval", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr("scripts.assemble.ROOT", tmp_path)
+    monkeypatch.setattr("scripts.source_code.ROOT", tmp_path)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}"])
     built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))

@@ -207,7 +207,7 @@ def test_no_key_is_ever_written(
         (["memory=bm25", "protocol.reader=nonesuch"], "no reader called 'nonesuch'; there are: .*segtree"),
         (["memory=bm25", "protocol.judges=[nonesuch]"], "no judge called 'nonesuch'; there are: .*mem0"),
         (["memory=bm25", "models.reader=gpt-unknown"], "no llm called 'gpt-unknown'"),
-        (["memory=bm25", "data.transform=shuffle"], "data.transform must be none, oracle or permute"),
+        (["memory=bm25", "data.transform=shuffle"], "data.transform must be one of none, oracle, permute"),
         (["memory=bm25", "data.source=real", "data.root=/nonexistent"], "scripts.fetch"),
         (["memory=bm25", "+memory.build.spoon=1"], "spoon"),
     ],

@@ -26,7 +26,10 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A segment tree over the LoCoMo sample, answered and scored by the offline engine."""
     results = tmp_path_factory.mktemp("results")
     with initialize_config_dir(CONF, version_base="1.3"):
-        cfg = compose("config", [f"results={results}", "memory=segtree_cosine", "data.size=6", "data.max_cases=2"])
+        cfg = compose(
+            "config",
+            [f"results={results}", "memory=segtree_cosine", "nodes.vectors=true", "data.size=6", "data.max_cases=2"],
+        )
     assert run_single(cfg) == 0
     (folder,) = (results / "runs" / "locomo").iterdir()
     return folder
