@@ -121,7 +121,7 @@ def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
 def _signature(target: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     parameters = tuple(inspect.signature(target).parameters)
     try:
-        return parameters, get_type_hints(target.__init__ if isinstance(target, type) else target)
+        return parameters, get_type_hints(vars(target).get("__init__", target) if isinstance(target, type) else target)
     except (NameError, TypeError):  # annotations that exist for type checkers only
         return parameters, {}
 

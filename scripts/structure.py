@@ -170,7 +170,7 @@ def _written(run_folder: Path, tree: Tree) -> list[str]:
     """Unit ids of a case in the order in which they were written."""
     from eval.store import safe_name
 
-    lines = read_lines(run_folder / "cases" / safe_name(tree.case_id) / "effort.jsonl")
+    lines = read_lines(run_folder / "cases" / safe_name(tree.case_id) / "effort.jsonl", fields=("phase", "subject"))
     return [line["subject"] for line in lines if line["phase"] == "write"]
 
 
