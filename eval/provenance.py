@@ -84,7 +84,8 @@ def _closure(module: str) -> Closure:
         if name in seen:
             continue
         seen.add(name)
-        top = name.split(".")[0]
+        top, package = name.split(".")[0], name.rpartition(".")[0]
+        open_modules += [package] if package else []  # Python runs it first
         path = _path(name)
         if path is None:
             if top not in PACKAGES and _installed(_found(top)):

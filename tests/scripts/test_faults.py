@@ -89,9 +89,15 @@ def test_a_full_disk_stops_the_run_and_the_next_start_finishes_it(
     with monkeypatch.context() as patched:
         patched.setattr(store.Appender, "add", full)
         assert run(tmp_path, f"memory={memory}", "data.max_cases=1") == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: predictions.jsonl: the disk is full; free some space")
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .startswith("error: predictions.jsonl: the disk is full; free some space")
+    )
     (folder,) = (tmp_path / "results" / "runs" / "locomo").iterdir()
-    written = [line for path in folder.glob("cases/*/predictions.jsonl") for line in store.read_lines(path, again=False)]
+    written = [
+        line for path in folder.glob("cases/*/predictions.jsonl") for line in store.read_lines(path, again=False)
+    ]
     assert not [line for line in written if line["outcome"] == "error"]
     assert run(tmp_path, f"memory={memory}", "data.max_cases=1") == 0
 
@@ -178,9 +184,7 @@ few = lambda count: resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("
 eval.run._allow_files = few  # called when the cells are about to start
 sys.exit(run_single(composed("config", ["results={tmp_path}", "memory=bm25", "data.size=4"])))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", limited], cwd=CONF.parent, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", limited], cwd=CONF.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "too many open files; raise the limit" in done.stderr
     assert done.stderr.count("\n") == 1

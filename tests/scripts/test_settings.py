@@ -123,7 +123,11 @@ def test_every_command_checks_its_settings_before_it_does_anything(command: str,
 
 
 def test_making_everything_checks_its_settings_first(tmp_path: Path, capsys: Any) -> None:
-    for argument in (f"results={tmp_path}/r", "yes=perhaps"), (f"results={tmp_path}/r", "processes=0"), ("only=segtreem_t4",):
+    for argument in (
+        (f"results={tmp_path}/r", "yes=perhaps"),
+        (f"results={tmp_path}/r", "processes=0"),
+        ("only=segtreem_t4",),
+    ):
         assert reproduce_all.main(argument) == 2
     yes, processes, only = capsys.readouterr().err.splitlines()
     assert yes == "error: yes must be true or false, found 'perhaps'"
@@ -283,7 +287,12 @@ def test_a_multirun_runs_all_its_jobs_and_leaves_no_file_behind(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("run folder: ") == 2
     assert not list(here.iterdir())
-    assert {path.name for path in (tmp_path / "results").iterdir()} <= {"runs", "cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm"}
+    assert {path.name for path in (tmp_path / "results").iterdir()} <= {
+        "runs",
+        "cache.sqlite",
+        "cache.sqlite-wal",
+        "cache.sqlite-shm",
+    }
     assert len(list((tmp_path / "results" / "runs" / "locomo").iterdir())) == 2
 
 
