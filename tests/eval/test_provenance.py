@@ -85,7 +85,8 @@ def forget() -> None:
     provenance._found.cache_clear()
 
 
-OUTSIDE = ["my_memory.py", "theirs/__init__.py", "theirs/deep/__init__.py", "theirs/deep/leaf.py", "theirs/deep/helper.py", "theirs/other.py"]  # fmt: skip
+INSIDE = ("__init__", "deep/__init__", "deep/leaf", "deep/helper", "other")
+OUTSIDE = ["my_memory.py", *(f"theirs/{name}.py" for name in INSIDE)]
 
 
 @pytest.mark.parametrize("file", OUTSIDE)

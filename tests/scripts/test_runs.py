@@ -59,7 +59,7 @@ def test_the_list_shows_memory_data_set_date_state_and_size(results: Path, capsy
     assert head.split() == ["memory", "data", "set", "started", "state", "size", "folder"]
     assert first.startswith("bm25 ")
     assert "unfinished (0 of 1 cases)" in first
-    assert second.startswith("segtree_cosine  locomo  20")
+    assert second.split()[:2] == ["segtree_cosine", "locomo"]
     assert "finished (1 of 1 cases)" in second
     assert second.endswith(str(folder_of(results, "segtree_cosine")))
     assert total.startswith("2 runs, ")
