@@ -92,7 +92,7 @@ def tree(folder: Path, name: str, *, over: str = "mean", chains: bool = True) ->
     """A property of each history's tree (`eval.structure.Shape`), over histories; `chains=False` leaves out nodes with a single child."""
     values = {}
     for path in _dumps(folder, "case.json"):
-        if (found := read_tree(path.parent, vectors=False)) is not None:
+        if (found := read_tree(path.parent)) is not None:
             seen = shape(found if chains else without_chains(found), build_calls(path.parent))
             values[path.parent.name] = float(getattr(seen, name))
     return gathered(values, over)
@@ -104,7 +104,7 @@ def spread(folder: Path, name: str, level: int) -> Estimate | None:
     Raises:
         RunError: scikit-learn, which the silhouette needs, is not installed.
     """
-    trees = (read_tree(path.parent) for path in _dumps(folder, "case.json"))
+    trees = (read_tree(path.parent, vectors=True) for path in _dumps(folder, "case.json"))
     found = cloud((tree for tree in trees if tree is not None), level, np.random.default_rng(0))
     return single(MEASURES[name](found), found.nodes) if found.nodes > 1 else None
 

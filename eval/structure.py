@@ -59,11 +59,11 @@ class Tree:
         return below
 
 
-def read_tree(case_folder: Path, *, hidden_root: bool | None = None, vectors: bool = True) -> Tree | None:
+def read_tree(case_folder: Path, *, hidden_root: bool | None = None, vectors: bool = False) -> Tree | None:
     """The structure that a case's memory dumped; None when it has none.
 
     `hidden_root` says whether the memory keeps its root to itself; None takes several topmost nodes for the sign of it.
-    Without `vectors` none are read, and each node has one of length 0.
+    The nodes' vectors are read with `vectors` only; without, each node has one of length 0.
 
     Raises:
         RunError: a parent that is not there, a node that is its own ancestor, or vectors that are not there, damaged, or of
@@ -111,7 +111,7 @@ def _vectors(case_folder: Path) -> np.ndarray:
     return matrix
 
 
-def read_trees(run_folder: Path, *, hidden_root: bool | None = None, vectors: bool = True) -> list[Tree]:
+def read_trees(run_folder: Path, *, hidden_root: bool | None = None, vectors: bool = False) -> list[Tree]:
     """The structures of all finished cases of a run, in order of their folders."""
     folders = sorted(path.parent for path in run_folder.glob("cases/*/case.json"))
     trees = (read_tree(folder, hidden_root=hidden_root, vectors=vectors) for folder in folders)

@@ -151,7 +151,7 @@ def inspect(
     """
     record = record_of(run_folder)
     folder, prediction = find_prediction(run_folder, question_id, case_id)
-    tree = read_tree(folder, hidden_root=True if record["memory"].get("_target_") in ROOTLESS else None, vectors=False)
+    tree = read_tree(folder, hidden_root=True if record["memory"].get("_target_") in ROOTLESS else None)
     asked, evidence = question_lines(record, prediction, root)
     ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {prediction.error}]"
     page = [
