@@ -45,7 +45,7 @@ ifdef BACKBONE
   OVERRIDES += backbone=$(BACKBONE)
 endif
 ifdef YES
-  OVERRIDES += yes=true
+  OVERRIDES += yes=$(YES)
 endif
 ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)

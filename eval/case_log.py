@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import traceback
 from collections.abc import Collection, Mapping, Sequence
@@ -12,9 +13,18 @@ import numpy as np
 
 from data_loaders.schema import Case
 from eval.records import Effort, Outcome, Prediction
-from eval.store import Appender, item_key, item_record, read_items, read_lines, read_predictions, write_lines
+from eval.store import (
+    Appender,
+    item_key,
+    item_record,
+    read_items,
+    read_lines,
+    read_predictions,
+    replace_file,
+    write_lines,
+)
 from eval.work import Run
-from memsys.interface import Item, MemorySystem
+from memsys.interface import Item, MemorySystem, NodeView
 from memsys.llm.meter import Ledger
 from memsys.llm.secrets import redact
 
@@ -70,9 +80,16 @@ class CaseLog:
     def spent(self, effort: Effort) -> None:
         self._efforts.add(effort)
 
-    def structure(self, memory: MemorySystem) -> None:
-        """Dump the finished structure: `nodes.jsonl`, and `vectors.npy` with one row a node (zeros where it has none)."""
+    def structure(self, memory: MemorySystem, first: CaseLog | None = None) -> None:
+        """Dump the finished structure: `nodes.jsonl`, and `vectors.npy` with one row a node (zeros where it has none).
+
+        Args:
+            memory: as it stands at the end.
+            first: a log of the same build that is written already: its vectors are linked, not stored again.
+        """
         self._report, self._hidden_root = memory.report(), memory.HIDDEN_ROOT
+        place = self._folder / "vectors.npy"
+        place.unlink(missing_ok=True)
         nodes = list(memory.nodes())
         if not nodes:
             return
@@ -92,9 +109,10 @@ class CaseLog:
                 for node in nodes
             ),
         )
-        width = max((len(node.vector) for node in nodes if node.vector is not None), default=0)
-        rows = [np.zeros(width, dtype=np.float32) if node.vector is None else node.vector for node in nodes]
-        np.save(self._folder / "vectors.npy", np.stack(rows) if width else np.empty((len(nodes), 0), dtype=np.float32))
+        if self.run.vectors:
+            content = _as_npy(nodes)
+            if first is None or not _linked(first._folder / "vectors.npy", place, content):
+                replace_file(place, content)
 
     def finish(self, case: Case, dropped: Sequence[str]) -> None:
         """Sort what arrived in any order, and say what the case was."""
@@ -122,6 +140,26 @@ class CaseLog:
     def close(self) -> None:
         for file in (self._predictions, self._item_lines, self._efforts):
             file.close()
+
+
+def _linked(stored: Path, place: Path, content: bytes) -> bool:
+    """Whether a second name was made for a file of this content; not every file system has such names."""
+    try:
+        if stored.read_bytes() != content:
+            return False
+        place.hardlink_to(stored)
+    except (OSError, NotImplementedError):
+        return False
+    return True
+
+
+def _as_npy(nodes: Sequence[NodeView]) -> bytes:
+    """The vectors of nodes, float32 [nodes, d], as the content of a `.npy` file."""
+    width = max((len(node.vector) for node in nodes if node.vector is not None), default=0)
+    rows = [np.zeros(width, dtype=np.float32) if node.vector is None else node.vector for node in nodes]
+    held = io.BytesIO()
+    np.save(held, np.stack(rows) if width else np.empty((len(nodes), 0), dtype=np.float32))
+    return held.getvalue()
 
 
 def effort(
@@ -164,6 +202,6 @@ def _kept_effort(folder: Path, done: Mapping[str, Prediction]) -> list[dict[str,
     """On resume the build is done again, from the cache: only the lines of questions that keep their answers stay."""
     return [
         record
-        for record in read_lines(folder / "effort.jsonl")
+        for record in read_lines(folder / "effort.jsonl", fields=("phase", "subject"))
         if record["phase"] in ("read", "answer") and record["subject"] in done
     ]

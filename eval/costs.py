@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.store import read_lines
+from eval.store import read_lines, read_record
 
 BUILD = ("embed", "write", "consolidate")
 ROLES = {**dict.fromkeys((*BUILD, "read"), "memory"), "answer": "reader"}
@@ -178,7 +177,7 @@ def _stamp(run_folder: Path) -> tuple[tuple[str, int, int], ...]:
 def efforts(run_folder: Path) -> Iterator[dict[str, Any]]:
     """The effort lines of a run, a case at a time."""
     for path in sorted(run_folder.glob("cases/*/effort.jsonl")):
-        yield from read_lines(path, again=False)
+        yield from read_lines(path, again=False, fields=("phase", "subject", "calls", "tokens_in", "tokens_out"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +207,7 @@ def phases(run_folder: Path) -> list[PhaseCost]:
     made = [_phase(phase, ROLES[phase], sums) for phase, sums in found.items() if sums["steps"]]
     for path in sorted(run_folder.glob("scores/*.effort.jsonl")):
         name = path.name.removesuffix(".effort.jsonl")
-        settings = json.loads(path.with_name(f"{name}.json").read_text(encoding="utf-8"))
+        settings = read_record(path.with_name(f"{name}.json"))
         sums = _Sums()
         for line in read_lines(path, again=False):
             sums.add(line)

@@ -14,7 +14,6 @@ Deviations and decisions:
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +28,7 @@ from eval.costs import by_purpose, costs
 from eval.evidence import recalled
 from eval.manifold import MEASURES, cloud
 from eval.stats import Estimate, estimate
+from eval.store import read_record
 from eval.structure import build_calls, read_tree, shape, without_chains
 from memsys.tokens import count_tokens
 
@@ -74,7 +74,7 @@ def report(folder: Path, name: str, *, over: str = "mean", per: str = "") -> Est
     Args:
         per: another one by which it is divided, sum by sum.
     """
-    reports = {path.parent.name: json.loads(path.read_text("utf-8"))["memory"] for path in _dumps(folder, "case.json")}
+    reports = {path.parent.name: read_record(path).get("memory", {}) for path in _dumps(folder, "case.json")}
     values = {case: float(value) for case, found in reports.items() if (value := _within(found, name)) is not None}
     if not per:
         return gathered(values, over)
@@ -104,7 +104,7 @@ def spread(folder: Path, name: str, level: int) -> Estimate | None:
     Raises:
         RunError: scikit-learn, which the silhouette needs, is not installed.
     """
-    trees = (read_tree(path.parent) for path in _dumps(folder, "case.json"))
+    trees = (read_tree(path.parent, vectors=True) for path in _dumps(folder, "case.json"))
     found = cloud((tree for tree in trees if tree is not None), level, np.random.default_rng(0))
     return single(MEASURES[name](found), found.nodes) if found.nodes > 1 else None
 

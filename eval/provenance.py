@@ -1,7 +1,8 @@
 """Who made this number: the identity of a run, and what is recorded beside it.
 
 Identity = settings (less runtime, metrics and judge) + contents of the prompts used + data sha256 + source of data_loaders, the
-memory's modules, run and reader. The same identity is the same folder; anything else is another folder, filled from the cache.
+memory's modules wherever they live, run and reader + versions of the distributions that these import. The same identity is the
+same folder; anything else is another folder, filled from the cache.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import json
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,35 +30,118 @@ def identity(parts: Mapping[str, Any]) -> str:
 
 
 def source_digest(modules: Iterable[str]) -> str:
-    """sha256 over the source of project modules and all project modules that they import."""
+    """sha256 over the source of modules and of all modules that they import and that are no installed package's or Python's own.
+
+    Modules of the project are followed, and those of anybody who keeps a memory elsewhere; a module that is named here is
+    hashed with the rest of its package even where it is installed.
+    """
     hashed = hashlib.sha256()
-    for path in sorted({path for module in modules for path in _closure(module)}):
-        hashed.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for name, path in sorted({item for module in modules for item in _closure(module).files}):
+        hashed.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return hashed.hexdigest()
 
 
+def has_source(module: str) -> bool:
+    """Whether the source of a module can be read here."""
+    return _path(module) is not None
+
+
+def distributions(modules: Iterable[str]) -> dict[str, str]:
+    """Versions of the installed distributions that modules import, directly or through modules that `source_digest` follows."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, str] = {}
+    for top in sorted({name for module in modules for name in _closure(module).packages}):
+        for distribution in _distributions_of().get(top, [top]):
+            try:
+                found[distribution] = version(distribution)
+            except (
+                PackageNotFoundError
+            ):  # a word of a docstring that looks like an import, or a package that is optional
+                continue
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """What a module is made of."""
+
+    files: frozenset[tuple[str, Path]]
+    """Name and file of each module whose source is followed."""
+    packages: frozenset[str]
+    """Top-level names of the installed packages that they import."""
+
+
 @lru_cache(maxsize=512)
-def _closure(module: str) -> frozenset[Path]:
-    found: dict[str, Path] = {}
+def _closure(module: str) -> Closure:
+    own = module.split(".")[0]
+    files: dict[str, Path] = {}
+    packages: set[str] = set()
+    seen: set[str] = set()
     open_modules = [module]
     while open_modules:
         name = open_modules.pop()
-        path = _path(name)
-        if name in found or path is None:
+        if name in seen:
             continue
-        found[name] = path
-        open_modules += _imports(path)
-    return frozenset(found.values())
+        seen.add(name)
+        top, package = name.split(".")[0], name.rpartition(".")[0]
+        open_modules += [package] if package else []  # Python runs it first
+        path = _path(name)
+        if path is None:
+            if top not in PACKAGES and _installed(_found(top)):
+                packages.add(top)
+        elif top not in (*PACKAGES, own) and _installed(path):
+            packages.add(top)
+        else:
+            files[name] = path
+            open_modules += _imports(path, name)
+    return Closure(frozenset((_named(name, path), path) for name, path in files.items()), frozenset(packages))
+
+
+def _named(module: str, path: Path) -> str:
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else module
 
 
 def _path(module: str) -> Path | None:
-    if module.split(".")[0] not in PACKAGES:
+    """The source file of a module; None for a name that is no module, or one without source."""
+    if module.split(".")[0] in PACKAGES:
+        stem = ROOT.joinpath(*module.split("."))
+        return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
+    path = _found(module)
+    return path if path is not None and path.suffix == ".py" else None
+
+
+@lru_cache(maxsize=4096)
+def _found(module: str) -> Path | None:
+    """The file that Python would import a module from."""
+    if module.split(".")[0] in sys.stdlib_module_names:
         return None
-    stem = ROOT.joinpath(*module.split("."))
-    for path in (stem.with_suffix(".py"), stem / "__init__.py"):
-        if path.is_file():
-            return path
-    return None
+    above, _, last = module.rpartition(".")
+    if above:  # looked for in the folder of its package: find_spec would import that
+        package = _found(above)
+        folder = package.parent if package is not None and package.name == "__init__.py" else package
+        files = () if folder is None else (folder / f"{last}.py", folder / last / "__init__.py", folder / last)
+        return next((path for path in files if path.is_file() or path.is_dir()), None)
+    try:
+        spec = find_spec(module)
+    except (ImportError, AttributeError, ValueError):
+        return None
+    if spec is None:
+        return None
+    places = list(spec.submodule_search_locations or ())
+    return Path(spec.origin) if spec.has_location and spec.origin else Path(places[0]) if places else None
+
+
+def _installed(path: Path | None) -> bool:
+    """Whether a file belongs to an installed package, not to somebody's working copy."""
+    return path is not None and bool({"site-packages", "dist-packages"} & set(path.parts))
+
+
+@lru_cache(maxsize=1)
+def _distributions_of() -> Mapping[str, list[str]]:
+    from importlib.metadata import packages_distributions
+
+    return {name: sorted(set(found)) for name, found in packages_distributions().items()}
 
 
 _IMPORT = re.compile(
@@ -62,13 +149,24 @@ _IMPORT = re.compile(
 )
 
 
-def _imports(path: Path) -> list[str]:
+def _imports(path: Path, module: str) -> list[str]:
     """Modules that a file imports, also inside functions; a name imported from a package may be a module of it."""
     names: list[str] = []
     for base, parts, plain in _IMPORT.findall(path.read_text(encoding="utf-8")):
         words = re.findall(r"[\w.]+", plain or parts)
-        names += words if plain else [base, *(f"{base}.{word}" for word in words)]
+        whole = _absolute(base, module, path)
+        names += words if plain else [whole, *(f"{whole}.{word}" for word in words)]
     return names
+
+
+def _absolute(base: str, module: str, path: Path) -> str:
+    """The full name of what `from base import …` names in a module; leading dots climb from its package."""
+    rest = base.lstrip(".")
+    if rest == base:
+        return base
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    climbed = package[: len(package) - (len(base) - len(rest) - 1)]
+    return ".".join([*climbed, *([rest] if rest else [])])
 
 
 def surroundings() -> dict[str, Any]:

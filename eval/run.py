@@ -9,9 +9,11 @@ from it with its own settings, and what building cost is written to each folder,
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import resource
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +39,11 @@ from memsys.llm.meter import metering
 from memsys.llm.protocol import Completion, ContextOverflow, EndOfRun
 from memsys.llm.replies import why_none
 from memsys.llm.secrets import redact
+from memsys.prompts import UndeclaredPrompt
 from memsys.tokens import count_tokens
+
+REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO)
+"""What a file system says when the next file will fare no better."""
 
 
 class Lanes:
@@ -130,7 +137,7 @@ def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, told: Callable[[Prog
             left = {question.id for question in asked} - done.keys()
             if kept := len(asked) - len(left):
                 told(Progress(run.name, case.id, "", "kept", kept))
-            if left or not (folder / "case.json").is_file():
+            if left or not _complete(run, folder):
                 logs.append(CaseLog(run, case, folder, done, left))
         if logs:
             _live(case, asked, logs, lanes, told)
@@ -141,6 +148,21 @@ def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, told: Callable[[Prog
             log.close()
     for run in runs:
         told(Progress(run.name, case.id, "", "complete"))
+
+
+def _complete(run: Run, folder: Path) -> bool:
+    """Whether a case is finished, with the vectors of its nodes where they are wanted."""
+    if not (folder / "case.json").is_file():
+        return False
+    return not run.vectors or not (folder / "nodes.jsonl").is_file() or (folder / "vectors.npy").is_file()
+
+
+def stops(error: BaseException) -> bool:
+    """Whether no other question can go better: no call can be made, the disk refuses, a memory reads what it does not declare."""
+    if isinstance(error, OSError | sqlite3.OperationalError):
+        full = "full" in str(error) or "readonly" in str(error)
+        return full if isinstance(error, sqlite3.Error) else error.errno in REFUSED
+    return isinstance(error, EndOfRun | UndeclaredPrompt)
 
 
 def _live(
@@ -200,11 +222,11 @@ def _lived(
                 _write(memory, unit, following, logs)
                 told(Progress(run.name, case.id, "", "written"))
         for log, own in zip(logs, knobs, strict=True):
-            log.structure(_turned(memory, own))
-    except EndOfRun:
-        wait(answers)
-        raise
+            log.structure(_turned(memory, own), None if log is logs[0] else logs[0])
     except Exception as error:
+        if stops(error):
+            wait(answers)
+            raise
         _unless_stopped(error)
         for log in logs:
             _give_up(log, owed, error, told)
@@ -343,9 +365,9 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
             close("aborted" if recall.aborted else "answered", recall.answer or "", recall.aborted)
             return ended
         rendered = render(run.reader, run.services.prompts, question, recall, sample=run.replicate)
-    except EndOfRun:
-        raise
     except Exception as error:
+        if stops(error):
+            raise
         _unless_stopped(error)
         log.trouble(error)
         close("error", "", f"read: {_said(error)}")
@@ -362,7 +384,7 @@ def _ask(asking: _Asking, question: Question) -> Future[None]:
     def settle(done: Future[Completion]) -> None:
         try:
             error = done.exception()
-            if isinstance(error, EndOfRun):
+            if error is not None and stops(error):
                 raise error
             context, dropped = rendered.context_tokens, rendered.dropped
             log.spent(effort(log.case_id, "answer", question.id, 0, ledger, 0.0, context, dropped))

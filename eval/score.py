@@ -102,11 +102,11 @@ def _asked(run: Run, scored: Callable[[Prediction], str] = lambda one: one.answe
 
 
 def _answers(path: Path) -> set[tuple[str, str, str]]:
-    return {_answer(record) for record in read_lines(path)}
+    return {_answer(record) for record in score_lines(path)}
 
 
 def _answer(record: Mapping[str, Any]) -> tuple[str, str, str]:
-    return record["case_id"], record["question_id"], record["answer"]
+    return record["case_id"], record["question_id"], record.get("answer", "")  # without one it is stale
 
 
 def _verdict(record: Mapping[str, Any]) -> tuple[str, str, str, int]:
@@ -172,7 +172,7 @@ def score_judge(run: Run, judging: Judging, told: Callable[[], None] = lambda: N
     path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging))
     shown = _shown(run, judging.judge)
     wanted = {(*key, repeat) for key in _asked(run, shown) for repeat in range(judging.repeats)}
-    if path.is_file() and {_verdict(one) for one in read_lines(path) if one["value"] is not None} == wanted:
+    if path.is_file() and {_verdict(one) for one in score_lines(path, "repeat") if one["value"] is not None} == wanted:
         return path
     with locked(path.parent):
         given = {_verdict(one): one for one in read_lines(path) if one["value"] is not None}
@@ -292,9 +292,18 @@ def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
     if not path.is_file():
         raise RunError(f"{path} does not exist: run the experiment again to score it")
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for record in read_lines(path):
+    for record in score_lines(path):
         found.setdefault((record["case_id"], record["question_id"]), []).append(record)
     return found
+
+
+def score_lines(path: Path, *more: str) -> list[dict[str, Any]]:
+    """The lines of a score file, each with its value and what else is asked for.
+
+    Raises:
+        RunError: a damaged line.
+    """
+    return read_lines(path, fields=("case_id", "question_id", "value", *more))
 
 
 def _cases(run: Run) -> Iterator[Case]:

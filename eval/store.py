@@ -27,27 +27,53 @@ class RunError(RuntimeError):
     """An experiment that cannot go on; the message says what to do."""
 
 
+AGAIN = "delete the file and run the same command again"
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds.
+
+    Raises:
+        RunError: it holds something else.
+    """
+    try:
+        record = decoded(path.read_bytes())
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise RunError(f"{path} is damaged: it holds no JSON object; {AGAIN}")
+    return record
+
+
 def safe_name(identifier: str) -> str:
-    """A file name for an id that came from data: nothing but letters, digits, `._-`; a hash keeps different ids apart."""
+    """A file name for an id that came from data: nothing but letters, digits, `._-`; a hash keeps different ids apart.
+
+    Ids that differ in case only have names that differ in more.
+    """
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", identifier).strip("._") or "case"
-    if plain == identifier and len(plain) <= 80:
+    if plain == identifier.lower() and len(plain) <= 80:  # many file systems take `A` and `a` for one name
         return plain
     return f"{plain[:60]}-{hashlib.sha256(identifier.encode()).hexdigest()[:8]}"
 
 
-def read_lines(path: Path, *, again: bool = True) -> list[dict[str, Any]]:
+def read_lines(path: Path, *, again: bool = True, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """The whole JSON lines of a file; none where there is no file.
 
     Args:
         again: it may soon be read again, as a row's predictions and scores are by run, checks and table: keep its lines in memory.
+        fields: what every line must hold.
 
     Raises:
-        RunError: a line that is not JSON, other than a torn last one.
+        RunError: a line that is not JSON, other than a torn last one, or that lacks a field.
     """
     if not path.is_file():
         return []
     known = path.stat()
-    return list(_kept_lines(path, known.st_size, known.st_mtime_ns) if again else _lines(path))
+    lines = list(_kept_lines(path, known.st_size, known.st_mtime_ns) if again else _lines(path))
+    for number, record in enumerate(lines, 1):
+        if not record.keys() >= set(fields):
+            raise RunError(f"{path}: line {number} has no {min(set(fields) - record.keys())}; {AGAIN}")
+    return lines
 
 
 @lru_cache(maxsize=16)
@@ -61,7 +87,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     lines = [piece for piece in pieces if piece.strip()]
     try:  # in one go, which is faster, and the records share their keys
         records = decoded(b"[" + b",".join(lines) + b"]")
-        if len(records) == len(lines):
+        if len(records) == len(lines) and all(isinstance(record, dict) for record in records):
             return list(records)
     except ValueError:
         pass
@@ -73,11 +99,15 @@ def _one_by_one(path: Path, pieces: Sequence[bytes]) -> Iterator[dict[str, Any]]
         if not piece.strip():
             continue
         try:
-            yield decoded(piece)
+            record = decoded(piece)
         except ValueError:
             # The last piece has no newline behind it: it was being written when the process died.
             if number < len(pieces):
-                raise RunError(f"{path}: line {number} is not JSON; delete the file and run again") from None
+                raise RunError(f"{path}: line {number} is not JSON; {AGAIN}") from None
+            return
+        if not isinstance(record, dict):
+            raise RunError(f"{path}: line {number} is no JSON object; {AGAIN}")
+        yield record
 
 
 def write_lines(path: Path, records: Iterable[Any]) -> None:
@@ -154,8 +184,16 @@ def item_record(key: str, item: Item) -> dict[str, Any]:
 
 
 def read_predictions(case_folder: Path) -> dict[str, Prediction]:
-    """Predictions of a case by question id; a later line replaces an earlier one."""
-    return {record["question_id"]: prediction(record) for record in read_lines(case_folder / "predictions.jsonl")}
+    """Predictions of a case by question id; a later line replaces an earlier one.
+
+    Raises:
+        RunError: a line that is no prediction.
+    """
+    path = case_folder / "predictions.jsonl"
+    try:
+        return {record["question_id"]: prediction(record) for record in read_lines(path)}
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{path}: a line is no prediction ({error}); {AGAIN}") from error
 
 
 def prediction(record: Mapping[str, Any]) -> Prediction:
@@ -164,5 +202,23 @@ def prediction(record: Mapping[str, Any]) -> Prediction:
 
 
 def read_items(case_folder: Path) -> dict[str, dict[str, Any]]:
-    """Recalled items of a case by their hash."""
-    return {record["key"]: record for record in read_lines(case_folder / "items.jsonl")}
+    """Recalled items of a case by their hash.
+
+    Raises:
+        RunError: a line that is no item.
+    """
+    path = case_folder / "items.jsonl"
+    records = read_lines(path, fields=("key", "id", "text", "sources", "kind", "level"))
+    return Items(path, {record["key"]: record for record in records})
+
+
+class Items(dict[str, dict[str, Any]]):
+    """Recalled items by their hash; a prediction that names another says that the file is damaged."""
+
+    def __init__(self, path: Path, items: Mapping[str, dict[str, Any]]) -> None:
+        super().__init__(items)
+        self._path = path
+
+    def __missing__(self, key: str) -> dict[str, Any]:
+        folder = self._path.parent
+        raise RunError(f"{self._path} lacks the item {key} that a prediction names; delete {folder} and run again")

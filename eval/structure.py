@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from eval.costs import BUILD
-from eval.store import RunError, read_lines
+from eval.store import RunError, read_lines, read_record
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
@@ -59,47 +59,64 @@ class Tree:
         return below
 
 
-def read_tree(case_folder: Path) -> Tree | None:
+def read_tree(case_folder: Path, *, vectors: bool = False) -> Tree | None:
     """The structure that a case's memory dumped; None when it has none.
 
     `case.json` says whether the memory keeps its root to itself; of others, several topmost nodes are taken for the sign of it.
+    The nodes' vectors are read with `vectors` only; without, each node has one of length 0.
 
     Raises:
-        RunError: a parent that is not there, a node that is its own ancestor, or vectors of another number than the nodes.
+        RunError: a parent that is not there, a node that is its own ancestor, or vectors that are not there, damaged, or of
+            another number than the nodes.
     """
-    lines = read_lines(case_folder / "nodes.jsonl")
+    path = case_folder / "nodes.jsonl"
+    lines = read_lines(path, fields=("id", "parents", "level", "kind", "text", "sources"))
     if not lines:
         return None
     place = {line["id"]: number for number, line in enumerate(lines)}
-    vectors = np.load(case_folder / "vectors.npy", allow_pickle=False)
-    if len(place) != len(lines) or len(vectors) != len(lines):
+    matrix = _vectors(case_folder) if vectors else np.empty((len(lines), 0), dtype=np.float32)
+    if len(place) != len(lines) or len(matrix) != len(lines):
         raise RunError(
-            f"{case_folder}: {len(lines)} nodes with {len(place)} ids and {len(vectors)} vectors; run the case again"
+            f"{case_folder}: {len(lines)} nodes with {len(place)} ids and {len(matrix)} vectors; run the case again"
         )
     if lost := {parent for line in lines for parent in line["parents"]} - place.keys():
         raise RunError(f"{case_folder}: parents that are no nodes: {', '.join(sorted(lost)[:5])}")
     parents = tuple(tuple(place[parent] for parent in dict.fromkeys(line["parents"])) for line in lines)
     tops = sum(not above for above in parents)
-    (case,) = read_lines(case_folder / "case.json")
+    case = read_record(case_folder / "case.json")
     tree = Tree(
-        case_id=str(case["case_id"]),
+        case_id=str(case.get("case_id", case_folder.name)),
         ids=tuple(place),
         parents=parents,
         levels=tuple(line["level"] for line in lines),
         kinds=tuple(line["kind"] for line in lines),
         texts=tuple(line["text"] for line in lines),
         sources=tuple(tuple(line["sources"]) for line in lines),
-        vectors=vectors,
+        vectors=matrix,
         hidden_root=bool(case.get("hidden_root")) or tops > 1,
     )
     top_down(tree)
     return tree
 
 
-def read_trees(run_folder: Path) -> list[Tree]:
+def _vectors(case_folder: Path) -> np.ndarray:
+    path = case_folder / "vectors.npy"
+    if not path.is_file():
+        raise RunError(
+            f"{path} is not there: the run kept no vectors; repeat its command with nodes.vectors=true (answers are kept)"
+        )
+    try:
+        matrix: np.ndarray = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise RunError(f"{path} is damaged ({error}); delete it and run the same command again") from error
+    return matrix
+
+
+def read_trees(run_folder: Path, *, vectors: bool = False) -> list[Tree]:
     """The structures of all finished cases of a run, in order of their folders."""
     folders = sorted(path.parent for path in run_folder.glob("cases/*/case.json"))
-    return [tree for folder in folders if (tree := read_tree(folder)) is not None]
+    trees = (read_tree(folder, vectors=vectors) for folder in folders)
+    return [tree for tree in trees if tree is not None]
 
 
 def top_down(tree: Tree) -> list[int]:
@@ -219,7 +236,7 @@ def shape(tree: Tree, calls: float) -> Shape:
 
 def build_calls(case_folder: Path) -> int:
     """Logical model calls of building one case."""
-    lines = read_lines(case_folder / "effort.jsonl")
+    lines = read_lines(case_folder / "effort.jsonl", fields=("phase", "calls"))
     return sum(sum(line["calls"].values()) for line in lines if line["phase"] in BUILD)
 
 

@@ -57,6 +57,8 @@ class Run:
     """Runs of one name differ in nothing but read knobs (`MemorySystem.READ_KNOBS`) and share their builds; empty = shares none."""
     rehearse: Callable[[], None] = field(default=lambda: None)
     """Called before a case is built: loads and compiles what a first build would otherwise be timed for."""
+    vectors: bool = True
+    """Whether the nodes' vectors are kept; they are most of a run folder, and few tools read them."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """What identifies the run and what was known when it was made: written to `run.json`."""
 
@@ -90,10 +92,17 @@ def build_memory(run: Run, case: Case) -> MemorySystem:
         "llm": run.services.llm,
         "probe": run.services.probe,
         "embedder": run.services.embedder,
-        "prompts": run.services.prompts,
+        "prompts": run.services.prompts.only(declared_prompts(run.build)),
         "rng": np.random.default_rng([run.seed, run.replicate, *map(int, code)]),
     }
     return run.build(**{name: service for name, service in offered.items() if name in needs(run.build)})
+
+
+def declared_prompts(build: Callable[..., MemorySystem]) -> tuple[str, ...]:
+    """Folders of prompts that a memory's class declares, and the class of the memory that it wraps."""
+    target, given = (build.func, build.keywords) if isinstance(build, partial) else (build, {})
+    inner = declared_prompts(given["inner"]) if "inner" in given else ()
+    return (*getattr(target, "PROMPTS", ()), *inner)
 
 
 def needs(build: Callable[..., MemorySystem]) -> frozenset[str]:

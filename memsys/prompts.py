@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -37,6 +38,10 @@ _KNOWN = {"kind", "max_tokens", "temperature", "schema", "labels", "logprobs", "
 
 class PromptError(ValueError):
     """A prompt file that cannot be used, or a field that it needs and did not get."""
+
+
+class UndeclaredPrompt(PromptError):
+    """A memory reads a prompt that its class does not declare, so that the run's identity would not know of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +121,20 @@ class Prompts:
             raise PromptError(f"the prompt folder {overlay} does not exist")
         self._folders = tuple(Path(folder) for folder in (overlay, SHIPPED) if folder)
         self._read: dict[str, Prompt] = {}
+        self._declared: tuple[str, ...] | None = None
 
     def __getitem__(self, name: str) -> Prompt:
         """The prompt called `<system>/<step>`.
 
         Raises:
             PromptError: there is none, or its front matter is wrong.
+            UndeclaredPrompt: this view holds declared prompts only, and it is none of them.
         """
+        if self._declared is not None and not {name, name.rpartition("/")[0]} & set(self._declared):
+            raise UndeclaredPrompt(
+                f"the prompt {name} is read but not declared; add its folder to PROMPTS of the memory's class "
+                f"(declared: {', '.join(self._declared) or 'none'})"
+            )
         if name not in self._read:
             self._read[name] = _parse(name, self._path(name).read_text(encoding="utf-8"))
         return self._read[name]
@@ -132,6 +144,16 @@ class Prompts:
             if (path := folder / f"{name}.md").is_file():
                 return path
         raise PromptError(f"no prompt {name}.md in {', '.join(map(str, self._folders))}")
+
+    def only(self, declared: Iterable[str]) -> Prompts:
+        """The same prompts, of which no other than the declared folders and files can be read.
+
+        Args:
+            declared: as `MemorySystem.PROMPTS` says.
+        """
+        view = copy(self)
+        view._declared = tuple(declared)
+        return view
 
     def digest(self, names: Iterable[str]) -> dict[str, str]:
         """sha256 of every prompt in the named folders (or of the named files): part of a run's identity.

@@ -25,7 +25,7 @@ from eval.reader import Reader
 from eval.rehearsal import rehearse
 from eval.score import Judging, Metric
 from eval.store import RunError
-from eval.work import Run, Services, needs
+from eval.work import Run, Services, declared_prompts, needs
 from memsys.embed import Embedder, HashingEmbedder
 from memsys.interface import MemorySystem
 from memsys.lean import collect_rarely
@@ -42,7 +42,9 @@ from memsys.llm.store import Store
 from memsys.llm.traffic import Traffic
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
+from scripts.checking import checked_call, checked_option, checked_unit, nearest
 from scripts.roles import Places, chosen_models
+from scripts.source_code import sources, used_distributions
 
 CONF = ROOT / "conf"
 KEPT_BYTES = 40 << 20
@@ -146,12 +148,18 @@ def load_option(group: str, name: str) -> dict[str, Any]:
     """One file of a configuration group.
 
     Raises:
-        RunError: there is no such file; the message lists those that exist.
+        RunError: there is no such file; the message lists those that exist. Or a value that its schema refuses.
     """
     path = CONF / group / f"{name}.yaml"
     if "/" in name or not path.is_file():
-        raise RunError(f"no {group} called {name!r}; there are: {', '.join(options(group))}")
-    return deepcopy(_values(path))
+        known = options(group)
+        raise RunError(f"no {group} called {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
+    return deepcopy(_option(group, path))
+
+
+@cache
+def _option(group: str, path: Path) -> dict[str, Any]:
+    return checked_option(group, _values(path), path.relative_to(CONF.parent))
 
 
 @cache
@@ -275,7 +283,8 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
     """
     root = check_data_root(cfg)
     located = locate(config, real=cfg.data.source == "real", root=root, unpinned=cfg.data.unpinned)
-    source, load = located.source, {"_target_": config["load"]["_target_"], **located.choices}
+    loading = checked_call(f"dataset {config['name']}: load", {**config["load"], **located.choices})
+    source, load = located.source, {name: value for name, value in loading.items() if name != "_partial_"}
     cases = as_lazy(instantiate({**load, "_partial_": True})(source.path))
     settings = {
         "load": {name: str(value) for name, value in load.items()},
@@ -337,20 +346,22 @@ def metrics(names: Sequence[str]) -> list[Metric]:
     """
     known = _values(CONF / "metrics.yaml")
     if unknown := [name for name in names if name not in known]:
-        raise RunError(f"no metric called {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
+        near = nearest(unknown[0], known)
+        raise RunError(f"no metric called {', '.join(unknown)}{near}; there are: {', '.join(sorted(known))}")
     return [_metric(name, dict(known[name])) for name in names]
 
 
 def _metric(name: str, option: dict[str, Any]) -> Metric:
-    target = option.pop("target")
     option.pop("title", None)
-    if "sentences" not in option:
-        return Metric(name, partial(get_method(target), **option), option)
-    try:
-        option["sentences"] = splitter(option["sentences"])
-    except ValueError as error:
-        raise RunError(f"metric {name}: {error}") from error
-    return Metric(name, partial(get_method(target), **option), {**option, "nltk": version("nltk")})
+    more: dict[str, str] = {}
+    if "sentences" in option:
+        try:
+            option["sentences"], more = splitter(option["sentences"]), {"nltk": version("nltk")}
+        except ValueError as error:
+            raise RunError(f"metric {name}: {error}") from error
+    option = checked_call(f"metric {name}", {"_target_": option.pop("target", ""), **option})
+    target = option.pop("_target_")
+    return Metric(name, partial(get_method(target), **option), {**option, **more})
 
 
 def memory_run(
@@ -368,11 +379,12 @@ def memory_run(
     Raises:
         RunError: a setting of the memory is refused, or a service it needs is missing.
     """
-    if unknown := set(memory) - {"name", "title", "build", "gold_evidence"}:
-        raise RunError(f"memory {memory['name']}: unknown settings {', '.join(sorted(unknown))}")
+    memory = checked_option("memory", memory)
+    memory = {**memory, "build": checked_call(f"memory {memory['name']}", memory["build"])}
     targets: list[type[MemorySystem]] = [get_class(name) for name in _targets(memory["build"])]
     build = instantiate(dict(memory["build"]), _convert_="all")
     unit = unit or next((target.UNIT for target in targets if target.UNIT), None) or dataset.config["unit"]
+    checked_unit(unit, f"memory {memory['name']} on {dataset.name}")
     offline = any(target.OFFLINE for target in targets)
     asks = needs(_innermost(build))
     described = {name: value for name, value in memory.items() if name not in ("name", "title")}
@@ -389,7 +401,8 @@ def memory_run(
         },
         "replies": POLICY,
         "prompts": built.prompts.digest([*(name for target in targets for name in target.PROMPTS), reading.prompt]),
-        "source": _sources(memory, dataset),
+        "source": sources(memory["build"], dataset.config["load"]["_target_"]),
+        "distributions": used_distributions(memory["build"], dataset.config["load"]["_target_"]),
         "seed": [cfg.build.seed, replicate],
         "rebuild_every": cfg.build.rebuild_every if offline else 1,
     }
@@ -412,7 +425,15 @@ def memory_run(
         shared="" if changes else identity(built_alike),
         rehearse=partial(rehearse, build, dict(unit), built.prompts),
         gold_evidence=bool(memory.get("gold_evidence", False)),
-        record={**parts, "name": memory["name"], "data_status": dataset.source.status, "made_with": _surroundings()},
+        vectors=bool(cfg.nodes.vectors),
+        record={
+            **parts,
+            "name": memory["name"],
+            "cases": len(dataset.cases),
+            "prompts_dir": cfg.prompts_dir,
+            "data_status": dataset.source.status,
+            "made_with": _surroundings(),
+        },
     )
 
 
@@ -433,18 +454,6 @@ def _innermost(build: Any) -> Any:
     return build
 
 
-def _sources(memory: Mapping[str, Any], dataset: Data) -> str:
-    modules = [name.rpartition(".")[0] for name in _targets(memory["build"])]
-    loader = dataset.config["load"]["_target_"].rpartition(".")[0]
-    own = [ROOT / "eval" / f"{name}.py" for name in ("work", "run", "case_log", "reader")]
-    return identity(
-        {
-            "closure": source_digest([*modules, loader, "data_loaders.units", "data_loaders.transforms"]),
-            "own": [path.read_text() for path in own],
-        }
-    )
-
-
 def _built_once(build: Any, name: str, built: Bench) -> MemorySystem:
     """Build once and throw away: a wrong setting is refused before the first token is bought."""
     import numpy as np
@@ -453,7 +462,7 @@ def _built_once(build: Any, name: str, built: Bench) -> MemorySystem:
         "llm": built.memory.llm,
         "probe": built.probe.llm,
         "embedder": built.embedder,
-        "prompts": built.prompts,
+        "prompts": built.prompts.only(declared_prompts(build)),
         "rng": np.random.default_rng(0),
     }
     try:

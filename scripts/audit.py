@@ -39,6 +39,7 @@ from eval.audit import (
 )
 from eval.published import FOLDER, Published, read_published
 from eval.store import RunError
+from scripts.arguments import add_traceback, whole
 from scripts.entry import guarded
 
 NOT_NUMBERS = ("consistency_checks",)
@@ -320,17 +321,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "table", nargs="?", type=Path, help="a CSV: name, one cell per count, total (default: the papers' tables)"
     )
     parser.add_argument("--counts", type=_counts, help="questions of each category, e.g. 282,321,96,841")
-    parser.add_argument("--runs", type=int, default=1, help="repetitions that a cell is the mean of (default: 1)")
+    parser.add_argument("--runs", type=whole(1), default=1, help="repetitions that a cell is the mean of (default: 1)")
     parser.add_argument(
         "--means", action="store_true", help="cells are means such as F1, not right answers of questions"
     )
     parser.add_argument("--strict", action="store_true", help="exit code 1 when anything is found")
+    add_traceback(parser)
     chosen = parser.parse_args(arguments)
     if (chosen.table is None) != (chosen.counts is None):
         parser.error("a table needs --counts, and --counts a table")
-    if chosen.runs < 1:
-        parser.error("--runs must be at least 1")
-    return guarded(lambda: _audited(chosen))
+    return guarded(lambda: _audited(chosen), traceback=chosen.traceback)
 
 
 def _audited(chosen: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ import yaml
 from data_loaders.schema import Case, DataError
 from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
+from scripts.arguments import add_traceback, whole
 from scripts.entry import guarded
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "dataset"
@@ -119,9 +120,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
     parser.add_argument("--sample", action="store_true", help="the small history shipped with the loaders")
     parser.add_argument("--unpinned", action="store_true", help="accept files whose sha256 is not known")
-    parser.add_argument("--notes", type=int, default=20, help="how many of the loader's notes to print")
+    parser.add_argument("--notes", type=whole(0), default=20, help="how many of the loader's notes to print")
+    add_traceback(parser)
     args = parser.parse_args(arguments)
-    return guarded(lambda: _reported(args))
+    return guarded(lambda: _reported(args), traceback=args.traceback)
 
 
 def _reported(args: argparse.Namespace) -> int:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from memsys.llm import stopping
 from memsys.llm.secrets import redact, scrub
 
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
-def guarded(work: Callable[[], int | None]) -> int:
+
+def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
     """Run an entry point; what a user can mend is printed as one line, a bug keeps its traceback.
 
     Ctrl-C, SIGTERM and SIGHUP stop it in an orderly way (`memsys.llm.stopping`); the exit code is then 128 + the signal's number.
+
+    Args:
+        work: returns the exit code; None is 0.
+        traceback: raise what would be one line, for developers.
     """
     with stopping.heeded():
         try:
@@ -29,20 +37,35 @@ def guarded(work: Callable[[], int | None]) -> int:
             if stopping.requested():
                 return _stopped()
             scrub(error)
-            if not isinstance(error, _mendable()):
+            said = _said(error)
+            if traceback or not said:
                 raise
-            print(f"error: {redact(str(error))}", file=sys.stderr)
+            print(f"error: {redact(said)}", file=sys.stderr)
             return 2
 
 
-def _mendable() -> tuple[type[Exception], ...]:
-    """Imported only now: a command that is asked for its `--help` loads none of them."""
+def configured(cfg: DictConfig, command: str, work: Callable[[DictConfig], int]) -> int:
+    """`guarded` for a command with a configuration: every setting is checked before anything else happens.
+
+    Args:
+        cfg: as Hydra composed it.
+        command: the primary file of `conf`.
+        work: takes the configuration with every value in its type.
+    """
+    from scripts.checking import checked
+
+    return guarded(lambda: work(checked(cfg, command)), traceback=str(cfg.get("traceback")).lower() == "true")
+
+
+def _said(error: Exception) -> str:
+    """The line for an error that a user can mend, else nothing. Imported only now: `--help` loads none of it."""
     from data_loaders.schema import DataError
     from eval.store import RunError
     from memsys.llm.protocol import ModelError
     from memsys.prompts import PromptError
+    from scripts.faults import remedy
 
-    return DataError, RunError, ModelError, PromptError
+    return str(error) if isinstance(error, DataError | RunError | ModelError | PromptError) else remedy(error)
 
 
 def _stopped() -> int:

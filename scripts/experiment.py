@@ -111,6 +111,8 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
         cfg.models.update(chosen_models(cfg, backbone["models"]))
     if cfg.profile_name == "paper" and cfg.data.source == "real":
         fetch_missing(cfg, table)
+    if cfg.nodes.vectors is None:
+        cfg.nodes.vectors = any("spread" in metric for column in table["columns"] for metric in column["metrics"])
     built = bench(cfg)
     if run:
         built = prepared(cfg, built)

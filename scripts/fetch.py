@@ -10,6 +10,7 @@ from pathlib import Path
 from data_loaders.download import download
 from data_loaders.schema import DataError
 from data_loaders.source import Entry, data_root, entries_for, manifest
+from scripts.arguments import add_traceback
 from scripts.data import read_set, set_names
 from scripts.entry import guarded
 
@@ -45,7 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("set", help=f"one of: all, {', '.join(names())}")
     parser.add_argument("--root", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
     parser.add_argument("--unpinned", action="store_true", help="accept downloads whose sha256 is not known")
+    add_traceback(parser)
     args = parser.parse_args(arguments)
+    return guarded(lambda: _fetched(args), traceback=args.traceback)
+
+
+def _fetched(args: argparse.Namespace) -> int:
     failed = 0
     for name in set_names() if args.set == "all" else [args.set]:
         try:

@@ -28,9 +28,10 @@ from eval.store import RunError, replace_file
 from eval.structure import Tree, agreement, ask_triplets, sample_triplets
 from eval.tables import AnyCell
 from scripts.assemble import Bench, load_option
-from scripts.entry import guarded
+from scripts.entry import configured
 from scripts.experiment import Benchmark, Experiment, experiment
 from scripts.growth import Steps, measure, place
+from scripts.launch import ended, launch
 from scripts.run_folder import record_of, trees_of
 from scripts.table_layout import Line, cells_of, group_name, title_of
 
@@ -87,7 +88,7 @@ def _setting(line: Line, name: str) -> Any:
 
 def figure(cfg: DictConfig) -> int:
     """Run what is missing, draw and write; the exit code is 2 when the input is wrong, 3 when nobody agreed to the cost."""
-    return guarded(lambda: _figure(cfg))
+    return configured(cfg, "figures", _figure)
 
 
 def _figure(cfg: DictConfig) -> int:
@@ -133,6 +134,8 @@ def _experiment(cfg: DictConfig, options: Mapping[str, Any], backbone: str | Non
     from omegaconf import OmegaConf
 
     own = OmegaConf.merge(cfg, {"backbone": backbone})
+    if options["show"] == "map" and own.nodes.vectors is None:
+        own.nodes.vectors = True
     assert isinstance(own, type(cfg))
     return experiment(own, layout(options), run=options["show"] != "growth")
 
@@ -244,10 +247,10 @@ def _folder(found: Experiment, one: Subject) -> Path | None:
     return None if run is None else run.folder
 
 
-def _trees(found: Experiment) -> Iterator[tuple[Subject, list[Tree]]]:
+def _trees(found: Experiment, *, vectors: bool = False) -> Iterator[tuple[Subject, list[Tree]]]:
     for one in _subjects(found, metrics=False):
         if (folder := _folder(found, one)) is not None:
-            yield one, trees_of(folder, record_of(folder))
+            yield one, trees_of(folder, record_of(folder), vectors=vectors)
 
 
 def _depths(cfg: DictConfig, options: Mapping[str, Any], found: Experiment) -> list[Point]:
@@ -285,7 +288,7 @@ def _map(cfg: DictConfig, options: Mapping[str, Any], found: Experiment) -> list
     """The vectors of all nodes in two dimensions, level by level; data sets side by side."""
     points = [
         point
-        for one, trees in _trees(found)
+        for one, trees in _trees(found, vectors=True)
         for point in mapped(trees, one.text(options["panel"], options.get("names", {})), cfg.projection, cfg.build.seed)
     ]
     return sorted(points, key=lambda point: int(point.panel.rpartition(" ")[2]))
@@ -413,8 +416,8 @@ def written(stem: Path, how: Sheet, points: Sequence[Point], built: Bench) -> li
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="figures")
 def main(cfg: DictConfig) -> None:
-    sys.exit(figure(cfg))
+    ended(figure(cfg))
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(launch(main))

@@ -36,7 +36,8 @@ from memsys.llm.meter import metering
 from memsys.llm.protocol import EndOfRun
 from memsys.tokens import count_tokens
 from scripts.assemble import bench, data, memory_run, reader
-from scripts.entry import guarded
+from scripts.entry import configured
+from scripts.launch import ended, launch
 from scripts.readiness import prepared
 
 if TYPE_CHECKING:
@@ -251,13 +252,13 @@ def _built(
 
 def growth(cfg: DictConfig) -> int:
     """Build, measure, print and write; the exit code is 2 when the input is wrong."""
-    return guarded(lambda: _growth(cfg))
+    return configured(cfg, "growth", _growth)
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="growth")
 def main(cfg: DictConfig) -> None:
-    sys.exit(growth(cfg))
+    ended(growth(cfg))
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(launch(main))

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import DataError, Gold, Question
 from eval.records import Prediction
+from eval.score import score_lines
 from eval.store import RunError, read_items, read_lines, read_predictions
 from eval.structure import Tree, ancestors, depths, read_tree
+from scripts.arguments import add_traceback, whole
 from scripts.entry import guarded
 from scripts.run_folder import data_of, record_of
 
@@ -82,7 +85,7 @@ def reader_lines(case_folder: Path, prediction: Prediction) -> list[str]:
     """What of the recall the reader was shown; nothing where the memory answered itself, or nothing was asked."""
     asked = [
         line
-        for line in read_lines(case_folder / "effort.jsonl")
+        for line in read_lines(case_folder / "effort.jsonl", fields=("phase", "subject", "context_tokens"))
         if (line["phase"], line["subject"]) == ("answer", prediction.question_id) and line["context_tokens"]
     ]
     return [
@@ -130,7 +133,7 @@ def verdict_lines(run_folder: Path, prediction: Prediction) -> list[str]:
     for path in sorted((run_folder / "scores").glob("*.jsonl")):
         if path.name.endswith(".effort.jsonl"):
             continue
-        for line in read_lines(path):
+        for line in score_lines(path, "repeat", "detail", "why"):
             if (line["case_id"], line["question_id"]) == (prediction.case_id, prediction.question_id):
                 value = "no verdict" if line["value"] is None else f"{line['value']:.4f}"
                 detail = "".join(f"  {name}={found}" for name, found in line["detail"].items())
@@ -152,7 +155,7 @@ def inspect(
     tree = read_tree(folder)
     asked, evidence = question_lines(record, prediction, root)
     ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {prediction.error}]"
-    return [
+    page = [
         f"Run       {record['name']} on {record['dataset']['name']} ({record['data_status']} data), case {prediction.case_id}, "
         f"question {prediction.question_id}",
         *asked,
@@ -163,6 +166,20 @@ def inspect(
         "",
         *recall_lines(folder, prediction, tree, width, evidence),
     ]
+    return [visible(line) for line in page]
+
+
+def visible(text: str) -> str:
+    """The text with control characters, marks of direction and lone surrogates escaped: they could rewrite what a terminal shows."""
+    return "".join(
+        ascii(one)[1:-1] if one not in "\n\t" and (unicodedata.category(one) in ("Cc", "Cs") or turns(one)) else one
+        for one in text
+    )
+
+
+def turns(character: str) -> bool:
+    """Whether a character does nothing but turn the direction of the text that follows."""
+    return unicodedata.bidirectional(character) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 
 
 def _cut(text: str, width: int) -> str:
@@ -179,14 +196,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
     )
-    parser.add_argument("--width", type=int, default=160, help="characters of each text shown")
+    parser.add_argument("--width", type=whole(1), default=160, help="characters of each text shown")
+    add_traceback(parser)
     args = parser.parse_args(arguments)
 
     def work() -> int:
         print("\n".join(inspect(args.run, args.question, args.case, args.data, args.width)))
         return 0
 
-    return guarded(work)
+    return guarded(work, traceback=args.traceback)
 
 
 if __name__ == "__main__":

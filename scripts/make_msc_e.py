@@ -48,6 +48,7 @@ from memsys.llm.protocol import LLM, Completion, ModelError, Request
 from memsys.llm.reading import UNKNOWN
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
+from scripts.arguments import add_traceback, amount, whole
 from scripts.data import loader, read_set
 from scripts.entry import guarded
 
@@ -423,9 +424,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             "a model needs its endpoint and an endpoint its model: give both --model and --base-url, or neither"
         )
-    if min(args.conversations, args.rounds, args.threads) < 1 or args.retries < 0:
-        parser.error("--conversations, --rounds and --threads must be at least 1, --retries at least 0")
-    return guarded(lambda: _made(args))
+    return guarded(lambda: _made(args), traceback=args.traceback)
 
 
 def _made(args: argparse.Namespace) -> int:
@@ -461,18 +460,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", type=Path, required=True, help="folder of the set; the same folder again goes on with it"
     )
-    parser.add_argument("--conversations", type=int, default=70)
-    parser.add_argument("--rounds", type=int, default=200, help="of each conversation, its seed included")
+    parser.add_argument("--conversations", type=whole(1), default=70)
+    parser.add_argument("--rounds", type=whole(1), default=200, help="of each conversation, its seed included")
     parser.add_argument("--model", help="a file of conf/llm, or any name that the endpoint serves")
     parser.add_argument("--base-url", help="OpenAI-compatible endpoint; without one, a stand-in without a model writes")
     parser.add_argument("--key-env", default="OPENAI_API_KEY", help="environment variable that holds the key")
     parser.add_argument("--ask", choices=("end", "after_round"), default="end", help="when the questions are asked")
     parser.add_argument("--data", type=Path, help="data root with MSC for the seeds (default: the shipped sample)")
     parser.add_argument("--unpinned", action="store_true", help="accept MSC files whose sha256 is not known")
-    parser.add_argument("--retries", type=int, default=5, help="further attempts at a reply that can be used")
-    parser.add_argument("--threads", type=int, default=16, help="conversations written at the same time")
+    parser.add_argument("--retries", type=whole(0), default=5, help="further attempts at a reply that can be used")
+    parser.add_argument("--threads", type=whole(1), default=16, help="conversations written at the same time")
     parser.add_argument("--prompts-dir", type=Path, help="a folder laid over memsys/prompts")
-    parser.add_argument("--max-usd", type=float, help="spending cap of this start")
+    parser.add_argument("--max-usd", type=amount(0), help="spending cap of this start")
+    add_traceback(parser)
     return parser
 
 

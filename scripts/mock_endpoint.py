@@ -20,6 +20,7 @@ from typing import Any
 from memsys.embed import HashingEmbedder
 from memsys.llm.transport import new_event_loop
 from memsys.tokens import count_tokens
+from scripts.arguments import amount, whole
 from scripts.mock_quirks import SETS, Quirks, QuirkyServer
 from scripts.mock_shapes import OVERFLOWS, SHAPES
 
@@ -203,11 +204,11 @@ def serving(app: Any) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--port", type=int, default=8099)
-    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each reply")
-    parser.add_argument("--faults", type=float, default=0.0, help="share of arrivals that fail")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--hang", type=float, default=5.0, help="seconds that an injected timeout hangs")
+    parser.add_argument("--port", type=whole(0, 65535), default=8099)
+    parser.add_argument("--latency", type=amount(0), default=0.0, help="seconds before each reply")
+    parser.add_argument("--faults", type=amount(0, 1), default=0.0, help="share of arrivals that fail")
+    parser.add_argument("--seed", type=whole(0), default=0)
+    parser.add_argument("--hang", type=amount(0), default=5.0, help="seconds that an injected timeout hangs")
     parser.add_argument("--shape", choices=[*SHAPES, *OVERFLOWS], default="bare", help="how chat replies come")
     parser.add_argument("--quirks", choices=list(SETS), help="behave as an endpoint with these quirks")
     options = parser.parse_args()

@@ -10,7 +10,7 @@ from eval.rendering import as_csv, latex, markdown
 from eval.store import replace_file
 from eval.tables import Row, Table
 from scripts.assemble import caption, load_option
-from scripts.entry import guarded
+from scripts.entry import configured
 from scripts.experiment import Experiment, experiment
 from scripts.flow import complain
 from scripts.progress import progress_line
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def reproduce(cfg: DictConfig) -> int:
     """Run what is missing, score, print and write the table."""
-    return guarded(lambda: _reproduce(cfg))
+    return configured(cfg, "reproduce", _reproduce)
 
 
 def _reproduce(cfg: DictConfig) -> int:

@@ -39,6 +39,7 @@ def differences(reference: str, found: str) -> list[str]:
 
 
 def main() -> int:
+    """0 when everything is reproduced, 1 with the differing lines when not."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true", help="accept the present numbers as the reference")
     update = parser.parse_args().update

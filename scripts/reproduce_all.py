@@ -22,10 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eval.store import replace_file
+from eval.store import RunError, replace_file
 from memsys.llm import stopping
 from scripts.assemble import load_option
+from scripts.checking import nearest
 from scripts.entry import guarded
+from scripts.launch import composed
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -47,11 +49,19 @@ class Made:
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Make everything that is asked for; 2 with one line on standard error for what the user can mend."""
+    plain = [one for one in arguments if one != "--traceback"]
+    return guarded(lambda: _everything_made(plain), traceback=len(plain) < len(arguments))
+
+
+def _everything_made(arguments: Sequence[str]) -> int:
     started = time.perf_counter()
     only = tuple(one.removeprefix("only=") for one in arguments if one.startswith("only="))
     overrides = [one for one in arguments if not one.startswith(("only=", "processes="))]
     names = [name for name in everything() if name.startswith(only or ("",))]
-    cfg = _composed("reproduce", overrides)
+    if not names:
+        raise RunError(f"only={only[-1]}: no table or figure begins so{nearest(only[-1], everything())}")
+    cfg = composed("reproduce", overrides)
     made = {}
     for one in _all_made(names, overrides, _processes(arguments, cfg)):
         stopping.check()
@@ -69,8 +79,10 @@ def _processes(arguments: Sequence[str], cfg: DictConfig) -> int:
     wanted = [one.removeprefix("processes=") for one in arguments if one.startswith("processes=")]
     if not wanted:
         return 1 if cfg.network else min(4, os.cpu_count() or 1)
+    if not wanted[-1].isdecimal() or int(wanted[-1]) < 1:
+        raise RunError(f"processes must be a whole number of at least 1, found {wanted[-1]!r}")
     if cfg.max_usd is not None and wanted[-1] != "1":
-        sys.exit("error: max_usd holds for one process; leave processes= out")
+        raise RunError("max_usd holds for one process; leave processes= out")
     return int(wanted[-1])
 
 
@@ -144,7 +156,7 @@ def make(name: str, overrides: Sequence[str]) -> Made:
     is_table = _is_table(name)
     run: Callable[[DictConfig], int] = reproduce if is_table else figure
     said, started = io.StringIO(), time.perf_counter()
-    cfg = _composed("reproduce" if is_table else "figures", [_chosen(name), *overrides])
+    cfg = composed("reproduce" if is_table else "figures", [_chosen(name), *overrides])
     with redirect_stdout(said), redirect_stderr(said):
         try:
             code = run(cfg)
@@ -173,13 +185,6 @@ def line(made: Made) -> str:
     """A row of the index."""
     cells = (made.name, f"`{made.command}`", f"{made.seconds:.1f}", made.file, made.failure or "made")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _composed(primary: str, overrides: Sequence[str]) -> DictConfig:
-    from hydra import compose, initialize_config_dir
-
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose(primary, list(overrides))
 
 
 if __name__ == "__main__":

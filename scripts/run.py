@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import hydra
 
-from scripts.entry import guarded
+from scripts.launch import ended, launch
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def main(cfg: DictConfig) -> None:
     from scripts.single import run_single
 
-    sys.exit(run_single(cfg))
+    ended(run_single(cfg))
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(launch(main))

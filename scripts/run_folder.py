@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.store import RunError
+from eval.store import RunError, read_record
 from eval.structure import Tree, read_trees
 
 if TYPE_CHECKING:
@@ -25,7 +24,9 @@ def record_of(run_folder: Path) -> dict[str, Any]:
         raise RunError(
             f"{run_folder} is no run folder (no run.json); they are results/runs/<dataset>/<memory>-<identity>"
         )
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    record = read_record(path)
+    if missing := [name for name in ("name", "memory", "dataset", "models", "data_status") if name not in record]:
+        raise RunError(f"{path} is damaged: it has no {missing[0]}; run the command that made it again")
     return record
 
 
@@ -53,13 +54,13 @@ def data_of(record: Mapping[str, Any], root: Path | None) -> LazyCases:
     return loaded.cases
 
 
-def trees_of(run_folder: Path, record: Mapping[str, Any]) -> list[Tree]:
-    """The structures of a run.
+def trees_of(run_folder: Path, record: Mapping[str, Any], *, vectors: bool = False) -> list[Tree]:
+    """The structures of a run, with the nodes' vectors where they are asked for.
 
     Raises:
-        RunError: the memory has no structure, or no case is finished.
+        RunError: the memory has no structure, no case is finished, or the vectors that are asked for were not kept.
     """
-    trees = read_trees(run_folder)
+    trees = read_trees(run_folder, vectors=vectors)
     if not trees:
         raise RunError(f"{run_folder}: no finished case with nodes; {record['name']} may have no structure")
     return trees

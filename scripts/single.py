@@ -8,7 +8,7 @@ from eval.logging_wandb import log_table
 from eval.rendering import markdown
 from eval.tables import Cell, Column, Row, Table, asked, outcomes
 from scripts.assemble import bench, caption, data, judging, memory_run, metric_title, metrics, reader
-from scripts.entry import guarded
+from scripts.entry import configured
 from scripts.flow import complain, execute_capped, score
 from scripts.readiness import prepared
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def run_single(cfg: DictConfig) -> int:
     """Run, score, print; the exit code is 1 when too much is not scored, 2 when the input is wrong."""
-    return guarded(lambda: _run_single(cfg))
+    return configured(cfg, "config", _run_single)
 
 
 def _run_single(cfg: DictConfig) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from eval.published import find, read_published
 from eval.store import read_lines
 from eval.structure import Shape, Tree, build_calls, mean_shape, shape, tokens_by_depth, without_chains
+from scripts.arguments import add_traceback, whole
 from scripts.entry import guarded
 from scripts.run_folder import data_of, record_of, trees_of
 
@@ -170,7 +171,7 @@ def _written(run_folder: Path, tree: Tree) -> list[str]:
     """Unit ids of a case in the order in which they were written."""
     from eval.store import safe_name
 
-    lines = read_lines(run_folder / "cases" / safe_name(tree.case_id) / "effort.jsonl")
+    lines = read_lines(run_folder / "cases" / safe_name(tree.case_id) / "effort.jsonl", fields=("phase", "subject"))
     return [line["subject"] for line in lines if line["phase"] == "write"]
 
 
@@ -217,13 +218,12 @@ def evidence_lines(run_folder: Path, record: Mapping[str, Any], root: Path | Non
 def triplet_lines(trees: Sequence[Tree], count: int, seed: int, overrides: Sequence[str]) -> list[str]:
     """MemTree's triplet test with the judge's model as the annotator."""
     import numpy as np
-    from hydra import compose, initialize_config_dir
 
     from eval.structure import agreement, ask_triplets, sample_triplets
-    from scripts.assemble import CONF, bench
+    from scripts.assemble import bench
+    from scripts.launch import composed
 
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        built = bench(compose("config", list(overrides)))
+    built = bench(composed("config", overrides))
     triplets = sample_triplets(trees, count, np.random.default_rng(seed))
     found = agreement(triplets, ask_triplets(built.judge.llm, built.prompts, trees, triplets))
     rows = (
@@ -260,7 +260,7 @@ def lines_of(run_folder: Path, args: argparse.Namespace) -> list[str]:
         RunError: the folder is no run, or its memory has no structure.
     """
     record = record_of(run_folder)
-    trees = trees_of(run_folder, record)
+    trees = trees_of(run_folder, record, vectors=args.revenue or args.manifold)
     replaced = stand_ins(record)
     lines = [
         f"## {record['name']} on {record['dataset']['name']} ({record['data_status']} data, {len(trees)} trees)",
@@ -290,19 +290,20 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder below results/runs")
     made.add_argument("--tokens", action="store_true", help="tokens of node texts by depth")
     made.add_argument("--revenue", action="store_true", help="Moseley-Wang revenue, and OTD's guarantee checked")
-    made.add_argument("--trials", type=int, default=400, help="random instances of that check")
+    made.add_argument("--trials", type=whole(1), default=400, help="random instances of that check")
     made.add_argument("--manifold", action="store_true", help="TiMem's manifold metrics by level (scikit-learn)")
     made.add_argument("--evidence", action="store_true", help="xMemory's evidence density (needs the data)")
     made.add_argument(
         "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
     )
     made.add_argument(
-        "--triplets", type=int, default=0, metavar="N", help="ask N easy and N hard triplets of the judge"
+        "--triplets", type=whole(0), default=0, metavar="N", help="ask N easy and N hard triplets of the judge"
     )
     made.add_argument(
         "--with", dest="overrides", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the judge"
     )
-    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--seed", type=whole(0), default=0)
+    add_traceback(made)
     return made
 
 
@@ -319,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("\n".join(guarantee_lines(args.trials, np.random.default_rng(args.seed))))
         return 0
 
-    return guarded(work)
+    return guarded(work, traceback=args.traceback)
 
 
 if __name__ == "__main__":

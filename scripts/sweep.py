@@ -35,9 +35,10 @@ from eval.store import RunError, replace_file
 from eval.tables import ALL, Cell, Column, outcomes
 from eval.work import Run
 from scripts.assemble import Bench, bench, judging, memory_run, metrics
-from scripts.entry import guarded
+from scripts.entry import configured
 from scripts.experiment import Benchmark, benchmark, fetch_missing
 from scripts.flow import execute_capped, print_missing, score
+from scripts.launch import ended, launch
 from scripts.plan import confirmed, plan
 from scripts.readiness import prepared
 from scripts.roles import STAND_IN, chosen_models
@@ -67,18 +68,9 @@ MEASURED = (
     "protocol",
 )
 RUNTIME = (
-    "results",
-    "cache",
-    "threads",
-    "max_usd",
-    "prices",
-    "yes",
-    "replay",
-    "network",
-    "logger",
-    "max_unscored",
-    "k_evidence",
-)
+    "results", "cache", "threads", "max_usd", "prices", "yes", "replay", "network", "logger", "max_unscored", "k_evidence",
+    "nodes", "traceback",
+)  # fmt: skip
 """Parts of the configuration that change no number."""
 
 
@@ -146,7 +138,7 @@ def sweep(cfg: DictConfig, swept: Sequence[str]) -> int:
         cfg: the configuration of this job.
         swept: dotted names of the settings that differ between jobs.
     """
-    return guarded(lambda: _sweep(cfg, swept))
+    return configured(cfg, "sweep", lambda typed: _sweep(typed, swept))
 
 
 def _sweep(cfg: DictConfig, swept: Sequence[str]) -> int:
@@ -337,9 +329,6 @@ def _told(cfg: DictConfig, built: Bench, path: Path, found: Sequence[Measured], 
     return 0
 
 
-_codes: list[int] = []
-
-
 @hydra.main(version_base="1.3", config_path="../conf", config_name="sweep")
 def main(cfg: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
@@ -347,10 +336,11 @@ def main(cfg: DictConfig) -> None:
     job = HydraConfig.get()
     given = [override.lstrip("+~").partition("=")[0] for override in job.overrides.task]
     swept = [*(job.sweeper.params or ()), *(name for name in given if name.startswith("memory.build."))]
-    _codes.append(sweep(cfg, tuple(dict.fromkeys(swept))))
-    if _codes[-1] > 1:  # what is wrong here is wrong in the jobs that follow
-        sys.exit(_codes[-1])
+    code = sweep(cfg, tuple(dict.fromkeys(swept)))
+    ended(code)
+    if code > 1:  # what is wrong here is wrong in the jobs that follow
+        sys.exit(code)
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main) or max(_codes, default=0))
+    sys.exit(launch(main, keep_record=True))

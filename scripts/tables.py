@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.costs import BUILD, costs, efforts
 from eval.figure_data import Point, front, scored
@@ -25,14 +25,13 @@ from eval.run import run_all
 from eval.store import RunError
 from eval.tables import outcomes
 from eval.work import Run
+from scripts.arguments import add_traceback
 from scripts.assemble import Model, load_option
 from scripts.entry import guarded
 from scripts.experiment import Experiment, experiment
 from scripts.figures import engine, written
+from scripts.launch import composed
 from scripts.table_layout import cells_of, title_of
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 # Where a paper prints calls: file of results/published, and what selects the line.
 PRINTED: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -64,12 +63,9 @@ class Calls:
 
 def measure(names: Sequence[str], folder: Path) -> list[Calls]:
     """Build and read each memory once, on one history of the LoCoMo sample, offline."""
-    from hydra import compose, initialize_config_dir
-
     from scripts.assemble import bench, data, memory_run, reader
 
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg: DictConfig = compose("config", [f"results={folder}", "data.max_cases=1"])
+    cfg = composed("config", [f"results={folder}", "data.max_cases=1"])
     built = bench(cfg)
     dataset = data(cfg, load_option("dataset", "locomo"))
     reading = reader("segtree")
@@ -230,16 +226,9 @@ def pareto_table(points: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
-def pareto(name: str, overrides: Sequence[str]) -> int:
-    """Print and draw quality against cost; 2 when nothing of the table has been run."""
-    return guarded(lambda: _pareto(name, overrides))
-
-
 def _pareto(name: str, overrides: Sequence[str]) -> int:
-    from hydra import compose, initialize_config_dir
-
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg: DictConfig = compose("reproduce", [f"table={name}", *overrides, "replay=true", "yes=true"])
+    """Print and draw quality against cost."""
+    cfg = composed("reproduce", [f"table={name}", *overrides, "replay=true", "yes=true"])
     found = experiment(cfg, load_option("table", name), run=False)
     assert found is not None, "nothing is run, so nobody is asked"
     rows, left = bargains(found)
@@ -272,20 +261,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("table", choices=["calls", "systems", "pareto"])
     parser.add_argument("--memory", nargs="*", help="calls: names; all by default")
     parser.add_argument("rest", nargs="*", metavar="TABLE key=value", help="pareto: a table, and settings")
+    add_traceback(parser)
     options_ = parser.parse_args(arguments)
     if options_.table == "pareto":
         named = [word for word in options_.rest if "=" not in word]
-        return pareto(named[0] if named else "segtreemem_t4", [word for word in options_.rest if "=" in word])
+        settings = [word for word in options_.rest if "=" in word]
+        return guarded(lambda: _pareto(named[0] if named else "segtreemem_t4", settings), traceback=options_.traceback)
     if options_.rest:
         parser.error(f"{options_.table} takes no {options_.rest[0]}")
-    if options_.table == "systems":
-        (ROOT / "memsys" / "README.md").write_text(systems_table(), encoding="utf-8")
-        print("written: memsys/README.md")
-        return 0
+    work = _systems if options_.table == "systems" else lambda: _calls_of(options_.memory)
+    return guarded(work, traceback=options_.traceback)
+
+
+def _systems() -> int:
+    (ROOT / "memsys" / "README.md").write_text(systems_table(), encoding="utf-8")
+    print("written: memsys/README.md")
+    return 0
+
+
+def _calls_of(names: Sequence[str] | None) -> int:
     from scripts.assemble import options
 
     with tempfile.TemporaryDirectory() as folder:
-        print(calls_table(measure(options_.memory or options("memory"), Path(folder))))
+        print(calls_table(measure(names or options("memory"), Path(folder))))
     return 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eval import provenance
-from eval.provenance import identity, source_digest
+from eval.provenance import distributions, has_source, identity, source_digest
 
 
 def test_identity_depends_on_contents_and_not_on_the_order_of_keys() -> None:
@@ -53,6 +53,77 @@ def test_a_change_elsewhere_does_not(project: Path) -> None:
 
 
 def test_the_real_memories_depend_on_the_modules_they_share() -> None:
-    names = {path.name for path in provenance._closure("memsys.segtree")}
+    names = {path.name for _, path in provenance._closure("memsys.segtree").files}
     assert {"segtree.py", "annotated_tree.py", "propagation.py", "interface.py", "schema.py", "prompts.py"} <= names
     assert "memtree.py" not in names
+
+
+# --- code that lives elsewhere ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A memory of somebody's own, outside the repository: one module, a package of theirs, a library that is installed."""
+    (tmp_path / "theirs" / "deep").mkdir(parents=True)
+    (tmp_path / "my_memory.py").write_text(
+        "import orjson\nfrom theirs.deep import helper\nfrom memsys.bm25 import BM25\n"
+    )
+    (tmp_path / "theirs" / "__init__.py").write_text("")
+    (tmp_path / "theirs" / "deep" / "__init__.py").write_text("from . import leaf\nfrom ..other import y\n")
+    (tmp_path / "theirs" / "deep" / "leaf.py").write_text("x = 1\n")
+    (tmp_path / "theirs" / "deep" / "helper.py").write_text("x = 1\n")
+    (tmp_path / "theirs" / "other.py").write_text("y = 1\n")
+    (tmp_path / "theirs" / "unused.py").write_text("z = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    forget()
+    yield tmp_path
+    forget()
+
+
+def forget() -> None:
+    provenance._closure.cache_clear()
+    provenance._found.cache_clear()
+
+
+INSIDE = ("__init__", "deep/__init__", "deep/leaf", "deep/helper", "other")
+OUTSIDE = ["my_memory.py", *(f"theirs/{name}.py" for name in INSIDE)]
+
+
+@pytest.mark.parametrize("file", OUTSIDE)
+def test_a_change_of_code_outside_the_repository_changes_the_source_digest(elsewhere: Path, file: str) -> None:
+    before = source_digest(["my_memory"])
+    forget()
+    assert source_digest(["my_memory"]) == before
+    (elsewhere / file).write_text((elsewhere / file).read_text() + "# changed\n")
+    forget()
+    assert source_digest(["my_memory"]) != before
+
+
+def test_a_change_of_what_it_does_not_import_changes_nothing(elsewhere: Path) -> None:
+    before = source_digest(["my_memory"])
+    (elsewhere / "theirs" / "unused.py").write_text("z = 2\n")
+    forget()
+    assert source_digest(["my_memory"]) == before
+
+
+def test_what_it_takes_from_the_project_is_part_of_it(elsewhere: Path) -> None:
+    names = {name for name, _ in provenance._closure("my_memory").files}
+    assert {"my_memory", "theirs.deep.leaf", "theirs.other", "memsys/bm25.py", "memsys/interface.py"} <= names
+
+
+def test_installed_packages_count_with_their_version(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import version
+
+    found = distributions(["my_memory"])
+    assert found["orjson"] == version("orjson")
+    assert found["bm25s"] == version("bm25s")
+    assert "memsys-bench" not in found
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "99")
+    assert distributions(["my_memory"]) == dict.fromkeys(found, "99")
+
+
+def test_nothing_is_imported_to_look_at_it(elsewhere: Path) -> None:
+    (elsewhere / "theirs" / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    assert source_digest(["my_memory"])
+    assert has_source("my_memory")
+    assert not has_source("my_other_memory")

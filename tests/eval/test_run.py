@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small_history import FACTS, history
 
@@ -772,3 +773,122 @@ def test_no_file_of_a_run_holds_the_key(make_run: Make, monkeypatch: pytest.Monk
     assert not [path.name for path in files if key[:12].encode() in path.read_bytes()]
     assert answers(run, case)["q1"].answer == "an answer with <GATEWAY_PASS>"
     assert (run.case_folder(case.id) / "errors.log").is_file()
+
+
+# --- vectors ------------------------------------------------------------------------------------------------------------
+
+
+def trees(make_run: Make, *, knob: str = "k", values: Sequence[Any] = (1, 2, 3), **more: Any) -> list[Run]:
+    """Runs that share the build of a tree and differ in one read knob."""
+    from memsys.segtree import SegTree
+
+    return [
+        make_run(STORIES, folder=f"tree-{value}", build=partial(SegTree, **{knob: value}), shared="tree", **more)
+        for value in values
+    ]
+
+
+def vector_files(runs: Sequence[Run]) -> list[Path]:
+    return sorted(path for run in runs for path in run.folder.glob("cases/*/vectors.npy"))
+
+
+def test_runs_that_share_a_build_keep_its_vectors_once(make_run: Make) -> None:
+    runs = trees(make_run)
+    run_all(runs)
+    files = vector_files(runs)
+    assert len(files) == 3 * len(STORIES)
+    assert len({path.stat().st_ino for path in files}) == len(STORIES)
+
+
+class Tuned(Shelf):
+    """Its vectors say how it is read."""
+
+    def nodes(self) -> Iterator[NodeView]:
+        return (replace(node, vector=np.full(2, self.k, dtype=np.float32)) for node in super().nodes())
+
+
+def test_vectors_that_a_read_knob_changes_are_kept_apart(make_run: Make) -> None:
+    runs = [
+        make_run([history()], folder=f"tuned-{k}", build=partial(Tuned, [], k=k), shared="tuned") for k in (1, 2, 3)
+    ]
+    run_all(runs)
+    assert [np.load(path).min() for path in vector_files(runs)] == [1, 2, 3]
+
+
+def test_where_no_second_name_can_be_made_each_run_has_a_copy(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise PermissionError(1, "no hard links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    runs = trees(make_run)
+    run_all(runs)
+    files = vector_files(runs)
+    assert len({path.stat().st_ino for path in files}) == len(files) == 3 * len(STORIES)
+    assert all(len(np.load(path)) for path in files)
+
+
+def test_without_vectors_nothing_else_is_missing(make_run: Make) -> None:
+    (kept,) = trees(make_run, values=(2,))
+    run_all([kept])
+    whole = folder_of(kept)
+    (bare,) = trees(make_run, values=(2,), vectors=False)
+    bare = replace(bare, folder=kept.folder.with_name("bare"))
+    run_all([bare])
+    assert folder_of(bare) == {name: content for name, content in whole.items() if not name.endswith("vectors.npy")}
+
+
+def test_vectors_that_are_wanted_later_are_added_and_answers_stay(make_run: Make) -> None:
+    (bare,) = trees(make_run, values=(2,), vectors=False)
+    run_all([bare])
+    assert not vector_files([bare])
+    before = {name: content for name, content in folder_of(bare).items() if name.endswith("predictions.jsonl")}
+    run_all([replace(bare, vectors=True)])
+    assert len(vector_files([bare])) == len(STORIES)
+    after = folder_of(bare)
+    assert {name: after[name] for name in before} == before
+
+
+# --- prompts ------------------------------------------------------------------------------------------------------------
+
+
+class Borrower(Diary):
+    """Reads a prompt that it does not declare."""
+
+    PROMPTS = ("segtree",)
+
+    def __init__(self, prompts: Any, name: str, log: list[str]) -> None:
+        super().__init__(log)
+        self.prompts, self.name = prompts, name
+
+    def write(self, unit: Unit) -> None:
+        assert self.prompts[self.name].user
+        super().write(unit)
+
+
+def test_a_prompt_that_is_read_but_not_declared_stops_the_run(make_run: Make) -> None:
+    from memsys.prompts import SHIPPED, UndeclaredPrompt
+
+    own = f"segtree/{next((SHIPPED / 'segtree').glob('*.md')).stem}"
+    run_all([make_run([history()], build=partial(Borrower, name=own, log=[]))])
+    run = make_run([history()], folder="other", build=partial(Borrower, name="memtree/aggregate", log=[]))
+    assert (SHIPPED / "memtree" / "aggregate.md").is_file()
+    with pytest.raises(UndeclaredPrompt, match="memtree/aggregate is read but not declared; add its folder to PROMPTS"):
+        run_all([run])
+    assert not answers(run, history())
+
+
+def test_a_wrapped_memory_reads_the_prompts_that_its_own_class_declares() -> None:
+    from eval.work import declared_prompts
+    from memsys.memtree import MemTree
+    from memsys.pruned import Pruned
+
+    assert declared_prompts(partial(Pruned, inner=partial(MemTree))) == ("memtree",)
+
+
+# --- folders ------------------------------------------------------------------------------------------------------------
+
+
+def test_ids_that_differ_in_case_only_have_folders_that_differ_in_more() -> None:
+    names = ["Case-A", "case-a", "CASE-A", "case-A"]
+    assert len({safe_name(name).lower() for name in names}) == 4
+    assert safe_name("case-a") == "case-a"

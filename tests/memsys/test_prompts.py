@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memsys.prompts import Option, Prompt, PromptError, Prompts
+from memsys.prompts import Option, Prompt, PromptError, Prompts, UndeclaredPrompt
 
 Write = Callable[[dict[str, str]], Prompts]
 FULL = """---
@@ -147,3 +147,18 @@ def test_the_digest_is_of_the_files_that_win(layered: Prompts) -> None:
 def test_a_digest_of_nothing_is_refused(layered: Prompts) -> None:
     with pytest.raises(PromptError, match="tres"):
         layered.digest(["tree", "tres"])
+
+
+def test_a_view_reads_declared_prompts_only(prompts: Write) -> None:
+    files = {"tree/step": FULL, "tree/other": FULL, "wood/step": FULL}
+    every = prompts(files)
+    view = every.only(["tree", "wood/step"])
+    assert all(view[name].kind == "choose" for name in files)
+    narrow = every.only(["wood/step"])
+    assert narrow["wood/step"].kind == "choose"
+    for name in ("tree/step", "wood/other"):
+        with pytest.raises(UndeclaredPrompt, match=f"the prompt {name} is read but not declared"):
+            narrow[name]
+    with pytest.raises(UndeclaredPrompt, match="declared: none"):
+        every.only([])["tree/step"]
+    assert every["tree/step"].kind == "choose"

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
+from eval import provenance
+from eval.store import RunError
 from memsys.llm.replies import POLICY
 from scripts.assemble import (
     CONF,
@@ -52,7 +54,7 @@ def test_every_metric_of_every_data_set_exists_and_has_a_title() -> None:
 @pytest.mark.parametrize("name", ["work", "run", "case_log", "reader"])
 def test_another_run_loop_is_another_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(CONF.parent / "eval", tmp_path / "eval", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr("scripts.assemble.ROOT", tmp_path)
+    monkeypatch.setattr("scripts.source_code.ROOT", tmp_path)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}"])
     built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
@@ -81,3 +83,34 @@ def test_what_is_done_with_replies_and_the_cap_on_them_are_part_of_what_a_run_is
     assert runs[0].record["replies"] == POLICY
     assert "max_output_tokens" not in runs[0].record["models"]["reader"]
     assert runs[1].record["models"]["reader"]["max_output_tokens"] == 60
+
+
+def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "mine_elsewhere.py"
+    module.write_text("from memsys.bm25 import BM25\n\n\nclass Mine(BM25):\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("config", [f"results={tmp_path}/results"])
+    built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
+    mine = {"name": "mine", "title": "Mine", "build": {"_target_": "mine_elsewhere.Mine", "_partial_": True, "k": 2}}
+
+    def folder() -> Path:
+        provenance._closure.cache_clear()
+        return memory_run(cfg, built, dataset, mine, reader("segtree")).folder
+
+    before = folder()
+    assert folder() == before
+    module.write_text(module.read_text() + "# other answers\n")
+    assert folder() != before
+    with monkeypatch.context() as patched:
+        patched.setattr("scripts.assemble.used_distributions", lambda *_: {"bm25s": "another version"})
+        assert len({before, folder()}) == 2
+
+
+@pytest.mark.parametrize("name", ["../mine", "a/b", "/tmp/x", "a\\b", "", ".hidden", "a\nb"])
+def test_a_memory_whose_name_is_a_path_is_refused(name: str, tmp_path: Path) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("config", [f"results={tmp_path}/results"])
+    built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
+    with pytest.raises(RunError, match="name must be a plain name"):
+        memory_run(cfg, built, dataset, {**load_option("memory", "bm25"), "name": name}, reader("segtree"))

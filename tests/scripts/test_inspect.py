@@ -28,7 +28,10 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A segment tree over the LoCoMo sample, answered and scored by the offline engine."""
     results = tmp_path_factory.mktemp("results")
     with initialize_config_dir(CONF, version_base="1.3"):
-        cfg = compose("config", [f"results={results}", "memory=segtree_cosine", "data.size=6", "data.max_cases=2"])
+        cfg = compose(
+            "config",
+            [f"results={results}", "memory=segtree_cosine", "nodes.vectors=true", "data.size=6", "data.max_cases=2"],
+        )
     assert run_single(cfg) == 0
     (folder,) = (results / "runs" / "locomo").iterdir()
     return folder
@@ -294,3 +297,17 @@ def test_a_memory_without_structure_is_told_in_one_line(copied: Path, capsys: An
         path.unlink()
     assert structure.main([str(copied)]) == 2
     assert "no finished case with nodes" in capsys.readouterr().err
+
+
+HOSTILE = "\x1b[2J\x07 \x00 \r gone \x9b31m \u202e backwards \ud800"
+
+
+def test_control_characters_are_shown_escaped(copied: Path, capsys: Any) -> None:
+    path = next(copied.glob("cases/*/predictions.jsonl"))
+    lines = read_lines(path, again=False)
+    changed = [{**line, "answer": f"two\nlines 👩‍👧 {HOSTILE}"} for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in changed))
+    assert inspect.main([str(copied), lines[0]["question_id"]]) == 0
+    said = capsys.readouterr().out
+    assert "two\nlines 👩‍👧 \\x1b[2J\\x07 \\x00 \\r gone \\x9b31m \\u202e backwards" in said
+    assert not set(said) & set("\x1b\x07\x00\r\x9b\u202e")

@@ -1,0 +1,44 @@
+"""Types of command-line arguments with their ranges, and the option that every command has."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """An argparse type: a whole number of at least `least`, at most `most`."""
+    span = f"a whole number of at least {least}" + ("" if most is None else f" and at most {most}")
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least or (most is not None and value > most):
+            raise argparse.ArgumentTypeError(f"must be {span}, found {text!r}")
+        return value
+
+    return read
+
+
+def amount(least: float, most: float = math.inf) -> Callable[[str], float]:
+    """An argparse type: a finite number from `least` to `most`."""
+    span = f"a number of at least {least:g}" + ("" if math.isinf(most) else f" and at most {most:g}")
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be {span}, found {text!r}")
+        return value
+
+    return read
+
+
+def add_traceback(parser: argparse.ArgumentParser) -> None:
+    """The option that shows where an error was raised instead of one line about it."""
+    parser.add_argument("--traceback", action="store_true", help="show where an error was raised, for developers")

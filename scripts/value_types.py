@@ -1,0 +1,68 @@
+"""Types of settings: numbers with their ranges, names, sizes, units; all schemas are made of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, create_model
+
+from data_loaders.units import OnUnpaired, Rule
+
+PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+class Strict(BaseModel):
+    """A mapping whose keys are all known; numbers are finite, and a number may stand for a name."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True, protected_namespaces=())
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, found {str(value).lower()}")
+    return value
+
+
+def _size(value: Any) -> int | str:
+    try:
+        if value == "all" or (not isinstance(value, bool) and int(value) == float(value) >= 1):
+            return value if value == "all" else int(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"must be a whole number of at least 1, or all; found {value!r}")
+
+
+def _url(value: Any) -> str:
+    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
+        raise ValueError("must begin with http:// or https://")
+    return value
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Text = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(pattern=PLAIN_NAME)]
+"""A name that becomes a file or a folder."""
+Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
+Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
+Positive = Annotated[float, BeforeValidator(_number), Field(gt=0)]
+Amount = Annotated[float, BeforeValidator(_number), Field(ge=0)]
+Share = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
+Size = Annotated[Any, PlainValidator(_size)]
+Url = Annotated[str, PlainValidator(_url)]
+Texts = Annotated[list[Text], BeforeValidator(_listed)]
+Aggregate = Literal["question", "category", "case"]
+Transform = Literal["none", "oracle", "permute", "permute_between_questions"]
+
+
+class Unit(Strict):
+    rule: Rule
+    tokens: Count | None = None
+    on_unpaired: OnUnpaired = "drop"
+
+
+def extended(name: str, base: type[BaseModel], known: dict[str, Any]) -> type[BaseModel]:
+    """A schema with further fields, each a type and a default, or `...` for none."""
+    return create_model(name, __base__=base, **known)

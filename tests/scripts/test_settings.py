@@ -1,0 +1,329 @@
+"""Settings: typed, in range and known, for every command, before anything else happens."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from eval.store import RunError
+from scripts import reproduce_all
+from scripts.assemble import CONF, load_option, options
+from scripts.checking import checked, checked_call, checked_option, checked_unit
+from scripts.figures import figure
+from scripts.growth import growth
+from scripts.launch import composed
+from scripts.paper_table import reproduce
+from scripts.plan import Plan, confirmed
+from scripts.settings import COMMANDS, GROUPS, Common
+from scripts.single import run_single
+from scripts.sweep import sweep
+
+ROOT = CONF.parent
+
+
+def configuration(command: str, *overrides: str) -> DictConfig:
+    """As the command line composes it, nothing checked."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose(command, list(overrides))
+
+
+def booleans(schema: Any, above: str = "") -> list[str]:
+    """Dotted names of the settings that are true or false."""
+    found = []
+    for name, field in schema.model_fields.items():
+        if bool in (field.annotation, *get_args(field.annotation)):
+            found.append(above + name)
+        elif hasattr(field.annotation, "model_fields"):
+            found += booleans(field.annotation, f"{above}{name}.")
+    return found
+
+
+SWITCHES = booleans(Common)
+
+
+def test_the_switches_are_found() -> None:
+    assert {"yes", "network", "replay", "data.unpinned", "nodes.vectors", "traceback"} <= set(SWITCHES)
+
+
+@pytest.mark.parametrize(("word", "value"), [("no", False), ("off", False), ("0", False), ("yes", True), ("1", True)])
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_switch_written_as_a_word_means_what_it_says(name: str, word: str, value: bool) -> None:
+    assert OmegaConf.select(checked(configuration("config", f"{name}={word}"), "config"), name) is value
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_switch_that_is_neither_is_refused(name: str) -> None:
+    with pytest.raises(RunError, match=f"^{name} must be true or false, found 'perhaps'$"):
+        checked(configuration("config", f"{name}=perhaps"), "config")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("data.size=six", "data.size must be a whole number of at least 1, or all; found 'six'"),
+        ("data.size=1.5", "data.size must be a whole number of at least 1, or all; found 1.5"),
+        ("data.size=0", "data.size must be a whole number of at least 1, or all; found 0"),
+        ("data.source=Real", "data.source must be one of sample, real, found 'Real'; did you mean real?"),
+        ("data.seed=-1", "data.seed must be at least 0, found -1"),
+        ("data.max_cases=0", "data.max_cases must be at least 1, found 0"),
+        ("data.transform=shuffle", "data.transform must be one of none, oracle, permute, found 'shuffle'"),
+        ("endpoint.in_flight=0", "endpoint.in_flight must be at least 1, found 0"),
+        ("endpoint.timeout=0", "endpoint.timeout must be above 0, found 0"),
+        ("endpoint.retries=-1", "endpoint.retries must be at least 0, found -1"),
+        ("endpoint.retries=true", "endpoint.retries must be a number, found true"),
+        ("endpoint.backoff=inf", "endpoint.backoff must be a finite number, found inf"),
+        ("endpoint.transport=fat", "endpoint.transport must be one of lean, sdk, found 'fat'"),
+        ("endpoint.base_url=localhost", "endpoint.base_url must begin with http:// or https://"),
+        ("build.replicates=0", "build.replicates must be at least 1, found 0"),
+        ("judge.repeats=two", "judge.repeats must be a whole number, found 'two'"),
+        ("k_evidence=0", "k_evidence must be at least 1, found 0"),
+        ("threads=0", "threads must be at least 1, found 0"),
+        ("max_usd=-1", "max_usd must be at least 0, found -1"),
+        ("max_unscored=2", "max_unscored must be at most 1, found 2"),
+        ("models.reader=''", "models.reader must not be empty, found ''"),
+        ("protocol.unit={rule: x}", "protocol.unit.rule must be one of utterance, floor_pair, ab_pair, page, chunk, found 'x'"),
+        ("memory.name=../x", "memory.name must be a plain name (letters, digits, `.`, `_`, `-`), found '../x'"),
+        ("~dataset.unit", "dataset.unit is missing"),
+        ("+data.siez=3", "data.siez is not a setting; did you mean data.size?"),
+        ("+reply=true", "reply is not a setting; did you mean replay?"),
+        ("logger.name=Wandb", "logger.name must be one of none, wandb, found 'Wandb'; did you mean wandb?"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_one_sentence(override: str, said: str) -> None:
+    with pytest.raises(RunError) as caught:
+        checked(configuration("config", override), "config")
+    assert str(caught.value) == said
+
+
+COMMAND: dict[str, Callable[[DictConfig], int]] = {
+    "config": run_single,
+    "growth": growth,
+    "reproduce": reproduce,
+    "figures": figure,
+    "sweep": lambda cfg: sweep(cfg, ()),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_checks_its_settings_before_it_does_anything(command: str, tmp_path: Path, capsys: Any) -> None:
+    cfg = configuration(command, f"results={tmp_path / 'results'}", "data.size=1.5")
+    assert COMMAND[command](cfg) == 2
+    said = capsys.readouterr().err
+    assert said == "error: data.size must be a whole number of at least 1, or all; found 1.5\n"
+    assert not (tmp_path / "results").exists()
+
+
+def test_making_everything_checks_its_settings_first(tmp_path: Path, capsys: Any) -> None:
+    for argument in (
+        (f"results={tmp_path}/r", "yes=perhaps"),
+        (f"results={tmp_path}/r", "processes=0"),
+        ("only=segtreem_t4",),
+    ):
+        assert reproduce_all.main(argument) == 2
+    yes, processes, only = capsys.readouterr().err.splitlines()
+    assert yes == "error: yes must be true or false, found 'perhaps'"
+    assert processes == "error: processes must be a whole number of at least 1, found '0'"
+    assert only.endswith("did you mean segtreemem_t4?")
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_right_stays_as_it_is(command: str) -> None:
+    """Identities are made of these values."""
+    before = OmegaConf.to_container(configuration(command), resolve=True)
+    assert repr(OmegaConf.to_container(checked(configuration(command), command), resolve=True)) == repr(before)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_file_of_a_group_is_what_its_schema_says(group: str) -> None:
+    for name in options(group):
+        values = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"), resolve=True)
+        assert isinstance(values, dict)
+        assert repr(checked_option(group, values)) == repr(values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_an_unknown_key_of_a_file_is_refused_with_the_nearest_known_one(group: str) -> None:
+    for name in options(group):
+        values: dict[str, Any] = dict(OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml")))  # type: ignore[arg-type]
+        key = list(values)[-1]
+        with pytest.raises(RunError) as caught:
+            checked_option(group, {**values, f"{key}x": values[key]})
+        assert f"{key}x is not a setting; did you mean {key}?" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("table.rows=[bm25]", "table.rows[0] must be a mapping such as {memory: bm25}, found 'bm25'"),
+        ("table.rows=[{memroy: bm25}]", "table.rows[0].memroy is not a setting; did you mean table.rows[0].memory?"),
+        ("table.columns=[{dataset: locomo, metrics: [{jugde: mem0}]}]",
+         "table.columns[0].metrics[0].jugde is not a setting; did you mean table.columns[0].metrics[0].judge?"),
+    ],
+)  # fmt: skip
+def test_a_table_that_is_written_wrongly_is_one_sentence(override: str, said: str) -> None:
+    with pytest.raises(RunError) as caught:
+        checked(configuration("reproduce", override), "reproduce")
+    assert str(caught.value) == said
+
+
+def test_rows_of_another_backbone_are_checked_too() -> None:
+    table = load_option("table", "segtreemem_t4")
+    assert "rows_qwen" in table
+    with pytest.raises(RunError, match=r"rows_qwen: rows\[0\] must be a mapping such as \{memory: bm25\}"):
+        checked_option("table", {**table, "rows_qwen": ["bm25"]})
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("memory.build.k=ten", "memory bm25: k must be a whole number, found 'ten'"),
+        ("memory.build.k=1.5", "memory bm25: k must be a whole number, found 1.5"),
+        ("memory.build.k=true", "memory bm25: k must be a number or text, found true"),
+        ("+memory.build.kk=3", "memory bm25: kk is not a setting of memsys.bm25.BM25; did you mean k?"),
+        ("memory.build._target_=memsys.bm25.BM26", "memory bm25: cannot import memsys.bm25.BM26: "),
+        ("+dataset.load.overlaid=3", "dataset locomo: load: overlaid is not a setting of data_loaders.locomo.load; did you mean overlay?"),
+        ("dataset.unit={rule: chunk}", "memory bm25 on locomo: the unit rule chunk needs tokens, such as {rule: chunk, tokens: 512}"),
+        ("dataset.metrics=[squad_f2]", "no metric called squad_f2; did you mean squad_f1?"),
+        ("protocol.reader=segtre", "no reader called 'segtre'; did you mean segtree?"),
+        ("protocol.judges=[mem1]", "no judge called 'mem1'; did you mean mem0?"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_of_a_memory_or_a_loader_is_one_sentence(
+    override: str, said: str, tmp_path: Path, capsys: Any
+) -> None:
+    assert run_single(configuration("config", f"results={tmp_path}", override)) == 2
+    captured = capsys.readouterr().err
+    assert captured.startswith(f"error: {said}")
+    assert captured.count("\n") == 1
+
+
+def test_a_switch_of_a_memory_written_as_a_word_means_what_it_says() -> None:
+    build = load_option("memory", "memorybank")["build"]
+    assert build["mutate_on_read"] is False
+    assert checked_call("memory memorybank", {**build, "mutate_on_read": "no"})["mutate_on_read"] is False
+    assert checked_call("memory memorybank", {**build, "mutate_on_read": "yes"})["mutate_on_read"] is True
+
+
+def test_settings_of_a_wrapped_memory_are_checked_too() -> None:
+    build = load_option("memory", "memtree_pruned")["build"]
+    with pytest.raises(RunError, match="memory x, inner: kay is not a setting"):
+        checked_call("memory x", {**build, "inner": {**build["inner"], "kay": 1}})
+
+
+def test_tokens_belong_to_chunks_alone() -> None:
+    assert checked_unit({"rule": "chunk", "tokens": 5}, "here")["tokens"] == 5
+    with pytest.raises(RunError, match="here: the unit rule ab_pair takes no tokens"):
+        checked_unit({"rule": "ab_pair", "tokens": 5}, "here")
+
+
+def test_no_is_no_when_the_cost_is_asked_about(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    estimate = Plan((), 0.0)
+    assert not confirmed(composed("config", ["yes=no"]), estimate)
+    assert "not asked, because there is no terminal" in capsys.readouterr().err
+    assert confirmed(composed("config", ["yes=yes"]), estimate)
+
+
+def test_data_of_an_unknown_hash_are_refused_when_unpinned_is_no(tmp_path: Path, capsys: Any) -> None:
+    raw = tmp_path / "data" / "locomo" / "locomo10.json"
+    raw.parent.mkdir(parents=True)
+    raw.write_bytes((ROOT / "data_loaders" / "samples" / "locomo.json").read_bytes() + b"\n")
+    real = ["memory=nothing", "data.source=real", f"data.root={tmp_path / 'data'}", f"results={tmp_path / 'results'}"]
+    assert run_single(configuration("config", *real, "data.unpinned=no")) == 2
+    assert "sha256" in capsys.readouterr().err
+
+
+# --- the command line --------------------------------------------------------------------------------------------------
+
+
+def command(folder: Path, *arguments: str, module: str = "run") -> subprocess.CompletedProcess[str]:
+    """A command as a user starts it, in a folder of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", f"scripts.{module}", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("data.siez=3", "error: data.siez is not a setting of this command; did you mean data.size?\n"),
+        ("memory=bm26", "error: no memory called 'bm26'; did you mean bm25?\n"),
+        ("memory=[bm25", "error: cannot read the setting 'memory=[bm25'; settings are written name=value\n"),
+    ],
+)
+def test_a_command_line_that_cannot_be_composed_is_one_sentence(argument: str, said: str, tmp_path: Path) -> None:
+    done = command(tmp_path, argument)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_an_error_was_raised_is_shown_to_those_who_ask(tmp_path: Path) -> None:
+    for asked in ("--traceback", "traceback=true"):
+        done = command(tmp_path, "data.size=six", asked)
+        assert done.returncode == 1
+        assert "Traceback" in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("eval.store.RunError: data.size must be")
+
+
+def test_a_multirun_runs_all_its_jobs_and_leaves_no_file_behind(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    done = command(here, "-m", "memory=nothing,recency", "data.size=2", f"results={tmp_path / 'results'}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("run folder: ") == 2
+    assert not list(here.iterdir())
+    assert {path.name for path in (tmp_path / "results").iterdir()} <= {
+        "runs",
+        "cache.sqlite",
+        "cache.sqlite-wal",
+        "cache.sqlite-shm",
+    }
+    assert len(list((tmp_path / "results" / "runs" / "locomo").iterdir())) == 2
+
+
+def test_a_multirun_ends_with_the_worst_of_its_jobs(tmp_path: Path) -> None:
+    done = command(tmp_path, "-m", "threads=0,1", "memory=nothing", "data.size=2", f"results={tmp_path / 'results'}")
+    assert done.returncode == 2
+    assert done.stderr == "error: threads must be at least 1, found 0\n"
+    assert done.stdout.count("run folder: ") == 1
+
+
+def test_make_passes_the_answer_on_as_it_is_given() -> None:
+    for word in ("no", "1"):
+        shown = subprocess.run(
+            ["make", "-n", "reproduce-table4", f"YES={word}"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        assert f"yes={word}" in shown
+    assert composed("config", ["yes=no"]).yes is False
+    assert composed("config", ["yes=1"]).yes is True
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "said"),
+    [
+        ("structure", ["RUN", "--trials", "0"], "argument --trials: must be a whole number of at least 1, found '0'"),
+        ("structure", ["RUN", "--seed", "-1"], "argument --seed: must be a whole number of at least 0, found '-1'"),
+        ("inspect", ["RUN", "Q", "--width", "x"], "argument --width: must be a whole number of at least 1, found 'x'"),
+        ("make_msc_e", ["--out", "x", "--max-usd", "nan"], "argument --max-usd: must be a number of at least 0, found 'nan'"),
+        ("mock_endpoint", ["--faults", "2"], "argument --faults: must be a number of at least 0 and at most 1, found '2'"),
+    ],
+)  # fmt: skip
+def test_arguments_have_ranges_too(module: str, arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = command(tmp_path, *arguments, module=module)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(said)
