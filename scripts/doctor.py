@@ -10,6 +10,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from scripts.entry import guarded
+
 
 def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
@@ -35,4 +37,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

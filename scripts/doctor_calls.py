@@ -6,17 +6,21 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from memsys.jsons import decoded
+from memsys.llm import stopping
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.secrets import redact
 from memsys.llm.transport import TRANSPORTS, event_loop
 
 MOST_BYTES = 32 << 20
 """A larger reply is refused while it is read."""
+STOP_LOOK = 0.2
+"""Seconds between two looks at whether the user asked for a stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +121,21 @@ class Line:
         worst = [self._worst(body) for body in bodies]
         reserved = [self._purse.reserve(one) for one in worst]
         under_way = [asyncio.run_coroutine_threadsafe(self._post(path, body), event_loop()) for body in bodies]
-        heard = [one.result() for one in under_way]
+        heard = self._heard(under_way)
         for amount, one in zip(reserved, heard, strict=True):
             self._purse.settle(amount, self._price(one))
         return heard
+
+    def _heard(self, under_way: Sequence[Future[Heard]]) -> list[Heard]:
+        """Wait for all replies, but not beyond the user's wish to stop."""
+        try:
+            while wait(under_way, timeout=STOP_LOOK).not_done:
+                stopping.check()
+        except stopping.Stopped:
+            for call in under_way:
+                call.cancel()
+            raise
+        return [call.result() for call in under_way]
 
     def _worst(self, body: Mapping[str, Any]) -> float | None:
         if self._settings is None:

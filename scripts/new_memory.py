@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
+from scripts.entry import guarded
+
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -65,4 +67,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -29,7 +29,7 @@ def other_models(cfg: DictConfig, backbone: Mapping[str, Any]) -> list[str]:
     A probe that is not named is the reader, ours as the paper's.
     """
     ours = {**cfg.models, "probe": cfg.models.probe or cfg.models.reader}
-    theirs = {"probe": backbone["models"]["reader"], **backbone["models"]}
+    theirs = {**backbone["models"], "probe": backbone["models"].get("probe", backbone["models"]["reader"])}
     return [f"{role} {ours[role]} (the paper's: {model})" for role, model in theirs.items() if ours[role] != model]
 
 

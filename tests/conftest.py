@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,14 @@ os.environ |= {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1"}
 # A busy machine is no failing test: time decides nothing here.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True)
+def _network_as_it_was() -> Iterator[None]:
+    """A command with `network=false` forbids it to the process; the next test begins without."""
+    yield
+    if (offline := sys.modules.get("memsys.llm.offline")) is not None:
+        offline.forbid_network(False)
 
 
 @pytest.fixture(scope="session")

@@ -217,7 +217,7 @@ def test_where_the_files_are_gone_the_command_that_gets_them_is_shown(copied: Pa
     line = lines_of(copied)[0]
     page = "\n".join(inspect.inspect(copied, line["question_id"], line["case_id"], tmp_path / "empty"))
     assert "Query     not shown" in page
-    assert "no such file" in page
+    assert "no folder" in page
 
 
 def test_a_failed_question_says_so_and_an_unscored_one_too(copied: Path) -> None:

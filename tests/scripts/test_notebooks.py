@@ -26,7 +26,7 @@ from scripts.run_folder import data_of, record_of
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-INTERVALS = re.compile(r"<td>\[-?\d\.\d{3}, -?\d\.\d{3}\]</td>\s*<td>\{-?\d\.\d{3}, -?\d\.\d{3}\}</td>")
+INTERVALS = re.compile(r"<td>\[-?\d\.\d{3}, -?\d\.\d{3}\]</td>\s*<td>(\{-?\d\.\d{3}, -?\d\.\d{3}\})?</td>")
 """By question, then by history, side by side in a row of a table."""
 SECONDS = 120
 """That a cell may take on a machine that does other things, too."""

@@ -31,7 +31,10 @@ MODELS = {
 def runs_of(folder: Path, dataset: str, names: Sequence[str], *more: str) -> tuple[Any, Bench, list[Run]]:
     overrides = [f"models.{role}={model}" for role, model in MODELS.items()]
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("reproduce", ["table=segtreemem_t4", "profile=smoke", f"results={folder}", *overrides, *more])
+        cfg = compose(
+            "reproduce",
+            ["table=segtreemem_t4", "profile=smoke", "network=true", f"results={folder}", *overrides, *more],
+        )
     built, option = bench(cfg), load_option("dataset", dataset)
     held = data(cfg, option)
     return (

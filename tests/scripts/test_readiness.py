@@ -216,7 +216,7 @@ def test_own_models_in_the_paper_profile_are_called_and_named_as_other_models(
     server, url = mock
     bodies: list[str] = []
     handled = server._reply
-    server._reply = lambda path, body, key: (bodies.append(body["model"]), handled(path, body, key))[1]
+    server._reply = lambda path, body, *rest: (bodies.append(body["model"]), handled(path, body, *rest))[1]
     assert reproduce(_paper(config, *models(url), "max_unscored=1")) == 0
     assert set(bodies) == {"m"}  # the paper's second judge is not asked either
     said = capsys.readouterr().out

@@ -75,7 +75,7 @@ def test_a_switch_that_is_neither_is_refused(name: str) -> None:
         ("data.source=Real", "data.source must be one of sample, real, found 'Real'; did you mean real?"),
         ("data.seed=-1", "data.seed must be at least 0, found -1"),
         ("data.max_cases=0", "data.max_cases must be at least 1, found 0"),
-        ("data.transform=shuffle", "data.transform must be one of none, oracle, permute, found 'shuffle'"),
+        ("data.transform=shuffle", "data.transform must be one of none, oracle, permute, permute_between_questions, found 'shuffle'"),
         ("endpoint.in_flight=0", "endpoint.in_flight must be at least 1, found 0"),
         ("endpoint.timeout=0", "endpoint.timeout must be above 0, found 0"),
         ("endpoint.retries=-1", "endpoint.retries must be at least 0, found -1"),

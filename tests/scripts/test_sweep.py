@@ -345,8 +345,11 @@ def test_after_a_kill_finished_settings_cost_no_call_and_the_lines_are_those_of_
         while not path.is_file() and time.monotonic() < waited:
             time.sleep(0.01)
         first = arrived(server)
-        time.sleep(0.3)
+        server.latency = 60.0  # the second job is under way, and stays so
+        while arrived(server) == first and time.monotonic() < waited:
+            time.sleep(0.01)
         os.kill(killed.pid, signal.SIGKILL)
+    server.latency = 0.0
     assert [line["base"] for line in lines(tmp_path, "memtree_threshold")] == ["0.1"]
     done = subprocess.run(start, capture_output=True, text=True, check=False, timeout=200, **how)
     assert done.returncode == 0, done.stderr
