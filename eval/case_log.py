@@ -13,6 +13,7 @@ import numpy as np
 
 from data_loaders.schema import Case
 from eval.records import Effort, Outcome, Prediction
+from eval.run import Run
 from eval.store import (
     Appender,
     item_key,
@@ -23,7 +24,6 @@ from eval.store import (
     replace_file,
     write_lines,
 )
-from eval.work import Run
 from memsys.interface import Item, MemorySystem, NodeView
 from memsys.llm.meter import Ledger
 from memsys.llm.secrets import redact

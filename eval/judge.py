@@ -1,8 +1,8 @@
 """Judges: what a grading model is asked about one answer, and what its reply says.
 
 The prompts are in `memsys/prompts/judge`, in our own words. Which rule a question gets and what a reply means is decided by the
-benchmarks' own modules (`eval.locomo`, `eval.longmemeval`, `eval.msc`, `eval.realmem`); a reply without a verdict is a score without
-a value, never a zero.
+benchmarks' own modules in `eval.metrics` (locomo, longmemeval, msc, realmem); a reply without a verdict is a score without a value,
+never a zero.
 
 | rule        | used by              | the reply                     | value                                   |
 |-------------|----------------------|-------------------------------|-----------------------------------------|
@@ -15,7 +15,7 @@ a value, never a zero.
 A judge's reasoning is never read (`memsys.llm.replies`). A reply that was cut counts only if its verdict stands complete before the cut:
 the closed field of a JSON reply, or the bare word or digit that the reply begins with and goes on after.
 
-Labels, digits, yes and no are matched whole (`eval.labels`): "NOT CORRECT" is no verdict.
+Labels, digits, yes and no are matched whole (`eval.metrics.labels`): "NOT CORRECT" is no verdict.
 
 Deviations: a LongMemEval reply that does not say yes or no by itself has no verdict; the official script takes any "yes" inside it for
 yes, and everything else, also an empty reply, for no.
@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from data_loaders.schema import Gold, Question
-from eval import locomo, longmemeval, msc, realmem
+from eval.metrics import locomo, longmemeval, msc, realmem
 from eval.records import Score
 from memsys.llm.protocol import Completion, Request
 from memsys.llm.replies import why_none

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
+from eval.report.tables import Column, Table
 from eval.stats import ENOUGH_CLUSTERS, Sampling, t_point
-from eval.tables import Column, Table
 
 POWER = 0.8
 DISAGREEING = 0.3

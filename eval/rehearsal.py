@@ -17,10 +17,10 @@ import numpy as np
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 from data_loaders.units import make_units
-from eval.work import needs
+from eval.run import needs
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem
-from memsys.llm.extractive import ExtractiveLLM
+from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 

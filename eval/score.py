@@ -17,11 +17,11 @@ from typing import Any
 from data_loaders.schema import Case, Gold, Question
 from eval.case_log import effort
 from eval.judge import Judge, judge_request, judged
+from eval.metrics.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
 from eval.provenance import identity, source_digest
 from eval.records import Prediction, Score
-from eval.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
+from eval.run import OUTSTANDING, Run
 from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, replace_file, write_lines
-from eval.work import OUTSTANDING, Run
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun
 from memsys.llm.replies import POLICY
@@ -119,7 +119,7 @@ def score_evidence(run: Run, k: int) -> Path:
 
     The value is `covered@k`; the detail holds `verbatim@k`, nDCG and the mean number of sources per item.
     """
-    path = _path(run, f"evidence@{k}", {"source": source_digest(["eval.retrieval"])})
+    path = _path(run, f"evidence@{k}", {"source": source_digest(["eval.metrics.retrieval"])})
     if path.is_file() and _answers(path) == _asked(run, _ranking):
         return path
     lines: list[Scored] = []

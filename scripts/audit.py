@@ -19,7 +19,7 @@ from fractions import Fraction
 from itertools import groupby
 from pathlib import Path
 
-from eval.audit import (
+from eval.report.audit import (
     OVERALL,
     Finding,
     Line,
@@ -37,10 +37,10 @@ from eval.audit import (
     weighted_mean,
     where,
 )
-from eval.published import FOLDER, Published, read_published
+from eval.report.published import FOLDER, Published, read_published
 from eval.store import RunError
-from scripts.arguments import add_traceback, whole
-from scripts.entry import guarded
+from scripts.experiment.exits import guarded
+from scripts.settings.arguments import add_traceback, whole
 
 NOT_NUMBERS = ("consistency_checks",)
 """Files of results/published that hold recomputations, not printed numbers."""

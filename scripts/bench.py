@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.entry import guarded
+from scripts.experiment.exits import guarded
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -81,7 +81,7 @@ def _services(url: str, cache: Path, in_flight: int = 64) -> tuple[Any, Any, Any
     from memsys.llm.pricing import ModelSettings
     from memsys.llm.store import Store
 
-    collect_rarely()  # as `scripts.assemble.bench` does
+    collect_rarely()  # as `scripts.experiment.assemble.bench` does
     store, settings = Store(cache), ModelSettings("mock")
     endpoint = Endpoint(url, label="mock", in_flight=in_flight, retries=12, backoff=0.05)
     llm = Metered(CachedLLM(Client(endpoint, settings), store, settings, "mock"))
@@ -91,7 +91,7 @@ def _services(url: str, cache: Path, in_flight: int = 64) -> tuple[Any, Any, Any
 def _run(url: str, folder: Path, cases: Sequence[Any], build: Any, in_flight: int = 64) -> Any:
     from data_loaders.lazy import as_lazy
     from eval.reader import Reader
-    from eval.work import Run, Services
+    from eval.run import Run, Services
     from memsys.prompts import Prompts
 
     llm, embedder, _ = _services(url, folder / "cache.sqlite", in_flight)
@@ -130,11 +130,11 @@ def answer_and_judge() -> list[Measured]:
     from functools import partial
 
     from eval.judge import Judge
-    from eval.run import run_all
+    from eval.loop import run_all
     from eval.score import Judging, score_judge
-    from memsys.controls import Recency
     from memsys.prompts import Prompts
-    from scripts.assemble import load_option
+    from memsys.systems.controls import Recency
+    from scripts.experiment.assemble import load_option
 
     judge = Judge(**load_option("judge", "segtree"))
 
@@ -308,8 +308,8 @@ KILLED = """
 import sys
 from functools import partial
 from pathlib import Path
-from eval.run import run_all
-from memsys.memtree import MemTree
+from eval.loop import run_all
+from memsys.systems.memtree import MemTree
 from scripts.bench import _cases, _run
 run_all([_run(sys.argv[1], Path(sys.argv[2]), _cases(3, 20), partial(MemTree), in_flight=8)], threads=3)
 """
@@ -381,10 +381,10 @@ def insertion() -> list[Measured]:
     from hydra.utils import instantiate
 
     from data_loaders.units import make_units
-    from eval.work import needs
+    from eval.run import needs
     from memsys.embed import HashingEmbedder
     from memsys.prompts import Prompts
-    from scripts.assemble import load_option
+    from scripts.experiment.assemble import load_option
 
     units = make_units(_cases(1, 0, turns=20_000)[0].sessions, "ab_pair").units
     offered = {"llm": _Instant(), "probe": _Instant(), "embedder": HashingEmbedder(64), "prompts": Prompts()}

@@ -23,7 +23,7 @@ import numpy as np
 
 from eval.store import RunError
 from memsys.llm.store import REMEDY, SCHEMA, completion_of, keepable, vector_of
-from scripts.entry import guarded
+from scripts.experiment.exits import guarded
 
 PARTS = 4096
 """Ranges of keys that are read one by one: what a damaged page hides is lost, the rest of the file is not."""

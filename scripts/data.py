@@ -17,8 +17,8 @@ import yaml
 from data_loaders.schema import Case, DataError
 from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
-from scripts.arguments import add_traceback, whole
-from scripts.entry import guarded
+from scripts.experiment.exits import guarded
+from scripts.settings.arguments import add_traceback, whole
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "dataset"
 

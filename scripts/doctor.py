@@ -10,13 +10,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from scripts.entry import guarded
+from scripts.experiment.exits import guarded
 
 
 def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
-    from scripts.doctor_visit import visit  # heavy imports stay behind --help
-    from scripts.entry import guarded
+    from scripts.checkup.visit import visit  # heavy imports stay behind --help
+    from scripts.experiment.exits import guarded
 
     return guarded(lambda: visit(args))
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from data_loaders.download import download
 from data_loaders.schema import DataError
 from data_loaders.source import Entry, data_root, entries_for, manifest
-from scripts.arguments import add_traceback
 from scripts.data import read_set, set_names
-from scripts.entry import guarded
+from scripts.experiment.exits import guarded
+from scripts.settings.arguments import add_traceback
 
 
 def wanted(name: str) -> tuple[Entry, ...]:

@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 
-from eval.evidence import evidence
-from eval.figure_data import Point, as_csv, by_depth, drawn_tree, mapped, published, recalled_levels, scored
-from eval.figures import draw, save
-from eval.logging_wandb import log_figure
-from eval.panels import Sheet
-from eval.published import find, read_published
+from eval.metrics.evidence import evidence
+from eval.report.figures import draw, save
+from eval.report.panels import Sheet
+from eval.report.points import Point, as_csv, by_depth, drawn_tree, mapped, published, recalled_levels, scored
+from eval.report.published import find, read_published
+from eval.report.tables import AnyCell
+from eval.report.wandb_log import log_figure
 from eval.stats import wilson
 from eval.store import RunError, replace_file
-from eval.structure import Tree, agreement, ask_triplets, sample_triplets
-from eval.tables import AnyCell
-from scripts.assemble import Bench, load_option
-from scripts.entry import configured
-from scripts.experiment import Benchmark, Experiment, experiment
+from eval.structure.tree import Tree, agreement, ask_triplets, sample_triplets
+from scripts.experiment.assemble import Bench, load_option
+from scripts.experiment.exits import configured
+from scripts.experiment.grid import Benchmark, Experiment, experiment
+from scripts.experiment.launch import ended, launch
+from scripts.experiment.layout import Line, cells_of, group_name, title_of
+from scripts.experiment.run_folder import record_of, trees_of
 from scripts.growth import Steps, measure, place
-from scripts.launch import ended, launch
-from scripts.run_folder import record_of, trees_of
-from scripts.table_layout import Line, cells_of, group_name, title_of
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

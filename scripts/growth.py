@@ -29,16 +29,16 @@ from data_loaders.units import make_units
 from eval.case_log import effort
 from eval.provenance import identity
 from eval.records import Effort
+from eval.run import Run, build_memory
 from eval.store import RunError
-from eval.work import Run, build_memory
 from memsys.interface import MemorySystem
 from memsys.llm.meter import metering
 from memsys.llm.protocol import EndOfRun
 from memsys.tokens import count_tokens
-from scripts.assemble import bench, data, memory_run, reader
-from scripts.entry import configured
-from scripts.launch import ended, launch
-from scripts.readiness import prepared
+from scripts.experiment.assemble import bench, data, memory_run, reader
+from scripts.experiment.exits import configured
+from scripts.experiment.launch import ended, launch
+from scripts.experiment.readiness import prepared
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -18,10 +18,10 @@ from data_loaders.schema import DataError, Gold, Question
 from eval.records import Prediction
 from eval.score import score_lines
 from eval.store import RunError, read_items, read_lines, read_predictions
-from eval.structure import Tree, ancestors, depths, read_tree
-from scripts.arguments import add_traceback, whole
-from scripts.entry import guarded
-from scripts.run_folder import data_of, record_of
+from eval.structure.tree import Tree, ancestors, depths, read_tree
+from scripts.experiment.exits import guarded
+from scripts.experiment.run_folder import data_of, record_of
+from scripts.settings.arguments import add_traceback, whole
 
 NAMED = 3
 """Ancestors of one depth that are named; soft clusters can have dozens."""

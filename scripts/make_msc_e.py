@@ -42,15 +42,15 @@ from eval.provenance import surroundings
 from eval.store import Appender, RunError, locked, read_lines, write_lines
 from memsys.llm import meter
 from memsys.llm.ask import complete
-from memsys.llm.extractive import ExtractiveLLM
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.llm.offline.reading import UNKNOWN
 from memsys.llm.parsing import ParseFailure, parse
 from memsys.llm.protocol import LLM, Completion, ModelError, Request
-from memsys.llm.reading import UNKNOWN
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
-from scripts.arguments import add_traceback, amount, whole
 from scripts.data import loader, read_set
-from scripts.entry import guarded
+from scripts.experiment.exits import guarded
+from scripts.settings.arguments import add_traceback, amount, whole
 
 VERSION = "memsys-msc-e-1"
 WHAT = (
@@ -389,7 +389,7 @@ def _model(args: argparse.Namespace) -> LLM:
     from memsys.llm.endpoint import Endpoint
     from memsys.llm.pricing import ModelSettings, Purse
     from memsys.llm.store import Store
-    from scripts.assemble import load_option, options
+    from scripts.experiment.assemble import load_option, options
 
     known = load_option("llm", args.model).get("settings") if args.model in options("llm") else {"model": args.model}
     settings = ModelSettings(**known or {"model": args.model})
@@ -428,7 +428,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _made(args: argparse.Namespace) -> int:
-    from scripts.progress import progress_line
+    from scripts.experiment.progress import progress_line
 
     msc = read_set("msc")
     located = locate(msc, real=args.data is not None, root=args.data, unpinned=args.unpinned)

@@ -2,7 +2,7 @@
 
 `python -m scripts.mock_endpoint --port 8099 --latency 0.2 --faults 0.3` serves `/v1/chat/completions`, `/v1/embeddings` and `/stats`.
 A reply depends on the request alone; whether the n-th arrival of a request fails depends on the request, n and the seed.
-`--shape harmony` sends every chat reply as some server does (`scripts.mock_shapes`); the model name `mock@harmony` that one alone.
+`--shape harmony` sends every chat reply as some server does (`scripts.mock.shapes`); the model name `mock@harmony` that one alone.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 from memsys.embed import HashingEmbedder
 from memsys.llm.transport import new_event_loop
 from memsys.tokens import count_tokens
-from scripts.arguments import amount, whole
-from scripts.mock_quirks import SETS, Quirks, QuirkyServer
-from scripts.mock_shapes import OVERFLOWS, SHAPES
+from scripts.mock.quirks import SETS, Quirks, QuirkyServer
+from scripts.mock.shapes import OVERFLOWS, SHAPES
+from scripts.settings.arguments import amount, whole
 
 FAULTS = ("429", "500", "timeout", "garbage", "truncated")
 

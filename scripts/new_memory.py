@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
-from scripts.entry import guarded
+from scripts.experiment.exits import guarded
 
 TEMPLATES = Path(__file__).parent / "templates"
 

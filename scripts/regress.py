@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scripts.entry import guarded
+from scripts.experiment.exits import guarded
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "results" / "regression" / "regression.csv"

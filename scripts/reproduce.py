@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import hydra
 
-from scripts.launch import ended, launch
+from scripts.experiment.launch import ended, launch
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="reproduce")
 def main(cfg: DictConfig) -> None:
-    from scripts.paper_table import reproduce
+    from scripts.experiment.table import reproduce
 
     ended(reproduce(cfg))
 

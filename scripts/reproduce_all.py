@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 
 from eval.store import RunError, replace_file
 from memsys.llm import stopping
-from scripts.assemble import load_option
-from scripts.checking import nearest
-from scripts.entry import guarded
-from scripts.launch import composed
+from scripts.experiment.assemble import load_option
+from scripts.experiment.exits import guarded
+from scripts.experiment.launch import composed
+from scripts.settings.checking import nearest
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -128,8 +128,8 @@ def _paper(name: str) -> str:
 
 def _cells(name: str) -> int:
     """Rows times data sets: about how much there is to run."""
+    from scripts.experiment.layout import read_lines_of
     from scripts.figures import layout
-    from scripts.table_layout import read_lines_of
 
     table = load_option("table", name) if _is_table(name) else layout(load_option("figure", name))
     return len(read_lines_of(table, None)) * len(table["columns"])
@@ -149,8 +149,8 @@ def everything() -> Iterator[str]:
 
 def make(name: str, overrides: Sequence[str]) -> Made:
     """Make a table or figure, its output kept back."""
+    from scripts.experiment.table import reproduce
     from scripts.figures import figure
-    from scripts.paper_table import reproduce
 
     stopping.check()
     is_table = _is_table(name)

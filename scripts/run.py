@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import hydra
 
-from scripts.launch import ended, launch
+from scripts.experiment.launch import ended, launch
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
 def main(cfg: DictConfig) -> None:
-    from scripts.single import run_single
+    from scripts.experiment.single import run_single
 
     ended(run_single(cfg))
 

@@ -29,8 +29,8 @@ from typing import Any
 from eval.provenance import has_source
 from eval.store import RunError, locked, read_lines, read_record
 from memsys.prompts import PromptError, Prompts
-from scripts.arguments import add_traceback
-from scripts.entry import guarded
+from scripts.experiment.exits import guarded
+from scripts.settings.arguments import add_traceback
 
 STATES = ("finished", "unfinished", "in use", "damaged")
 NEVER_THE_SAME = ("source", "prompts", "distributions", "made_with")
@@ -165,7 +165,7 @@ def garbage(runs: Sequence[RunFolder]) -> Iterator[tuple[RunFolder, str]]:
 
 def _is_todays(record: Mapping[str, Any]) -> bool:
     """Whether today's code, packages and prompts would make this run in this folder; also where that cannot be known."""
-    from scripts.source_code import modules_of, sources, used_distributions
+    from scripts.experiment.source_code import modules_of, sources, used_distributions
 
     try:
         build, loader = record["memory"]["build"], record["dataset"]["load"]["_target_"]

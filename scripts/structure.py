@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.published import find, read_published
+from eval.report.published import find, read_published
 from eval.store import read_lines
-from eval.structure import Shape, Tree, build_calls, mean_shape, shape, tokens_by_depth, without_chains
-from scripts.arguments import add_traceback, whole
-from scripts.entry import guarded
-from scripts.run_folder import data_of, record_of, trees_of
+from eval.structure.tree import Shape, Tree, build_calls, mean_shape, shape, tokens_by_depth, without_chains
+from scripts.experiment.exits import guarded
+from scripts.experiment.run_folder import data_of, record_of, trees_of
+from scripts.settings.arguments import add_traceback, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,7 +127,7 @@ def revenue_lines(run_folder: Path, trees: Sequence[Tree], seed: int) -> list[st
     """Revenues per tree as shares of the upper bound, and whether OTD kept its guarantee."""
     import numpy as np
 
-    from eval.revenue import from_vectors, leaf_hierarchy, report
+    from eval.structure.revenue import from_vectors, leaf_hierarchy, report
 
     lines, rng = [], np.random.default_rng(seed)
     names = ["observed", "binarised", "otd", "average linkage", "random binary", "optimum"]
@@ -177,7 +177,7 @@ def _written(run_folder: Path, tree: Tree) -> list[str]:
 
 def guarantee_lines(trials: int, rng: np.random.Generator) -> list[str]:
     """OTD's guarantee on random instances."""
-    from eval.revenue import check_guarantee
+    from eval.structure.revenue import check_guarantee
 
     found = check_guarantee(trials, rng)
     return [
@@ -191,7 +191,7 @@ def manifold_lines(trees: Sequence[Tree], seed: int) -> list[str]:
     """TiMem's manifold metrics by level."""
     import numpy as np
 
-    from eval.manifold import Manifold, manifold
+    from eval.structure.manifold import Manifold, manifold
 
     heads = list(Manifold.__slots__)
     rows = ([_number(getattr(one, name), 3) for name in heads] for one in manifold(trees, np.random.default_rng(seed)))
@@ -200,7 +200,7 @@ def manifold_lines(trees: Sequence[Tree], seed: int) -> list[str]:
 
 def evidence_lines(run_folder: Path, record: Mapping[str, Any], root: Path | None) -> list[str]:
     """xMemory's evidence analyses by category; needs the data, which hold the answers."""
-    from eval.evidence import evidence
+    from eval.metrics.evidence import evidence
 
     rows, levels = [], []
     for category, one in evidence(run_folder, data_of(record, root)).items():
@@ -219,9 +219,9 @@ def triplet_lines(trees: Sequence[Tree], count: int, seed: int, overrides: Seque
     """MemTree's triplet test with the judge's model as the annotator."""
     import numpy as np
 
-    from eval.structure import agreement, ask_triplets, sample_triplets
-    from scripts.assemble import bench
-    from scripts.launch import composed
+    from eval.structure.tree import agreement, ask_triplets, sample_triplets
+    from scripts.experiment.assemble import bench
+    from scripts.experiment.launch import composed
 
     built = bench(composed("config", overrides))
     triplets = sample_triplets(trees, count, np.random.default_rng(seed))

@@ -1,7 +1,7 @@
 """A sweep of a paper: `python -m scripts.sweep sweep=segtree_propagation profile=smoke|subset|paper [data.size=20]`
 
 Hydra runs one job for each combination of `hydra.sweeper.params`, settings that a memory is built with. The settings under `sweep.read`
-are those that reading alone looks at: inside a job all of them share one build a history (`eval.run`). Every job adds its lines to
+are those that reading alone looks at: inside a job all of them share one build a history (`eval.loop`). Every job adds its lines to
 `results/sweeps/<name>-<profile>.csv`, which at any moment is whole and in order; run again to resume.
 
 Decisions:
@@ -27,22 +27,22 @@ from typing import TYPE_CHECKING, Any
 import hydra
 
 from eval.costs import costs
-from eval.logging_wandb import log_sweep
-from eval.measures import cost
 from eval.provenance import identity
+from eval.report.measures import cost
+from eval.report.tables import ALL, Cell, Column, outcomes
+from eval.report.wandb_log import log_sweep
+from eval.run import Run
 from eval.stats import Interval
 from eval.store import RunError, replace_file
-from eval.tables import ALL, Cell, Column, outcomes
-from eval.work import Run
-from scripts.assemble import Bench, bench, judging, memory_run, metrics
-from scripts.entry import configured
-from scripts.experiment import Benchmark, benchmark, fetch_missing
-from scripts.flow import execute_capped, print_missing, score
-from scripts.launch import ended, launch
-from scripts.plan import confirmed, plan
-from scripts.readiness import prepared
-from scripts.roles import STAND_IN, chosen_models
-from scripts.table_layout import score_name
+from scripts.experiment.assemble import Bench, bench, judging, memory_run, metrics
+from scripts.experiment.exits import configured
+from scripts.experiment.grid import Benchmark, benchmark, fetch_missing
+from scripts.experiment.launch import ended, launch
+from scripts.experiment.layout import score_name
+from scripts.experiment.plan import confirmed, plan
+from scripts.experiment.readiness import prepared
+from scripts.experiment.roles import STAND_IN, chosen_models
+from scripts.experiment.steps import execute_capped, print_missing, score
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

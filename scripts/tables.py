@@ -17,21 +17,21 @@ from pathlib import Path
 from typing import Any
 
 from eval.costs import BUILD, costs, efforts
-from eval.figure_data import Point, front, scored
-from eval.panels import Sheet
+from eval.loop import run_all
 from eval.provenance import ROOT
-from eval.published import find, read_published
-from eval.run import run_all
+from eval.report.panels import Sheet
+from eval.report.points import Point, front, scored
+from eval.report.published import find, read_published
+from eval.report.tables import outcomes
+from eval.run import Run
 from eval.store import RunError
-from eval.tables import outcomes
-from eval.work import Run
-from scripts.arguments import add_traceback
-from scripts.assemble import Model, load_option
-from scripts.entry import guarded
-from scripts.experiment import Experiment, experiment
+from scripts.experiment.assemble import Model, load_option
+from scripts.experiment.exits import guarded
+from scripts.experiment.grid import Experiment, experiment
+from scripts.experiment.launch import composed
+from scripts.experiment.layout import cells_of, title_of
 from scripts.figures import engine, written
-from scripts.launch import composed
-from scripts.table_layout import cells_of, title_of
+from scripts.settings.arguments import add_traceback
 
 # Where a paper prints calls: file of results/published, and what selects the line.
 PRINTED: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -63,7 +63,7 @@ class Calls:
 
 def measure(names: Sequence[str], folder: Path) -> list[Calls]:
     """Build and read each memory once, on one history of the LoCoMo sample, offline."""
-    from scripts.assemble import bench, data, memory_run, reader
+    from scripts.experiment.assemble import bench, data, memory_run, reader
 
     cfg = composed("config", [f"results={folder}", "data.max_cases=1"])
     built = bench(cfg)
@@ -124,7 +124,7 @@ def calls_table(rows: Sequence[Calls]) -> str:
 
 def systems_table() -> str:
     """One row for each memory: what it is, where it lives, how long it is, how it is tested, and which modes it has."""
-    from scripts.assemble import options
+    from scripts.experiment.assemble import options
 
     lines = [
         "# Memory systems",
@@ -140,7 +140,7 @@ def systems_table() -> str:
         option = load_option("memory", name)
         module = option["build"]["_target_"].rpartition(".")[0]
         source = _source(module)
-        tests = ROOT / "tests" / "memsys" / f"test_{module.split('.')[-1]}.py"
+        tests = ROOT / "tests" / "memsys" / "systems" / f"test_{module.split('.')[-1]}.py"
         count = tests.read_text(encoding="utf-8").count("\ndef test_") if tests.is_file() else 0
         length = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in source)
         memory = _class(option["build"]["_target_"])
@@ -280,7 +280,7 @@ def _systems() -> int:
 
 
 def _calls_of(names: Sequence[str] | None) -> int:
-    from scripts.assemble import options
+    from scripts.experiment.assemble import options
 
     with tempfile.TemporaryDirectory() as folder:
         print(calls_table(measure(names or options("memory"), Path(folder))))

@@ -48,8 +48,8 @@ settings.load_profile("untimed")
 def _network_as_it_was() -> Iterator[None]:
     """A command with `network=false` forbids it to the process; the next test begins without."""
     yield
-    if (offline := sys.modules.get("memsys.llm.offline")) is not None:
-        offline.forbid_network(False)
+    if (network := sys.modules.get("memsys.llm.network")) is not None:
+        network.forbid_network(False)
 
 
 @pytest.fixture(scope="session")

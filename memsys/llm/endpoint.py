@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from memsys.jsons import received
-from memsys.llm import offline, stopping
+from memsys.llm import network, stopping
 from memsys.llm.futures import settle
 from memsys.llm.outage import Unreachable, until_back
 from memsys.llm.pricing import Purse
@@ -111,7 +111,7 @@ class Endpoint:
             EndOfRun: the base URL leads elsewhere.
         """
         try:
-            offline.check_url(self.base_url)
+            network.check_url(self.base_url)
         except OSError as error:
             raise EndOfRun(str(error)) from error
 
@@ -195,7 +195,7 @@ class Endpoint:
     def _key(self) -> str:
         found = os.environ.get(self.key_env, "")
         key = found.strip()  # a key read from a file ends in a newline
-        if not key and not offline.is_local(self.base_url):
+        if not key and not network.is_local(self.base_url):
             raise ModelError(f"no key for {self.base_url}: set the environment variable {self.key_env}")
         register(found, self.key_env)
         if not key.isascii() or not key.isprintable() or " " in key:

@@ -2,7 +2,7 @@
 
 The first signal sends no further call: the main thread leaves its work with `KeyboardInterrupt`, calls that were not sent yet fail
 with `Stopped`, those under way are awaited for a few seconds so that what was paid for reaches the cache. The second quits at once.
-Signals act while `heeded()` is open, which every entry point does (`scripts.entry.guarded`).
+Signals act while `heeded()` is open, which every entry point does (`scripts.experiment.exits.guarded`).
 """
 
 from __future__ import annotations

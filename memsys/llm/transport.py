@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from memsys.jsons import encoded
-from memsys.llm import offline
+from memsys.llm import network
 from memsys.llm.unpacking import ACCEPTED, Body, TooLarge
 
 if TYPE_CHECKING:
@@ -223,15 +223,15 @@ def _watched_loop() -> Callable[[], asyncio.AbstractEventLoop]:
         async def create_connection(  # type: ignore[override]  # of which there are two
             self, factory: Any, host: Any = None, port: Any = None, **options: Any
         ) -> Any:
-            offline.check(host)
+            network.check(host)
             return await super().create_connection(factory, host, port, **options)
 
         async def sock_connect(self, sock: Any, address: Any) -> Any:
-            offline.check(address[0] if isinstance(address, tuple) else None)
+            network.check(address[0] if isinstance(address, tuple) else None)
             return await super().sock_connect(sock, address)
 
         async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
-            offline.check(host)
+            network.check(host)
             return await super().getaddrinfo(host, port, **options)
 
     return Loop

@@ -26,18 +26,18 @@ from data_loaders.lazy import as_lazy
 from data_loaders.schema import Case, DataError, Gold
 from data_loaders.source import sample
 from data_loaders.units import Units, make_units
+from eval.loop import run_all
 from eval.records import Prediction
-from eval.run import run_all
+from eval.run import Run, Services
 from eval.store import read_predictions
-from eval.work import Run, Services
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
-from scripts.assemble import load_option, metrics, reader
 from scripts.data import loader, read_set, set_names
-from scripts.single import run_single
+from scripts.experiment.assemble import load_option, metrics, reader
+from scripts.experiment.single import run_single
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "data_loaders" / "samples"

@@ -17,7 +17,7 @@ from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutat
 from data_loaders.multihop_rag import holders, load
 from data_loaders.schema import Case, DataError
 from data_loaders.units import make_units
-from eval.measures import statistic
+from eval.report.measures import statistic
 from memsys.tokens import count_tokens
 
 SAMPLE = Path(__file__).parents[2] / "data_loaders" / "samples" / "multihop_rag"

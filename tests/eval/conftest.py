@@ -12,13 +12,13 @@ import pytest
 from data_loaders.lazy import as_lazy
 from data_loaders.schema import Case
 from eval.reader import Reader
-from eval.work import Run, Services
-from memsys.bm25 import BM25
+from eval.run import Run, Services
 from memsys.embed import HashingEmbedder
-from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.meter import Metered
+from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.systems.bm25 import BM25
 
 READER = Reader("test", "test", "reader/segtree", None, 64, 0.0)
 

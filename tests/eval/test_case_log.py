@@ -8,8 +8,8 @@ from typing import Any
 
 from data_loaders.schema import Case
 from eval.case_log import CaseLog
+from eval.run import Run
 from eval.store import read_lines
-from eval.work import Run
 from memsys.interface import Item
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from eval.case_log import effort
 from eval.costs import costs, phases
-from eval.rendering import markdown
+from eval.report.rendering import markdown
+from eval.report.tables import Asked, Cell, Column, Row, Table
 from eval.store import write_lines
-from eval.tables import Asked, Cell, Column, Row, Table
 from memsys.llm.meter import Ledger
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion

@@ -16,7 +16,7 @@ from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
 from data_loaders import realmem as realmem_loader
 from data_loaders.perltqa import parse_references
-from eval import lexical, locomo, longmemeval, longmemeval_mab, multihop_rag, perltqa, quality, realmem
+from eval.metrics import lexical, locomo, longmemeval, longmemeval_mab, multihop_rag, perltqa, quality, realmem
 
 FOLDER = Path(__file__).parents[1] / "golden"
 

@@ -9,7 +9,7 @@ import yaml
 from data_loaders.schema import Gold, Question
 from eval.judge import NO_MEMORY, UNANSWERABLE, Judge, judge_request, judged, verdict
 from memsys.llm.ask import complete
-from memsys.llm.extractive import ExtractiveLLM
+from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion
 from memsys.prompts import Prompts
 

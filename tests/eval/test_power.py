@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from eval.power import detectable, detectable_lines, planned
-from eval.rendering import markdown
+from eval.report.rendering import markdown
+from eval.report.tables import Asked, Cell, Column, Row, Table
 from eval.stats import Sampling, difference
 from eval.store import write_lines
-from eval.tables import Asked, Cell, Column, Row, Table
 
 
 @pytest.mark.parametrize("n", [5, 10, 40, 1986])

@@ -53,8 +53,8 @@ def test_a_change_elsewhere_does_not(project: Path) -> None:
 
 
 def test_the_real_memories_depend_on_the_modules_they_share() -> None:
-    names = {path.name for _, path in provenance._closure("memsys.segtree").files}
-    assert {"segtree.py", "annotated_tree.py", "propagation.py", "interface.py", "schema.py", "prompts.py"} <= names
+    names = {path.name for _, path in provenance._closure("memsys.systems.segtree").files}
+    assert {"annotated_tree.py", "propagation.py", "interface.py", "schema.py", "prompts.py"} <= names
     assert "memtree.py" not in names
 
 
@@ -66,7 +66,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """A memory of somebody's own, outside the repository: one module, a package of theirs, a library that is installed."""
     (tmp_path / "theirs" / "deep").mkdir(parents=True)
     (tmp_path / "my_memory.py").write_text(
-        "import orjson\nfrom theirs.deep import helper\nfrom memsys.bm25 import BM25\n"
+        "import orjson\nfrom theirs.deep import helper\nfrom memsys.systems.bm25 import BM25\n"
     )
     (tmp_path / "theirs" / "__init__.py").write_text("")
     (tmp_path / "theirs" / "deep" / "__init__.py").write_text("from . import leaf\nfrom ..other import y\n")
@@ -108,7 +108,7 @@ def test_a_change_of_what_it_does_not_import_changes_nothing(elsewhere: Path) ->
 
 def test_what_it_takes_from_the_project_is_part_of_it(elsewhere: Path) -> None:
     names = {name for name, _ in provenance._closure("my_memory").files}
-    assert {"my_memory", "theirs.deep.leaf", "theirs.other", "memsys/bm25.py", "memsys/interface.py"} <= names
+    assert {"my_memory", "theirs.deep.leaf", "theirs.other", "memsys/systems/bm25.py", "memsys/interface.py"} <= names
 
 
 def test_installed_packages_count_with_their_version(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from data_loaders.schema import Question
 from eval.reader import NOTHING, Reader, Rendered, render, within
 from memsys.interface import Item, Recall
 from memsys.llm.ask import complete
-from memsys.llm.extractive import ExtractiveLLM
+from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 

@@ -12,8 +12,8 @@ import pytest
 
 from data_loaders.schema import Question, Unit
 from eval import rehearsal
+from eval.loop import run_all
 from eval.rehearsal import made_up, rehearse
-from eval.run import run_all
 from eval.store import read_lines
 from memsys.interface import MemorySystem, Recall
 from memsys.prompts import Prompts

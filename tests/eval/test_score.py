@@ -10,17 +10,17 @@ import pytest
 from small_history import history
 
 from eval.judge import Judge
-from eval.lexical import squad_f1
-from eval.run import run_all
+from eval.loop import run_all
+from eval.metrics.lexical import squad_f1
+from eval.run import Run
 from eval.score import Judging, Metric, read_scores, score_evidence, score_judge, score_lexical
 from eval.store import RunError, read_lines, write_lines
-from eval.work import Run
 from memsys.llm.meter import Metered
 from memsys.llm.protocol import Completion, ModelError
 from memsys.llm.replies import POLICY
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
-from scripts.assemble import load_option
+from scripts.experiment.assemble import load_option
 
 Make = Callable[..., Run]
 JUDGE = Judge("mem0", "Mem0", "label", "judge/mem0")

@@ -34,8 +34,8 @@ from omegaconf import OmegaConf
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem, NodeView, Recall
-from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.meter import Metered, metering
+from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import LLM, Completion, Request
 from memsys.prompts import Prompts
 

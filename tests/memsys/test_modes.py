@@ -13,7 +13,7 @@ from hydra.utils import get_class
 from memsys.embed import HashingEmbedder
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
-from scripts.assemble import load_option, needs, options
+from scripts.experiment.assemble import load_option, needs, options
 from scripts.tables import systems_table
 
 BUILDS: dict[str, dict[str, Any]] = {name: load_option("memory", name)["build"] for name in options("memory")}

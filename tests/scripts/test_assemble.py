@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from eval import provenance
 from eval.store import RunError
 from memsys.llm.replies import POLICY
-from scripts.assemble import (
+from scripts.experiment.assemble import (
     CONF,
     bench,
     data,
@@ -54,7 +54,7 @@ def test_every_metric_of_every_data_set_exists_and_has_a_title() -> None:
 @pytest.mark.parametrize("name", ["work", "run", "case_log", "reader"])
 def test_another_run_loop_is_another_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(CONF.parent / "eval", tmp_path / "eval", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr("scripts.source_code.ROOT", tmp_path)
+    monkeypatch.setattr("scripts.experiment.source_code.ROOT", tmp_path)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}"])
     built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
@@ -87,7 +87,7 @@ def test_what_is_done_with_replies_and_the_cap_on_them_are_part_of_what_a_run_is
 
 def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "mine_elsewhere.py"
-    module.write_text("from memsys.bm25 import BM25\n\n\nclass Mine(BM25):\n    pass\n")
+    module.write_text("from memsys.systems.bm25 import BM25\n\n\nclass Mine(BM25):\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}/results"])
@@ -103,7 +103,7 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
     module.write_text(module.read_text() + "# other answers\n")
     assert folder() != before
     with monkeypatch.context() as patched:
-        patched.setattr("scripts.assemble.used_distributions", lambda *_: {"bm25s": "another version"})
+        patched.setattr("scripts.experiment.assemble.used_distributions", lambda *_: {"bm25s": "another version"})
         assert len({before, folder()}) == 2
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.audit import Finding, average_verdict, lines_of, reordered, weighted_mean
-from eval.published import FOLDER, read_published
+from eval.report.audit import Finding, average_verdict, lines_of, reordered, weighted_mean
+from eval.report.published import FOLDER, read_published
 from scripts.audit import ACCURACIES, COUNTS, RUNS, audit_published, main
 
 

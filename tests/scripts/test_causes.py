@@ -9,7 +9,7 @@ import pytest
 
 from eval.records import Prediction
 from eval.store import write_lines
-from scripts.causes import commonest, remedy
+from scripts.experiment.causes import commonest, remedy
 
 
 @pytest.mark.parametrize(

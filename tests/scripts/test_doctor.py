@@ -12,17 +12,17 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
-import scripts.doctor_report as doctor_report
+import scripts.checkup.report as doctor_report
 from eval.store import RunError
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
-from scripts.assemble import CONF, bench, data, load_option, memory_run, reader
+from scripts.checkup.calls import Line
+from scripts.checkup.embedding import examine_embedder
+from scripts.checkup.probes import Examination, examine
+from scripts.checkup.report import chat_file, file_name, table, write
 from scripts.doctor import main
-from scripts.doctor_calls import Line
-from scripts.doctor_embedding import examine_embedder
-from scripts.doctor_probes import Examination, examine
-from scripts.doctor_report import chat_file, file_name, table, write
+from scripts.experiment.assemble import CONF, bench, data, load_option, memory_run, reader
+from scripts.mock.quirks import SETS, Quirks
 from scripts.mock_endpoint import Mock, application, serving
-from scripts.mock_quirks import SETS, Quirks
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def test_the_file_it_writes_is_a_settings_file_that_runs_take(
     assert "CUT WITHOUT A WORD" in capsys.readouterr().out
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}", "models.reader=mine"])
-    monkeypatch.setattr("scripts.assemble.CONF", tmp_path / "conf")
+    monkeypatch.setattr("scripts.experiment.assemble.CONF", tmp_path / "conf")
     found = bench(cfg).reader
     assert found.endpoint is not None
     assert found.endpoint.base_url == url

@@ -12,7 +12,7 @@ from data_loaders.schema import DataError
 from eval.store import RunError
 from memsys.llm.protocol import ModelError
 from memsys.prompts import PromptError
-from scripts.entry import guarded
+from scripts.experiment.exits import guarded
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,9 +16,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from eval.store import read_lines
+from scripts.experiment.single import run_single
+from scripts.experiment.table import reproduce
 from scripts.mock_endpoint import Mock, application, serving
-from scripts.paper_table import reproduce
-from scripts.single import run_single
 
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 

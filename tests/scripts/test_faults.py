@@ -15,11 +15,11 @@ import pytest
 
 from eval import store
 from scripts import inspect, structure
-from scripts.assemble import CONF
-from scripts.entry import guarded
-from scripts.faults import REMEDIES
-from scripts.launch import composed
-from scripts.single import run_single
+from scripts.experiment.assemble import CONF
+from scripts.experiment.exits import guarded
+from scripts.experiment.faults import REMEDIES
+from scripts.experiment.launch import composed
+from scripts.experiment.single import run_single
 
 
 def failing(error: Exception) -> Callable[[], int]:
@@ -177,11 +177,11 @@ def test_a_damaged_file_is_one_line_with_its_name_or_is_made_again(
 def test_too_many_open_files_are_one_line(tmp_path: Path) -> None:
     limited = f"""
 import os, resource, sys
-import eval.run
-from scripts.launch import composed
-from scripts.single import run_single
+import eval.loop
+from scripts.experiment.launch import composed
+from scripts.experiment.single import run_single
 few = lambda count: resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 1,) * 2)
-eval.run._allow_files = few  # called when the cells are about to start
+eval.loop._allow_files = few  # called when the cells are about to start
 sys.exit(run_single(composed("config", ["results={tmp_path}", "memory=bm25", "data.size=4"])))
 """
     done = subprocess.run([sys.executable, "-c", limited], cwd=CONF.parent, capture_output=True, text=True, check=False)

@@ -12,10 +12,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from eval.store import RunError, read_lines
-from scripts.assemble import load_option, options
-from scripts.experiment import Experiment, experiment
+from scripts.experiment.assemble import load_option, options
+from scripts.experiment.grid import Experiment, experiment
+from scripts.experiment.layout import read_lines_of
 from scripts.figures import Subject, figure, layout
-from scripts.table_layout import read_lines_of
 
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 FIGURES = options("figure")

@@ -15,10 +15,10 @@ from hydra import compose, initialize_config_dir
 from data_loaders.schema import Gold, Question
 from eval.records import Prediction
 from eval.store import read_lines
-from eval.structure import depths
+from eval.structure.tree import depths
 from scripts import inspect, structure
-from scripts.run_folder import data_of, record_of, trees_of
-from scripts.single import run_single
+from scripts.experiment.run_folder import data_of, record_of, trees_of
+from scripts.experiment.single import run_single
 
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 

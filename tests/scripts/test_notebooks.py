@@ -21,7 +21,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from eval.store import read_lines
-from scripts.run_folder import data_of, record_of
+from scripts.experiment.run_folder import data_of, record_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"

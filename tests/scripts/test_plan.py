@@ -11,13 +11,13 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from eval.costs import BUILD, phases
-from eval.run import run_all
-from eval.work import Run
+from eval.loop import run_all
+from eval.run import Run
 from memsys.embed import HashingEmbedder
-from memsys.llm.extractive import ExtractiveLLM
 from memsys.llm.meter import Metered
-from scripts.assemble import Bench, bench, data, load_option, memory_run, reader
-from scripts.plan import BUILT, SAMPLED, Share, _Chosen, _samples, plan
+from memsys.llm.offline.extractive import ExtractiveLLM
+from scripts.experiment.assemble import Bench, bench, data, load_option, memory_run, reader
+from scripts.experiment.plan import BUILT, SAMPLED, Share, _Chosen, _samples, plan
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 MODELS = {

@@ -8,8 +8,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from eval.store import RunError
-from scripts.assemble import CONF, bench
-from scripts.prices import given_prices
+from scripts.experiment.assemble import CONF, bench
+from scripts.settings.prices import given_prices
 
 GIVEN = {"usd_per_million_in": 0.5, "usd_per_million_out": 2.0}
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from eval.work import Progress
-from scripts.progress import ProgressLine
+from eval.run import Progress
+from scripts.experiment.progress import ProgressLine
 
 
 @dataclass

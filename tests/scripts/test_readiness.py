@@ -10,15 +10,15 @@ import pytest
 from aiohttp import web
 from hydra import compose, initialize_config_dir
 
-from scripts.assemble import CONF, bench, judging
-from scripts.experiment import experiment
+from scripts.experiment.assemble import CONF, bench, judging
+from scripts.experiment.grid import experiment
+from scripts.experiment.plan import Plan
+from scripts.experiment.readiness import prepared
+from scripts.experiment.roles import chosen_models
+from scripts.experiment.single import run_single
+from scripts.experiment.table import reproduce
+from scripts.mock.quirks import SETS, Quirks
 from scripts.mock_endpoint import Mock, application, serving
-from scripts.mock_quirks import SETS, Quirks
-from scripts.paper_table import reproduce
-from scripts.plan import Plan
-from scripts.readiness import prepared
-from scripts.roles import chosen_models
-from scripts.single import run_single
 
 THEIRS = {"memory": "gpt-4o-mini", "reader": "gpt-4o-mini", "judge": "gpt-4o", "embedder": "text-embedding-3-small"}
 SMALL = ["memory=recency", "data.size=2", "data.max_cases=1", "protocol.judges=[mem0]", "endpoint.backoff=0.01"]
@@ -227,7 +227,7 @@ def test_own_models_in_the_paper_profile_are_called_and_named_as_other_models(
 def test_the_plan_counts_the_chosen_rows_only(config: Any, mock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, url = mock
     plans: list[Plan] = []
-    monkeypatch.setattr("scripts.experiment.confirmed", lambda cfg, plan: plans.append(plan) or False)
+    monkeypatch.setattr("scripts.experiment.grid.confirmed", lambda cfg, plan: plans.append(plan) or False)
     for overrides in ([], ["only=[recency]"]):
         cfg = _paper(config, *models(url), *overrides)
         assert experiment(cfg, cfg.table) is None

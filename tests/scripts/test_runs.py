@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from eval.store import locked
-from scripts import runs, source_code
-from scripts.launch import composed
-from scripts.single import run_single
+from scripts import runs
+from scripts.experiment import source_code
+from scripts.experiment.launch import composed
+from scripts.experiment.single import run_single
 
 
 @pytest.fixture(scope="module")
@@ -195,10 +196,10 @@ def test_starts_that_never_began_and_drafts_of_the_dead_go(results: Path) -> Non
 
 def test_every_module_of_a_configuration_is_part_of_the_code_of_a_run() -> None:
     build = {
-        "_target_": "memsys.pruned.Pruned",
-        "inner": {"_target_": "memsys.memtree.MemTree"},
+        "_target_": "memsys.systems.pruned.Pruned",
+        "inner": {"_target_": "memsys.systems.memtree.MemTree"},
         "parts": [{"_target_": "a.b.C"}],
     }
-    assert {"memsys.pruned", "memsys.memtree", "a.b", "data_loaders.locomo"} <= set(
+    assert {"memsys.systems.pruned", "memsys.systems.memtree", "a.b", "data_loaders.locomo"} <= set(
         source_code.modules_of(build, "data_loaders.locomo.load")
     )

@@ -16,15 +16,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from eval.store import RunError
 from scripts import reproduce_all
-from scripts.assemble import CONF, load_option, options
-from scripts.checking import checked, checked_call, checked_option, checked_unit
+from scripts.experiment.assemble import CONF, load_option, options
+from scripts.experiment.launch import composed
+from scripts.experiment.plan import Plan, confirmed
+from scripts.experiment.single import run_single
+from scripts.experiment.table import reproduce
 from scripts.figures import figure
 from scripts.growth import growth
-from scripts.launch import composed
-from scripts.paper_table import reproduce
-from scripts.plan import Plan, confirmed
-from scripts.settings import COMMANDS, GROUPS, Common
-from scripts.single import run_single
+from scripts.settings.checking import checked, checked_call, checked_option, checked_unit
+from scripts.settings.schema import COMMANDS, GROUPS, Common
 from scripts.sweep import sweep
 
 ROOT = CONF.parent
@@ -189,8 +189,8 @@ def test_rows_of_another_backbone_are_checked_too() -> None:
         ("memory.build.k=ten", "memory bm25: k must be a whole number, found 'ten'"),
         ("memory.build.k=1.5", "memory bm25: k must be a whole number, found 1.5"),
         ("memory.build.k=true", "memory bm25: k must be a number or text, found true"),
-        ("+memory.build.kk=3", "memory bm25: kk is not a setting of memsys.bm25.BM25; did you mean k?"),
-        ("memory.build._target_=memsys.bm25.BM26", "memory bm25: cannot import memsys.bm25.BM26: "),
+        ("+memory.build.kk=3", "memory bm25: kk is not a setting of memsys.systems.bm25.BM25; did you mean k?"),
+        ("memory.build._target_=memsys.systems.bm25.BM26", "memory bm25: cannot import memsys.systems.bm25.BM26: "),
         ("+dataset.load.overlaid=3", "dataset locomo: load: overlaid is not a setting of data_loaders.locomo.load; did you mean overlay?"),
         ("dataset.unit={rule: chunk}", "memory bm25 on locomo: the unit rule chunk needs tokens, such as {rule: chunk, tokens: 512}"),
         ("dataset.metrics=[squad_f2]", "no metric called squad_f2; did you mean squad_f1?"),

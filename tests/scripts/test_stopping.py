@@ -224,7 +224,7 @@ def test_the_children_of_a_killed_command_stop_by_themselves(tmp_path: Path) -> 
 def test_a_signal_that_nohup_took_away_stays_away() -> None:
     program = (
         "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "from scripts.entry import guarded\n"
+        "from scripts.experiment.exits import guarded\n"
         "raise SystemExit(guarded(lambda: os.kill(os.getpid(), signal.SIGHUP) or 7))"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 7

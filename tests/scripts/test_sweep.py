@@ -21,8 +21,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 import scripts.sweep
-from memsys.memtree import MemTree
-from scripts.assemble import bench, data, load_option, memory_run, options, reader
+from memsys.systems.memtree import MemTree
+from scripts.experiment.assemble import bench, data, load_option, memory_run, options, reader
 from scripts.mock_endpoint import Mock, application
 from scripts.sweep import MEASURED, Measured, merged, settings, sweep
 

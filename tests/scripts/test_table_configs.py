@@ -15,14 +15,13 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from eval.published import FOLDER, find, read_published
+from eval.report.published import FOLDER, find, read_published
 from eval.store import RunError
 from memsys.llm.pricing import ModelSettings
-from memsys.timem import BUDGETS
-from scripts.assemble import load_option, metrics, options
-from scripts.experiment import _why_not
-from scripts.paper_table import reproduce
-from scripts.table_layout import (
+from memsys.systems.timem import BUDGETS
+from scripts.experiment.assemble import load_option, metrics, options
+from scripts.experiment.grid import _why_not
+from scripts.experiment.layout import (
     candidates,
     cells_of,
     excused,
@@ -33,6 +32,7 @@ from scripts.table_layout import (
     references,
     restriction,
 )
+from scripts.experiment.table import reproduce
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 TABLES = [name for name in options("table") if name != "regression"]

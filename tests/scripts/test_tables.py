@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from eval.figure_data import Point
 from eval.provenance import ROOT
+from eval.report.points import Point
 from memsys.llm.pricing import ModelSettings
-from scripts.assemble import Model, load_option, options
-from scripts.experiment import experiment
-from scripts.paper_table import reproduce
+from scripts.experiment.assemble import Model, load_option, options
+from scripts.experiment.grid import experiment
+from scripts.experiment.table import reproduce
 from scripts.tables import _spent, calls_table, main, measure, pareto_table, printed
 
 

@@ -1,0 +1,1 @@
+"""Metrics: lexical, retrieval, evidence, and each benchmark's official rules."""

@@ -1,0 +1,373 @@
+"""Word-overlap scores of an answer against a gold answer, every implementation under its own name.
+
+"Token F1" is at least four different numbers in this field, so none of the functions here is called that:
+
+- LoCoMo (snap-research/locomo, task_eval/evaluation.py): drops `and` with the articles, Porter stems, multisets;
+- Mem0 and A-MEM (their evaluation metrics): four punctuation marks become spaces, sets;
+- SQuAD (the MRQA code, as in HippoRAG): drops articles, no stems, multisets;
+- MemoryAgentBench adds a yes/no rule to SQuAD's (`eval.metrics.longmemeval_mab`).
+
+The plain functions take strings and return what the official code returns. The `metric(question, gold, prediction)`
+wrappers at the end return the best score over the gold answers, in [0, 1]; an answered but empty reply scores 0, a
+question that was never answered is not scored at all.
+
+Deviations. nltk.word_tokenize needs the punkt model, which has to be downloaded. `word_tokenize` uses it where NLTK finds
+it, and never downloads it; elsewhere it runs the same sentence algorithm with a short list of abbreviations in place of
+the trained parameters. The two differ in whether the period after a rare abbreviation is a token: in 3 of the 3,080
+answers that Memobase published, all of which name "J.K. Rowling". Which one is used is a setting of the metric. So is the
+version of NLTK: since 3.10 an opening single quote is a token of its own, which it was not when those answers were scored
+(6 of the 3,080, such as 'Sleep' or '16). METEOR, SBERT similarity and BERTScore, which A-MEM reports too, need downloaded
+models and are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from data_loaders.schema import Gold, Question
+from eval.records import Prediction, Score
+from memsys.lean import without
+
+BleuOrder = Literal[1, 2, 3, 4]
+RougeKind = Literal["rouge1", "rouge2", "rougeL", "rougeLsum"]
+Splitter = Literal["punkt", "abbreviations"]
+"""What tells NLTK's tokenizer where sentences end: its own trained model, or our short list of abbreviations."""
+SacreSmoothing = Literal["none", "floor", "add-k", "exp"]
+
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_SQUAD_ARTICLES = re.compile(r"\b(a|an|the)\b")
+# A-MEM's weights: those of order 3 add up to 0.99, not 1.
+_NLTK_BLEU_WEIGHTS: dict[BleuOrder, tuple[float, ...]] = {
+    1: (1, 0, 0, 0),
+    2: (0.5, 0.5, 0, 0),
+    3: (0.33, 0.33, 0.33, 0),
+    4: (0.25, 0.25, 0.25, 0.25),
+}
+_ABBREVIATIONS = frozenset(
+    "mr mrs ms dr prof st jr sr gen sen rep gov lt col sgt capt messrs vs inc corp co ltd bros ave "
+    "jan feb aug sept oct nov dec a.m p.m u.s u.k u.n d.c e.g i.e ph.d".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Precision, recall and F of one comparison, each in [0, 1]."""
+
+    precision: float
+    recall: float
+    f: float
+
+
+# --- normal forms ---------------------------------------------------------------------------------------------------
+
+
+def squad_normalise(text: str) -> str:
+    """The text in lower case without ASCII punctuation and without a/an/the, single spaced (SQuAD and MRQA scorers)."""
+    return " ".join(_SQUAD_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def locomo_normalise(text: str) -> str:
+    """The text in lower case without ASCII punctuation and a/an/the/and, single spaced (official LoCoMo scorer).
+
+    Punctuation is deleted, not replaced: "self-care" becomes "selfcare". Nothing is folded: "Café" keeps its accent.
+    """
+    return " ".join(_locomo_articles().sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+@lru_cache(maxsize=1)
+def _locomo_articles() -> Any:
+    # The scorer uses `regex`, whose word boundary counts combining marks as part of a word; the one of `re` does not.
+    import regex
+
+    return regex.compile(r"\b(a|an|the|and)\b")
+
+
+def locomo_stems(text: str) -> list[str]:
+    """Porter stems (nltk's default mode) of the words of the normalised text (official LoCoMo scorer)."""
+    return [_stem(word) for word in locomo_normalise(text).split()]
+
+
+@lru_cache(maxsize=50_000)
+def _stem(word: str) -> str:
+    return str(_porter().stem(word))
+
+
+def _nltk_alone() -> AbstractContextManager[None]:
+    return without("sklearn", "scipy.stats", "pandas", "matplotlib")
+
+
+@lru_cache(maxsize=1)
+def _porter() -> Any:
+    with _nltk_alone():
+        from nltk.stem import PorterStemmer
+
+    return PorterStemmer()
+
+
+def mem0_tokens(text: str) -> list[str]:
+    """The text in lower case, split at white space and at the marks . , ! ? (Mem0 and A-MEM metrics)."""
+    text = text.lower()
+    for mark in ".,!?":
+        text = text.replace(mark, " ")
+    return text.split()
+
+
+def word_tokenize(text: str, sentences: Splitter | None = None) -> list[str]:
+    """The Treebank tokens of each sentence (nltk.word_tokenize); see the module's note on sentences. None: `splitter()`."""
+    parts, words = _sentence_tokenizer(sentences or splitter()), _word_tokenizer()
+    return [str(token) for sentence in parts.tokenize(text) for token in words.tokenize(sentence)]
+
+
+def splitter(choice: str = "auto") -> Splitter:
+    """The choice itself; of `auto`, punkt where NLTK finds its data, else the abbreviations.
+
+    Raises:
+        ValueError: an unknown choice, or `punkt` without its data.
+    """
+    if choice not in ("auto", "punkt", "abbreviations"):
+        raise ValueError(f"sentences must be auto, punkt or abbreviations, found {choice!r}")
+    if choice == "abbreviations" or (choice == "auto" and not _has_punkt()):
+        return "abbreviations"
+    if not _has_punkt():
+        raise ValueError(
+            "NLTK does not find its punkt data: run `python -m nltk.downloader punkt_tab`, or say sentences: auto"
+        )
+    return "punkt"
+
+
+@lru_cache(maxsize=1)
+def _has_punkt() -> bool:
+    with _nltk_alone():
+        from nltk.tokenize import punkt_model_available
+
+    return bool(punkt_model_available())
+
+
+@lru_cache(maxsize=2)
+def _sentence_tokenizer(sentences: Splitter) -> Any:
+    with _nltk_alone():
+        from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer, PunktTokenizer
+
+    if sentences == "punkt":
+        return PunktTokenizer("english")
+    parameters = PunktParameters()
+    parameters.abbrev_types = set(_ABBREVIATIONS)
+    return PunktSentenceTokenizer(parameters)
+
+
+@lru_cache(maxsize=1)
+def _word_tokenizer() -> Any:
+    with _nltk_alone():
+        from nltk.tokenize.destructive import NLTKWordTokenizer
+
+    return NLTKWordTokenizer()
+
+
+# --- F1 and exact match ---------------------------------------------------------------------------------------------
+
+
+def overlap_f1(prediction: Iterable[str], gold: Iterable[str]) -> float:
+    """F1 of the tokens both sides share, counted as often as both have them; 0 when they share none."""
+    predicted, wanted = Counter(prediction), Counter(gold)
+    shared = (predicted & wanted).total()
+    if shared == 0:
+        return 0.0
+    precision, recall = shared / predicted.total(), shared / wanted.total()
+    return 2 * precision * recall / (precision + recall)
+
+
+def locomo_token_f1(prediction: str, gold: str) -> float:
+    """F1 over the stems of both (official LoCoMo scorer, categories 2, 3 and 4). Two empty sides score 0."""
+    return overlap_f1(locomo_stems(prediction), locomo_stems(gold))
+
+
+def locomo_multi_answer_f1(prediction: str, gold: str) -> float:
+    """Mean over the comma-separated parts of the gold of the best F1 with a part of the answer (LoCoMo, category 1)."""
+    parts = prediction.split(",")
+    best = [max(locomo_token_f1(part, wanted) for part in parts) for wanted in gold.split(",")]
+    return sum(best) / len(best)
+
+
+def locomo_set_match(prediction: str, gold: str) -> bool:
+    """Whether both have the same set of normalised words (the LoCoMo scorer's exact match, which it never reports)."""
+    return set(locomo_normalise(prediction).split()) == set(locomo_normalise(gold).split())
+
+
+def locomo_rouge1_f(prediction: str, gold: str) -> float:
+    """ROUGE-1 F over the sets of stems: what the LoCoMo scorer computes under the name ROUGE-L (package `rouge` 1.0.1).
+
+    That package adds 1e-8 to the denominator, so identical texts come out a hair below 1.
+    """
+    predicted, wanted = set(locomo_stems(prediction)), set(locomo_stems(gold))
+    if not predicted or not wanted:
+        return 0.0
+    shared = len(predicted & wanted)
+    precision, recall = shared / len(predicted), shared / len(wanted)
+    return 2 * precision * recall / (precision + recall + 1e-8)
+
+
+def mem0_set_f1(prediction: str, gold: str) -> float:
+    """F1 over the sets of tokens of both (Mem0 and A-MEM metrics)."""
+    return overlap_f1(set(mem0_tokens(prediction)), set(mem0_tokens(gold)))
+
+
+def mem0_exact_match(prediction: str, gold: str) -> bool:
+    """Whether both are equal in lower case without outer white space; never when one is "" (Mem0 and A-MEM metrics)."""
+    return bool(prediction and gold) and prediction.strip().lower() == gold.strip().lower()
+
+
+def squad_token_f1(prediction: str, gold: str) -> float:
+    """F1 over the normalised words of both (MRQA form of the SQuAD scorer: two empty sides score 0)."""
+    return overlap_f1(squad_normalise(prediction).split(), squad_normalise(gold).split())
+
+
+def squad_exact_match(prediction: str, gold: str) -> bool:
+    """Whether both are equal once normalised; two empty sides are (SQuAD and MRQA scorers)."""
+    return squad_normalise(prediction) == squad_normalise(gold)
+
+
+# --- BLEU and ROUGE -------------------------------------------------------------------------------------------------
+
+
+def nltk_bleu(prediction: str, gold: str, order: BleuOrder = 1, sentences: Splitter | None = None) -> float:
+    """Sentence BLEU in [0, 1] of lower-cased Treebank tokens, smoothing method 1 (Mem0 and A-MEM metrics).
+
+    Identical texts score below 1 for an order above their number of tokens.
+    """
+    if not prediction or not gold:
+        return 0.0
+    with _nltk_alone():
+        from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
+
+    reference, hypothesis = word_tokenize(gold.lower(), sentences), word_tokenize(prediction.lower(), sentences)
+    smoothing = SmoothingFunction().method1
+    weights = _NLTK_BLEU_WEIGHTS[order]
+    return float(sentence_bleu([reference], hypothesis, weights=weights, smoothing_function=smoothing))
+
+
+def sacre_bleu(
+    prediction: str, gold: str, order: int = 1, smoothing: SacreSmoothing = "exp", lowercase: bool = False
+) -> float:
+    """Sentence BLEU on sacreBLEU's own scale, 0 to 100 (tokenizer 13a, effective order)."""
+    return float(_sacre_bleu(order, smoothing, lowercase).sentence_score(prediction, [gold]).score)
+
+
+def sacre_corpus_bleu(predictions: Sequence[str], golds: Sequence[str], order: int = 1) -> float:
+    """Corpus BLEU on sacreBLEU's own scale, 0 to 100: counts are pooled over the pairs before dividing (13a)."""
+    return float(_sacre_bleu(order, "exp", False).corpus_score(list(predictions), [list(golds)]).score)
+
+
+@lru_cache(maxsize=16)
+def _sacre_bleu(order: int, smoothing: SacreSmoothing, lowercase: bool) -> Any:
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU(max_ngram_order=order, smooth_method=smoothing, lowercase=lowercase, effective_order=True)
+
+
+def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> Overlap:
+    """ROUGE precision, recall and F of Google's rouge-score; its tokens are runs of ASCII letters and digits.
+
+    So a text without any (accented letters split words, other scripts vanish) scores 0, even against itself.
+    """
+    score = _rouge_scorer(kind, stemmer).score(target=gold, prediction=prediction)[kind]
+    return Overlap(float(score.precision), float(score.recall), float(score.fmeasure))
+
+
+@lru_cache(maxsize=8)
+def _rouge_scorer(kind: RougeKind, stemmer: bool) -> Any:
+    with _nltk_alone():
+        from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer([kind], use_stemmer=stemmer)
+
+
+# --- metrics: one prediction against one gold -----------------------------------------------------------------------
+
+
+def unanswered(prediction: Prediction) -> Score | None:
+    """The score of a question that was not answered; None when it was.
+
+    A call that failed says nothing about the memory: no score. A search that the memory itself gave up is its answer, and wrong,
+    under judges and functions alike: a mean over the searches that it finished would flatter it.
+    """
+    if prediction.outcome == "answered":
+        return None
+    why = f"{prediction.outcome}: {prediction.error}" if prediction.error else prediction.outcome
+    return Score(0.0 if prediction.outcome == "aborted" else None, why=why)
+
+
+def best_of(measure: Callable[[str, str], float], gold: Gold, prediction: Prediction) -> Score:
+    """The highest `measure(answer, gold answer)` over the gold answers.
+
+    Not scored: a question whose call failed, and one that has no gold answer. An empty reply and an aborted search score 0.
+    """
+    if (score := unanswered(prediction)) is not None:
+        return score
+    if not gold.answers:
+        return Score(None, why="the question has no gold answer")
+    if not prediction.answer.strip():
+        return Score(0.0, why="empty answer")
+    return Score(float(max(measure(prediction.answer, answer) for answer in gold.answers)))
+
+
+def mem0_f1(question: Question, gold: Gold, prediction: Prediction) -> Score:
+    """`mem0_set_f1`, best over the gold answers: the F1 of Mem0, A-MEM and xMemory tables."""
+    return best_of(mem0_set_f1, gold, prediction)
+
+
+def mem0_em(question: Question, gold: Gold, prediction: Prediction) -> Score:
+    """`mem0_exact_match`, best over the gold answers."""
+    return best_of(mem0_exact_match, gold, prediction)
+
+
+def squad_f1(question: Question, gold: Gold, prediction: Prediction) -> Score:
+    """`squad_token_f1`, best over the gold answers."""
+    return best_of(squad_token_f1, gold, prediction)
+
+
+def squad_em(question: Question, gold: Gold, prediction: Prediction) -> Score:
+    """`squad_exact_match`, best over the gold answers."""
+    return best_of(squad_exact_match, gold, prediction)
+
+
+def bleu1_mem0(question: Question, gold: Gold, prediction: Prediction, sentences: Splitter | None = None) -> Score:
+    """`nltk_bleu` of order 1, best over the gold answers: the BLEU-1 of Mem0, A-MEM and xMemory tables."""
+    return best_of(lambda answer, wanted: nltk_bleu(answer, wanted, 1, sentences), gold, prediction)
+
+
+def bleu1_sacre(question: Question, gold: Gold, prediction: Prediction, lowercase: bool = False) -> Score:
+    """`sacre_bleu` of order 1, best over the gold answers and divided by 100, so in [0, 1] like every other score."""
+    # sacreBLEU overshoots a perfect 100 by a rounding error.
+    return best_of(
+        lambda answer, wanted: min(1.0, sacre_bleu(answer, wanted, 1, "exp", lowercase) / 100), gold, prediction
+    )
+
+
+def rouge_1_f(question: Question, gold: Gold, prediction: Prediction, stemmer: bool = True) -> Score:
+    """ROUGE-1 F, best over the gold answers; with the stemmer, as A-MEM reports it."""
+    return best_of(lambda answer, wanted: rouge(answer, wanted, "rouge1", stemmer).f, gold, prediction)
+
+
+def rouge_2_f(question: Question, gold: Gold, prediction: Prediction, stemmer: bool = True) -> Score:
+    """ROUGE-2 F, best over the gold answers; with the stemmer, as A-MEM reports it."""
+    return best_of(lambda answer, wanted: rouge(answer, wanted, "rouge2", stemmer).f, gold, prediction)
+
+
+def rouge_l_f(question: Question, gold: Gold, prediction: Prediction, stemmer: bool = True) -> Score:
+    """ROUGE-L F, best over the gold answers; with the stemmer, as A-MEM reports it."""
+    return best_of(lambda answer, wanted: rouge(answer, wanted, "rougeL", stemmer).f, gold, prediction)
+
+
+def rouge_l_recall(question: Question, gold: Gold, prediction: Prediction, stemmer: bool = False) -> Score:
+    """ROUGE-L recall, best over the gold answers: the share of a short gold that a long reply has, in order.
+
+    MemGPT (section 3.1) and MemTree (table 1) report it for verbose answers without saying whether words are stemmed.
+    """
+    return best_of(lambda answer, wanted: rouge(answer, wanted, "rougeL", stemmer).recall, gold, prediction)

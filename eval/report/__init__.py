@@ -1,0 +1,1 @@
+"""Tables, figures and the published numbers beside ours."""

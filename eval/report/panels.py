@@ -1,0 +1,415 @@
+"""What stands in one panel of a figure, kind by kind: lines, bars, stacked bars, a heat map, a tree, a map, a front of Pareto.
+
+Colours are those of Okabe and Ito (2008), which stay apart for colour-blind readers, with markers beside them; names stand at the lines
+where they fit. Open diamonds are published numbers.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from eval.report.points import Point, front
+
+if TYPE_CHECKING:
+    pass
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A800")
+MARKERS = "os^DvP*X"
+GREY = "#777777"
+LINE = 0.082
+"""Inches between two lines of the smallest print."""
+FEW = 10
+"""Whole numbers that all stand at a tick."""
+PUBLISHED = "published"
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """How points are drawn."""
+
+    title: str
+    footnote: tuple[str, ...]
+    """Lines below: what made the numbers, and what the marks mean."""
+    draw: str
+    """lines, bars, stacked, heatmap, tree, map or pareto."""
+    x_label: str = ""
+    y_label: str = ""
+    across: int = 1
+    """Panels side by side."""
+    width: float = 3.3
+    """Inches."""
+    height: float = 1.35
+    """Inches of a row of panels; bars take what they need."""
+    spacing: str = "linear"
+    """The horizontal axis of lines: linear, log, or even (the values at equal distances)."""
+    log_y: bool = False
+    stars: bool = False
+    """Lines: a star at the best of each series, with its gain over the dashed line."""
+    overlay: str = ""
+    """Stacked bars: the series that is drawn as a line across them."""
+
+
+Axis = Any
+"""An `Axes`; matplotlib is imported where something is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Which colour and marker belong to which series, over all panels."""
+
+    names: tuple[str, ...]
+    colours: Mapping[str, str] = field(default_factory=dict)
+
+    def colour(self, name: str) -> str:
+        return self.colours.get(name) or COLOURS[self.names.index(name) % len(COLOURS)]
+
+    def marker(self, name: str) -> str:
+        place = self.names.index(name)
+        return MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
+
+
+def _by_series(points: Sequence[Point]) -> dict[str, list[Point]]:
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.series, []).append(point)
+    return found
+
+
+def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
+    """A line a series with its band; a series without `x` is a dashed level; published points are diamonds."""
+    place = _positions(sheet, points)
+    ends: list[tuple[float, str, str]] = []
+    levels = [point for point in points if point.x == "" and point.origin != PUBLISHED]
+    for name, own in _by_series([point for point in points if point.origin != PUBLISHED and point.x != ""]).items():
+        own = sorted(own, key=lambda point: place(point.x))
+        x, y, colour = [place(point.x) for point in own], [point.y for point in own], style.colour(name)
+        axes.plot(x, y, color=colour, marker=style.marker(name), markeredgewidth=0, zorder=3)
+        banded = [point for point in own if point.low is not None and point.high is not None]
+        if banded:
+            at = [place(point.x) for point in banded]
+            low, high = [point.low for point in banded], [point.high for point in banded]
+            axes.fill_between(at, low, high, color=colour, alpha=0.13, linewidth=0)
+        if sheet.stars:
+            _star(axes, place, own, levels, above=not ends, colour=colour)
+        ends.append((y[-1], name, colour))
+    for point in levels:
+        axes.axhline(point.y, color=GREY, linestyle=(0, (4, 2)), linewidth=0.8, zorder=2)
+        ends.append((point.y, point.series, GREY))
+    named = {name for _, name, _ in ends}
+    for name, own in _by_series([point for point in points if point.origin == PUBLISHED]).items():
+        at = [place(point.x) if point.x != "" else axes.get_xlim()[1] for point in own]
+        colour, y = style.colour(name), [point.y for point in own]
+        axes.plot(at, y, "D:", color=colour, mfc="white", ms=3.0, mew=0.7, linewidth=0.6, clip_on=False, zorder=4)
+        if name not in named:
+            ends.append((y[-1], name, colour))
+    if sheet.log_y:  # linear below the smallest value, because some cost nothing
+        axes.set_yscale("symlog", linthresh=min((point.y for point in points if point.y > 0), default=1.0))
+    _ticks(axes, sheet, points, place)
+    _named_ends(axes, sheet, ends)
+
+
+def _positions(sheet: Sheet, points: Sequence[Point]) -> Callable[[str | float], float]:
+    """Where a value stands on the horizontal axis."""
+    values = list(dict.fromkeys(point.x for point in points if point.x != ""))
+    if sheet.spacing != "even" and all(not isinstance(value, str) for value in values):
+        return lambda value: float(value)
+    numbers = all(not isinstance(value, str) for value in values)
+    order = sorted(values, key=float) if numbers else values
+    return lambda value: float(order.index(value))
+
+
+def _ticks(axes: Axis, sheet: Sheet, points: Sequence[Point], place: Callable[[str | float], float]) -> None:
+    values = list(dict.fromkeys(point.x for point in points if point.x != ""))
+    if sheet.spacing == "log":
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    if sheet.spacing in ("even", "log") or any(isinstance(value, str) for value in values):
+        names = [_short(value) for value in values]
+        crowded = sum(map(len, names)) > 10 * sheet.width / sheet.across
+        slant: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
+        axes.set_xticks([place(value) for value in values], names, **slant)
+    else:
+        whole = all(float(value).is_integer() for value in values)
+        if whole and len(values) <= FEW:
+            axes.set_xticks(sorted(map(float, values)))
+        elif whole:
+            axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _short(value: str | float) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:g}".removeprefix("0") if 0 < value < 1 else f"{value:g}"
+
+
+def _star(
+    axes: Axis,
+    place: Callable[[str | float], float],
+    own: Sequence[Point],
+    levels: Sequence[Point],
+    *,
+    above: bool,
+    colour: str,
+) -> None:
+    """The best of a series, and what it gains over the dashed level."""
+    best = max(own, key=lambda point: point.y)
+    axes.plot([place(best.x)], [best.y], "*", color=colour, ms=6.5, mec="white", mew=0.4, zorder=4)
+    if levels and levels[0].y:
+        left = place(best.x) <= (place(own[0].x) + place(own[-1].x)) / 2
+        axes.annotate(
+            f"{100 * (best.y / levels[0].y - 1):+.1f} %", (place(best.x), best.y), (0, 5 if above else -5),
+            textcoords="offset points", ha="left" if left else "right", va="bottom" if above else "top", fontsize=5.5,
+            color=colour,
+        )  # fmt: skip
+
+
+def _named_ends(axes: Axis, sheet: Sheet, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Names to the right of where the lines end, moved apart where they would meet."""
+    axes.margins(y=0.12)
+    axes.autoscale_view()
+    inside = axes.transAxes.inverted()
+    order = sorted(ends, key=lambda end: end[0])
+    wanted = [float(inside.transform(axes.transData.transform((1.0, value)))[1]) for value, _, _ in order]
+    gap = LINE / max(0.3, sheet.height - 0.42)
+    for (_, name, colour), level in zip(order, apart(wanted, gap), strict=True):
+        axes.annotate(
+            name,
+            (1.0, level),
+            (3, 0),
+            "axes fraction",
+            textcoords="offset points",
+            va="center",
+            fontsize=5.5,
+            color=colour,
+        )
+
+
+def apart(wanted: Sequence[float], gap: float) -> list[float]:
+    """Ascending positions, moved as little as it takes until none is nearer than `gap` to the next."""
+    groups: list[tuple[float, int]] = []
+    for value in wanted:
+        groups.append((value, 1))
+        while len(groups) > 1:
+            (low, few), (high, many) = groups[-2:]
+            if high - low >= gap * (few + many) / 2 - 1e-12:
+                break
+            groups[-2:] = [((low * few + high * many) / (few + many), few + many)]
+    return [middle + gap * (place - (count - 1) / 2) for middle, count in groups for place in range(count)]
+
+
+def _bars(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
+    """A lying bar a category and series, its interval, its value; the first category on top."""
+    categories = list(dict.fromkeys(point.x for point in points))
+    levels: dict[tuple[str | float, str], float] = {}
+    at, ticks = 0.0, []
+    for category in categories:
+        names = list(dict.fromkeys(point.series for point in points if point.x == category))
+        levels |= {(category, name): at + number for number, name in enumerate(names)}
+        ticks.append(at + (len(names) - 1) / 2)
+        at += len(names) + 0.45
+    for point in points:
+        level, colour = levels[point.x, point.series], style.colour(point.series)
+        if point.origin == PUBLISHED:
+            axes.plot([point.y], [level], "D", mfc="white", mec="#000000", ms=3.0, mew=0.7, zorder=5)
+            continue
+        axes.barh(level, point.y, 0.82, color=colour, alpha=0.75, linewidth=0)
+        if point.low is not None and point.high is not None:
+            axes.plot([point.low, point.high], [level, level], color="#222222", linewidth=0.7, zorder=4)
+    width = int(sheet.width / sheet.across * 7.5)
+    axes.set_yticks(ticks, ["\n".join(textwrap.wrap(str(category), width)) for category in categories])
+    axes.set_ylim(at - 0.7, -0.75)
+    axes.tick_params(axis="y", length=0)
+    axes.margins(x=0.02)
+    axes.autoscale_view(scaley=False)
+    for point in points:
+        if point.origin != PUBLISHED:
+            _valued(axes, point, levels[point.x, point.series])
+    axes.xaxis.get_major_locator().set_params(nbins=4)
+
+
+def _valued(axes: Axis, point: Point, level: float) -> None:
+    """The value at the right edge of the panel, where no bar hides it."""
+    text = f"{point.y:.3f}" if abs(point.y) < 10 else f"{point.y:,.0f}"
+    axes.annotate(
+        text, (1.0, level), (2, 0), ("axes fraction", "data"), textcoords="offset points", va="center", fontsize=5.2
+    )
+
+
+def stack_colour(sheet: Sheet, style: Style, name: str) -> str:
+    """Stacked parts are steps of one scale, light to dark, because they have an order."""
+    if sheet.draw != "stacked":
+        return style.colour(name)
+    import matplotlib as mpl
+
+    names = [one for one in style.names if one != sheet.overlay]
+    share = names.index(name) / max(1, len(names) - 1)
+    return str(mpl.colors.to_hex(mpl.colormaps["cividis_r"](0.12 + 0.83 * share)))
+
+
+def _stacked(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
+    """Shares on top of one another; the overlay runs across them."""
+    categories = list(dict.fromkeys(point.x for point in points))
+    base = dict.fromkeys(categories, 0.0)
+    for name, own in _by_series([point for point in points if point.origin != PUBLISHED]).items():
+        if name == sheet.overlay:
+            x, y = [categories.index(point.x) for point in own], [point.y for point in own]
+            axes.plot(x, y, color="#000000", marker="o", zorder=4, markeredgecolor="white", markeredgewidth=0.4)
+            continue
+        colour = stack_colour(sheet, style, name)
+        for point in own:
+            at, start = categories.index(point.x), base[point.x]
+            axes.bar(at, point.y, 0.8, bottom=start, color=colour, linewidth=0)
+            base[point.x] += point.y
+    names = ["–" if category == "" else _short(category) for category in categories]
+    axes.set_xticks(range(len(categories)), names)
+    axes.set_ylim(0, 1)
+
+
+def _heatmap(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
+    """A cell a pair of settings, its value in it; the rows are the series."""
+    ours = [point for point in points if point.origin != PUBLISHED]
+    columns = sorted({point.x for point in ours}, key=lambda value: (isinstance(value, str), value))
+    rows = list(dict.fromkeys(point.series for point in ours))
+    grid = [[float("nan")] * len(columns) for _ in rows]
+    for point in ours:
+        grid[rows.index(point.series)][columns.index(point.x)] = point.y
+    image = axes.imshow(grid, cmap="cividis", aspect="auto", origin="lower")
+    for point in ours:
+        share = float(image.norm(point.y))
+        where = (columns.index(point.x), rows.index(point.series))
+        half = "" if point.low is None or point.high is None else f"\n±{(point.high - point.low) / 2:.3f}"
+        axes.annotate(
+            f"{point.y:.3f}{half}",
+            where,
+            ha="center",
+            va="center",
+            fontsize=5.5,
+            color="white" if share < 0.55 else "black",
+        )
+    axes.set_xticks(range(len(columns)), [_short(value) for value in columns])
+    axes.set_yticks(range(len(rows)), rows)
+    axes.tick_params(length=0)
+
+
+def _tree(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
+    """Leaves filled, inner nodes outlined, all in the colour of their dialogue; every link to a parent is drawn."""
+    import matplotlib as mpl
+    from matplotlib.collections import LineCollection
+
+    links = [
+        ((float(one.x), one.y), (float(points[int(up)].x), points[int(up)].y))
+        for one in points
+        for up in one.link.split()
+    ]
+    axes.add_collection(LineCollection(links, colors="#AAAAAA", linewidths=0.25, zorder=1))
+    size = max(1.0, min(12.0, 260.0 / max(1, sum(point.series == "leaf" for point in points))))
+    last = max((point.shade for point in points if point.shade is not None), default=1.0)
+    colours, norm = mpl.colormaps["viridis"], mpl.colors.Normalize(1, max(2.0, last))
+    for name, filled in (("inner", False), ("leaf", True)):
+        own = [point for point in points if point.series == name and point.shade is not None]
+        own_colours = [colours(norm(point.shade or 0.0)) for point in own]
+        axes.scatter(
+            [point.x for point in own], [point.y for point in own], size if filled else 1.6 * size,
+            facecolors=own_colours if filled else "white", edgecolors=own_colours, linewidths=0.5, zorder=2,
+        )  # fmt: skip
+    depths = sorted({point.y for point in points})
+    axes.set_yticks(depths, [f"{abs(depth):g}" for depth in depths])
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    axes.margins(0.02, 0.1)
+    bar = axes.figure.colorbar(mpl.cm.ScalarMappable(norm, colours), ax=axes, fraction=0.03, pad=0.01, aspect=14)
+    bar.set_label("dialogue", fontsize=5.5)
+    bar.ax.tick_params(labelsize=5, width=0.4, length=1.5)
+    bar.outline.set_linewidth(0.4)
+
+
+def _map(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
+    """Nodes in two dimensions, a colour and a marker a history."""
+    size = max(2.0, min(12.0, 900.0 / len(points)))
+    for name, own in _by_series(points).items():
+        axes.scatter(
+            [point.x for point in own], [point.y for point in own], size, color=style.colour(name),
+            marker=style.marker(name), alpha=0.7, linewidths=0,
+        )  # fmt: skip
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(True)
+
+
+def _pareto(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
+    """Quality over cost; the non-dominated rows are filled, joined and named, the others carry numbers that the footnote explains."""
+    best = sorted(front(points), key=lambda point: float(point.x))
+    axes.step(
+        [point.x for point in best],
+        [point.y for point in best],
+        where="post",
+        color=COLOURS[0],
+        linewidth=0.8,
+        zorder=2,
+    )
+    for point in points:
+        chosen = point in best
+        if point.low is not None and point.high is not None:
+            axes.plot([point.x, point.x], [point.low, point.high], color="#DDDDDD", linewidth=0.5, zorder=1)
+        colour = COLOURS[0] if chosen else GREY
+        axes.plot(
+            [point.x],
+            [point.y],
+            "o",
+            color=colour,
+            mfc=colour if chosen else "white",
+            ms=3.0,
+            mew=0.7,
+            zorder=3,
+            clip_on=False,
+        )
+    if sheet.spacing == "log":
+        axes.set_xscale(
+            "symlog", linthresh=min((float(point.x) for point in points if float(point.x) > 0), default=1.0)
+        )
+    axes.set_xlim(left=min(0.0, *(float(point.x) for point in points)))
+    axes.margins(y=0.15)
+
+
+def labels_of_pareto(axes: Axis, points: Sequence[Point]) -> None:
+    """Names and numbers beside their marks, each moved up or down until it covers no other; needs the final layout."""
+    best = front(points)
+    inch = axes.figure.dpi_scale_trans.inverted()
+    box = axes.get_window_extent().transformed(inch)
+    taken: list[tuple[float, float, float]] = []
+    for point in sorted(points, key=lambda one: (one not in best, float(one.x), -one.y)):
+        chosen = point in best
+        text = point.series if chosen else point.label
+        x, y = inch.transform(axes.transData.transform((float(point.x), point.y)))
+        width = 0.052 * len(text)
+        x = min(x + 0.03, box.x1 - width)
+        levels = [y + 0.05 + step * LINE for step in (0, -1.6, 1, -2.6, 2, -3.6, 3, 4, 5, 6, 7, 8)]
+        free = [
+            level
+            for level in levels
+            if box.y0 + 0.04 < level < box.y1
+            and all(abs(level - other) >= LINE or x + width < left or right < x for left, right, other in taken)
+        ]
+        level = free[0] if free else levels[0]
+        taken.append((x, x + width, level))
+        far = {"arrowstyle": "-", "linewidth": 0.25, "color": "#999999", "shrinkA": 0, "shrinkB": 1}
+        axes.annotate(
+            text, (float(point.x), point.y), (x, level), textcoords=axes.figure.dpi_scale_trans, va="center", fontsize=5.0,
+            color=COLOURS[0] if chosen else GREY, fontweight="bold" if chosen else "normal",
+            arrowprops=far if abs(level - y) > 2 * LINE else None,
+        )  # fmt: skip
+
+
+KINDS: Mapping[str, Callable[[Axis, Sheet, Sequence[Point], Style], None]] = {
+    "lines": _lines,
+    "bars": _bars,
+    "stacked": _stacked,
+    "heatmap": _heatmap,
+    "tree": _tree,
+    "map": _map,
+    "pareto": _pareto,
+}

@@ -1,0 +1,290 @@
+"""What a figure shows, as points, before anything is drawn: the CSV beside every figure holds exactly these lines.
+
+Sources: cells of a table, levels of what was recalled, depths and shapes of trees, maps of their vectors, costs by size.
+
+Deviations and decisions. Papers print their figures without numbers, so a published point stands only where a table or a sentence states
+it. Several settings under one mark (SegTreeMem Fig. 6 averages over horizons) are averaged question by question, over the questions that
+all of them scored. TiMem's Fig. 3 is a UMAP; ours is a projection on the first two principal components, UMAP on request, and one map a
+data set, so that its levels share their axes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from data_loaders.schema import Case
+from eval.report.published import Published
+from eval.report.tables import AnyCell, Cell, Figure
+from eval.stats import Estimate, Interval, estimate, stratified
+from eval.store import RunError, read_items, read_predictions
+from eval.structure.tree import Tree, depths, top_down
+from memsys.tokens import count_tokens
+
+ENOUGH_CASES = 5
+"""From so many histories on, an interval is that by case."""
+PROJECTIONS = ("pca", "umap")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One mark of a figure."""
+
+    panel: str
+    series: str
+    x: str | float
+    """A category, or a number; empty for a level that holds for the whole panel."""
+    y: float
+    low: float | None = None
+    high: float | None = None
+    """The 95 % interval, or what the figure says instead."""
+    n: int = 0
+    """Questions, nodes or steps behind it; 0 for a published one."""
+    origin: str = "ours"
+    """ours or published."""
+    label: str = ""
+    link: str = ""
+    """Trees: places of the parents among the points of the panel, separated by spaces."""
+    shade: float | None = None
+    """Trees: the dialogue that a node comes from, the mean of several."""
+
+
+FIELDS = tuple(Point.__slots__)
+
+
+def as_csv(points: Iterable[Point], engine: str) -> str:
+    """One line a point; `engine` says in every line what made it."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*FIELDS, "engine"])
+    for point in points:
+        writer.writerow([*(_text(getattr(point, name)) for name in FIELDS), engine])
+    return out.getvalue()
+
+
+def _text(value: object) -> object:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+# --- scores -------------------------------------------------------------------------------------------------------------
+
+
+def interval(found: Estimate) -> Interval | None:
+    """The interval that a figure draws: by case from five histories on, else by question."""
+    return found.by_case if found.clusters >= ENOUGH_CASES and found.by_case is not None else found.by_question
+
+
+def averaged(cells: Sequence[AnyCell]) -> Estimate | None:
+    """One estimate of the cells under one mark: of several the mean of each question that all scored. None: nothing to average.
+
+    Raises:
+        ValueError: several that are no scores of questions.
+    """
+    known = [cell for cell in cells if not isinstance(cell, str)]
+    if len(known) == 1:
+        return known[0].ours if isinstance(known[0], Figure) else known[0].estimate()
+    scored = [cell for cell in known if isinstance(cell, Cell)]
+    if len(scored) < len(known):
+        raise ValueError("several costs or properties under one mark cannot be averaged question by question")
+    if not scored:
+        return None
+    column = scored[0].column
+    kept = [one for one in column.questions if all((one.case_id, one.question_id) in cell.values for cell in scored)]
+    if not kept:
+        return None
+    values = [fmean(cell.values[one.case_id, one.question_id] for cell in scored) for one in kept]
+    clusters = [one.cluster for one in kept]
+    if column.aggregate == "question":
+        return estimate(values, clusters)
+    return stratified(values, clusters if column.aggregate == "case" else [one.category for one in kept], clusters)
+
+
+def scored(at: Point, cells: Sequence[AnyCell]) -> list[Point]:
+    """Our mark in the place of `at`, and the published one where a single cell has one."""
+    known = [cell for cell in cells if not isinstance(cell, str)]
+    found = averaged(cells)
+    points = []
+    if found is not None:
+        span = interval(found)
+        low, high = (None, None) if span is None else (span.low, span.high)
+        points.append(replace(at, y=found.mean, low=low, high=high, n=found.n))
+    if len(known) == 1 and known[0].published is not None:
+        points.append(published(at, known[0].published, known[0].column.scale))
+    return points
+
+
+def published(at: Point, number: Published, scale: float = 1.0) -> Point:
+    """A printed number in the place of `at`, in our unit."""
+    low, high = (None if bound is None else bound / scale for bound in (number.low, number.high))
+    return replace(at, y=number.value / scale, low=low, high=high, n=0, origin="published")
+
+
+# --- what was recalled, and from where ----------------------------------------------------------------------------------
+
+
+def recalled_levels(folder: Path) -> Counter[int]:
+    """How many recalled items of a run stand at each level, over all questions."""
+    found: Counter[int] = Counter()
+    for case in sorted((folder / "cases").glob("*")):
+        levels = {key: int(item["level"]) for key, item in read_items(case).items()}
+        for prediction in read_predictions(case).values():
+            found.update(levels[key] for key in prediction.items)
+    return found
+
+
+# --- trees --------------------------------------------------------------------------------------------------------------
+
+
+def by_depth(trees: Sequence[Tree], at: Point) -> list[Point]:
+    """Nodes at each depth, as the mean over trees, and the tokens of their texts: the median with its quartiles.
+
+    The series of `at` is kept, its panel becomes `nodes` or `tokens`, behind what it was.
+    """
+    tokens: dict[int, list[int]] = {}
+    for tree in trees:
+        for depth, text in zip(depths(tree), tree.texts, strict=True):
+            tokens.setdefault(depth, []).append(count_tokens(text))
+    points = []
+    for depth, counts in sorted(tokens.items()):
+        low, middle, high = (float(value) for value in np.percentile(counts, (25, 50, 75)))
+        place = replace(at, x=float(depth), n=len(counts))
+        points.append(replace(place, panel=_behind(at.panel, "nodes"), y=len(counts) / len(trees)))
+        points.append(replace(place, panel=_behind(at.panel, "tokens"), y=middle, low=low, high=high))
+    return points
+
+
+def _behind(panel: str, what: str) -> str:
+    return f"{panel}, {what}" if panel else what
+
+
+def drawn_tree(tree: Tree, case: Case, panel: str) -> list[Point]:
+    """A tree as points: leaves side by side in the order of the history, parents above the middle of their children.
+
+    A node with several parents stands below the first and is linked to all. `y` is the depth, downwards; a root that is not among the
+    nodes is drawn all the same. `shade` is the number of the dialogue of a node's sources, or the mean of several.
+    """
+    dialogue, order = _places(case)
+    deep, below = depths(tree), tree.children
+    own = [[child for child in under if tree.parents[child][0] == node] for node, under in enumerate(below)]
+    first = [min((order[name] for name in names if name in order), default=len(order)) for names in tree.sources]
+    across: dict[int, float] = {}
+    for node in _left_to_right(tree, own, first):
+        across[node] = float(len(across))
+    for node in reversed(top_down(tree)):
+        if own[node]:
+            across[node] = fmean(across[child] for child in own[node])
+    points = [
+        Point(
+            panel,
+            "inner" if below[node] else "leaf",
+            across[node],
+            float(-deep[node]),
+            label=name,
+            link=" ".join(map(str, tree.parents[node])),
+            shade=_mean([dialogue[source] for source in tree.sources[node] if source in dialogue]),
+        )
+        for node, name in enumerate(tree.ids)
+    ]
+    return _rooted(points, tree, panel) if tree.hidden_root else points
+
+
+def _places(case: Case) -> tuple[dict[str, int], dict[str, int]]:
+    """Number of the dialogue, and place in the history, of each turn."""
+    dialogue = {turn.id: number for number, session in enumerate(case.sessions, 1) for turn in session.turns}
+    return dialogue, {name: place for place, name in enumerate(dialogue)}
+
+
+def _left_to_right(tree: Tree, own: Sequence[Sequence[int]], first: Sequence[int]) -> list[int]:
+    """Nodes that have no child of their own, from left to right."""
+    waiting = sorted((node for node, above in enumerate(tree.parents) if not above), key=lambda node: -first[node])
+    found = []
+    while waiting:
+        node = waiting.pop()
+        waiting += sorted(own[node], key=lambda child: (-first[child], -child))
+        if not own[node]:
+            found.append(node)
+    return found
+
+
+def _mean(values: Sequence[int]) -> float | None:
+    return fmean(values) if values else None
+
+
+def _rooted(points: Sequence[Point], tree: Tree, panel: str) -> list[Point]:
+    """The points below a root that the memory keeps to itself; it comes last."""
+    tops = [node for node, above in enumerate(tree.parents) if not above]
+    shades = [shade for node in tops if (shade := points[node].shade) is not None]
+    middle = fmean(float(points[node].x) for node in tops)
+    root = Point(panel, "inner", middle, 0.0, label="(root)", shade=fmean(shades) if shades else None)
+    linked = [replace(one, link=str(len(points))) if not one.link else one for one in points]
+    return [*linked, root]
+
+
+# --- maps ---------------------------------------------------------------------------------------------------------------
+
+
+def mapped(trees: Sequence[Tree], panel: str, how: str = "pca", seed: int = 0) -> list[Point]:
+    """The vectors of all nodes in two dimensions: a panel a level, a series a history; nodes without a vector are left out.
+
+    Raises:
+        RunError: fewer than three vectors, an unknown projection, or UMAP is not installed.
+    """
+    kept = [(tree, node) for tree in trees for node in range(len(tree.ids)) if tree.vectors[node].any()]
+    if len(kept) < 3:
+        raise RunError(f"a map needs three nodes with a vector, found {len(kept)}")
+    flat = projected(np.stack([tree.vectors[node] for tree, node in kept]).astype(np.float64), how, seed)
+    level = {name: f"{panel}, level {name}" for name in {tree.levels[node] for tree, node in kept}}
+    points = [
+        Point(level[tree.levels[node]], tree.case_id, float(x), float(y), n=1, label=tree.ids[node])
+        for (tree, node), (x, y) in zip(kept, flat, strict=True)
+    ]
+    return sorted(points, key=lambda point: int(point.panel.rpartition(" ")[2]))
+
+
+def projected(vectors: np.ndarray, how: str, seed: int) -> np.ndarray:
+    """Rows [n, d] in two dimensions [n, 2]: the first principal components (signs fixed), or UMAP by cosine.
+
+    Raises:
+        RunError: an unknown projection, or UMAP is not installed.
+    """
+    if how == "umap":
+        return _umap(vectors, seed)
+    if how != "pca":
+        raise RunError(f"projection must be one of {', '.join(PROJECTIONS)}, found {how!r}")
+    centred = vectors - vectors.mean(axis=0)
+    axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
+    largest = np.abs(axes).argmax(axis=1)
+    signs = np.sign(axes[np.arange(len(axes)), largest])
+    return np.asarray(centred @ (axes * signs[:, None]).T)
+
+
+def _umap(vectors: np.ndarray, seed: int) -> np.ndarray:
+    try:
+        import umap
+    except ImportError as error:
+        raise RunError("projection=umap needs umap-learn: pip install 'memsys-bench[cluster]'") from error
+    near = min(15, len(vectors) - 1)
+    fitted = umap.UMAP(n_neighbors=near, metric="cosine", init="random", random_state=seed, n_jobs=1)
+    return np.asarray(fitted.fit_transform(vectors), dtype=np.float64)
+
+
+# --- quality against cost -----------------------------------------------------------------------------------------------
+
+
+def front(points: Sequence[Point]) -> list[Point]:
+    """The non-dominated points: none is at least as good (higher y) and as cheap (lower x), and better in one of the two."""
+    return [one for one in points if not any(_dominates(other, one) for other in points)]
+
+
+def _dominates(first: Point, second: Point) -> bool:
+    as_good = first.y >= second.y and float(first.x) <= float(second.x)
+    return as_good and (first.y > second.y or float(first.x) < float(second.x))

@@ -1,0 +1,412 @@
+"""A table in print: Markdown with everything, CSV for further work, LaTeX for a paper."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from eval.costs import Costs, PhaseCost, Price, costs, effort_missing, phases
+from eval.power import detectable_lines
+from eval.report.published import Published
+from eval.report.tables import ALL, ANSWERABLE, AnyCell, Cell, Column, Figure, Pair, Row, Table, categories
+from eval.score import read_scores
+from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number for print; `–` for none."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def span(interval: Interval | None, brackets: str = "[]", digits: int = 3) -> str:
+    """An interval for print; nothing for none."""
+    return (
+        "" if interval is None else f"{brackets[0]}{interval.low:.{digits}f}, {interval.high:.{digits}f}{brackets[1]}"
+    )
+
+
+def by_case(ours: Estimate | Difference, digits: int = 3) -> str:
+    """The interval by case for print, or why there is none: `{3 cases}` below five, `{no spread}` where their means are all the same."""
+    if ours.by_case is not None:
+        return span(ours.by_case, "{}", digits)
+    if ours.clusters < 1:  # one number of a whole run
+        return ""
+    return f"{{{ours.clusters} case{'s' * (ours.clusters > 1)}}}" if ours.clusters < ENOUGH_CLUSTERS else "{no spread}"
+
+
+def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
+    """A cell for print: ours [by question] {by case} ± spread · scored/unscored/errored/not reached · published · verdict."""
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, Figure):
+        return _shown_figure(cell)
+    counts, ours = cell.counts(category), cell.estimate(category)
+    parts = [f"{counts.scored}/{counts.unscored}/{counts.errored}/{counts.not_reached}"]
+    if ours is None:
+        parts.insert(0, "–")
+    else:
+        spread = "" if cell.spread is None else f" ± {cell.spread:.3f}"
+        parts.insert(0, f"{ours.mean:.3f}{spread} {span(ours.by_question)} {by_case(ours)}".strip())
+    if counts.aborted:
+        parts.append(f"{counts.aborted} aborted")
+    if counts.cut:
+        parts.append(f"{counts.cut} cut")
+    if counts.missing_share and (bounds := cell.bounds(category)) is not None:
+        parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
+    if published and cell.published is not None:
+        parts += [cell.published.scaled(cell.column.scale), cell.verdict()]
+    return " · ".join(parts)
+
+
+def _shown_figure(cell: Figure) -> str:
+    ours = cell.ours
+    digits = 1 if ours is not None and abs(ours.mean) >= 100 else 3
+    parts = [number(None)]
+    if ours is not None:
+        intervals = (span(ours.by_question, digits=digits), by_case(ours, digits))
+        parts = [" ".join([number(ours.mean, digits), *filter(None, intervals)])]
+    if cell.published is not None:
+        parts += [cell.published.scaled(cell.column.scale), cell.verdict()]
+    return " · ".join(parts)
+
+
+def markdown(table: Table, *, brief: bool = False) -> str:
+    """The whole table; `brief` leaves out categories, paired differences and the costs of each phase."""
+    caption = (*table.caption, *detectable_lines(table))
+    parts = [f"# {table.title}", "", *(f"- {line}" for line in caption), "", _scores(table)]
+    if not brief:
+        parts += [*_categories(table), *_differences(table)]
+    parts += [*_evidence(table), *_costs(table)]
+    if not brief:
+        parts += _phases(table)
+    return "\n".join(parts) + "\n"
+
+
+def _grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(part.replace("|", "\\|").replace("\n", " ") for part in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _scores(table: Table) -> str:
+    header = ["Memory", *(f"{column.title} · {column.metric}" for column in table.columns)]
+    rows: list[list[str]] = []
+    for row in table.rows:
+        if row.ruled:
+            rows.append(["—"] * len(header))
+        rows.append([row.title, *(shown(cell) for cell in row.cells)])
+    return _grid(header, rows)
+
+
+def _categories(table: Table) -> list[str]:
+    parts: list[str] = []
+    for place, column in enumerate(table.columns):
+        names = categories(column)
+        if len(names) == 1:
+            continue
+        titles = [column.answerable_title if name == ANSWERABLE else name for name in names]
+        rows = [
+            [
+                row.title,
+                *(shown(row.cells[place], name, published=False) for name in names),
+            ]
+            for row in table.rows
+            if isinstance(row.cells[place], Cell)
+        ]
+        if rows:
+            parts += ["", f"## {column.title} · {column.metric}, by category", "", _grid(["Memory", *titles], rows)]
+    return parts
+
+
+def _differences(table: Table) -> list[str]:
+    rows = [
+        [row.title, *(_difference(table.pairs.get((row.name, place))) for place in range(len(table.columns)))]
+        for row in table.rows
+        if any(name == row.name for name, _ in table.pairs)
+    ]
+    if not rows:
+        return []
+    header = ["Memory", *(f"{column.title} · {column.metric}" for column in table.columns)]
+    reference = next(row.title for row in table.rows if row.name == table.reference)
+    note = (
+        "p: sign-flip permutation over questions {t-test by case}; Holm: the same, adjusted for all "
+        f"{len(table.pairs)} pairs of this table; n: pairs of answers."
+    )
+    return [
+        "",
+        f"## Paired difference from {reference}: mean [by question] {{by case}}",
+        "",
+        note,
+        "",
+        _grid(header, rows),
+    ]
+
+
+def _difference(pair: Pair | None) -> str:
+    if pair is None:
+        return "–"
+    gap = pair.difference
+    parts = [" ".join(filter(None, [f"{gap.mean:+.3f}", span(gap.by_question), by_case(gap)]))]
+    if gap.p is not None:
+        parts += [f"p {_p(gap.p, gap.p_by_case)}", f"Holm {_p(pair.p, pair.p_by_case)}"]
+    return ", ".join([*parts, f"n {gap.n}"])
+
+
+def _p(question: float | None, case: float | None) -> str:
+    first, second = ("–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}" for p in (question, case))
+    return first if case is None else f"{first} {{{second}}}"
+
+
+def _evidence(table: Table) -> list[str]:
+    """How much of the evidence came back: as sources, in its own words, how early, and how many turns an item stands for."""
+    parts: list[str] = []
+    for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
+        rows = [[row.title, *_evidence_means(row.evidence[dataset])] for row in table.rows if dataset in row.evidence]
+        if any(row[-1] != "0" for row in rows):
+            depth = next(iter(row.evidence[dataset].name for row in table.rows if dataset in row.evidence)).partition(
+                "-"
+            )[0]
+            header = ["Memory", "covered", "verbatim", "nDCG", "turns per item", "questions"]
+            parts += ["", f"## {depth} on {title} (means over questions that name evidence)", "", _grid(header, rows)]
+    return parts
+
+
+def _evidence_means(path: Path) -> list[str]:
+    lines = [line for found in read_scores(path).values() for line in found if line["value"] is not None]
+    covered = by_question([line["value"] for line in lines])
+    means = [_mean(line["detail"][name] for line in lines) for name in ("verbatim", "ndcg", "sources_per_item")]
+    first = f"{number(_mean(line['value'] for line in lines))} {span(covered)}".strip()
+    return [first, *(number(mean) for mean in means), str(len(lines))]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _inference(cost: Costs) -> str:
+    """Tokens of reading and answering; where prompts of one read begin alike, also with that prefix counted once."""
+    full, once = number(cost.inference_tokens, 0), number(cost.inference_tokens_prefix_once, 0)
+    return full if full == once else f"{full} ({once} with shared prefixes once)"
+
+
+COSTS: tuple[tuple[str, Callable[[Costs], str]], ...] = (
+    ("recalled tokens", lambda c: number(c.recalled_tokens, 0)),
+    ("inference tokens", _inference),
+    ("build tokens / unit", lambda c: number(c.build_tokens_per_unit, 1)),
+    ("embedding tokens / unit", lambda c: number(c.embedding_tokens_per_unit, 1)),
+    ("calls / insertion", lambda c: number(c.calls_per_insertion, 2)),
+    ("calls / query", lambda c: number(c.calls_per_query, 2)),
+    ("recall s P50", lambda c: number(c.recall_seconds_p50, 4)),
+    ("recall s P95", lambda c: number(c.recall_seconds_p95, 4)),
+    ("recall s P50, calls summed", lambda c: number(c.recall_seconds_sum_p50, 4)),
+    ("units", lambda c: str(c.units)),
+    ("parse failures", lambda c: str(c.parse_failures)),
+    ("replies cut", lambda c: str(c.cut)),
+    ("failed calls", lambda c: str(c.failed_calls)),
+    ("items over budget", lambda c: str(c.dropped_items)),
+)
+
+
+def _costs(table: Table) -> list[str]:
+    parts: list[str] = []
+    for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
+        rows = [
+            [
+                row.title,
+                *([found.missing, *["–"] * (len(COSTS) - 1)] if found.missing else (show(found) for _, show in COSTS)),
+            ]
+            for row in table.rows
+            if dataset in row.runs
+            for found in (costs(row.runs[dataset]),)
+        ]
+        if rows:
+            header = ["Memory", *(name for name, _ in COSTS)]
+            parts += [
+                "",
+                f"## Costs on {title} (per question or per unit, means; recall seconds = own CPU + provider time)",
+                "",
+                _grid(header, rows),
+            ]
+    return parts
+
+
+PHASES: tuple[tuple[str, Callable[[PhaseCost], str]], ...] = (
+    ("steps", lambda c: str(c.steps)),
+    ("calls", lambda c: str(c.calls)),
+    ("not from the cache", lambda c: str(c.sent)),
+    ("tokens in", lambda c: str(c.tokens_in)),
+    ("of them cached", lambda c: str(c.tokens_cached)),
+    ("tokens out", lambda c: str(c.tokens_out)),
+    ("embedding tokens", lambda c: str(c.embedding_tokens)),
+    ("own CPU s", lambda c: number(c.own_cpu_seconds, 2)),
+    ("provider s", lambda c: number(c.provider_seconds, 2)),
+    ("provider s, calls summed", lambda c: number(c.provider_seconds_sum, 2)),
+)
+
+
+def _phases(table: Table) -> list[str]:
+    parts: list[str] = []
+    for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
+        rows = [
+            line
+            for row in table.rows
+            if dataset in row.runs
+            for line in _phase_rows(row, row.runs[dataset], table.prices)
+        ]
+        if rows:
+            header = ["Memory", "phase", *(name for name, _ in PHASES), "USD"]
+            parts += [
+                "",
+                f"## Costs on {title} by phase (sums over the run; what came from the cache is counted as when it was bought)",
+                "",
+                _grid(header, rows),
+            ]
+    return parts
+
+
+def _phase_rows(row: Row, folder: Path, prices: Mapping[str, Price]) -> list[list[str]]:
+    missing = effort_missing(folder)
+    first = [[row.title, missing, *["–"] * (len(PHASES) + 1)]] if missing else []
+    return [
+        *first,
+        *(
+            [row.title, cost.phase, *(show(cost) for _, show in PHASES), _money(cost, prices)]
+            for cost in phases(folder)
+        ),
+    ]
+
+
+def _money(cost: PhaseCost, prices: Mapping[str, Price]) -> str:
+    """Dollars; `–` where no model with a price worked, `unknown` where one has none."""
+    parts = [
+        prices[role](*tokens)
+        for role, tokens in (
+            (cost.role, (cost.tokens_in, cost.tokens_out, cost.tokens_cached)),
+            ("embedder", (cost.embedding_tokens, 0, 0)),
+        )
+        if role in prices and any(tokens)
+    ]
+    known = [part for part in parts if part is not None]
+    return "unknown" if len(known) < len(parts) else number(sum(known) if known else None, 4)
+
+
+FIELDS = (
+    "table,memory,dataset,metric,category,questions,scored,unscored,errored,not_reached,aborted,cut,mean,question_low,question_high,"
+    "case_low,case_high,clusters,spread,could_be_low,could_be_high,published,published_low,published_high,verdict"
+).split(",")
+
+
+def as_csv(table: Table) -> str:
+    """One line a cell and category, everything that the Markdown shows of scores."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for row in table.rows:
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            writer.writerows(_csv_lines(table, row, column, cell))
+    return out.getvalue()
+
+
+def _csv_lines(table: Table, row: Row, column: Column, cell: AnyCell) -> list[list[str]]:
+    start = [table.name, row.name, column.dataset, column.metric]
+    if isinstance(cell, Figure):
+        return [
+            [
+                *(*start, ALL, *[""] * 7, *_csv_ours(cell.ours), "", "", ""),
+                *_csv_printed(cell.published, column.scale),
+                cell.verdict(),
+            ]
+        ]
+    if isinstance(cell, str):
+        return [[*start, ALL, *[""] * (len(FIELDS) - 6), cell]]
+    lines = []
+    for name in categories(column):
+        counts, ours, bounds = cell.counts(name), cell.estimate(name), cell.bounds(name)
+        outcome = (counts.questions, counts.scored, counts.unscored, counts.errored, counts.not_reached)
+        lines.append(
+            [
+                *start,
+                name,
+                *map(str, (*outcome, counts.aborted, counts.cut)),
+                *_csv_ours(ours),
+                _exact(cell.spread if name == ALL else None),
+                *map(_exact, _ends(bounds)),
+                *_csv_printed(cell.published if name == ALL else None, column.scale),
+                cell.verdict() if name == ALL else "",
+            ]
+        )
+    return lines
+
+
+def _csv_ours(ours: Estimate | None) -> list[str]:
+    if ours is None:
+        return [""] * 6
+    return [*map(_exact, (ours.mean, *_ends(ours.by_question), *_ends(ours.by_case))), str(ours.clusters)]
+
+
+def _csv_printed(published: Published | None, scale: float) -> list[str]:
+    if published is None:
+        return ["", "", ""]
+    bounds = (None if bound is None else bound / scale for bound in (published.low, published.high))
+    return [published.scaled(scale), *map(_exact, bounds)]
+
+
+def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
+    return (None, None) if interval is None else (interval.low, interval.high)
+
+
+def _exact(value: float | None) -> str:
+    return "" if value is None else f"{value:.6f}"
+
+
+_TEX = str.maketrans(
+    {
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "\\": r"\textbackslash{}",
+    }
+)
+
+
+def latex(table: Table) -> str:
+    """The scores as a booktabs table: ours with its interval by question, the published number in small print."""
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        r"\small",
+        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
+        r"\toprule",
+    ]
+    header = ["Memory", *(f"{column.title} {column.metric}" for column in table.columns)]
+    lines += [" & ".join(part.translate(_TEX) for part in header) + r" \\", r"\midrule"]
+    for row in table.rows:
+        if row.ruled:
+            lines.append(r"\midrule")
+        lines.append(" & ".join([row.title.translate(_TEX), *(_tex(cell) for cell in row.cells)]) + r" \\")
+    caption = " ".join([table.title + ".", *table.caption]).translate(_TEX)
+    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def _tex(cell: AnyCell) -> str:
+    if isinstance(cell, str):
+        return cell.translate(_TEX)
+    ours = cell.ours if isinstance(cell, Figure) else cell.estimate()
+    if ours is None:
+        return "--"
+    interval = (
+        "" if ours.by_question is None else rf" {{\tiny [{ours.by_question.low:.3f}, {ours.by_question.high:.3f}]}}"
+    )
+    printed = "" if cell.published is None else rf" {{\tiny ({cell.published.scaled(cell.column.scale)})}}"
+    return f"{ours.mean:.3f}{interval}{printed}"

@@ -1,0 +1,1 @@
+"""What a finished memory looks like: trees, revenue, maps of vectors."""

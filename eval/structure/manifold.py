@@ -1,0 +1,182 @@
+"""How the embeddings of a memory's nodes lie in space, level by level, across histories (TiMem appendix D, Tables 11 and 12).
+
+The paper names the metrics and prints values, but no formulas. What is computed here:
+
+- intrinsic dimension: principal components that explain 95 % of the variance, at most 100 (the printed values saturate at 100);
+- silhouette over histories (Rousseeuw 1987), cosine distance: evenly scattered nodes with a separation ratio of R have about
+  R² / (2 + R²), with Euclidean distance 1 - √(2 / (2 + R²)), and the printed rows of levels 1 to 4 are nearer to the first;
+- separation ratio: mean distance between the centroids of histories over mean distance of nodes to their own history's centroid
+  (a ratio of the nodes' own distances to the centroids, others' over own, could hardly fall to the printed .30);
+- spread: mean Euclidean distance to the centroid of the level; coefficient of variation: standard deviation of these distances over
+  their mean; radius 95: their 95th percentile (the printed rows agree: radius 95 is spread x (1 + 1.645 CV) within 3 %);
+- trustworthiness and continuity (Venna and Kaski 2001), five neighbours, of the projection on the first two principal components;
+  continuity is the trustworthiness with the roles of the two spaces exchanged.
+
+Deviations. All formulas are a reading, so only trends compare with the printed values. Levels of more than 3,000 nodes are sampled:
+LoCoMo's are measured whole (2,871 segments), those of LongMemEval-S are not. Nodes without a vector are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eval.store import RunError
+from eval.structure.tree import Tree
+
+EXPLAINED = 0.95
+CAP = 100
+NEIGHBOURS = 5
+MOST = 3000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cloud:
+    """Nodes of one level, of all histories together."""
+
+    nodes: int
+    """With a vector, before sampling."""
+    vectors: np.ndarray
+    """float64 [n, d]"""
+    histories: np.ndarray
+    """int [n], the number of the history that each is of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifold:
+    """The metrics of one level; None where there are too few nodes or histories to say."""
+
+    level: int
+    nodes: int
+    """Before sampling."""
+    histories: int
+    intrinsic_dimension: int | None
+    silhouette: float | None
+    separation: float | None
+    spread: float | None
+    cv: float | None
+    radius95: float | None
+    trustworthiness: float | None
+    continuity: float | None
+
+
+def manifold(trees: Sequence[Tree], rng: np.random.Generator, *, most: int = MOST) -> list[Manifold]:
+    """The metrics of each level over the nodes of all trees, lowest level first; nodes without a vector are left out.
+
+    Raises:
+        RunError: scikit-learn is not installed.
+    """
+    levels = sorted({level for tree in trees for level in tree.levels})
+    clouds = {level: cloud(trees, level, rng, most=most) for level in levels}
+    return [_measured(level, found) for level, found in clouds.items() if found.nodes]
+
+
+def cloud(trees: Iterable[Tree], level: int, rng: np.random.Generator, *, most: int = MOST) -> Cloud:
+    """The nodes of a level that have a vector, or a sample of `most` of them in their order."""
+    rows, histories = [np.empty((0, 0), np.float32)], [np.empty(0, np.int64)]
+    for number, tree in enumerate(trees):
+        here = tree.vectors[np.asarray(tree.levels) == level]
+        here = here[here.any(axis=1)]
+        if len(here):
+            rows.append(here)
+            histories.append(np.full(len(here), number))
+    vectors, labels = np.vstack(rows[1:] or rows), np.concatenate(histories)
+    kept = np.sort(rng.choice(len(vectors), most, replace=False)) if len(vectors) > most else slice(None)
+    return Cloud(len(vectors), vectors[kept].astype(np.float64), labels[kept])
+
+
+def _measured(level: int, found: Cloud) -> Manifold:
+    return Manifold(
+        level=level,
+        nodes=found.nodes,
+        histories=len(np.unique(found.histories)),
+        **{name: measure(found) for name, measure in MEASURES.items()},  # type: ignore[arg-type]
+    )
+
+
+def intrinsic_dimension(vectors: np.ndarray) -> int | None:
+    """Principal components of rows [n, d] that explain 95 % of their variance, at most 100; None where nothing varies."""
+    variances = np.linalg.svd(vectors - vectors.mean(axis=0), compute_uv=False) ** 2
+    if len(vectors) < 2 or variances.sum() <= 1e-12:
+        return None
+    explained = np.cumsum(variances) / variances.sum()
+    return min(CAP, int(np.searchsorted(explained, EXPLAINED - 1e-12)) + 1)
+
+
+def silhouette(vectors: np.ndarray, labels: np.ndarray) -> float | None:
+    """Mean silhouette of the histories by cosine distance, in [-1, 1]; None unless there are 2 … n-1 histories."""
+    if not 1 < len(np.unique(labels)) < len(labels):
+        return None
+    return float(_sklearn("metrics").silhouette_score(vectors, labels, metric="cosine"))
+
+
+def separation_ratio(vectors: np.ndarray, labels: np.ndarray) -> float | None:
+    """Mean distance between the centroids of histories over mean distance to the own centroid; None where one is missing or 0."""
+    groups, number = np.unique(labels, return_inverse=True)
+    if len(groups) < 2:
+        return None
+    centroids = np.stack([vectors[number == group].mean(axis=0) for group in range(len(groups))])
+    own = float(np.linalg.norm(vectors - centroids[number], axis=1).mean())
+    upper = np.triu_indices(len(groups), 1)
+    between = float(np.linalg.norm(centroids[upper[0]] - centroids[upper[1]], axis=1).mean())
+    return between / own if own > 0 else None
+
+
+def spread(vectors: np.ndarray) -> float:
+    """Mean Euclidean distance of rows [n, d] to their centroid."""
+    return float(_far(vectors).mean())
+
+
+def variation(vectors: np.ndarray) -> float | None:
+    """Standard deviation over mean of these distances; None where all are 0."""
+    far = _far(vectors)
+    return float(far.std() / far.mean()) if far.any() else None
+
+
+def radius(vectors: np.ndarray) -> float:
+    """The 95th percentile of these distances."""
+    return float(np.percentile(_far(vectors), 95))
+
+
+def _far(vectors: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.linalg.norm(vectors - vectors.mean(axis=0), axis=1)
+    return found
+
+
+MEASURES: Mapping[str, Callable[[Cloud], float | None]] = {
+    "silhouette": lambda found: silhouette(found.vectors, found.histories),
+    "separation": lambda found: separation_ratio(found.vectors, found.histories),
+    "spread": lambda found: spread(found.vectors),
+    "cv": lambda found: variation(found.vectors),
+    "radius95": lambda found: radius(found.vectors),
+    "intrinsic_dimension": lambda found: intrinsic_dimension(found.vectors),
+    "trustworthiness": lambda found: neighbourhoods(found.vectors)[0],
+    "continuity": lambda found: neighbourhoods(found.vectors)[1],
+}
+"""The measures that tables print, by field of `Manifold`; they want at least one node."""
+
+
+def neighbourhoods(vectors: np.ndarray, dimensions: int = 2) -> tuple[float | None, float | None]:
+    """Trustworthiness and continuity of the projection on the first principal components; None for fewer than 11 nodes."""
+    if len(vectors) <= 2 * NEIGHBOURS:
+        return None, None
+    centred = vectors - vectors.mean(axis=0)
+    axes = np.linalg.svd(centred, full_matrices=False)[2][:dimensions]
+    flat = centred @ axes.T
+    measure = _sklearn("manifold").trustworthiness
+    return (
+        float(measure(vectors, flat, n_neighbors=NEIGHBOURS)),
+        float(measure(flat, vectors, n_neighbors=NEIGHBOURS)),
+    )
+
+
+def _sklearn(module: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(f"sklearn.{module}")
+    except ImportError as error:
+        raise RunError("manifold metrics need scikit-learn: pip install 'memsys-bench[cluster]'") from error

@@ -1,0 +1,1 @@
+"""The offline engine: a deterministic stand-in for a language model."""

@@ -1,0 +1,296 @@
+"""The offline engine: serves every kind of prompt deterministically from the request's fields, with no model.
+
+It is a stand-in, so that every system runs without a key; its numbers are never compared with published ones. What it says is
+always a piece of what it was shown: answers are the best-matching sentence narrowed to the span that the question asks for, with
+relative dates resolved against the recalled item's own `[time] `; summaries are central sentences; facts are sentences; choices,
+ratings and boundaries come from word overlap; judging is containment or word F1. Words are stemmed and weighted by their rarity
+in the text at hand. Log-probabilities come from the strength of the match. A reply to a JSON schema is built from the schema.
+
+Beside the fields of each kind it reads `options` of an answer (multiple choice: the best label is answered) and `unanswerable`
+of a judgement (only a reply that declines is right). Of labels and enums that grade, the first is taken for the favourable one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import numpy as np
+
+from memsys.dates import mentions, parse_time, written
+from memsys.llm.offline.filling import Found, form, labelled
+from memsys.llm.offline.reading import (
+    LINE,
+    LONGEST,
+    QUANTITY,
+    UNKNOWN,
+    Sentence,
+    agreement,
+    answer,
+    content,
+    content_words,
+    read,
+    sentences,
+    similarities,
+    stems,
+)
+from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.prompts import Option
+from memsys.tokens import count_tokens, truncate
+
+ABSTENTION = "Not mentioned in the conversation"
+SIMILAR = 0.15
+"""Word-overlap cosine from which an option counts as similar enough to be chosen."""
+DROP = 0.5
+"""A new message below this share of the history's usual similarity starts a new episode."""
+
+_ABSTAINS = re.compile(
+    r"not mentioned|no information|not in the conversation|not (?:enough|available|specified|provided|stated)|insufficient|"
+    r"(?:cannot|can't|could not|couldn't) be (?:answered|determined)|(?:do not|don't) know|unanswerable",
+    re.IGNORECASE,
+)
+_LINE_END = re.compile(r"\n(?=[^\s/])")
+
+
+def _answered(request: Request) -> Found:
+    fields = request.fields
+    texts = _texts(fields.get("memories", ()))
+    options = fields.get("options") or ()
+    text, strength = (
+        _best_option(str(fields["question"]), options, texts) if options else answer(str(fields["question"]), texts)
+    )
+    return Found(text, strength, parts=(text,), labels=(text,) if options else (), flag=strength >= 0.5)
+
+
+def _summarised(request: Request) -> Found:
+    shown = [sentence for text in _texts(request.fields["texts"]) for sentence in sentences(text)]
+    if not shown:
+        return Found(UNKNOWN)
+    common = Counter(each for sentence in shown for each in sentence.stems)
+
+    def central(index: int) -> float:
+        bag = shown[index].stems
+        return math.fsum(math.log(common[each]) for each in bag) / math.sqrt(1 + len(bag))
+
+    budget = _budget(request)
+    chosen: list[int] = []
+    for index in sorted(range(len(shown)), key=lambda index: (-central(index), index)):
+        sentence = shown[index]
+        budget -= count_tokens(sentence.text) + count_tokens(f"[{sentence.time_text}] {sentence.speaker}: ")
+        if budget < 0 and chosen:
+            break
+        chosen.append(index)
+    kept = [shown[index] for index in sorted(chosen)]
+    first = next((sentence.said for sentence in shown if sentence.said), None)
+    title = " ".join(kept[0].text.split()[:LONGEST])
+    return Found(_script(kept), 0.5, parts=tuple(sentence.text for sentence in kept), title=title, time=first)
+
+
+def _script(kept: Sequence[Sentence]) -> str:
+    """Sentences as text again; a speaker and a time are written where they change."""
+    lines: list[str] = []
+    before: tuple[str, str] | None = None
+    for sentence in kept:
+        if before == (sentence.time_text, sentence.speaker):
+            lines[-1] += f" {sentence.text}"
+            continue
+        time_text = (
+            f"[{sentence.time_text}] " if sentence.time_text and (before or ("",))[0] != sentence.time_text else ""
+        )
+        lines.append(
+            f"{time_text}{sentence.speaker}: {sentence.text}" if sentence.speaker else time_text + sentence.text
+        )
+        before = sentence.time_text, sentence.speaker
+    return "\n".join(lines)
+
+
+def _extracted(request: Request) -> Found:
+    when = parse_time(str(request.fields.get("time", "")))
+    budget = _budget(request)
+    facts: list[str] = []
+    for sentence in (each for text in _texts(request.fields["text"]) for each in sentences(text)):
+        if len(sentence.stems) < 3 or sentence.text.endswith("?"):
+            continue
+        fact = _fact(sentence, sentence.said or (when.date() if when else None))
+        budget -= count_tokens(fact) + 8
+        if budget < 0 and facts:
+            break
+        facts.append(fact)
+    return Found("\n".join(facts) or UNKNOWN, 0.5, parts=tuple(facts), time=when.date() if when else None)
+
+
+def _fact(sentence: Sentence, said: date | None) -> str:
+    """A sentence with its speaker, and with the date it speaks of (else the date it was said) in brackets."""
+    resolved = [each.resolved for each in mentions(sentence.text, said) if each.relative and said]
+    known = resolved or ([written(said)] if said else [])
+    dates = f" ({', '.join(known)})" if known else ""
+    return f"{sentence.speaker}: {sentence.text}{dates}" if sentence.speaker else sentence.text + dates
+
+
+def _chosen(request: Request) -> Found:
+    options: Sequence[Option] = request.fields["options"]
+    scores = similarities(str(request.fields["query"]), [option.text for option in options])
+    order = [int(index) for index in np.argsort(-scores, kind="stable")]
+    ranked = tuple(options[index].label for index in order)
+    best = float(scores[order[0]]) if order else 0.0
+    if best < SIMILAR:
+        return Found("None is similar enough.", best, rest=ranked)
+    chosen = tuple(options[index].label for index in order if scores[index] >= best / 2)
+    return Found(options[order[0]].text, best, parts=chosen, labels=chosen, rest=ranked[len(chosen) :], flag=True)
+
+
+def _rated(request: Request) -> Found:
+    if "options" in request.fields:
+        options: Sequence[Option] = request.fields["options"]
+        scores = similarities(str(request.fields["query"]), [option.text for option in options]).tolist()
+        pairs = tuple(zip((option.label for option in options), scores, strict=True))
+        highest = max(scores, default=0.0)
+        return Found(str(1 + round(9 * highest)), highest, ratings=pairs, rating=highest)
+    text = "\n".join(_texts(request.fields["text"]))
+    weight = 1 - math.exp(-(len(content(text)) + 3 * len(QUANTITY.findall(text))) / 30)
+    return Found(str(1 + round(9 * weight)), weight, rating=weight)
+
+
+def _keywords(request: Request) -> Found:
+    found = tuple(content_words("\n".join(_texts(request.fields["text"])))[:5])
+    return Found(", ".join(found) or UNKNOWN, 0.5, parts=found)
+
+
+def _bounded(request: Request) -> Found:
+    history = [line for text in _texts(request.fields["history"]) for line in text.split("\n") if line.strip()][-12:]
+    messages = [*history, str(request.fields["new"])]
+    # How much each message has in common with the six before it; a drop is judged against what is usual here.
+    kinship = [
+        float(similarities(messages[place], messages[max(0, place - 6) : place]).max())
+        for place in range(1, len(messages))
+    ]
+    usual = float(np.mean(kinship[:-1])) if len(kinship) > 1 else 0.0
+    ends = bool(kinship) and kinship[-1] < DROP * usual
+    return Found("yes" if ends else "no", 0.5, flag=ends)
+
+
+def _judged(request: Request) -> Found:
+    golds, given = _texts(request.fields["gold"]), " ".join(_texts(request.fields["answer"]))
+    if request.fields.get("unanswerable") or any(_ABSTAINS.search(gold) for gold in golds):
+        right = float(bool(_ABSTAINS.search(given)))
+    else:
+        right = float(np.mean([agreement(gold, given) for gold in golds])) if golds else 0.0
+    hits = tuple(gold for gold in golds if agreement(gold, given) >= 0.5)
+    text = f"{len(hits)} of {len(golds)} reference answers are met."
+    return Found(text, right, parts=hits, rating=right, flag=right >= 0.5)
+
+
+def _chatted(request: Request) -> Found:
+    last = next((content for role, content in reversed(request.messages) if role == "user"), "")
+    *shown, asked = [line for line in last.split("\n") if line.strip()] or [""]
+    text, strength = answer(str(request.fields.get("question", asked)), shown or [asked])
+    return Found(text, strength, parts=(text,), prefers=("send_message", "respond", "answer", "finish"))
+
+
+_FINDERS: Mapping[str, Callable[[Request], Found]] = {
+    "answer": _answered,
+    "summarise": _summarised,
+    "extract": _extracted,
+    "choose": _chosen,
+    "rate": _rated,
+    "keywords": _keywords,
+    "boundary": _bounded,
+    "judge": _judged,
+    "chat": _chatted,
+    "": _chatted,
+}
+
+
+def _budget(request: Request) -> int:
+    """Tokens for each string of the reply: a schema's own words take their part, too."""
+    return request.max_tokens if request.schema is None else request.max_tokens // (1 + _strings(request.schema))
+
+
+def _strings(schema: Mapping[str, Any]) -> int:
+    inner = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
+    return sum(map(_strings, inner)) + (schema.get("type") == "string")
+
+
+def _texts(value: object) -> list[str]:
+    """A field's texts: itself, an option's text, or those of a sequence; blank ones are left out."""
+    if isinstance(value, Option):
+        value = value.text
+    if isinstance(value, str):
+        return [value] if value.strip() else []
+    parts = value if isinstance(value, Iterable) else ()
+    texts = (part if isinstance(part, str) else part.text if isinstance(part, Option) else str(part) for part in parts)
+    return [text for text in texts if text.strip()]
+
+
+def _best_option(question: str, options: Sequence[Option], texts: Sequence[str]) -> tuple[str, float]:
+    """The label of the option that a sentence near the question's words supports most."""
+    context = read(tuple(texts))
+    if not context.sentences:
+        return UNKNOWN, 0.0
+    near = context.match(stems(question))
+    support = [float(np.max(context.match(stems(option.text)) + LINE * near)) for option in options]
+    best = int(np.argmax(support))
+    return options[best].label, min(1.0, support[best])
+
+
+class ExtractiveLLM:
+    """A model without a model: deterministic, offline, safe from several threads.
+
+    Args:
+        abstain_below: an answer whose sentence matches less than this (0 to 1) becomes "Not mentioned in the conversation".
+    """
+
+    def __init__(self, abstain_below: float = 0.0) -> None:
+        self.abstain_below = abstain_below
+
+    def submit(self, request: Request) -> Future[Completion]:
+        """A completed future with the reply; it holds a `ModelError` for a kind of prompt that the engine does not know."""
+        future: Future[Completion] = Future()
+        if request.kind in _FINDERS:
+            future.set_result(self._complete(request))
+        else:
+            future.set_exception(ModelError(f"the extractive engine knows no prompt of kind {request.kind!r}"))
+        return future
+
+    def _complete(self, request: Request) -> Completion:
+        started = time.thread_time()
+        found = self._weighed(request, _FINDERS[request.kind](request))
+        text = _reply(request, found)
+        tokens = count_tokens(text)
+        certainty = math.log(0.02 + 0.96 * found.strength)
+        return Completion(
+            text,
+            prompt_tokens=sum(_tokens(content) for _, content in request.messages),
+            completion_tokens=tokens,
+            seconds=time.thread_time() - started,
+            logprobs=(certainty,) * tokens if request.logprobs else None,
+            model="extractive",
+            endpoint="offline",
+        )
+
+    def _weighed(self, request: Request, found: Found) -> Found:
+        weak = request.kind == "answer" and found.text != UNKNOWN and found.strength < self.abstain_below
+        return replace(found, text=ABSTENTION, parts=(ABSTENTION,), labels=(ABSTENTION,)) if weak else found
+
+
+def _reply(request: Request, found: Found) -> str:
+    found = replace(found, text=truncate(found.text, max(1, _budget(request))))
+    if request.schema is not None:
+        return json.dumps(form(request.schema, found), ensure_ascii=False)
+    if labels := request.fields.get("labels"):
+        return str(labelled(labels, found))
+    return found.text
+
+
+def _tokens(content: str) -> int:
+    """`count_tokens`, a line at a time, because most lines have been counted before; no token crosses such a line end."""
+    *lines, last = _LINE_END.split(content)
+    return sum(count_tokens(f"{line}\n") for line in lines) + count_tokens(last)

@@ -1,0 +1,1 @@
+"""Every memory system: one file or package each."""

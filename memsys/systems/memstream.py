@@ -1,0 +1,322 @@
+"""MemoryStream: a flat list of rated memories, recalled by recency, relevance and importance (Generative Agents, Park et al., 2023, §4).
+
+Every unit is rated once for importance; a recall adds up three terms, each scaled to [0, 1] over all memories. With `reflections`, the
+agent stops whenever the importance of what happened adds up to `trigger`, asks itself three questions and stores the insights it finds.
+Without them it is the baseline of MemTree's tables: a flat list, one call per insertion (Rezazadeh et al., 2024, §4.2, App. A.3.4).
+
+`mode` chooses the law of recency and the weights (recency, relevance, importance):
+
+- `paper`: 0.995 per hour since the last access; weights 1, 1, 1.
+- `code`: the release of 2023. 0.99^rank, where rank 1 is the memory accessed *longest ago*, so the term is upside down; weights 0.5, 3, 2.
+  Texts that say "is idle" get importance 1 without a call; texts with the word "idle" are never recalled. A reflection looks at as many
+  memories as came since the last.
+- `genagents`: the release of 2024. 0.99 per insertion since the last access; weights 0, 1, 0.5; the recall is put in order of creation.
+
+Deviations and decisions:
+
+- Hours are counted from the first unit's time. Where that has none, and in `genagents`, one unit is one unit of time (`report` says which).
+- Ages are taken from the most recently accessed memory, not from the question: the scaling cancels the difference.
+- Reads do not count as accesses unless `mutate_on_read`, because answers would depend on the order of the questions. What a reflection
+  looks up does count.
+- The releases recall 30 and 120 memories, the paper as many as fit; ours is MemTree's setting, k = 10 within 8192 tokens. The first item
+  that would exceed the budget ends the recall; a first one that exceeds it alone is cut.
+- Only what happens counts towards a reflection, not insights (as released). A unit is an event; there is no separate kind for chats.
+- A rating that is not a number from 1 to 10 after three attempts is 4. Questions that cannot be parsed become one general question three
+  times; where insights cannot be, none are stored (the release stores a placeholder).
+- No subject-predicate-object triples and no expiry: the release makes and stores them, but neither has an effect on the recall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from data_loaders.schema import Question, Unit
+from memsys.embed import Embedder
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union, unit_item
+from memsys.llm import meter
+from memsys.llm.ask import ask, ask_all
+from memsys.llm.parsing import ParseFailure
+from memsys.llm.protocol import LLM
+from memsys.prompts import Option, Prompts
+from memsys.systems.memtree import within_budget
+from memsys.vectors import Vectors, best
+
+Mode = Literal["paper", "code", "genagents"]
+DECAY = {"paper": 0.995, "code": 0.99, "genagents": 0.99}
+WEIGHTS = {"paper": (1.0, 1.0, 1.0), "code": (0.5, 3.0, 2.0), "genagents": (0.0, 1.0, 0.5)}
+_UNRATED = 4
+_ATTEMPTS = 3
+_GENERAL_QUESTION = "What do these memories say about the people in them?"
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """An event (a unit) or a thought (an insight of a reflection)."""
+
+    text: str
+    unit: Unit
+    """The event's unit; for a thought, the unit after which it was had."""
+    importance: int
+    sources: tuple[str, ...]
+    evidence: tuple[int, ...] = ()
+    """Numbers of the memories that a thought rests on."""
+    depth: int = 0
+    """0 for an event; a thought is one deeper than its deepest evidence."""
+
+
+class MemoryStream(MemorySystem):
+    """Recalls the `k` memories with the highest sum of recency, relevance and importance, best first.
+
+    Args:
+        k: at most so many items.
+        max_tokens: budget of the recalled texts (o200k tokens), None for no limit.
+        weights: of recency, relevance and importance; None for those of the mode. (0, 1, 0) ranks by relevance alone.
+        decay: factor of recency per unit of time; None for that of the mode.
+        reflections: whether it stops to reflect.
+        trigger: sum of importance that starts a reflection.
+        window: number of recent memories whose questions a reflection asks (mode `paper`).
+        reflection_k: memories recalled for each of its questions; 30 as released.
+        identity: who the agent is, for the prompts.
+        mutate_on_read: whether a recall makes what it returns recent; the questions must then come in order.
+
+    Raises:
+        ValueError: an unknown mode, or a number below 1.
+    """
+
+    READ_KNOBS: ClassVar = ("k", "max_tokens")  # reflections rank by `weights` and `decay`, too
+    MODES: ClassVar = ("paper", "code", "genagents")
+    PROMPTS: ClassVar = ("memstream",)
+
+    def __init__(
+        self,
+        llm: LLM,
+        embedder: Embedder,
+        prompts: Prompts,
+        mode: Mode = "paper",
+        k: int = 10,
+        max_tokens: int | None = 8192,
+        weights: Sequence[float] | None = None,
+        decay: float | None = None,
+        reflections: bool = False,
+        trigger: int = 150,
+        window: int = 100,
+        reflection_k: int = 30,
+        identity: str = "an assistant who takes part in the conversation",
+        mutate_on_read: bool = False,
+    ) -> None:
+        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, known_mode(self, mode)
+        self.k, self.max_tokens, self.weights, self.decay = k, max_tokens, weights, decay
+        self.reflections, self.trigger, self.window, self.reflection_k = reflections, trigger, window, reflection_k
+        self.identity, self.mutate_on_read = identity, mutate_on_read
+        for name in ("k", "max_tokens", "trigger", "window", "reflection_k"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        self._memories: list[_Memory] = []
+        self._vectors = Vectors()
+        self._accessed: list[float] = []
+        self._origin: datetime | None = None
+        self._clock = 0.0
+        self._events = 0
+        self._budget = trigger
+        self._since = 0
+        self._reflected = 0
+        self._unrated = 0
+
+    def write(self, unit: Unit) -> None:
+        """Rate the unit and append it; reflect when the importance since the last reflection has reached the trigger."""
+        vector = self.embedder.embed([unit.text])[0]
+        idle = self.mode == "code" and "is idle" in unit.text
+        importance = 1 if idle else self._rate([unit.text])[0]
+        if not self._events and self.mode != "genagents":
+            self._origin = unit.time
+        self._clock = self._now(unit.time)
+        self._events += 1
+        self._append(_Memory(unit.text, unit, importance, unit.turn_ids), vector)
+        self._budget -= importance
+        self._since += 1
+        if self.reflections and self._budget <= 0:
+            self._reflect(unit)
+            self._budget, self._since = self.trigger, 0
+
+    def read(self, question: Question) -> Recall:
+        if not self._memories:
+            return Recall(())
+        query = self.embedder.embed([question.text], query=True)[0]
+        ranked = self._ranked(query, self.k)
+        if self.mutate_on_read:
+            self._touch((index for index, _ in ranked), self._now(question.time))
+        ordered = sorted(ranked) if self.mode == "genagents" else ranked
+        return Recall(within_budget((self._item(index, score) for index, score in ordered), self.max_tokens))
+
+    def nodes(self) -> Iterator[NodeView]:
+        """Events and thoughts; a memory's parents are the thoughts that cite it."""
+        citing: dict[int, list[str]] = {}
+        for index, memory in enumerate(self._memories):
+            for evidence in memory.evidence:
+                citing.setdefault(evidence, []).append(self._name(index))
+        for index, memory in enumerate(self._memories):
+            kind = "thought" if memory.depth else "leaf"
+            yield NodeView(
+                self._name(index), tuple(citing.get(index, ())), memory.depth, kind, memory.text,
+                self._vectors.matrix[index].copy(), memory.sources, memory.unit.time, memory.unit.time,
+            )  # fmt: skip
+
+    @property
+    def held(self) -> int:
+        return len(self._memories)
+
+    def report(self) -> dict[str, Any]:
+        """Counts, the mean importance, and the unit of time that recency was measured in."""
+        return {
+            "events": self._events,
+            "thoughts": len(self._memories) - self._events,
+            "reflections": self._reflected,
+            "default_importance": self._unrated,
+            "mean_importance": sum(memory.importance for memory in self._memories) / max(1, len(self._memories)),
+            "time_unit": "unit" if self._origin is None else "hour",
+        }
+
+    def _now(self, time: datetime | None) -> float:
+        """Hours since the first unit where it has a time, else units written; a missing time is that of the last unit."""
+        if self._origin is None:
+            return float(self._events)
+        return self._clock if time is None else (time - self._origin).total_seconds() / 3600
+
+    def _append(self, memory: _Memory, vector: np.ndarray) -> None:
+        self._memories.append(memory)
+        self._vectors.add(vector)
+        self._accessed.append(self._clock)
+
+    def _touch(self, indices: Iterable[int], now: float) -> None:
+        for index in indices:
+            self._accessed[index] = now
+
+    def _ranked(self, query: np.ndarray, k: int) -> list[tuple[int, float]]:
+        """The `k` best candidates as (number, score), best first; equal scores in order of creation."""
+        candidates = self._candidates()
+        if not len(candidates):
+            return []
+        decay = DECAY[self.mode] if self.decay is None else self.decay
+        weights = WEIGHTS[self.mode] if self.weights is None else self.weights
+        terms = (
+            recency(np.array(self._accessed)[candidates], decay, by_rank=self.mode == "code"),
+            self._vectors.similarities(query)[candidates],
+            np.array([memory.importance for memory in self._memories])[candidates],
+        )
+        scores = np.zeros(len(candidates))
+        for weight, term in zip(weights, terms, strict=True):
+            scores += weight * scaled(term)
+        return [(int(candidates[at]), float(scores[at])) for at in best(scores, k)]
+
+    def _candidates(self) -> np.ndarray:
+        if self.mode != "code":
+            return np.arange(len(self._memories))
+        return np.flatnonzero(["idle" not in memory.text for memory in self._memories])
+
+    def _rate(self, texts: Sequence[str]) -> list[int]:
+        prompt = self.prompts["memstream/importance"]
+        asks = [(prompt, {"text": text, "identity": self.identity}) for text in texts]
+        labels = ask_all(self.llm, asks, retries=_ATTEMPTS - 1)
+        failed = sum(isinstance(label, ParseFailure) for label in labels)
+        self._unrated += failed
+        if failed:
+            meter.note("memstream.default_importance", failed)
+        return [_UNRATED if isinstance(label, ParseFailure) else int(label) for label in labels]
+
+    def _reflect(self, unit: Unit) -> None:
+        """Questions about what is recent; insights from what each question recalls; each insight rated and stored."""
+        self._reflected += 1
+        questions = self._questions()
+        queries = self.embedder.embed(questions, query=True)
+        found = [[index for index, _ in self._ranked(query, self.reflection_k)] for query in queries]
+        self._touch((index for indices in found for index in indices), self._clock)
+        prompt = self.prompts["memstream/insights"]
+        asks = [
+            (prompt, {"question": question, **self._statements(indices)})
+            for question, indices in zip(questions, found, strict=True)
+        ]
+        replies = ask_all(self.llm, asks, retries=_ATTEMPTS - 1)
+        if failed := sum(isinstance(reply, ParseFailure) for reply in replies):
+            meter.note("memstream.no_insights", failed)
+        insights = [
+            (insight["insight"], _cited(insight["evidence"], indices))
+            for reply, indices in zip(replies, found, strict=True)
+            if not isinstance(reply, ParseFailure)
+            for insight in reply["insights"][:5]
+            if insight["insight"].strip()
+        ]
+        self._think(insights, unit)
+
+    def _questions(self) -> list[str]:
+        recent = self._candidates()
+        if self.mode == "code":
+            recent = recent[np.argsort(np.array(self._accessed)[recent], kind="stable")][-self._since :]
+        else:
+            recent = recent[-self.window :]
+        prompt = self.prompts["memstream/questions"]
+        reply = ask(self.llm, prompt, retries=_ATTEMPTS - 1, **self._statements(recent.tolist()))
+        if isinstance(reply, ParseFailure):
+            meter.note("memstream.general_question")
+            return [_GENERAL_QUESTION] * 3
+        return list(reply["questions"][:3])
+
+    def _statements(self, indices: Sequence[int]) -> dict[str, Any]:
+        """The fields of a prompt about memories, which it numbers from 1."""
+        texts = [self._memories[index].text for index in indices]
+        numbered = [Option(str(number), text) for number, text in enumerate(texts, start=1)]
+        return {"text": texts, "statements": numbered, "identity": self.identity}
+
+    def _think(self, insights: Sequence[tuple[str, tuple[int, ...]]], unit: Unit) -> None:
+        if not insights:
+            return
+        texts = [text for text, _ in insights]
+        vectors = self.embedder.embed(texts)
+        for (text, evidence), vector, importance in zip(insights, vectors, self._rate(texts), strict=True):
+            sources = union(self._memories[index].sources for index in evidence)
+            depth = 1 + max((self._memories[index].depth for index in evidence), default=0)
+            self._append(_Memory(text, unit, importance, sources, evidence, depth), vector)
+
+    def _item(self, index: int, score: float) -> Item:
+        memory = self._memories[index]
+        if not memory.depth:
+            return unit_item(memory.unit, score)
+        text = dated(memory.text, memory.unit.time_text)
+        return Item(self._name(index), text, score, memory.sources, "thought", memory.depth)
+
+    def _name(self, index: int) -> str:
+        memory = self._memories[index]
+        return f"thought-{index}" if memory.depth else memory.unit.id
+
+
+def recency(accessed: np.ndarray, decay: float, *, by_rank: bool) -> np.ndarray:
+    """`decay` to the age of each memory, float64 [n]; `accessed` are times, and the most recent one has age 0.
+
+    With `by_rank` the exponent is the rank, 1 for the memory accessed longest ago: the law of the 2023 release.
+    """
+    if not by_rank:
+        aged: np.ndarray = decay ** (accessed.max() - accessed)
+        return aged
+    ranks = np.empty(len(accessed))
+    ranks[np.argsort(accessed, kind="stable")] = np.arange(1, len(accessed) + 1)
+    ranked: np.ndarray = decay**ranks
+    return ranked
+
+
+def scaled(term: np.ndarray) -> np.ndarray:
+    """A term stretched to [0, 1] over all memories, float64 [n]; 0.5 everywhere where it is constant (as released)."""
+    values = term.astype(np.float64)
+    low, high = values.min(), values.max()
+    return np.full(len(values), 0.5) if low == high else (values - low) / (high - low)
+
+
+def _cited(numbers: Sequence[int], shown: Sequence[int]) -> tuple[int, ...]:
+    """The memories behind the statement numbers of an insight; numbers that were not shown are dropped."""
+    valid = dict.fromkeys(number for number in numbers if 1 <= number <= len(shown))
+    if len(valid) < len(set(numbers)) or not valid:
+        meter.note("memstream.bad_citation")
+    return tuple(shown[number - 1] for number in valid)

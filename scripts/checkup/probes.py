@@ -1,0 +1,398 @@
+"""What an endpoint takes and does, found out with a few small calls: each probe asks one thing and says what the answer means.
+
+A probe takes the settings known so far and hands on those that fit better. `stop` marks what makes every run at these settings fail
+or lie; everything else is worth knowing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Literal
+
+from memsys.llm.client import chat_body
+from memsys.llm.pricing import ModelSettings
+from memsys.llm.protocol import Request
+from memsys.tokens import count_tokens
+from scripts.checkup.calls import Heard, Line
+from scripts.experiment.causes import remedy
+
+Level = Literal["ok", "note", "stop"]
+OTHER_LIMIT = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "colour": {"type": "string", "enum": ["red", "green", "blue"]},
+        "count": {"type": "integer", "enum": [1, 2, 3]},
+    },
+    "required": ["colour", "count"],
+    "additionalProperties": False,
+}
+SWITCHES: tuple[dict[str, Any], ...] = (
+    {"reasoning_effort": "none"},
+    {"reasoning_effort": "minimal"},
+    {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}},
+    {"extra_body": {"enable_thinking": False}},
+    {"extra_body": {"think": False}},
+)
+"""Ways to switch thinking off, as servers have them: OpenAI's two, vLLM's and llama.cpp's, DashScope's, Ollama's."""
+CODE_WORD = "amber falcon"
+SHORTEST = 1000
+"""Tokens of the first prompt that looks for the window; each that follows has twice as many."""
+AT_ONCE = (4, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's table."""
+
+    asked: str
+    found: str
+    means: str
+    level: Level = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found out about one model at one endpoint."""
+
+    settings: ModelSettings
+    """Those that fit."""
+    findings: tuple[Finding, ...]
+    in_flight: int | None = None
+    """How many calls it takes at once, where a limit showed."""
+
+    @property
+    def stops(self) -> list[Finding]:
+        return [one for one in self.findings if one.level == "stop"]
+
+
+def ask(line: Line, settings: ModelSettings, text: str, limit: int = 32, **request: Any) -> Heard:
+    """One question, sent with the body that a run would send."""
+    asked = Request((("user", text),), "doctor.check", max_tokens=limit, **request)
+    return line.chat(chat_body(settings, asked))
+
+
+def examine(line: Line, settings: ModelSettings, *, window: int) -> Examination:
+    """All probes of a chat model, the longest prompt of about `window` tokens; only the first when the endpoint does not answer."""
+    settings, findings, first = reached(line, settings)
+    if not first.ok:
+        return Examination(settings, tuple(findings))
+    findings.append(key_checked(line, settings))
+    probes: tuple[Callable[[Line, ModelSettings], tuple[ModelSettings, Finding]], ...] = (
+        thinking, token_limit, temperature, json_output, log_probabilities,
+    )  # fmt: skip
+    for probe in probes:
+        settings, finding = probe(line, settings)
+        if finding.asked not in {one.asked for one in findings}:  # a refused temperature was found at the door
+            findings.append(finding)
+    settings, found, replies = longest_prompt(line, settings, window)
+    findings += [found, *reported(first, replies), speed(line, settings)]
+    in_flight, at_once = taken_at_once(line, settings)
+    return Examination(settings, (*findings, at_once), in_flight)
+
+
+def reached(line: Line, settings: ModelSettings) -> tuple[ModelSettings, list[Finding], Heard]:
+    """Whether it answers at all; a refused token limit field or temperature is left out until it does."""
+    other = {"token_limit_field": OTHER_LIMIT[settings.token_limit_field]}
+    tries: tuple[dict[str, Any], ...] = ({}, {"send_temperature": False}, other, {**other, "send_temperature": False})
+    refused = ""
+    for changes in tries:
+        chosen = replace(settings, **changes)
+        heard = _patient(line, chosen)
+        if heard.ok:
+            found = [Finding("endpoint", f"answers as {heard.value.get('model', settings.model)}", "it is there")]
+            return chosen, [*found, *_mended(settings, chosen, refused)], heard
+        refused = heard.error
+        if heard.status not in (400, 422):
+            break
+    return settings, [Finding("endpoint", _brief(refused), remedy(refused), "stop")], heard
+
+
+def _patient(line: Line, settings: ModelSettings) -> Heard:
+    """The first answer; a server that is busy or just starting is asked three times."""
+    for _ in range(3):
+        heard = ask(line, settings, "Reply with the word ready.")
+        if not heard.busy:
+            break
+    return heard
+
+
+def _mended(before: ModelSettings, after: ModelSettings, refused: str) -> Iterator[Finding]:
+    if before.token_limit_field != after.token_limit_field:
+        found = f"{before.token_limit_field} is refused, {after.token_limit_field} taken"
+        yield Finding("token limit field", found, f"token_limit_field: {after.token_limit_field}", "stop")
+    if before.send_temperature != after.send_temperature:
+        yield Finding("temperature", f"refused: {_brief(refused)}", "send_temperature: false", "stop")
+
+
+def key_checked(line: Line, settings: ModelSettings) -> Finding:
+    """Whether another key is refused."""
+    with Line(line.base_url, line.key_env, key="not-a-key", settings=settings) as stranger:
+        heard = ask(stranger, settings, "Reply with the word ready.")
+    line.calls += 1
+    if heard.status in (401, 403):
+        return Finding("key", f"taken from {line.key_env}; a wrong one is refused", "the key works")
+    if heard.ok:
+        own = f"{line.key_env} is sent all the same" if line.has_key else "no key is needed"
+        return Finding("key", "any is taken", own, "note" if line.has_key else "ok")
+    return Finding("key", f"a wrong one: {_brief(heard.error)}", "not clear whether it is looked at", "note")
+
+
+def thinking(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Finding]:
+    """Whether it thinks before it answers, and which switch stops that."""
+    heard = ask(line, settings, "What is 17 plus 25? Reply with the number alone.", 400)
+    if not (thought := _thought(heard)):
+        return settings, Finding("thinking", "none seen", "replies are answers")
+    for switch in SWITCHES:
+        chosen = replace(settings, **switch)
+        again = ask(line, chosen, "What is 17 plus 25? Reply with the number alone.", 400)
+        if again.ok and not _thought(again):
+            return chosen, Finding("thinking", f"{thought}; stopped by {_inline(switch)}", "set so in the file", "note")
+    found = f"{thought}; no switch stops it"
+    return settings, Finding("thinking", found, "each call pays for thought, and a low limit cuts it off", "note")
+
+
+def _thought(heard: Heard) -> str:
+    """Where thought shows in a reply; empty when there is none."""
+    details = heard.usage.get("completion_tokens_details")
+    counted = details.get("reasoning_tokens") if isinstance(details, Mapping) else 0
+    if any(heard.message.get(name) for name in ("reasoning", "reasoning_content")):
+        return "in a field of its own"
+    if re.search(r"<think|<\|channel\|>", heard.text):
+        return "in the text"
+    return f"{counted} tokens, hidden" if counted else ""
+
+
+def token_limit(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Finding]:
+    """Whether replies end at the limit."""
+    kept = _said_at(line, settings, 8)
+    if kept is not None and kept <= 12:
+        return settings, Finding(
+            "token limit", f"{settings.token_limit_field} is kept", "replies end where they should"
+        )
+    other = replace(settings, token_limit_field=OTHER_LIMIT[settings.token_limit_field])
+    again = _said_at(line, other, 8)
+    if again is not None and again <= 12:
+        found = f"{settings.token_limit_field} is ignored, {other.token_limit_field} kept"
+        return other, Finding("token limit", found, f"token_limit_field: {other.token_limit_field}", "stop")
+    found = "no reply" if kept is None else f"ignored: {kept} tokens where 8 were allowed"
+    return settings, Finding("token limit", found, "replies may be of any length, and cost as much", "note")
+
+
+def _said_at(line: Line, settings: ModelSettings, limit: int) -> int | None:
+    heard = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", limit)
+    if not heard.ok:
+        return None
+    return heard.tokens("completion_tokens") or count_tokens(heard.text, settings.encoding)
+
+
+def temperature(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Finding]:
+    """Whether 0 gives the same reply twice and 1 does not."""
+    if not settings.send_temperature:
+        return settings, Finding("temperature", "not sent", "replies vary as the server decides", "note")
+    text = "Write down one random number between 1 and 1000000."
+    cold = {ask(line, settings, text, temperature=0.0).text for _ in range(2)}
+    body = chat_body(settings, Request((("user", text),), "doctor.check", max_tokens=32, temperature=1.0))
+    warm = line.together("/chat/completions", [{**body, "seed": seed} for seed in (1, 2, 3)])
+    if any(one.status in (400, 422) for one in warm):  # a seed is not known everywhere
+        warm = line.together("/chat/completions", [body] * 3)
+    if all(one.status in (400, 422) for one in warm):
+        return replace(settings, send_temperature=False), Finding(
+            "temperature", f"1 is refused: {_brief(warm[0].error)}", "send_temperature: false", "stop"
+        )
+    said = {one.text for one in warm if one.ok}
+    if len(said) <= 1:
+        return settings, Finding(
+            "temperature",
+            "ignored: the same reply at 1, with three seeds",
+            "repeats and replicates will not differ",
+            "note",
+        )
+    if len(cold) > 1:
+        found = "replies differ at 0 already"
+        return settings, Finding("temperature", found, "a second run without the cache gives other answers", "note")
+    return settings, Finding("temperature", "honoured", "0 repeats itself, 1 does not")
+
+
+def json_output(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Finding]:
+    """The strictest way to get JSON that works: a schema that is enforced, any object, or asking in words."""
+    text = "Greet me in one short sentence, as JSON."
+    strict = ask(line, replace(settings, json_output="schema"), text, 100, schema=SCHEMA)
+    if strict.ok and _fits(strict.text):
+        return replace(settings, json_output="schema"), Finding("JSON", "a schema is enforced", "json_output: schema")
+    schema = "ignored" if strict.ok else f"refused ({_brief(strict.error)})"
+    loose = ask(line, replace(settings, json_output="object"), text, 100, schema=SCHEMA)
+    kind = "object" if loose.ok and _object(loose.text) is not None else "none"
+    rest = "an object is given" if kind == "object" else ("an object is " + ("not given" if loose.ok else "refused"))
+    fails = (settings.json_output == "schema" and not strict.ok) or (settings.json_output == "object" and not loose.ok)
+    finding = Finding("JSON", f"a schema is {schema}; {rest}", f"json_output: {kind}", "stop" if fails else "note")
+    return replace(settings, json_output=kind), finding
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL))
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _fits(text: str) -> bool:
+    from jsonschema import Draft202012Validator
+
+    found = _object(text)
+    return found is not None and Draft202012Validator(SCHEMA).is_valid(found)
+
+
+def log_probabilities(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Finding]:
+    """Whether each token comes with its log-probability."""
+    heard = ask(line, settings, "Reply with the word ready.", 8, logprobs=True)
+    given = heard.ok and _gives_logprobs(heard.value)
+    if given:
+        return replace(settings, logprobs=True), Finding(
+            "log-probabilities", "given", "xMemory can probe with this model"
+        )
+    found = "left out" if heard.ok else f"refused ({_brief(heard.error)})"
+    means = "logprobs: false; xMemory is refused with this model as its probe"
+    return replace(settings, logprobs=False), Finding("log-probabilities", found, means, "note")
+
+
+def _gives_logprobs(value: Mapping[str, Any]) -> bool:
+    content = (value["choices"][0].get("logprobs") or {}).get("content") or []
+    return bool(content) and all(isinstance(token.get("logprob"), int | float) for token in content)
+
+
+def needle(tokens: int, encoding: str) -> str:
+    """A prompt of about so many tokens whose first sentence says what its last asks for."""
+    lines = [f"The code word is {CODE_WORD}. Keep it in mind."]
+    size = count_tokens("Line 1000 of the log: nothing happened on this day.\n", encoding)
+    lines += [
+        f"Line {number} of the log: nothing happened on this day." for number in range(1000, 1000 + tokens // size)
+    ]
+    return "\n".join([*lines, "What is the code word given at the beginning? Reply with it alone."])
+
+
+def longest_prompt(line: Line, settings: ModelSettings, most: int) -> tuple[ModelSettings, Finding, list[Heard]]:
+    """How long a prompt may be before it is refused, or cut without a word."""
+    replies: list[Heard] = []
+    rate, remembered, tokens = 0.0, False, SHORTEST
+    while tokens <= most:
+        prompt = needle(tokens, settings.encoding)
+        ours = count_tokens(prompt, settings.encoding)
+        heard = ask(line, settings, prompt)
+        if not heard.ok:
+            return (*_refused(settings, heard, replies), replies)
+        theirs, recalled = heard.tokens("prompt_tokens"), CODE_WORD in heard.text.lower()
+        rate = rate or theirs / ours
+        # Against the rate of the first prompt, so that another tokenizer is not taken for a cut.
+        if theirs < 0.75 * rate * ours or (not theirs and remembered and not recalled):
+            return (*_cut(settings, ours, theirs), [*replies, heard])
+        remembered = remembered or recalled
+        replies.append(heard)
+        tokens *= 2
+    reach = f"at least {replies[-1].tokens('prompt_tokens') or tokens // 2} tokens"
+    if not rate and not remembered:
+        return (
+            settings,
+            Finding(
+                "window", f"{reach} are accepted, not seen whether they are read", "no usage to compare with", "note"
+            ),
+            replies,
+        )
+    told = "and the beginning is recalled" if CODE_WORD in replies[-1].text.lower() else "the beginning is not recalled"
+    return settings, Finding("window", f"{reach}, {told}", "no prompt was cut; --window=… looks further"), replies
+
+
+def _refused(settings: ModelSettings, heard: Heard, replies: Sequence[Heard]) -> tuple[ModelSettings, Finding]:
+    if heard.status not in (400, 413, 422, 500):
+        found = f"not found out: {_brief(heard.error)}"
+        return settings, Finding("window", found, remedy(heard.error), "note")
+    stated = re.search(r"(?:n_ctx|context (?:length|window|size)|max_model_len)\D{0,30}?(\d{3,7})", heard.error)
+    taken = max((one.tokens("prompt_tokens") for one in replies), default=0)
+    limit = int(stated[1]) if stated else taken
+    means = "longer prompts fail, and say so"
+    found = f"{limit} tokens; longer ones are refused" if stated else f"{_brief(heard.error)} above {limit} tokens"
+    return replace(settings, context_tokens=limit or None), Finding("window", found, means)
+
+
+def _cut(settings: ModelSettings, ours: int, theirs: int) -> tuple[ModelSettings, Finding]:
+    found = f"CUT WITHOUT A WORD: {theirs or 'fewer'} of about {ours} tokens were read"
+    means = "every memory would look alike: serve a longer window (Ollama: OLLAMA_CONTEXT_LENGTH or num_ctx)"
+    return replace(settings, context_tokens=theirs or None), Finding("window", found, means, "stop")
+
+
+def reported(first: Heard, replies: Sequence[Heard]) -> list[Finding]:
+    """Whether replies say what they cost, and what came from the server's own cache."""
+    if not first.tokens("prompt_tokens") or not first.tokens("completion_tokens"):
+        means = "costs are unknown, a cut prompt cannot be noticed, and max_usd assumes the worst"
+        return [Finding("usage", "not reported", means, "note")]
+    cached = max((_cached(one) for one in replies), default=0)
+    said = f"{cached} tokens of a repeated beginning" if cached else "none reported"
+    price = "the cached price applies" if cached else "each token is counted in full"
+    return [Finding("usage", "reported", "costs are known"), Finding("cached tokens", said, price)]
+
+
+def _cached(heard: Heard) -> int:
+    details = heard.usage.get("prompt_tokens_details")
+    found = details.get("cached_tokens") if isinstance(details, Mapping) else 0
+    return found if isinstance(found, int) else 0
+
+
+def speed(line: Line, settings: ModelSettings) -> Finding:
+    """Seconds to a short reply, and tokens a second of a longer one."""
+    short = [ask(line, settings, f"Reply with the number {number}.", 4) for number in range(3)]
+    long = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", 128)
+    latency = median(one.seconds for one in short)
+    said = long.tokens("completion_tokens") or count_tokens(long.text, settings.encoding)
+    rate = said / long.seconds if long.ok and long.seconds else 0.0
+    found = f"{latency:.2f} s to a short reply, {rate:.0f} tokens/s"
+    return Finding(
+        "speed", found, f"1,000 answers of 50 tokens one by one: {_minutes(1000 * (latency + 50 / max(rate, 0.1)))}"
+    )
+
+
+def taken_at_once(line: Line, settings: ModelSettings) -> tuple[int | None, Finding]:
+    """How many calls it takes at once, and how much faster that is."""
+    best, rates = 0, []
+    for count in AT_ONCE:
+        bodies = [
+            chat_body(
+                settings, Request((("user", f"Reply with the number {count + number}."),), "doctor.check", max_tokens=4)
+            )
+            for number in range(count)
+        ]
+        heard = line.together("/chat/completions", bodies)
+        done = [one for one in heard if one.ok]
+        if len(done) < count:
+            fewer = max(best, len(done), 1)
+            why = _brief(next(one.error for one in heard if not one.ok))
+            found = f"{len(done)} of {count} were answered; the others: {why}"
+            return fewer, Finding("calls at once", found, f"in_flight: {fewer}", "note")
+        best = count
+        rates.append(count / max(one.seconds for one in heard))
+    found = f"{AT_ONCE[-1]} were answered ({rates[-1]:.1f} a second; {rates[0]:.1f} with {AT_ONCE[0]})"
+    if rates[-1] < 0.7 * rates[0]:
+        return AT_ONCE[0], Finding(
+            "calls at once", found, f"more are slower, not faster: in_flight: {AT_ONCE[0]}", "note"
+        )
+    return None, Finding("calls at once", found, "endpoint.in_flight may stay")
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+def _brief(error: str) -> str:
+    """The end of an error message: what the server said, without the URL."""
+    said = re.search(r'"message"\s*:\s*"([^"]*)"', error)
+    status = re.search(r"HTTP \d{3}", error)
+    text = said[1] if said else error.partition(": ")[2] or error
+    return f"{status[0] + ': ' if status and said else ''}{' '.join(text.split())}"[:150]
+
+
+def _inline(switch: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in switch.items())

@@ -1,0 +1,68 @@
+"""What `scripts.doctor` does: examine a model and an embedder, print the tables, write the settings."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+from urllib.parse import urlsplit
+
+from eval.store import RunError
+from memsys.llm.pricing import ModelSettings
+from scripts.checkup.calls import Line
+from scripts.checkup.embedding import examine_embedder
+from scripts.checkup.probes import Finding, examine
+from scripts.checkup.report import chat_file, embedder_file, file_name, table, write
+from scripts.experiment.assemble import load_option, options
+from scripts.experiment.roles import OPENAI
+
+
+def visit(args: argparse.Namespace) -> int:
+    """0 when runs can go ahead with the settings as they were, or with those that were written; 1 when the endpoint will not do."""
+    known = _option("llm", args.model)
+    base_url = str(args.base_url or known.get("base_url") or OPENAI).rstrip("/")
+    _check_url(base_url)
+    start = ModelSettings(**known["settings"])
+    with Line(base_url, args.key_env, timeout=args.timeout, settings=start) as line:
+        examined = examine(line, start, window=args.window)
+    print(f"{start.model} at {base_url}: {line.calls} calls\n{table(examined.findings)}")
+    there = examined.findings[0].level != "stop"
+    if there:
+        text = chat_file(examined, base_url, args.key_env)
+        print(write(text, "llm", file_name(args.model), args.out).note)
+    code = 0 if there and not any(one.asked == "window" for one in examined.stops) else 1
+    return max(code, _visit_embedder(args, base_url)) if args.embedder else code
+
+
+def _visit_embedder(args: argparse.Namespace, base_url: str) -> int:
+    known = _option("embedder", args.embedder)
+    url = str(args.embedder_base_url or base_url).rstrip("/")
+    _check_url(url)
+    settings = ModelSettings(**known["settings"])
+    with Line(url, args.key_env, timeout=args.timeout, settings=settings) as line:
+        findings: tuple[Finding, ...] = examine_embedder(line, settings)
+    print(f"\n{settings.model} at {url}: {line.calls} calls\n{table(findings)}")
+    if any(one.level == "stop" for one in findings):
+        return 1
+    beside = None if args.out is None else args.out.with_name(f"{file_name(args.embedder)}.embedder.yaml")
+    print(
+        write(embedder_file(settings, findings, url, args.key_env), "embedder", file_name(args.embedder), beside).note
+    )
+    return 0
+
+
+def _option(group: str, name: str) -> dict[str, Any]:
+    """A file of the group, or a model of that name with nothing known."""
+    option = load_option(group, name) if name in options(group) else {"engine": "http", "settings": {"model": name}}
+    if option["engine"] != "http":
+        raise RunError(f"{name} runs on this machine without an endpoint: there is nothing to examine")
+    return option
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise RunError(f"base URL {url!r}: expected http://host:port/v1 or https://…")
+    if parts.username or parts.password:
+        raise RunError(
+            "the base URL holds a user or a password, which would be written to files; give the key with --key-env"
+        )

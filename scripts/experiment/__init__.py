@@ -1,0 +1,1 @@
+"""From configuration to finished tables: what the entry points call."""

@@ -1,0 +1,49 @@
+"""What the operating system, SQLite or Hydra refuse, as one sentence with the file and the remedy."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+
+AGAIN = "run the same command again to resume"
+REMEDIES = {
+    errno.ENOSPC: f"the disk is full; free some space (python -m scripts.runs gc) and {AGAIN}",
+    errno.EDQUOT: f"the disk quota is used up; free some space (python -m scripts.runs gc) and {AGAIN}",
+    errno.EROFS: "the folder is read-only; name another with results=",
+    errno.EACCES: "permission denied; name a folder of your own with results=",
+    errno.EPERM: "permission denied; name a folder of your own with results=",
+    errno.EMFILE: f"too many open files; raise the limit (ulimit -n 4096) or lower threads=, and {AGAIN}",
+    errno.ENFILE: f"too many open files on this machine; close some programs and {AGAIN}",
+    errno.ENOTDIR: "a part of this path is a file where a folder is needed; name another folder with results=",
+    errno.EEXIST: "this is a file where a folder is needed; name another folder with results=",
+    errno.EISDIR: "this is a folder where a file is needed; move it away",
+    errno.ENAMETOOLONG: "the name is too long; name a shorter folder with results=",
+    errno.EIO: f"the disk reports an error; check it, and {AGAIN}",
+}
+SQLITE = (
+    ("full", REMEDIES[errno.ENOSPC]),
+    ("readonly", "the cache cannot be written; name another file with cache="),
+    ("unable to open", "the cache cannot be opened; name another file with cache="),
+    ("locked", f"the cache is held by another process; wait for it and {AGAIN}"),
+    ("disk i/o", REMEDIES[errno.EIO]),
+    ("not a database", "the cache file is damaged; move it away: nothing that is in the run folders is lost"),
+    ("malformed", "the cache file is damaged; move it away: nothing that is in the run folders is lost"),
+)
+"""Words of SQLite's message, and what to do."""
+
+
+def remedy(error: BaseException) -> str:
+    """One sentence about a fault that a user can mend; empty for any other, which is a bug."""
+    if isinstance(error, sqlite3.Error):
+        text = str(error)
+        return next((f"cache: {text}: {said}" for words, said in SQLITE if words in text.lower()), "")
+    if isinstance(error, OSError) and error.errno in REMEDIES:
+        where = f"{error.filename}: " if error.filename else ""
+        return where + REMEDIES[error.errno]
+    from hydra.errors import HydraException
+
+    if isinstance(error, HydraException):
+        from scripts.settings.checking import composition_error
+
+        return composition_error(error)
+    return ""

@@ -1,0 +1,75 @@
+"""Which model fills a role, and where it is: the user's, the paper's or an offline engine; an endpoint and a key for each role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from memsys.llm.endpoint import Endpoint
+from memsys.llm.pricing import ModelSettings, Purse
+from scripts.settings.prices import given_prices
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+OPENAI = "https://api.openai.com/v1"
+STAND_IN = {"memory": "extractive", "reader": "extractive", "judge": "extractive", "embedder": "hashing"}
+"""Offline engines by role: what `models.<role>: null` is when nothing else was chosen."""
+
+
+def chosen_models(cfg: DictConfig, theirs: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The model of each role: the user's, else in the paper profile the paper's (`theirs`), else the offline engine."""
+    paper = theirs if theirs is not None and cfg.profile_name == "paper" else {}
+    return {role: cfg.models[role] or paper.get(role) or engine for role, engine in STAND_IN.items()}
+
+
+def other_models(cfg: DictConfig, backbone: Mapping[str, Any]) -> list[str]:
+    """Roles that another model fills than the paper's, with both names.
+
+    A probe that is not named is the reader, ours as the paper's.
+    """
+    ours = {**cfg.models, "probe": cfg.models.probe or cfg.models.reader}
+    theirs = {**backbone["models"], "probe": backbone["models"].get("probe", backbone["models"]["reader"])}
+    return [f"{role} {ours[role]} (the paper's: {model})" for role, model in theirs.items() if ours[role] != model]
+
+
+class Places:
+    """The endpoints of an experiment: each server and key once, whichever roles share it."""
+
+    def __init__(self, cfg: DictConfig, purse: Purse) -> None:
+        self._cfg, self.purse = cfg, purse
+        self.prices = given_prices(cfg.prices)
+        self.built: dict[tuple[str, str], Endpoint] = {}
+
+    def url(self, option: Mapping[str, Any], role: str) -> str:
+        """Where a role's model is: the role's own endpoint, else that of the model's file, else the common one."""
+        common = self._cfg.endpoint.base_url
+        return str(self._cfg.endpoints[role].base_url or option.get("base_url") or common or OPENAI)
+
+    def key_env(self, option: Mapping[str, Any], role: str) -> str:
+        """The environment variable that holds the key of a role's model."""
+        return str(self._cfg.endpoints[role].key_env or option.get("key_env") or self._cfg.endpoint.key_env)
+
+    def title(self, name: str, option: Mapping[str, Any], role: str) -> str:
+        """A model's name; with its place where that is not the common one, so that a name at two places is two models."""
+        common = (self._cfg.endpoint.base_url or OPENAI, self._cfg.endpoint.key_env)
+        own = (self.url(option, role), self.key_env(option, role))
+        return name if option["engine"] != "http" or own == common else f"{name} at {own[0]} with {own[1]}"
+
+    def endpoint(self, option: Mapping[str, Any], role: str) -> Endpoint:
+        cfg, url, key_env = self._cfg.endpoint, self.url(option, role), self.key_env(option, role)
+        if (url, key_env) not in self.built:
+            common = {
+                name: cfg[name] for name in ("timeout", "retries", "backoff", "patience", "max_reply_mb", "transport")
+            }
+            in_flight = option.get("in_flight") or cfg.in_flight
+            label = cfg.label if url == cfg.base_url and cfg.label else url
+            self.built[url, key_env] = Endpoint(
+                url, label=label, key_env=key_env, in_flight=in_flight, purse=self.purse, **common
+            )
+        return self.built[url, key_env]
+
+    def settings(self, name: str, option: Mapping[str, Any]) -> ModelSettings:
+        """A model's settings, with the prices that the user gives for its file or its name."""
+        known = option["settings"]
+        return ModelSettings(**{**known, **self.prices.get(known["model"], {}), **self.prices.get(name, {})})

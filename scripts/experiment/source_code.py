@@ -1,0 +1,32 @@
+"""Which code makes a run: that of its memory and its loader, wherever they live, and that of the run loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from eval.provenance import ROOT, distributions, identity, source_digest
+
+
+def sources(build: Mapping[str, Any], loader: str) -> str:
+    """Identity of the code that makes a run: its memory's and loader's, wherever they live, and the run loop's."""
+    own = [ROOT / "eval" / f"{name}.py" for name in ("run", "loop", "case_log", "reader")]
+    return identity({"closure": source_digest(modules_of(build, loader)), "own": [path.read_text() for path in own]})
+
+
+def used_distributions(build: Mapping[str, Any], loader: str) -> dict[str, str]:
+    """Versions of the installed packages that this code imports."""
+    return distributions(modules_of(build, loader))
+
+
+def modules_of(build: Mapping[str, Any], loader: str) -> list[str]:
+    targets = [*_named_in(build), loader]
+    return [*(name.rpartition(".")[0] for name in targets), "data_loaders.units", "data_loaders.transforms"]
+
+
+def _named_in(build: Any) -> list[str]:
+    """Every `_target_` within a memory's configuration."""
+    if isinstance(build, Mapping):
+        own = [str(build["_target_"])] if "_target_" in build else []
+        return [*own, *(name for value in build.values() for name in _named_in(value))]
+    return [name for value in build for name in _named_in(value)] if isinstance(build, list) else []

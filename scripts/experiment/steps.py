@@ -1,0 +1,74 @@
+"""Run, score, show: the steps that every entry point shares."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from eval.loop import run_all
+from eval.report.tables import Cell, Table
+from eval.run import Run
+from eval.score import Judging, Metric, score_evidence, score_judge, score_lexical
+from memsys.llm.pricing import SpendingCapReached
+from memsys.llm.traffic import Traffic
+from scripts.experiment.causes import commonest
+from scripts.experiment.progress import progress_line
+
+Watch = Callable[[], Sequence[Traffic]]
+"""What is on its way at each endpoint."""
+
+
+def _nothing() -> Sequence[Traffic]:
+    return ()
+
+
+def execute(
+    runs: Sequence[Run], questions: int, threads: int, label: str = "answering", traffic: Watch = _nothing
+) -> None:
+    """Answer every question of every run that has no answer yet."""
+    builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
+    with progress_line(label, questions, histories=sum(builds.values()), traffic=traffic) as line:
+        run_all(runs, threads=threads, told=line.on_progress)
+
+
+def execute_capped(runs: Sequence[Run], questions: int, threads: int, traffic: Watch = _nothing) -> str:
+    """`execute` as far as the spending cap allows; why it stopped, for the caption, or nothing."""
+    try:
+        execute(runs, questions, threads, traffic=traffic)
+    except SpendingCapReached as error:
+        return f"Stopped: {error}."
+    return ""
+
+
+def score(
+    run: Run,
+    metrics: Sequence[Metric],
+    judges: Mapping[str, Judging],
+    k_evidence: int,
+    questions: int,
+    traffic: Watch = _nothing,
+) -> dict[str, Path]:
+    """Score files of a run by metric: lexical, evidence and judges."""
+    files = score_lexical(run, metrics)
+    files[f"evidence@{k_evidence}"] = score_evidence(run, k_evidence)
+    for name, judging in judges.items():
+        with progress_line(f"judging {run.name}", questions * judging.repeats, traffic=traffic) as line:
+            files[f"judge_{name}"] = score_judge(run, judging, line.step)
+    return files
+
+
+def complain(table: Table, limit: float) -> int:
+    """1, and a line that says so and why, when a larger share of a cell's questions than `limit` is not scored; else 0."""
+    if table.missing_share <= limit:
+        return 0
+    files = [path for row in table.rows for cell in row.cells if isinstance(cell, Cell) for path in cell.score_files]
+    print_missing(table.missing_share, "cell", limit, [f for row in table.rows for f in row.runs.values()], files)
+    return 1
+
+
+def print_missing(share: float, where: str, limit: float, folders: Sequence[Path], score_files: Sequence[Path]) -> None:
+    """Say on standard error that too much is not scored, with the commonest cause and its remedy."""
+    print(f"error: {share:.1%} of the questions of a {where} are not scored (limit {limit:.1%})", file=sys.stderr)
+    if (cause := commonest(folders, score_files)) is not None:
+        print(str(cause), file=sys.stderr)

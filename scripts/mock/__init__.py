@@ -1,0 +1,1 @@
+"""How the mock endpoint misbehaves: shapes of replies, quirks of servers."""

@@ -1,0 +1,1 @@
+"""Every setting: its type, range and choices, checked in one place."""

@@ -1,0 +1,278 @@
+"""A configuration compared with its schema, before anything else happens: typed values, or one line that says what to change."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from eval.store import RunError
+from scripts.settings.schema import COMMANDS, GROUPS
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+    from pydantic_core import ErrorDetails
+
+SHOWN = 3
+"""Faults that are named; of more, their number."""
+EXPECTED = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "string_type": "must be text",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": "must be a plain name (letters, digits, `.`, `_`, `-`)",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "too_short": "must not be empty",
+}
+"""By pydantic's type of error."""
+
+
+def checked(cfg: DictConfig, command: str) -> DictConfig:
+    """The configuration of a command with every value in its type; `cfg` itself is changed.
+
+    Args:
+        cfg: as Hydra composed it.
+        command: the primary file of `conf`, such as `reproduce`.
+
+    Raises:
+        RunError: a setting that is unknown, missing, of another type or out of range.
+    """
+    from omegaconf import OmegaConf, open_dict
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        own = OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name != "hydra"])
+        plain: dict[str, Any] = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        raise RunError(" ".join(str(error).split())) from error
+    typed = _validated(COMMANDS[command], plain, "")
+    with open_dict(cfg):
+        for name, value in typed.items():
+            if repr(value) != repr(plain[name]):
+                cfg[name] = value
+    return cfg
+
+
+def checked_option(group: str, values: Mapping[str, Any], where: object = None) -> dict[str, Any]:
+    """The values of a file of a configuration group, typed; `where` they stand is named in messages.
+
+    Raises:
+        RunError: see `checked`.
+    """
+    if group not in GROUPS:
+        return dict(values)
+    place = where or f"{group} {values.get('name', '')}".strip()
+    return _validated(GROUPS[group], dict(values), f"{place}: ")
+
+
+def checked_unit(unit: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """A unit rule whose settings fit it.
+
+    Raises:
+        RunError: `chunk` without `tokens`, or another rule with them.
+    """
+    if (unit["rule"] == "chunk") != (unit.get("tokens") is not None):
+        needs = "needs tokens, such as {rule: chunk, tokens: 512}" if unit["rule"] == "chunk" else "takes no tokens"
+        raise RunError(f"{where}: the unit rule {unit['rule']} {needs}")
+    return unit
+
+
+def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
+    """A `_target_` with its arguments typed as its signature says, and those of an `inner` one likewise.
+
+    Raises:
+        RunError: the target does not exist, an argument is unknown or of another type.
+    """
+    from hydra.utils import get_object
+
+    try:
+        target = get_object(call["_target_"])
+    except KeyError:
+        raise RunError(f"{where}: _target_ is missing") from None
+    except Exception as error:  # whatever the import of somebody's module raises
+        raise RunError(f"{where}: cannot import {call['_target_']}: {' '.join(str(error).split())[:300]}") from error
+    parameters, types = _signature(target)
+    typed: dict[str, Any] = {}
+    for name, value in call.items():
+        if name in ("_target_", "_partial_", "_convert_"):
+            typed[name] = value
+        elif name not in parameters:
+            raise RunError(f"{where}: {name} is not a setting of {call['_target_']}{_nearest(name, parameters)}")
+        elif isinstance(value, Mapping) and "_target_" in value:
+            typed[name] = checked_call(f"{where}, {name}", value)
+        else:
+            typed[name] = _argument(f"{where}: {name}", value, types.get(name, Any))
+    return typed
+
+
+@cache
+def _signature(target: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    parameters = tuple(inspect.signature(target).parameters)
+    try:
+        return parameters, get_type_hints(vars(target).get("__init__", target) if isinstance(target, type) else target)
+    except (NameError, TypeError):  # annotations that exist for type checkers only
+        return parameters, {}
+
+
+def _argument(where: str, value: Any, annotation: Any) -> Any:
+    if isinstance(value, bool) and not {bool, Any, object} & set(_leaves(annotation)):
+        raise RunError(f"{where} must be a number or text, found {str(value).lower()}")
+    try:
+        settings = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, coerce_numbers_to_str=True)
+        return _settled(value, TypeAdapter(annotation, config=settings).validate_python(value))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        choices = [str(one) for one in _choices(annotation)]
+        expected = f"must be one of {', '.join(choices)}" if choices else _expected(first)
+        raise RunError(f"{where} {expected}, found {value!r}{_nearest(str(value), choices)}") from None
+
+
+def _leaves(annotation: Any) -> Iterator[Any]:
+    inner = get_args(annotation)
+    if not inner:
+        yield annotation
+    for one in inner:
+        yield from _leaves(one)
+
+
+def _choices(annotation: Any) -> list[Any]:
+    """The values of a `Literal`; empty for another type."""
+    return [one for one in _leaves(annotation) if isinstance(one, str)]
+
+
+def _validated(schema: type[BaseModel], plain: dict[str, Any], where: str) -> dict[str, Any]:
+    """The values in their types; keys such as `rows_qwen` of a table, and of one within, are checked as `rows`."""
+    try:
+        made = schema.model_validate(_without_rows(plain))
+    except ValidationError as error:
+        raise RunError(where + _sentence(schema, error)) from None
+    for table in (plain, plain.get("table")):
+        for name in _row_keys(table):
+            assert isinstance(table, Mapping)
+            _validated(GROUPS["table"], {**_without_rows(table), "rows": table[name]}, f"{where}{name}: ")
+    settled = _settled(plain, made.model_dump(exclude_unset=True))
+    assert isinstance(settled, dict)
+    return settled
+
+
+def _row_keys(table: Any) -> list[str]:
+    if not isinstance(table, Mapping) or "backbones" not in table:
+        return []
+    return [name for name in table if isinstance(name, str) and name.startswith("rows_")]
+
+
+def _without_rows(plain: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in plain.items() if name not in _row_keys(plain)}
+    if _row_keys(plain.get("table")):
+        kept["table"] = _without_rows(plain["table"])
+    return kept
+
+
+def _settled(old: Any, new: Any) -> Any:
+    """The typed values in the shape of the old: what was right stays as it was, because a run's identity is made of it."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {name: _settled(value, new[name]) if name in new else value for name, value in old.items()}
+    if isinstance(old, list) and isinstance(new, Sequence) and not isinstance(new, str) and len(old) == len(new):
+        return [_settled(one, other) for one, other in zip(old, new, strict=True)]
+    if isinstance(old, Mapping | list) or isinstance(new, Mapping | list):
+        return old
+    whole = type(old) is int and isinstance(new, float)
+    return old if type(old) is type(new) or (whole and old == new) else new
+
+
+# --- messages -----------------------------------------------------------------------------------------------------------
+
+
+def _sentence(schema: type[BaseModel], error: ValidationError) -> str:
+    faults = error.errors(include_url=False)
+    said = "; ".join(_said(schema, fault) for fault in faults[:SHOWN])
+    return said + (f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else "")
+
+
+def _said(schema: type[BaseModel], fault: ErrorDetails) -> str:
+    path, kind = _path(fault["loc"]), fault["type"]
+    if kind == "extra_forbidden":
+        place = fault["loc"][:-1]
+        known = [_path([*place, name]) for name in _known(schema, place)]
+        return f"{path} is not a setting{_nearest(path, known)}"
+    if kind == "missing":
+        return f"{path} is missing"
+    if kind == "value_error":
+        return f"{path} {fault['ctx']['error']}"
+    if kind == "literal_error":
+        choices = [one.strip("'") for one in fault["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        near = _nearest(str(fault["input"]), choices)
+        return f"{path} must be one of {', '.join(choices)}, found {fault['input']!r}{near}"
+    return f"{path} {_expected(fault)}, found {repr(fault['input'])[:80]}"
+
+
+def _expected(fault: ErrorDetails) -> str:
+    limits = fault.get("ctx", {})
+    for name, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
+        if name in limits:
+            return f"must be {words} {limits[name]:g}"
+    return EXPECTED.get(fault["type"], f"is wrong ({fault['msg']})")
+
+
+def _path(location: Iterable[int | str]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+
+
+def _known(schema: Any, location: Sequence[int | str]) -> list[str]:
+    """Names of the settings that stand at a place of the configuration."""
+    here = schema
+    for part in location:
+        own = getattr(here, "model_fields", {})
+        here = own[part].annotation if part in own else here
+        here = next((one for one in _leaves(here) if hasattr(one, "model_fields")), here)
+    return list(getattr(here, "model_fields", {}))
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """A question that names the known name nearest to a wrong one; empty when none is near."""
+    lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), lower, 1, 0.6)
+    return f"; did you mean {lower[near[0]]}?" if near else ""
+
+
+nearest = _nearest
+
+
+def all_settings(schema: type[BaseModel], above: str = "") -> Iterator[str]:
+    """Dotted names of all settings of a command."""
+    for name, field in schema.model_fields.items():
+        yield above + name
+        for inner in _leaves(field.annotation):
+            if hasattr(inner, "model_fields"):
+                yield from all_settings(inner, f"{above}{name}.")
+
+
+def composition_error(error: Exception) -> str:
+    """What Hydra says about a command line, as one sentence with the nearest known name."""
+    from hydra.errors import MissingConfigException, OverrideParseException
+
+    if isinstance(error, OverrideParseException):
+        return f"cannot read the setting {error.override!r}; settings are written name=value"
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        return (
+            f"no {group} called {name!r}{_nearest(name, error.options) or '; there are: ' + ', '.join(error.options)}"
+        )
+    text = str(error)
+    if text.startswith("Could not override '"):
+        name = text.split("'")[1]
+        known = list(dict.fromkeys(one for schema in COMMANDS.values() for one in all_settings(schema)))
+        return f"{name} is not a setting of this command{_nearest(name, known)}"
+    return " ".join(text.split())[:400]

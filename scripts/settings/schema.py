@@ -1,0 +1,271 @@
+"""Every setting: its type, its range, its choices. A new setting is one line here and one in `conf/common.yaml`.
+
+The values stand in the YAML; nothing here has a default that would hide a missing one, apart from what a file may leave out.
+`scripts.settings.checking` compares a configuration with these classes before anything else happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any, Literal, get_type_hints
+
+from pydantic import BaseModel, Field
+
+from eval.judge import Judge
+from eval.reader import Reader
+from memsys.llm.pricing import ModelSettings
+from scripts.settings.tables import FIGURE, Sweep, Table
+from scripts.settings.types import (
+    Aggregate,
+    Amount,
+    Count,
+    Name,
+    Natural,
+    Positive,
+    Share,
+    Size,
+    Strict,
+    Text,
+    Transform,
+    Unit,
+    Url,
+    extended,
+)  # fmt: skip
+
+# --- what every experiment has ------------------------------------------------------------------------------------------
+
+
+class DataCut(Strict):
+    source: Literal["sample", "real"]
+    root: Text | None
+    unpinned: bool
+    size: Size
+    max_cases: Count | None
+    transform: Transform
+    seed: Natural
+
+
+class Models(Strict):
+    memory: Text | None
+    reader: Text | None
+    judge: Text | None
+    probe: Text | None
+    embedder: Text | None
+
+
+class EndpointSettings(Strict):
+    base_url: Url | None
+    label: Text | None
+    key_env: Text
+    in_flight: Count
+    timeout: Positive
+    retries: Natural
+    backoff: Amount
+    patience: Amount
+    max_reply_mb: Positive
+    transport: Literal["lean", "sdk"]
+    max_output_tokens: Count | None
+    probe: bool
+
+
+class RoleEndpoint(Strict):
+    base_url: Url | None
+    key_env: Text | None
+
+
+class Price(Strict):
+    """US dollars per million tokens."""
+
+    input: Amount | None = Field(None, alias="in")
+    cached: Amount | None = None
+    out: Amount | None = None
+
+
+class Building(Strict):
+    seed: Natural
+    replicates: Count
+    rebuild_every: Count
+
+
+class Judgements(Strict):
+    repeats: Count
+
+
+class Nodes(Strict):
+    vectors: bool | None
+
+
+class Logger(Strict):
+    name: Literal["none", "wandb"]
+    project: Text | None = None
+    entity: Text | None = None
+    mode: Literal["offline", "online"] = "offline"
+
+
+class Common(Strict):
+    """`conf/common.yaml`, and the name that a profile gives."""
+
+    profile_name: Name
+    logger: Logger
+    data: DataCut
+    models: Models
+    endpoint: EndpointSettings
+    endpoints: dict[Literal["memory", "reader", "judge", "probe", "embedder"], RoleEndpoint]
+    prices: dict[str, Price] | str | None
+    build: Building
+    judge: Judgements
+    nodes: Nodes
+    k_evidence: Count
+    results: Text
+    cache: Text | None
+    prompts_dir: Text | None
+    replay: bool
+    threads: Count
+    max_usd: Amount | None
+    yes: bool
+    network: bool
+    max_unscored: Share
+    traceback: bool
+
+
+# --- the files of conf --------------------------------------------------------------------------------------------------
+
+
+class Instead(Strict):
+    file: Text
+    missing: Text = ""
+    load: dict[str, Any] = {}
+
+
+class Dataset(Strict):
+    name: Name
+    title: Text
+    load: dict[str, Any]
+    file: Text
+    sample: Text
+    unit: Unit
+    aggregate: list[Aggregate] = Field(min_length=1)
+    metrics: list[Text]
+    judges: list[Text]
+    reader: Text
+    instead: Instead | None = None
+    also: list[Text] = []
+    caption: dict[str, Any] | None = None
+    answerable: Text = "answerable"
+
+
+class Memory(Strict):
+    name: Name
+    title: Text
+    build: dict[str, Any]
+    gold_evidence: bool = False
+
+
+def _of(record: type, **own: Any) -> type[BaseModel]:
+    """The schema of a file that fills a dataclass: its fields with their types; `own` narrows some of them."""
+    types = get_type_hints(record)
+    known: dict[str, Any] = {}
+    for field in fields(record):
+        optional = field.default is not MISSING or field.default_factory is not MISSING
+        known[field.name] = (own.get(field.name, types[field.name]), None if optional else ...)
+    return extended(record.__name__, Strict, known)
+
+
+READER = _of(Reader, name=Name, max_context_tokens=Count | None, answer_tokens=Count, temperature=Amount)
+JUDGE = _of(Judge, name=Name, threshold=Natural)
+PRICED = _of(
+    ModelSettings,
+    json_output=Literal["schema", "object", "none"],
+    usd_per_million_in=Amount | None,
+    usd_per_million_cached=Amount | None,
+    usd_per_million_out=Amount | None,
+    max_input_tokens=Count | None,
+)
+
+
+ENDPOINT_OF_ITS_OWN: dict[str, Any] = {
+    "base_url": (Url | None, None),
+    "key_env": (Text | None, None),
+    "in_flight": (Count | None, None),
+}
+LLM = extended(
+    "LLM",
+    Strict,
+    {"engine": (Literal["extractive", "http"], ...), "settings": (PRICED | None, None), **ENDPOINT_OF_ITS_OWN},
+)
+EMBEDDER = extended(
+    "Embedder",
+    Strict,
+    {
+        "engine": (Literal["hashing", "local", "http"], ...),
+        "settings": (PRICED | None, None),
+        "model": (Text | None, None),
+        "dimension": (Count | None, None),
+        "batch": (Count, 128),
+        "query_prefix": (str, ""),
+        **ENDPOINT_OF_ITS_OWN,
+    },
+)
+
+
+GROUPS: dict[str, type[BaseModel]] = {
+    "dataset": Dataset,
+    "memory": Memory,
+    "reader": READER,
+    "judge": JUDGE,
+    "llm": LLM,
+    "embedder": EMBEDDER,
+    "table": Table,
+    "figure": FIGURE,
+    "logger": Logger,
+}
+"""Schemas by folder of `conf`; files of `profile` and `sweep` are laid over the whole and checked with it."""
+
+
+# --- commands -----------------------------------------------------------------------------------------------------------
+
+
+class Protocol(Strict):
+    reader: Text | None
+    judges: list[Text] | None
+    unit: Unit | None
+
+
+class Single(Common):
+    dataset: Dataset
+    memory: Memory
+    protocol: Protocol
+
+
+class Growth(Single):
+    sizes: list[Count] = Field(min_length=1)
+    window: Count
+    reads: Natural
+
+
+class Chosen(Common):
+    backbone: Text | None
+    columns: list[Text] | None
+    only: list[Text] | None
+
+
+class Reproduce(Chosen):
+    table: Table
+
+
+class Sweeps(Common):
+    dataset: Dataset
+    memory: Memory
+    sweep: Sweep
+
+
+FIGURES = extended("Figures", Chosen, {"projection": (Literal["pca", "umap"], ...), "figure": (FIGURE, ...)})
+
+COMMANDS: dict[str, type[BaseModel]] = {
+    "config": Single,
+    "growth": Growth,
+    "reproduce": Reproduce,
+    "figures": FIGURES,
+    "sweep": Sweeps,
+}
+"""Schemas by the name of the primary file of `conf`."""

@@ -1,0 +1,199 @@
+"""Schemas of the files that say what is compared and shown: tables, figures, sweeps (`scripts.experiment.layout` reads them)."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, Literal, get_type_hints
+
+from pydantic import BeforeValidator
+
+from eval.report.panels import Sheet
+from scripts.settings.types import (
+    Aggregate,
+    Count,
+    Name,
+    Natural,
+    Positive,
+    Strict,
+    Text,
+    Texts,
+    Transform,
+    Unit,
+    extended,
+)
+
+
+def _mapping(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError(f"must be a mapping such as {{memory: {value}}}, found {value!r}")
+    return value
+
+
+def _named(value: Any) -> Any:
+    return {"memory": value} if isinstance(value, str) else value
+
+
+class Difference(Strict):
+    row: Text | None = None
+    group: Text | None = None
+
+
+class Measured(Strict):
+    """A metric of a column group; `scripts.experiment.layout` says what each key does."""
+
+    judge: Text | None = None
+    metric: Text | None = None
+    cost: Text | None = None
+    report: Text | None = None
+    tree: Text | None = None
+    spread: Text | None = None
+    coverage: Text | None = None
+    data: Text | None = None
+    title: Text | None = None
+    scale: float = 1.0
+    by: dict[str, str | None] = {}
+    category: Text | None = None
+    published: dict[str, str] | None = None
+    minus: Difference | None = None
+    rows: list[Text] = []
+    over: Text = "mean"
+    per: Text = ""
+
+
+class Columns(Strict):
+    dataset: Text
+    group: Text | None = None
+    title: Text | None = None
+    reader: Text | None = None
+    unit: Unit | None = None
+    aggregate: Aggregate | None = None
+    ask: Text | None = None
+    transform: Transform = "none"
+    rows: list[Text] = []
+    published: dict[str, str] | None = None
+    metrics: list[Measured]
+
+
+class Measure(Strict):
+    level: int | None = None
+    chains: bool = True
+
+
+class RowFields(Strict):
+    memory: Text | None = None
+    name: Text | None = None
+    title: Text | None = None
+    build: dict[str, Any] = {}
+    sweep: dict[str, list[Any]] | None = None
+    best_of: list[Text] | None = None
+    chosen_on: Literal["test", "others"] | None = None
+    published: dict[str, str] | None = None
+    measure: Measure | None = None
+    groups: list[Text] | None = None
+    values: dict[str, Any] = {}
+    drawn: bool = True
+
+
+Row = Annotated[RowFields, BeforeValidator(_mapping)]
+Other = Annotated[RowFields, BeforeValidator(_named)]
+
+
+class PaperModels(Strict):
+    memory: Text | None = None
+    reader: Text | None = None
+    judge: Text | None = None
+    probe: Text | None = None
+    embedder: Text | None = None
+
+
+class Backbone(Strict):
+    file: Texts
+    models: PaperModels
+    published: dict[str, str] | None = None
+
+
+class NotReproduced(Strict):
+    match: dict[str, Any]
+    reason: Text
+
+
+class Table(Strict):
+    """`rows_<backbone>` is checked as `rows`, see `scripts.settings.checking`."""
+
+    name: Name
+    title: Text
+    paper: Text
+    backbones: dict[str, Backbone]
+    columns: list[Columns]
+    rows: list[Row]
+    others: list[Other] = []
+    notes: list[Text] = []
+    reference: str = ""
+    not_reproduced: list[NotReproduced] = []
+
+
+class Stated(Strict):
+    """A published point of a figure."""
+
+    panel: str
+    series: str
+    x: Any
+    find: dict[str, str]
+    scale: float = 1.0
+
+
+class FigureFields(Strict):
+    name: Name
+    paper: Text
+    table: Text
+    show: Literal["scores", "levels", "depths", "tree", "map", "hits", "triplets", "growth"]
+    rows: list[Row] = []
+    columns: list[Columns] = []
+    groups: list[Text] = []
+    take: Count | None = None
+    without: list[Text] = []
+    base: list[Text] = []
+    base_series: str = ""
+    backbone: Text | None = None
+    backbones: list[Text] = []
+    panel: str = ""
+    series: str = ""
+    x: Any = None
+    names: dict[str, Any] = {}
+    measures: dict[str, str] = {}
+    categories: list[Text] = []
+    case: Text | None = None
+    triplets: Count | None = None
+    sizes: dict[str, list[Count]] = {}
+    window: Count = 10
+    reads: Natural = 0
+    panels: dict[str, list[Text]] = {}
+    marks: Text | None = None
+    notes: list[Text] = []
+    published: list[Stated] = []
+
+
+_DRAWN = get_type_hints(Sheet) | {
+    "draw": Literal["lines", "bars", "stacked", "heatmap", "tree", "map", "pareto"],
+    "spacing": Literal["linear", "log", "even"],
+    "across": Count,
+    "width": Positive,
+    "height": Positive,
+}
+FIGURE = extended(
+    "Figure",
+    FigureFields,
+    {
+        field.name: (_DRAWN[field.name], ... if field.default is MISSING else None)
+        for field in fields(Sheet)
+        if field.name != "footnote"
+    },
+)
+
+
+class Sweep(Strict):
+    name: Name
+    title: Text
+    models: PaperModels
+    read: list[dict[str, list[Any]]]
+    columns: list[Columns]

@@ -1,0 +1,300 @@
+"""Tables: the four outcomes add up, failures are shown, published numbers get honest verdicts, every format says the same."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.records import Prediction
+from eval.report.published import Published, find, read_published, verdict
+from eval.report.rendering import as_csv, latex, markdown, shown
+from eval.report.tables import (
+    ANSWERABLE,
+    Asked,
+    Cell,
+    Column,
+    Counts,
+    Row,
+    Table,
+    categories,
+    outcomes,
+)
+from eval.stats import Estimate, Interval
+from eval.store import Appender, write_lines
+
+QUESTIONS = tuple(Asked(f"c{n % 2}", f"q{n}", "abc"[n % 3], f"c{n % 2}", n != 5, True) for n in range(6))
+COLUMN = Column("toy", "Toy", "judge", QUESTIONS)
+
+
+def lines(values: dict[int, float | None], repeat: int = 0) -> list[dict[str, Any]]:
+    return [
+        {
+            "case_id": f"c{n % 2}",
+            "question_id": f"q{n}",
+            "repeat": repeat,
+            "value": value,
+            "why": "",
+            "detail": {},
+            "answer": "x",
+        }
+        for n, value in values.items()
+    ]
+
+
+def cell(tmp_path: Path, values: dict[int, float | None], reached: dict[int, str] | None = None, **more: Any) -> Cell:
+    path = tmp_path / "scores.jsonl"
+    write_lines(path, lines(values))
+    found = {
+        (f"c{n % 2}", f"q{n}"): frozenset({outcome})
+        for n, outcome in (reached or dict.fromkeys(values, "answered")).items()
+    }
+    return Cell(COLUMN, found, (path,), **more)
+
+
+def test_scored_unscored_errored_and_not_reached_add_up(tmp_path: Path) -> None:
+    one = cell(tmp_path, {0: 1.0, 1: 0.0, 2: None}, {0: "answered", 1: "aborted", 2: "answered", 3: "error"})
+    assert one.counts() == Counts(6, 2, 1, 1, 2, 1)
+    assert one.counts().missing_share == pytest.approx(4 / 6)
+    assert "2/1/1/2" in shown(one)
+    assert "1 aborted" in shown(one)
+
+
+def test_what_is_not_scored_is_never_averaged_in_and_the_possible_range_is_shown(tmp_path: Path) -> None:
+    one = cell(tmp_path, {0: 1.0, 1: 1.0, 2: None, 3: None})
+    found = one.estimate()
+    assert found is not None
+    assert (found.mean, found.n) == (1.0, 2)
+    assert one.bounds() == Interval(2 / 6, 1.0)
+    assert "could be 0.333–1.000" in shown(one)
+
+
+def test_categories_and_the_answerable_have_their_own_means(tmp_path: Path) -> None:
+    one = cell(tmp_path, {n: float(n == 5) for n in range(6)})
+    assert categories(COLUMN) == ["all", ANSWERABLE, "a", "b", "c"]
+    assert [round(found.mean, 3) for name in categories(COLUMN) if (found := one.estimate(name))] == [
+        0.167,
+        0.0,
+        0.0,
+        0.0,
+        0.5,
+    ]
+
+
+def test_repeats_are_averaged_question_by_question_and_their_spread_is_printed(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    write_lines(path, lines(dict.fromkeys(range(6), 1.0)) + lines({n: float(n < 3) for n in range(6)}, repeat=1))
+    one = Cell(COLUMN, {(f"c{n % 2}", f"q{n}"): frozenset({"answered"}) for n in range(6)}, (path,))
+    assert one.values["c1", "q5"] == 0.5
+    assert one.spread == pytest.approx(0.353553, abs=1e-5)
+    assert shown(one).startswith("0.750 ± 0.354 ")
+
+
+def test_only_the_repeats_that_were_asked_for_are_averaged(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"  # an earlier run judged three times
+    write_lines(path, [line for repeat in range(3) for line in lines({0: float(repeat == 0)}, repeat=repeat)])
+    reached = {("c0", "q0"): frozenset({"answered"})}
+    once, twice = (Cell(COLUMN, reached, (path,), repeats=repeats) for repeats in (1, 2))
+    assert once.values == {("c0", "q0"): 1.0}
+    assert once.spread is None
+    assert twice.values == {("c0", "q0"): 0.5}
+    assert Cell(COLUMN, reached, (path,)).values["c0", "q0"] == pytest.approx(1 / 3)
+
+
+def test_below_five_cases_the_cell_says_how_many_there_are_instead_of_an_interval(tmp_path: Path) -> None:
+    assert "0.500 [0.188, 0.812] {2 cases} · 6/0/0/0" in shown(cell(tmp_path, {n: float(n < 3) for n in range(6)}))
+
+
+def test_cases_that_do_not_differ_print_no_interval_of_no_width(tmp_path: Path) -> None:
+    questions = tuple(Asked(f"c{n}", f"q{n}", "", f"c{n}", True, True) for n in range(6))
+    path = tmp_path / "scores.jsonl"
+    records = [{"case_id": f"c{n}", "question_id": f"q{n}", "repeat": 0, "value": 1.0} for n in range(6)]
+    write_lines(path, records)
+    one = Cell(Column("toy", "Toy", "judge", questions), {}, (path,))
+    assert shown(one).startswith("1.000 [0.610, 1.000] {no spread}")
+
+
+def test_the_mean_of_cases_weighs_cases_alike(tmp_path: Path) -> None:
+    one = cell(tmp_path, {0: 1.0, 2: 1.0, 4: 1.0, 1: 0.0})
+    by_case = one.estimate(aggregate="case")
+    by_question = one.estimate()
+    assert by_case is not None
+    assert by_question is not None
+    assert (by_case.mean, by_question.mean) == (0.5, 0.75)
+
+
+def test_a_paired_difference_uses_only_questions_that_both_have(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first = cell(tmp_path / "a", {0: 1.0, 1: 1.0, 2: 0.0})
+    second = cell(tmp_path / "b", {0: 0.0, 1: 1.0, 3: 1.0})
+    gap = first.minus(second)
+    assert gap is not None
+    assert (gap.mean, gap.n) == (0.5, 2)
+
+
+def published(value: float, low: float | None = None, high: float | None = None) -> Published:
+    return Published("P", "T", "D", "B", "M", "", "All", "acc", value, low, high, None, "", str(value))
+
+
+def ours(mean: float, by_case: Interval | None, by_question: Interval, clusters: int = 10) -> Estimate:
+    return Estimate(mean, 100, by_question, by_case, clusters)
+
+
+@pytest.mark.parametrize(
+    ("mean", "expected"),
+    [(0.50, "OK"), (0.55, "OK"), (0.5501, "close"), (0.57, "close"), (0.5702, "off"), (0.43, "close"), (0.429, "off")],
+)
+def test_the_verdict_is_by_the_interval_of_the_difference(mean: float, expected: str) -> None:
+    # half-widths 0.03 (ours, by case) and 0.04 (theirs) make 0.05 for the difference
+    estimate = ours(mean, Interval(mean - 0.03, mean + 0.03), Interval(mean - 0.2, mean + 0.2))
+    assert verdict(estimate, published(50.0, 46.0, 54.0), scale=100.0) == expected
+
+
+@pytest.mark.parametrize(("mean", "expected"), [(0.86, "OK"), (0.88, "close"), (0.93, "off")])
+def test_the_verdict_takes_the_side_of_an_uneven_interval_that_faces_the_published_number(
+    mean: float, expected: str
+) -> None:
+    estimate = ours(mean, Interval(mean - 0.06, mean + 0.01), Interval(mean - 0.06, mean + 0.01))
+    assert verdict(estimate, published(0.81)) == expected
+    assert verdict(ours(0.75, Interval(0.70, 0.76), Interval(0.70, 0.76)), published(0.81)) == "off"
+
+
+def test_with_fewer_than_five_cases_the_interval_by_question_decides() -> None:
+    estimate = ours(0.6, Interval(0.6, 0.6), Interval(0.45, 0.75), clusters=4)
+    assert verdict(estimate, published(0.5)) == "OK"
+    assert verdict(replace(estimate, clusters=5), published(0.5)) == "off"
+
+
+def test_a_reason_not_to_compare_outweighs_everything() -> None:
+    estimate = ours(0.5, Interval(0.4, 0.6), Interval(0.4, 0.6))
+    assert verdict(estimate, published(0.5), why_not="stand-in") == "not comparable: stand-in"
+    assert verdict(None, published(0.5)) == "missing"
+    assert verdict(estimate, None) == "not published"
+
+
+def test_every_published_file_is_read_and_table_4_is_complete() -> None:
+    numbers = read_published("segtreemem_t4")
+    assert len(numbers) == 54
+    found = find(numbers, {"method": "BM25", "dataset": "LoCoMo", "metric": "LLM-judge accuracy"})
+    assert found is not None
+    assert (found.value, found.low, found.high) == (0.469, 0.447, 0.491)
+
+
+def test_an_ambiguous_reference_is_an_error() -> None:
+    with pytest.raises(ValueError, match="published numbers fit"):
+        find(read_published("segtreemem_t4"), {"method": "SegTreeMem", "dataset": "LoCoMo", "metric": "F1"})
+
+
+def table(tmp_path: Path) -> Table:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "y").mkdir()
+    first = cell(tmp_path / "x", dict.fromkeys(range(6), 1.0), published=published(0.9), why_not="stand-in")
+    second = cell(tmp_path / "y", dict.fromkeys(range(6), 0.0))
+    rows = (
+        Row("one", "One | two_%", (first,)),
+        Row("two", "Two", (second,), ruled=True),
+        Row("amem", "A-MEM", ("pending",)),
+        Row("raptor", "RAPTOR", ("no data: python -m scripts.fetch toy",)),
+    )
+    return Table("toy", "Toy table", ("made with care",), (COLUMN,), rows, "two")
+
+
+def test_nothing_is_left_out_of_the_printed_table(tmp_path: Path) -> None:
+    text = markdown(table(tmp_path))
+    for part in (
+        "One \\| two_%",
+        "pending",
+        "no data: python -m scripts.fetch toy",
+        "0.9 · not comparable: stand-in",
+        "made with care",
+        "by category",
+    ):
+        assert part in text
+    assert "+1.000" in text
+
+
+def test_csv_says_what_the_table_says(tmp_path: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(table(tmp_path)))))
+    first = rows[0]
+    assert (first["memory"], first["category"], first["mean"], first["published"]) == ("one", "all", "1.000000", "0.9")
+    assert all(
+        int(r["scored"]) + int(r["unscored"]) + int(r["errored"]) + int(r["not_reached"]) == int(r["questions"])
+        for r in rows
+        if r["scored"]
+    )
+    assert [r["verdict"] for r in rows if r["memory"] == "amem"] == ["pending"]
+
+
+def test_a_published_percentage_stands_on_the_scale_of_our_share(tmp_path: Path) -> None:
+    column = replace(COLUMN, scale=100.0)
+    number = Published("P", "T", "D", "B", "M", "", "All", "acc", 46.18, 45.0, 47.0, None, "", "46.18")
+    one = replace(cell(tmp_path, {n: float(n < 3) for n in range(6)}, published=number), column=column)
+    made = Table("toy", "Toy", (), (column,), (Row("one", "One", (one,)),))
+    for text in (markdown(made), latex(made)):
+        assert "0.4618" in text
+        assert "46.18" not in text
+    (first, *_) = csv.DictReader(io.StringIO(as_csv(made)))
+    assert (first["published"], first["published_low"], first["published_high"]) == ("0.4618", "0.450000", "0.470000")
+
+
+@pytest.mark.parametrize(
+    ("printed", "scale", "expected"), [("46.18", 100.0, "0.4618"), ("5", 100.0, "0.05"), (".469", 1.0, ".469")]
+)
+def test_a_published_number_keeps_all_its_digits(printed: str, scale: float, expected: str) -> None:
+    assert replace(published(float(printed)), printed=printed).scaled(scale) == expected
+
+
+def test_rows_that_were_not_asked_for_do_not_count_as_missing(tmp_path: Path) -> None:
+    made = table(tmp_path)
+    fresh = Row("fresh", "Fresh", (Cell(COLUMN, {}, ()),))
+    every = replace(made, rows=(*made.rows, fresh))
+    assert every.missing_share == 1.0
+    assert replace(every, wanted=frozenset({"one"})).missing_share == 0.0
+    assert replace(every, wanted=frozenset({"fresh"})).missing_share == 1.0
+
+
+def test_latex_escapes_what_it_prints(tmp_path: Path) -> None:
+    text = latex(table(tmp_path))
+    assert r"two\_\%" in text
+    assert text.count(r"\\") >= 5
+
+
+def test_outcomes_are_read_from_every_replicate(tmp_path: Path) -> None:
+    for name, outcome in (("one", "error"), ("two", "answered")):
+        record = {
+            "case_id": "c0",
+            "question_id": "q0",
+            "answer": "",
+            "items": [],
+            "scores": [],
+            "outcome": outcome,
+            "error": "",
+        }
+        path = tmp_path / name / "cases" / "c0" / "predictions.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(record) + "\n")
+    found = outcomes([tmp_path / "one", tmp_path / "two"], QUESTIONS)
+    assert found == {("c0", "q0"): frozenset({"error", "answered"})}
+
+
+def test_answers_that_were_cut_are_counted_in_the_cell_and_in_the_csv(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for n in range(6):
+        record = Prediction(f"c{n % 2}", f"q{n}", "It was", (), (), "answered", cut=n in (1, 2))
+        Appender(folder / "cases" / f"c{n % 2}" / "predictions.jsonl").add(record)
+    write_lines(tmp_path / "scores.jsonl", lines(dict.fromkeys(range(6), 1.0)))
+    one = Cell(COLUMN, outcomes([folder], QUESTIONS), (tmp_path / "scores.jsonl",))
+    assert "6/0/0/0 · 2 cut" in shown(one)
+    assert "cut" not in shown(one, "a")
+    table = Table("t", "T", (), (COLUMN,), (Row("m", "M", (one,)),))
+    rows = list(csv.DictReader(io.StringIO(as_csv(table))))
+    assert [(row["category"], row["scored"], row["cut"]) for row in rows[:2]] == [
+        ("all", "6", "2"),
+        ("answerable", "5", "2"),
+    ]
