@@ -19,7 +19,8 @@ from typing import Any
 from eval.report.published import Published, read_published
 from eval.report.tables import ALL
 from eval.store import RunError
-from scripts.experiment.assemble import load_option, metric_title, options
+from scripts.experiment.options import load_option, options
+from scripts.experiment.scorers import metric_title
 
 FIGURES = ("cost", "report", "tree", "spread", "coverage", "data")
 SCORES = ("judge", "metric")
@@ -252,8 +253,12 @@ def references(table: Mapping[str, Any], backbone: str) -> Iterator[tuple[str, s
 
 def published_of(backbone: Mapping[str, Any]) -> tuple[Published, ...]:
     """The printed numbers of a backbone's `file`, or of several."""
-    files = [backbone["file"]] if isinstance(backbone["file"], str) else backbone["file"]
-    return tuple(number for file in files for number in read_published(file))
+    return tuple(number for file in published_files(backbone) for number in read_published(file))
+
+
+def published_files(backbone: Mapping[str, Any]) -> list[str]:
+    """Names of the files of `results/published` that hold a backbone's numbers."""
+    return [backbone["file"]] if isinstance(backbone["file"], str) else list(backbone["file"])
 
 
 def excused(table: Mapping[str, Any], number: Published) -> str:

@@ -39,7 +39,8 @@ def data_of(record: Mapping[str, Any], root: Path | None) -> LazyCases:
     """
     from omegaconf import OmegaConf
 
-    from scripts.experiment.assemble import data, load_option
+    from scripts.experiment.datasets import data
+    from scripts.experiment.options import load_option
 
     known = record["dataset"]
     cuts = {name: known[name] for name in ("transform", "size", "max_cases", "seed")}

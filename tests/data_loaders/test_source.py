@@ -25,6 +25,7 @@ from data_loaders.schema import DataError
 from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, locate, manifest, sample
 from scripts import data as data_script
 from scripts import fetch as fetch_script
+from scripts.experiment.downloads import entries_to_download
 
 CONTENT = bytes(range(256)) * 4000
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -499,7 +500,7 @@ def test_fetch_downloads_what_a_data_set_needs(
 def test_every_official_download_can_be_asked_for_by_its_name() -> None:
     for each in manifest().values():
         if each.downloadable:
-            assert each in fetch_script.wanted(each.dataset), each.file
+            assert each in entries_to_download(each.dataset), each.file
 
 
 @pytest.mark.parametrize("name", ["locomo", "locomo_audited", "locomo_corrected", "locomo_sound"])
