@@ -39,8 +39,8 @@ def caption(cfg: DictConfig, models: Models, used: Sequence[tuple[Data, Reader, 
         )
     lines += [_dataset_line(cfg, dataset, reader, unit) for dataset, reader, unit in used]
     lines.append(
-        "Cells: mean [95 % by question] {95 % by case; {n cases} where they are too few for an interval} · "
-        "scored/unscored/errored/not reached. "
+        "Cells: mean [95 % by question] {95 % by case} · scored/unscored/errored/not reached. "
+        "{n cases}: too few cases for an interval; {no spread}: all cases have the same mean. "
         f"Judged {cfg.judge.repeats}x, built {cfg.build.replicates}x (± standard deviation where more than once)."
     )
     return tuple(lines)

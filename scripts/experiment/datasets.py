@@ -48,7 +48,7 @@ def check_data_root(cfg: DictConfig) -> Path | None:
     named = cfg.data.root or (os.environ.get("MEMSYS_DATA") if cfg.data.source == "real" else None)
     if named and not Path(named).expanduser().is_dir():
         setting = "data.root (make … DATA=)" if cfg.data.root else "the environment variable MEMSYS_DATA"
-        raise RunError(f"{setting}: there is no folder {named}; create it, or name the one that holds the data sets")
+        raise RunError(f"{setting}: no folder {named}; create it, or name the one that holds the data sets")
     return Path(cfg.data.root).expanduser() if cfg.data.root else None
 
 

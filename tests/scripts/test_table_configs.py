@@ -218,7 +218,7 @@ def test_every_row_of_timems_table_4_is_there_with_a_gate_and_without() -> None:
 
 
 def test_a_misspelled_memory_below_the_rule_is_an_error_that_names_the_nearest() -> None:
-    with pytest.raises(RunError, match=r"toy: others name 'mem_tree', which is no memory \(did you mean memtree"):
+    with pytest.raises(RunError, match=r"toy: others name 'mem_tree', which is not a memory \(did you mean memtree"):
         read_lines_of({"name": "toy", "rows": [], "others": ["bm25", "mem_tree"]}, None)
     with pytest.raises(RunError, match="others name 'raptr'"):
         read_lines_of({"name": "toy", "rows": [], "others": [{"memory": "raptr", "title": "RAPTOR"}]}, None)
