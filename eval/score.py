@@ -86,6 +86,15 @@ def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
     return paths
 
 
+def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judging], k_evidence: int) -> dict[str, Path]:
+    """Where the scores of a run stand under these settings, by metric; nothing is scored or written."""
+    paths = {metric.name: _place(run, metric.name, _metric_identity(metric)) for metric in metrics}
+    paths[f"evidence@{k_evidence}"] = _place(run, f"evidence@{k_evidence}", _evidence_identity())
+    for name, judging in judges.items():
+        paths[f"judge_{name}"] = _place(run, f"judge_{judging.judge.name}", _judge_identity(judging))
+    return paths
+
+
 def _metric_identity(metric: Metric) -> dict[str, Any]:
     module = getattr(metric.score, "func", metric.score).__module__
     return {"settings": metric.settings, "source": source_digest([module])}
@@ -119,7 +128,7 @@ def score_evidence(run: Run, k: int) -> Path:
 
     The value is `covered@k`; the detail holds `verbatim@k`, nDCG and the mean number of sources per item.
     """
-    path = _path(run, f"evidence@{k}", {"source": source_digest(["eval.metrics.retrieval"])})
+    path = _path(run, f"evidence@{k}", _evidence_identity())
     if path.is_file() and _answers(path) == _asked(run, _ranking):
         return path
     lines: list[Scored] = []
@@ -142,6 +151,10 @@ def score_evidence(run: Run, k: int) -> Path:
             lines.append(_scored(case.id, prediction, score, _ranking(prediction)))
     write_lines(path, lines)
     return path
+
+
+def _evidence_identity() -> dict[str, Any]:
+    return {"source": source_digest(["eval.metrics.retrieval"])}
 
 
 def _ranking(prediction: Prediction) -> str:
@@ -312,10 +325,14 @@ def _cases(run: Run) -> Iterator[Case]:
 
 def _path(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
     """The score file under these settings; they stand beside it in a file of their own."""
-    path = run.folder / "scores" / f"{name}-{identity(settings)}.jsonl"
+    path = _place(run, name, settings)
     if not path.with_suffix(".json").is_file():
         replace_file(path.with_suffix(".json"), json.dumps(settings, indent=1, sort_keys=True, default=str))
     return path
+
+
+def _place(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
+    return run.folder / "scores" / f"{name}-{identity(settings)}.jsonl"
 
 
 def _scored(case_id: str, prediction: Prediction, score: Score, scored: str) -> Scored:

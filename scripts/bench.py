@@ -81,7 +81,7 @@ def _services(url: str, cache: Path, in_flight: int = 64) -> tuple[Any, Any, Any
     from memsys.llm.pricing import ModelSettings
     from memsys.llm.store import Store
 
-    collect_rarely()  # as `scripts.experiment.assemble.bench` does
+    collect_rarely()  # as `scripts.experiment.models.build_models` does
     store, settings = Store(cache), ModelSettings("mock")
     endpoint = Endpoint(url, label="mock", in_flight=in_flight, retries=12, backoff=0.05)
     llm = Metered(CachedLLM(Client(endpoint, settings), store, settings, "mock"))
@@ -134,7 +134,7 @@ def answer_and_judge() -> list[Measured]:
     from eval.score import Judging, score_judge
     from memsys.prompts import Prompts
     from memsys.systems.controls import Recency
-    from scripts.experiment.assemble import load_option
+    from scripts.experiment.options import load_option
 
     judge = Judge(**load_option("judge", "segtree"))
 
@@ -384,7 +384,7 @@ def insertion() -> list[Measured]:
     from eval.run import needs
     from memsys.embed import HashingEmbedder
     from memsys.prompts import Prompts
-    from scripts.experiment.assemble import load_option
+    from scripts.experiment.options import load_option
 
     units = make_units(_cases(1, 0, turns=20_000)[0].sessions, "ab_pair").units
     offered = {"llm": _Instant(), "probe": _Instant(), "embedder": HashingEmbedder(64), "prompts": Prompts()}

@@ -12,15 +12,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from data_loaders.schema import Case, DataError
+from data_loaders.schema import Case
 from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
+from scripts.experiment.downloads import read_set, set_names
 from scripts.experiment.exits import guarded
 from scripts.settings.arguments import add_traceback, whole
-
-CONF = Path(__file__).resolve().parents[1] / "conf" / "dataset"
 
 
 @dataclass(slots=True)
@@ -43,19 +40,6 @@ class Survey:
     first: datetime | None = None
     last: datetime | None = None
     notes: list[str] = field(default_factory=list)
-
-
-def set_names() -> list[str]:
-    """The data sets that have a configuration."""
-    return sorted(path.stem for path in CONF.glob("*.yaml"))
-
-
-def read_set(name: str) -> dict[str, Any]:
-    """The configuration of a data set. Raises DataError for an unknown name."""
-    if name not in set_names():
-        raise DataError(f"data set: expected one of {', '.join(set_names())}, found {name!r}")
-    settings: dict[str, Any] = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
-    return settings
 
 
 def loader(settings: Mapping[str, Any]) -> Callable[[Path], Sequence[Case]]:

@@ -48,7 +48,8 @@ from memsys.llm.parsing import ParseFailure, parse
 from memsys.llm.protocol import LLM, Completion, ModelError, Request
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
-from scripts.data import loader, read_set
+from scripts.data import loader
+from scripts.experiment.downloads import read_set
 from scripts.experiment.exits import guarded
 from scripts.settings.arguments import add_traceback, amount, whole
 
@@ -389,7 +390,7 @@ def _model(args: argparse.Namespace) -> LLM:
     from memsys.llm.endpoint import Endpoint
     from memsys.llm.pricing import ModelSettings, Purse
     from memsys.llm.store import Store
-    from scripts.experiment.assemble import load_option, options
+    from scripts.experiment.options import load_option, options
 
     known = load_option("llm", args.model).get("settings") if args.model in options("llm") else {"model": args.model}
     settings = ModelSettings(**known or {"model": args.model})

@@ -220,10 +220,10 @@ def triplet_lines(trees: Sequence[Tree], count: int, seed: int, overrides: Seque
     import numpy as np
 
     from eval.structure.tree import agreement, ask_triplets, sample_triplets
-    from scripts.experiment.assemble import bench
     from scripts.experiment.launch import composed
+    from scripts.experiment.models import build_models
 
-    built = bench(composed("config", overrides))
+    built = build_models(composed("config", overrides))
     triplets = sample_triplets(trees, count, np.random.default_rng(seed))
     found = agreement(triplets, ask_triplets(built.judge.llm, built.prompts, trees, triplets))
     rows = (

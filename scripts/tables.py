@@ -12,25 +12,18 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.costs import BUILD, costs, efforts
+from eval.costs import costs, efforts
 from eval.loop import run_all
 from eval.provenance import ROOT
-from eval.report.panels import Sheet
-from eval.report.points import Point, front, scored
 from eval.report.published import find, read_published
-from eval.report.tables import outcomes
 from eval.run import Run
-from eval.store import RunError
-from scripts.experiment.assemble import Model, load_option
 from scripts.experiment.exits import guarded
-from scripts.experiment.grid import Experiment, experiment
 from scripts.experiment.launch import composed
-from scripts.experiment.layout import cells_of, title_of
-from scripts.figures import engine, written
+from scripts.experiment.options import load_option
 from scripts.settings.arguments import add_traceback
 
 # Where a paper prints calls: file of results/published, and what selects the line.
@@ -63,10 +56,12 @@ class Calls:
 
 def measure(names: Sequence[str], folder: Path) -> list[Calls]:
     """Build and read each memory once, on one history of the LoCoMo sample, offline."""
-    from scripts.experiment.assemble import bench, data, memory_run, reader
+    from scripts.experiment.datasets import data
+    from scripts.experiment.models import build_models
+    from scripts.experiment.runs import memory_run, reader
 
     cfg = composed("config", [f"results={folder}", "data.max_cases=1"])
-    built = bench(cfg)
+    built = build_models(cfg)
     dataset = data(cfg, load_option("dataset", "locomo"))
     reading = reader("segtree")
     runs = [memory_run(cfg, built, dataset, load_option("memory", name), reading) for name in names]
@@ -124,7 +119,7 @@ def calls_table(rows: Sequence[Calls]) -> str:
 
 def systems_table() -> str:
     """One row for each memory: what it is, where it lives, how long it is, how it is tested, and which modes it has."""
-    from scripts.experiment.assemble import options
+    from scripts.experiment.options import options
 
     lines = [
         "# Memory systems",
@@ -154,108 +149,6 @@ def _source(module: str) -> list[Path]:
     return sorted(stem.glob("*.py")) if stem.is_dir() else [stem.with_suffix(".py")]
 
 
-@dataclass(frozen=True, slots=True)
-class Bargain:
-    """A row of a table: what it achieves on one data set, and for what."""
-
-    dataset: str
-    metric: str
-    quality: Point
-    """The row's title is its series; `x` is set for each cost in turn."""
-    costs: Mapping[str, float | None]
-    """By what the axis says."""
-
-
-def bargains(found: Experiment) -> tuple[list[Bargain], list[str]]:
-    """Every row that has an answer to each question, by the first metric of each column group; and the names of the others."""
-    kept, left = [], []
-    for benchmark in found.benchmarks:
-        metric = cells_of(benchmark.option)[0]
-        for line in found.lines:
-            run = found.runs.get((line.name, benchmark.group, 0))
-            if run is None or len(outcomes([run.folder], benchmark.questions)) < len(benchmark.questions):
-                left.append(f"{line.title} on {benchmark.title}")
-                continue
-            mark = Point(benchmark.title, line.title, "", 0.0)
-            for quality in scored(mark, [found.grid.cell(line, benchmark, metric)]):
-                if quality.origin == "ours":
-                    spent = _spent(run, found.built.memory)
-                    kept.append(Bargain(benchmark.title, title_of(metric), quality, spent))
-    return kept, left
-
-
-def _spent(run: Run, model: Model) -> dict[str, float | None]:
-    """Recalled tokens a question, and money a unit where the memory's model has a price, else its tokens."""
-    found = costs(run.folder)
-    lines = list(efforts(run.folder))
-    built = [line for line in lines if line["phase"] in BUILD]
-    units = max(1, found.units)
-    recalled = {"recalled tokens a question": found.recalled_tokens}
-    if model.prices is not None:
-        tokens_in, tokens_out = (int(sum(line[name] for line in built)) for name in ("tokens_in", "tokens_out"))
-        if (usd := model.prices.cost(tokens_in, tokens_out)) is not None:
-            return {**recalled, "building, USD for 1,000 units": 1000 * usd / units}
-    return {**recalled, "building, model tokens a unit": found.build_tokens_per_unit}
-
-
-def fronts(rows: Sequence[Bargain]) -> list[Point]:
-    """All rows on all axes: a panel a data set and cost; `label` is the row's number in the table of text."""
-    titles = list(dict.fromkeys(row.quality.series for row in rows))
-    return [
-        replace(row.quality, panel=f"{row.dataset}: {name}", x=cost, label=str(titles.index(row.quality.series) + 1))
-        for row in rows
-        for name, cost in row.costs.items()
-        if cost is not None
-    ]
-
-
-def pareto_table(points: Sequence[Point]) -> str:
-    """The points as Markdown, cheapest first; a star marks the non-dominated ones."""
-    lines = []
-    for panel in dict.fromkeys(point.panel for point in points):
-        own = sorted((point for point in points if point.panel == panel), key=lambda point: (float(point.x), -point.y))
-        best = front(own)
-        lines += [f"## {panel}", "", "| | no. | memory | quality | 95 % | cost |", "|---|---|---|---|---|---|"]
-        for point in own:
-            span = "–" if point.low is None or point.high is None else f"[{point.low:.3f}, {point.high:.3f}]"
-            star = "*" if point in best else ""
-            lines.append(
-                f"| {star} | {point.label} | {point.series} | {point.y:.3f} | {span} | {float(point.x):,.4g} |"
-            )
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _pareto(name: str, overrides: Sequence[str]) -> int:
-    """Print and draw quality against cost."""
-    cfg = composed("reproduce", [f"table={name}", *overrides, "replay=true", "yes=true"])
-    found = experiment(cfg, load_option("table", name), run=False)
-    assert found is not None, "nothing is run, so nobody is asked"
-    rows, left = bargains(found)
-    if not rows:
-        raise RunError(f"no row of {name} has been run: python -m scripts.reproduce table={name} {' '.join(overrides)}")
-    points = fronts(rows)
-    key = "; ".join(
-        f"{number} {title}" for number, title in dict.fromkeys((point.label, point.series) for point in points)
-    )
-    metrics = "; ".join(dict.fromkeys(f"{row.dataset} by {row.metric}" for row in rows))
-    foot = (
-        f"{engine(found.built)}.",
-        f"Quality: {metrics}. Intervals: 95 %, by history from five histories on, else by question.",
-        f"Filled, named and joined: no other row is as good for less, or better for as much. Numbers: {key}.",
-    )
-    sheet = Sheet(
-        f"{name}: quality against cost", foot, "pareto", y_label="quality", across=2, height=1.75, spacing="log"
-    )
-    stem = found.built.results / "figures" / "-".join(["pareto", name, cfg.profile_name])
-    files = written(stem, sheet, points, found.built)
-    print("\n".join(foot[:2]), "", pareto_table(points), sep="\n")
-    if left:
-        print(f"not run, or not to the end: {'; '.join(left)}\n")
-    print(f"written: {', '.join(str(file) for file in files)}")
-    return 0
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=["calls", "systems", "pareto"])
@@ -266,11 +159,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options_.table == "pareto":
         named = [word for word in options_.rest if "=" not in word]
         settings = [word for word in options_.rest if "=" in word]
-        return guarded(lambda: _pareto(named[0] if named else "segtreemem_t4", settings), traceback=options_.traceback)
+        return guarded(lambda: _pareto(named, settings), traceback=options_.traceback)
     if options_.rest:
         parser.error(f"{options_.table} takes no {options_.rest[0]}")
     work = _systems if options_.table == "systems" else lambda: _calls_of(options_.memory)
     return guarded(work, traceback=options_.traceback)
+
+
+def _pareto(tables: Sequence[str], settings: Sequence[str]) -> int:
+    from scripts.experiment.pareto import pareto
+
+    return pareto(tables[0] if tables else "segtreemem_t4", settings)
 
 
 def _systems() -> int:
@@ -280,7 +179,7 @@ def _systems() -> int:
 
 
 def _calls_of(names: Sequence[str] | None) -> int:
-    from scripts.experiment.assemble import options
+    from scripts.experiment.options import options
 
     with tempfile.TemporaryDirectory() as folder:
         print(calls_table(measure(names or options("memory"), Path(folder))))

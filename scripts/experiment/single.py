@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 from eval.report.rendering import markdown
 from eval.report.tables import Cell, Column, Row, Table, asked, outcomes
 from eval.report.wandb_log import log_table
-from scripts.experiment.assemble import bench, caption, data, judging, memory_run, metric_title, metrics, reader
+from scripts.experiment.captions import caption
+from scripts.experiment.datasets import data
 from scripts.experiment.exits import configured
+from scripts.experiment.models import build_models
 from scripts.experiment.readiness import prepared
+from scripts.experiment.runs import memory_run, reader
+from scripts.experiment.scorers import judging, metric_title, metrics
 from scripts.experiment.steps import complain, execute_capped, score
 
 if TYPE_CHECKING:
@@ -26,20 +30,20 @@ def _run_single(cfg: DictConfig) -> int:
 
     dataset_config = dict(OmegaConf.to_container(cfg.dataset, resolve=True))  # type: ignore[arg-type]
     memory_config = dict(OmegaConf.to_container(cfg.memory, resolve=True))  # type: ignore[arg-type]
-    built = prepared(cfg, bench(cfg))
+    models = prepared(cfg, build_models(cfg))
     dataset = data(cfg, dataset_config)
     reading = reader(cfg.protocol.reader or dataset_config["reader"])
     runs = [
-        memory_run(cfg, built, dataset, memory_config, reading, unit=cfg.protocol.unit, replicate=replicate)
+        memory_run(cfg, models, dataset, memory_config, reading, unit=cfg.protocol.unit, replicate=replicate)
         for replicate in range(cfg.build.replicates)
     ]
     questions = asked(dataset.cases)
-    capped = execute_capped(runs, len(questions) * len(runs), cfg.threads, built.traffic)
+    capped = execute_capped(runs, len(questions) * len(runs), cfg.threads, models.traffic)
     names = dataset_config.get("judges", []) if cfg.protocol.judges is None else list(cfg.protocol.judges)
-    judges = [judging(cfg, built, name) for name in names]
+    judges = [judging(cfg, models, name) for name in names]
     lexical = metrics(dataset_config["metrics"])
     named = dict(zip(names, judges, strict=True))
-    files = [score(run, lexical, named, cfg.k_evidence, len(questions), built.traffic) for run in runs]
+    files = [score(run, lexical, named, cfg.k_evidence, len(questions), models.traffic) for run in runs]
     how = dataset_config["aggregate"][0]
     reached = outcomes((run.folder for run in runs), questions)
     columns, cells = [], []
@@ -50,14 +54,14 @@ def _run_single(cfg: DictConfig) -> int:
         cells.append(Cell(column, reached, tuple(found[name] for found in files), repeats=cfg.judge.repeats))
     evidence = {dataset.name: files[0][f"evidence@{cfg.k_evidence}"]}
     row = Row(memory_config["name"], memory_config["title"], tuple(cells), {dataset.name: runs[0].folder}, evidence)
-    lines = (*caption(cfg, built, [(dataset, reading, runs[0].unit)]), *([capped] if capped else []))
+    lines = (*caption(cfg, models, [(dataset, reading, runs[0].unit)]), *([capped] if capped else []))
     table = Table(
         memory_config["name"],
         f"{memory_config['title']} on {dataset.title}",
         lines,
         tuple(columns),
         (row,),
-        prices=built.prices,
+        prices=models.prices,
     )
     print(markdown(table))
     print(f"run folder: {runs[0].folder}")

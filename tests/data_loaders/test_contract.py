@@ -35,8 +35,11 @@ from memsys.llm.meter import Metered
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
-from scripts.data import loader, read_set, set_names
-from scripts.experiment.assemble import load_option, metrics, reader
+from scripts.data import loader
+from scripts.experiment.downloads import read_set, set_names
+from scripts.experiment.options import load_option
+from scripts.experiment.runs import reader
+from scripts.experiment.scorers import metrics
 from scripts.experiment.single import run_single
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,6 +25,7 @@ from data_loaders.schema import DataError
 from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, locate, manifest, sample
 from scripts import data as data_script
 from scripts import fetch as fetch_script
+from scripts.experiment import downloads
 
 CONTENT = bytes(range(256)) * 4000
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -484,7 +485,7 @@ def test_fetch_downloads_what_a_data_set_needs(
     tmp_path: Path, server: Server, known: dict[str, Entry], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(fetch_script, "manifest", lambda: known)
+    monkeypatch.setattr(downloads, "manifest", lambda: known)
     server.files["/a"] = CONTENT
     for file in ("locomo/locomo10.json", "locomo/audit/errors.json"):
         known[file] = entry(file, url=f"{server.url}/a")
@@ -499,7 +500,7 @@ def test_fetch_downloads_what_a_data_set_needs(
 def test_every_official_download_can_be_asked_for_by_its_name() -> None:
     for each in manifest().values():
         if each.downloadable:
-            assert each in fetch_script.wanted(each.dataset), each.file
+            assert each in downloads.entries_to_download(each.dataset), each.file
 
 
 @pytest.mark.parametrize("name", ["locomo", "locomo_audited", "locomo_corrected", "locomo_sound"])

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from hydra.utils import get_class
 
+from eval.run import needs
 from memsys.embed import HashingEmbedder
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
-from scripts.experiment.assemble import load_option, needs, options
+from scripts.experiment.options import load_option, options
 from scripts.tables import systems_table
 
 BUILDS: dict[str, dict[str, Any]] = {name: load_option("memory", name)["build"] for name in options("memory")}

@@ -15,10 +15,10 @@ import pytest
 
 from eval import store
 from scripts import inspect, structure
-from scripts.experiment.assemble import CONF
 from scripts.experiment.exits import guarded
 from scripts.experiment.faults import REMEDIES
 from scripts.experiment.launch import composed
+from scripts.experiment.options import CONF
 from scripts.experiment.single import run_single
 
 

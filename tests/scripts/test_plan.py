@@ -16,8 +16,11 @@ from eval.run import Run
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
-from scripts.experiment.assemble import Bench, bench, data, load_option, memory_run, reader
-from scripts.experiment.plan import BUILT, SAMPLED, Share, _Chosen, _samples, plan
+from scripts.experiment.datasets import data
+from scripts.experiment.models import Models, build_models
+from scripts.experiment.options import load_option
+from scripts.experiment.plan import BUILT, SAMPLED, ChosenQuestions, Share, _samples, plan
+from scripts.experiment.runs import memory_run, reader
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 MODELS = {
@@ -28,14 +31,14 @@ MODELS = {
 }
 
 
-def runs_of(folder: Path, dataset: str, names: Sequence[str], *more: str) -> tuple[Any, Bench, list[Run]]:
+def runs_of(folder: Path, dataset: str, names: Sequence[str], *more: str) -> tuple[Any, Models, list[Run]]:
     overrides = [f"models.{role}={model}" for role, model in MODELS.items()]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose(
             "reproduce",
             ["table=segtreemem_t4", "profile=smoke", "network=true", f"results={folder}", *overrides, *more],
         )
-    built, option = bench(cfg), load_option("dataset", dataset)
+    built, option = build_models(cfg), load_option("dataset", dataset)
     held = data(cfg, option)
     return (
         cfg,
@@ -94,9 +97,9 @@ def places(folder: Path, dataset: str, name: str) -> tuple[list[int], int]:
     """Which of the sampled history's questions are asked, and how many it has."""
     (sample,) = _samples(runs_of(folder, dataset, (name,))[2])
     (case,), chosen = sample.run.cases, sample.run.questions
-    assert isinstance(chosen, _Chosen)
+    assert isinstance(chosen, ChosenQuestions)
     found = [place for place, (one, _) in enumerate(case.questions) if (case.id, one.id) in chosen.ids]
-    assert len(found) == sample.asked
+    assert len(found) == sample.questions
     return found, len(case.questions)
 
 

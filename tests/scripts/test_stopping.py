@@ -156,7 +156,7 @@ def test_calls_to_a_server_that_hangs_are_given_up_after_a_few_seconds(tmp_path:
         command.wait_for(lambda: command.arrived >= 1)
         command.process.send_signal(signal.SIGINT)
         assert command.ended() == 130
-        assert re.search(r"\d+ calls under way were given up; they are made again", command.err)
+        assert re.search(r"\d+ calls in flight were abandoned; the same command makes them again", command.err)
         assert "Traceback" not in command.err
 
 

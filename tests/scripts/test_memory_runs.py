@@ -11,18 +11,11 @@ from hydra import compose, initialize_config_dir
 from eval import provenance
 from eval.store import RunError
 from memsys.llm.replies import POLICY
-from scripts.experiment.assemble import (
-    CONF,
-    bench,
-    data,
-    judging,
-    load_option,
-    memory_run,
-    metric_title,
-    metrics,
-    options,
-    reader,
-)  # fmt: skip
+from scripts.experiment.datasets import data
+from scripts.experiment.models import build_models
+from scripts.experiment.options import CONF, load_option, options
+from scripts.experiment.runs import memory_run, reader
+from scripts.experiment.scorers import judging, metric_title, metrics
 
 SERVED = [
     "endpoint.base_url=http://127.0.0.1:9/v1", "models.memory=m", "models.reader=m", "models.judge=m", "models.embedder=e",
@@ -34,12 +27,12 @@ def test_an_offline_engine_is_named_in_whatever_role(tmp_path: Path) -> None:
         served = compose("config", [f"results={tmp_path}/a", *SERVED])
         probed = compose("config", [f"results={tmp_path}/b", *SERVED, "models.probe=extractive"])
         offline = compose("config", [f"results={tmp_path}/c"])
-    built = bench(served)
+    built = build_models(served)
     assert built.stand_ins == []
     judging(served, built, "mem0@extractive")
     assert built.stand_ins == ["judge extractive"]
-    assert bench(probed).stand_ins == ["probe"]
-    assert bench(offline).stand_ins == ["memory", "reader", "judge", "embedder"]
+    assert build_models(probed).stand_ins == ["probe"]
+    assert build_models(offline).stand_ins == ["memory", "reader", "judge", "embedder"]
 
 
 def test_every_metric_of_every_data_set_exists_and_has_a_title() -> None:
@@ -57,7 +50,7 @@ def test_another_run_loop_is_another_run(name: str, tmp_path: Path, monkeypatch:
     monkeypatch.setattr("scripts.experiment.source_code.ROOT", tmp_path)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}"])
-    built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
+    built, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
 
     def folder() -> Path:
         return memory_run(cfg, built, dataset, load_option("memory", "bm25"), reader("segtree")).folder
@@ -75,7 +68,11 @@ def test_what_is_done_with_replies_and_the_cap_on_them_are_part_of_what_a_run_is
         capped = compose("config", [f"results={tmp_path}", *SERVED, "endpoint.max_output_tokens=60"])
     runs = [
         memory_run(
-            cfg, bench(cfg), data(cfg, load_option("dataset", "locomo")), load_option("memory", "bm25"), reader("mem0")
+            cfg,
+            build_models(cfg),
+            data(cfg, load_option("dataset", "locomo")),
+            load_option("memory", "bm25"),
+            reader("mem0"),
         )
         for cfg in (free, capped)
     ]
@@ -91,7 +88,7 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(str(tmp_path))
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}/results"])
-    built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
+    built, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
     mine = {"name": "mine", "title": "Mine", "build": {"_target_": "mine_elsewhere.Mine", "_partial_": True, "k": 2}}
 
     def folder() -> Path:
@@ -103,7 +100,7 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
     module.write_text(module.read_text() + "# other answers\n")
     assert folder() != before
     with monkeypatch.context() as patched:
-        patched.setattr("scripts.experiment.assemble.used_distributions", lambda *_: {"bm25s": "another version"})
+        patched.setattr("scripts.experiment.runs.used_distributions", lambda *_: {"bm25s": "another version"})
         assert len({before, folder()}) == 2
 
 
@@ -111,6 +108,6 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
 def test_a_memory_whose_name_is_a_path_is_refused(name: str, tmp_path: Path) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}/results"])
-    built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
+    built, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
     with pytest.raises(RunError, match="name must be a plain name"):
         memory_run(cfg, built, dataset, {**load_option("memory", "bm25"), "name": name}, reader("segtree"))
