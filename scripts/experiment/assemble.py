@@ -18,6 +18,7 @@ from data_loaders.lazy import LazyCases, as_lazy
 from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
 from eval.costs import Price
+from eval.gold_evidence import gold_evidence
 from eval.judge import Judge
 from eval.metrics.lexical import splitter
 from eval.provenance import ROOT, identity, source_digest, surroundings
@@ -424,7 +425,7 @@ def memory_run(
         rebuild_every=cfg.build.rebuild_every,
         shared="" if changes else identity(built_alike),
         rehearse=partial(rehearse, build, dict(unit), built.prompts),
-        gold_evidence=bool(memory.get("gold_evidence", False)),
+        control=partial(gold_evidence, unit=dict(unit)) if memory.get("gold_evidence") else None,
         vectors=bool(cfg.nodes.vectors),
         record={
             **parts,
