@@ -231,6 +231,7 @@ def effort(
         own_cpu_seconds=round(own_cpu, 6),
         context_tokens=context_tokens,
         dropped_items=dropped,
+        roles={role: dict(counts) for role, counts in ledger.roles.items()},
     )
 
 

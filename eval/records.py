@@ -60,6 +60,8 @@ class Effort:
     """Answers: tokens of the recalled text shown to the reader."""
     dropped_items: int = 0
     """Answers: recalled items that did not fit the token budget."""
+    roles: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """`calls`, `tokens_in`, `tokens_out` and `tokens_cached` of models whose price is their own (the probe), by role; part of the totals."""
 
 
 @dataclass(frozen=True, slots=True)

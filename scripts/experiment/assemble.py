@@ -56,7 +56,7 @@ class Model:
     """A model in its role."""
 
     name: str
-    llm: LLM
+    llm: Metered
     settings: Mapping[str, Any]
     """What identifies it: settings, endpoint label, or the source of the offline engine."""
     prices: ModelSettings | None
@@ -104,12 +104,14 @@ class Bench:
 
     @property
     def services(self) -> Services:
-        return Services(self.memory.llm, self.reader.llm, self.probe.llm, self.embedder, self.prompts)
+        probe = self.probe.llm.in_role("probe")  # whichever model it is, its tokens have its own price
+        return Services(self.memory.llm, self.reader.llm, probe, self.embedder, self.prompts)
 
     @property
     def prices(self) -> dict[str, Price]:
         """What tokens cost: by role, and by a model's identity for judges; offline engines have no price."""
-        roles = {"memory": self.memory, "reader": self.reader, **{one.identity: one for one in self.models.values()}}
+        roles = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
+        roles |= {one.identity: one for one in self.models.values()}
         known = {name: model.prices for name, model in roles.items()} | {"embedder": self.embedder_prices}
         return {name: prices.cost for name, prices in known.items() if prices is not None}
 

@@ -92,7 +92,7 @@ class Sample:
 def plan(cfg: DictConfig, built: Bench, runs: Iterable[Run], judged: Mapping[str, list[str]]) -> Plan:
     """Run a sample offline in a temporary folder, scale it, and price it."""
     engine = Metered(ExtractiveLLM())
-    totals = {role: [0.0, 0.0, 0.0] for role in ("memory", "reader", "judge", "embedder")}
+    totals = {role: [0.0, 0.0, 0.0] for role in ("memory", "probe", "reader", "judge", "embedder")}
     with tempfile.TemporaryDirectory() as folder:
         samples = _samples(_offline(run, engine, Path(folder)) for run in runs)
         execute([one.run for one in samples], sum(one.asked for one in samples), cfg.threads, "planning")
@@ -102,7 +102,8 @@ def plan(cfg: DictConfig, built: Bench, runs: Iterable[Run], judged: Mapping[str
                 if cost.phase in BUILD and one.run.shared in built_once:
                     continue
                 factor = one.factor(cost.phase)
-                _add(totals[cost.role], factor, cost.calls, cost.tokens_in, cost.tokens_out)
+                for role, usage in cost.by_role.items():
+                    _add(totals[role], factor, usage.calls, usage.tokens_in, usage.tokens_out)
                 _add(totals["embedder"], factor, cost.steps if cost.embedding_tokens else 0, cost.embedding_tokens, 0)
             built_once |= {one.run.shared} - {""}
             for name in judged.get(one.run.folder.parent.name, ()):
@@ -114,8 +115,9 @@ def plan(cfg: DictConfig, built: Bench, runs: Iterable[Run], judged: Mapping[str
                         line["tokens_in"],
                         line["tokens_out"],
                     )
-    models = {"memory": built.memory, "reader": built.reader, "judge": built.judge}
-    shares = [_share(role, str(model.settings["model"]), model.prices, totals[role]) for role, model in models.items()]
+    probes = {"probe": built.probe} if totals["probe"][0] else {}
+    models = {"memory": built.memory, **probes, "reader": built.reader, "judge": built.judge}
+    shares = [_share(role, model.name, model.prices, totals[role]) for role, model in models.items()]
     shares.append(_share("embedder", built.embedder_name, built.embedder_prices, totals["embedder"]))
     calls = sum(share.calls for share in shares)
     sizes = {one.run.folder.parent.name: one.by_history for one in samples}
@@ -165,7 +167,7 @@ def confirmed(cfg: DictConfig, plan: Plan) -> bool:
 
 
 def _offline(run: Run, engine: Metered, folder: Path) -> Run:
-    services = replace(run.services, llm=engine, reader=engine, probe=engine, embedder=HashingEmbedder())
+    services = replace(run.services, llm=engine, reader=engine, probe=engine.in_role("probe"), embedder=HashingEmbedder())
     return replace(run, services=services, folder=folder / run.folder.parent.name / run.folder.name)
 
 
