@@ -125,7 +125,9 @@ class CaseLog:
         self.close()
         order = {question.id: index for index, (question, _) in enumerate(case.questions)}
         lines = read_predictions(self._folder)
-        write_lines(self._folder / "predictions.jsonl", sorted(lines.values(), key=lambda line: order[line.question_id]))
+        write_lines(
+            self._folder / "predictions.jsonl", sorted(lines.values(), key=lambda line: order[line.question_id])
+        )
         write_lines(self._folder / "items.jsonl", sorted(self._items.values(), key=lambda item: str(item["key"])))
         if self._trouble:
             (self._folder / "errors.log").write_text("\n".join(self._trouble), encoding="utf-8")

@@ -61,7 +61,8 @@ class Effort:
     dropped_items: int = 0
     """Answers: recalled items that did not fit the token budget."""
     roles: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """`calls`, `tokens_in`, `tokens_out` and `tokens_cached` of models whose price is their own (the probe), by role; part of the totals."""
+    """Counts `calls`, `tokens_in`, `tokens_out` and `tokens_cached` by role, of models with a price of their own (the probe).
+    They are part of the totals."""
 
 
 @dataclass(frozen=True, slots=True)

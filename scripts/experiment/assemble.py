@@ -37,7 +37,6 @@ from memsys.llm.meter import Metered
 from memsys.llm.network import forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse
-from memsys.llm.protocol import LLM
 from memsys.llm.replies import POLICY
 from memsys.llm.store import Store
 from memsys.llm.traffic import Traffic

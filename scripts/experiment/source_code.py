@@ -7,7 +7,6 @@ from typing import Any
 
 from eval.provenance import ROOT, distributions, identity, source_digest
 
-
 RUN_LOOP = ("run", "loop", "case", "question", "failures", "gold_evidence", "case_log", "reader")
 """Modules of `eval` whose text is part of every run's identity."""
 
