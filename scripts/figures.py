@@ -26,7 +26,8 @@ from eval.report.tables import AnyCell
 from eval.report.wandb_log import log_figure
 from eval.stats import wilson
 from eval.store import RunError, replace_file
-from eval.structure.tree import Tree, agreement, ask_triplets, sample_triplets
+from eval.structure.tree import Tree
+from eval.structure.triplets import agreement, ask_triplets, sample_triplets
 from scripts.experiment.assemble import Bench, load_option
 from scripts.experiment.exits import configured
 from scripts.experiment.grid import Benchmark, Experiment, experiment
