@@ -60,6 +60,9 @@ class Effort:
     """Answers: tokens of the recalled text shown to the reader."""
     dropped_items: int = 0
     """Answers: recalled items that did not fit the token budget."""
+    roles: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Counts `calls`, `tokens_in`, `tokens_out` and `tokens_cached` by role, of models with a price of their own (the probe).
+    They are part of the totals."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,19 +23,21 @@ from eval.report.audit import (
     OVERALL,
     Finding,
     Line,
-    Relation,
-    Setting,
     Value,
-    audit_differences,
-    audit_intervals,
     audit_lines,
-    audit_relations,
-    audit_repetitions,
     lines_of,
     reordered,
     row_name,
     weighted_mean,
     where,
+)
+from eval.report.audit_numbers import (
+    Relation,
+    Setting,
+    audit_differences,
+    audit_intervals,
+    audit_relations,
+    audit_repetitions,
 )
 from eval.report.published import FOLDER, Published, read_published
 from eval.store import RunError

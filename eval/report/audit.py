@@ -10,20 +10,17 @@ tried, and the one that fits most rows is used from there on (and reported).
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import groupby, permutations
-from math import ceil, floor, sqrt
+from math import ceil, floor
 from typing import Literal
 
 from eval.report.published import Published
 
 OVERALL = ("Overall", "Average", "All")
 """What papers call the column of totals."""
-Z = 1.959964
-"""Of a 95 % interval."""
 MOST_RUNS = 20
 """Beyond so many repetitions nearly every printed value is possible."""
 MOST_ORDERED = 6
@@ -260,9 +257,6 @@ def _shown(value: Fraction, like: Value) -> str:
     return f"{float(value):.{len(like.printed.partition('.')[2]) + 1}f}"
 
 
-# --- numbers one by one ------------------------------------------------------------------------------------------------
-
-
 def where(one: Published) -> str:
     """Paper and table."""
     return f"{one.paper} {one.table}"
@@ -273,7 +267,7 @@ def row_name(one: Published) -> str:
     return " / ".join(filter(None, (one.method, one.variant)))
 
 
-def _value(one: Published) -> Value:
+def exact_value(one: Published) -> Value:
     return Value(one.printed, still=one.std == 0)
 
 
@@ -308,172 +302,11 @@ def lines_of(
                     name,
                     tuple(one.category for one in cells),
                     tuple(known[one.category.lower()] for one in cells),
-                    tuple(_value(one) for one in cells),
-                    _value(totals[0]),
+                    tuple(exact_value(one) for one in cells),
+                    exact_value(totals[0]),
                     100 if max(one.value for one in group) > 1 else 1,
                     group[0].metric in accuracies,
                     runs.get(group[0].paper, 1),
                 )
             )
     return sorted(lines, key=lambda line: line.where)
-
-
-def interval_methods(value: float, low: float, high: float, n: int, half: float) -> set[str]:
-    """Which 95 % intervals of a share over `n` questions print as this one.
-
-    Args:
-        half: half of the last printed digit; the share may be off by it, and so may each end.
-    """
-    spread = Z * sqrt(value * (1 - value) / n)
-    middle = (value + Z * Z / (2 * n)) / (1 + Z * Z / n)
-    reach = Z * sqrt(value * (1 - value) / n + Z * Z / (4 * n * n)) / (1 + Z * Z / n)
-    ends = {"Wald": (value - spread, value + spread), "Wilson": (middle - reach, middle + reach)}
-    slack = 2 * half + 1e-9
-    return {name for name, (a, b) in ends.items() if abs(a - low) <= slack and abs(b - high) <= slack}
-
-
-def audit_intervals(
-    numbers: Iterable[Published], questions: Mapping[str, int], accuracies: Sequence[str]
-) -> list[Finding]:
-    """Printed intervals of shares that are of no known kind, and tables that mix kinds.
-
-    Args:
-        questions: asked in all, by data set.
-        accuracies: metrics that are right answers of questions; the interval of a mean needs the scores themselves.
-    """
-    findings, kinds = [], dict[str, Counter[str]]()
-    printed = [
-        one
-        for one in numbers
-        if one.low is not None and one.high is not None and one.dataset in questions and one.metric in accuracies
-    ]
-    for one in printed:
-        assert one.low is not None
-        assert one.high is not None
-        n, half = questions[one.dataset], float(_value(one).half)
-        found = interval_methods(one.value, one.low, one.high, n, half)
-        row = f"{one.dataset}, {one.backbone}, {one.metric} · {row_name(one)}"
-        if found:
-            kinds.setdefault(where(one), Counter()).update(found if len(found) == 1 else ())
-            continue
-        shared = _shares_numbers(one, printed)
-        text = f"{one.printed} [{one.low}, {one.high}] is neither a Wald nor a Wilson interval of {n} questions"
-        findings.append(Finding("interval", where(one), row, text + (f"; {shared}" if shared else "")))
-    for place, counted in kinds.items():
-        if len(counted) > 1:
-            said = ", ".join(f"{n} only {name}" for name, n in sorted(counted.items()))
-            findings.append(Finding("interval", place, "", f"two kinds of interval in one table: {said}"))
-    return findings
-
-
-def _shares_numbers(one: Published, printed: Iterable[Published]) -> str:
-    """Rows of the same column whose value is an end of this interval, or the other way round."""
-    column = (one.table, one.dataset, one.backbone, one.metric)
-    found = [
-        row_name(other)
-        for other in printed
-        if other is not one
-        and (other.table, other.dataset, other.backbone, other.metric) == column
-        and {other.value} & {one.low, one.high} | {one.value} & {other.low, other.high}
-    ]
-    return f"its value or ends are those of {', '.join(found)}" if found else ""
-
-
-def audit_differences(numbers: Sequence[Published]) -> list[Finding]:
-    """Printed differences (`delta_…`) that are not the difference of the two printed values.
-
-    The row called Delta is Permuted minus Original; elsewhere the one setting without a difference is the reference.
-    """
-    findings = []
-    for one in numbers:
-        if not one.metric.startswith("delta_"):
-            continue
-        metric = one.metric.removeprefix("delta_")
-        same = [
-            other
-            for other in numbers
-            if (where(other), other.dataset, other.backbone, other.method, other.category)
-            == (where(one), one.dataset, one.backbone, one.method, one.category)
-        ]
-        values = {other.variant: other for other in same if other.metric.split()[-1] == metric}
-        changed = {other.variant for other in same if other.metric == one.metric}
-        first, second = (
-            ("Permuted", "Original")
-            if one.variant == "Delta"
-            else (one.variant, next((variant for variant in values if variant not in changed), ""))
-        )
-        if first not in values or second not in values:
-            continue
-        gap = _value(values[first]).exact - _value(values[second]).exact
-        if abs(gap - _value(one).exact) > _value(one).half:
-            text = f"{one.printed} printed, {values[first].printed} - {values[second].printed} = {float(gap):.4g}"
-            findings.append(Finding("difference", where(one), f"{one.dataset} · {row_name(one)}", text))
-    return findings
-
-
-Setting = tuple[str, str, str, str, str, str, str]
-"""Paper, data set, models, method, variant, category, metric: what a number is of, under one name each."""
-
-
-def audit_repetitions(numbers: Sequence[Published], setting: Callable[[Published], Setting]) -> list[Finding]:
-    """Numbers of one setting that two tables print differently, beyond the rounding of the coarser one."""
-    found: dict[Setting, list[Published]] = {}
-    for one in numbers:
-        found.setdefault(setting(one), []).append(one)
-    findings = []
-    for group in found.values():
-        first = group[0]
-        for other in group[1:]:
-            if abs(_value(first).exact - _value(other).exact) > max(_value(first).half, _value(other).half):
-                row = f"{first.dataset}, {first.backbone}, {first.category} {first.metric} · {row_name(first)}"
-                text = f"{first.printed}, but {other.printed} in {where(other)} ({row_name(other)})"
-                text += "".join(
-                    f"; {one.printed} is also {row_name(one)} of {where(one)}"
-                    for one in _namesakes(other, group, numbers)
-                )
-                findings.append(Finding("repetition", where(first), row, text))
-    return findings
-
-
-def _namesakes(value: Published, group: Sequence[Published], numbers: Iterable[Published]) -> list[Published]:
-    """Other rows of the group's tables with this very value: where it may have been copied from."""
-    tables = {where(one) for one in group}
-    return [
-        one
-        for one in numbers
-        if one not in group
-        and where(one) in tables
-        and (one.dataset, one.metric, one.printed) == (value.dataset, value.metric, value.printed)
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """One metric of a row as a function of others of the same row."""
-
-    metric: str
-    of: tuple[str, ...]
-    formula: Callable[..., float]
-    words: str
-    methods: tuple[str, ...] = ()
-    """Only these; empty for all."""
-
-
-def audit_relations(numbers: Iterable[Published], relations: Sequence[Relation]) -> list[Finding]:
-    """Rows in which a printed number is not what the others make it."""
-    rows: dict[tuple[str, str, str, str], dict[str, Published]] = {}
-    for one in numbers:
-        rows.setdefault((where(one), one.dataset, one.backbone, row_name(one)), {})[one.metric] = one
-    findings = []
-    for (place, dataset, _, name), row in rows.items():
-        for relation in relations:
-            told = row.get(relation.metric)
-            if told is None or not all(metric in row for metric in relation.of):
-                continue
-            if relation.methods and told.method not in relation.methods:
-                continue
-            expected = relation.formula(*(row[metric].value for metric in relation.of))
-            if abs(expected - told.value) > float(_value(told).half) + 1e-9:
-                text = f"{relation.metric} {told.printed}, but {relation.words} gives {expected:.5g}"
-                findings.append(Finding("relation", place, f"{dataset} · {name}", text))
-    return findings

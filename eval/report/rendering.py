@@ -281,15 +281,10 @@ def _phase_rows(row: Row, folder: Path, prices: Mapping[str, Price]) -> list[lis
 
 
 def _money(cost: PhaseCost, prices: Mapping[str, Price]) -> str:
-    """Dollars; `–` where no model with a price worked, `unknown` where one has none."""
-    parts = [
-        prices[role](*tokens)
-        for role, tokens in (
-            (cost.role, (cost.tokens_in, cost.tokens_out, cost.tokens_cached)),
-            ("embedder", (cost.embedding_tokens, 0, 0)),
-        )
-        if role in prices and any(tokens)
-    ]
+    """US dollars; `–` where only offline engines worked, `unknown` where a model's price is not known."""
+    tokens = {role: (usage.tokens_in, usage.tokens_out, usage.tokens_cached) for role, usage in cost.by_role.items()}
+    tokens["embedder"] = (cost.embedding_tokens, 0, 0)
+    parts = [prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts)]
     known = [part for part in parts if part is not None]
     return "unknown" if len(known) < len(parts) else number(sum(known) if known else None, 4)
 

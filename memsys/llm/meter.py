@@ -45,6 +45,8 @@ class Ledger:
     """Plain sum of provider seconds."""
     service_cpu: float = 0.0
     """CPU seconds that the services spent in the caller's thread: not the memory's own."""
+    roles: dict[str, Counter[str]] = field(default_factory=dict)
+    """`calls`, `tokens_in`, `tokens_out` and `tokens_cached` of models that are metered under a role of their own; part of the totals."""
     _groups: dict[int, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -59,9 +61,20 @@ class Ledger:
             self.seconds += seconds
             self._groups[group] = max(self._groups.get(group, 0.0), seconds)
 
-    def add_completion(self, purpose: str, completion: Completion, group: int) -> None:
+    def add_call(self, purpose: str, role: str = "") -> None:
+        with self._lock:
+            self.calls[purpose] += 1
+            if role:
+                self.roles.setdefault(role, Counter())["calls"] += 1
+
+    def add_completion(self, purpose: str, completion: Completion, group: int, role: str = "") -> None:
         self.add_seconds(completion.seconds, group)
         with self._lock:
+            if role:
+                own = self.roles.setdefault(role, Counter())
+                own["tokens_in"] += completion.prompt_tokens
+                own["tokens_out"] += completion.completion_tokens
+                own["tokens_cached"] += completion.cached_prompt_tokens
             self.attempts[purpose] += completion.attempts
             self.sent += not completion.cached
             self.tokens_in += completion.prompt_tokens
@@ -153,10 +166,18 @@ def service_time() -> Iterator[None]:
 
 
 class Metered:
-    """A model whose calls are written into the caller's ledger."""
+    """A model whose calls are written into the caller's ledger.
 
-    def __init__(self, inner: LLM) -> None:
-        self._inner = inner
+    Args:
+        role: counted apart under this name, too, because another model than the step's may fill the role; empty: not.
+    """
+
+    def __init__(self, inner: LLM, role: str = "") -> None:
+        self._inner, self._role = inner, role
+
+    def in_role(self, role: str) -> Metered:
+        """The same model, its calls counted apart under `role`."""
+        return Metered(self._inner, role)
 
     def submit(self, request: Request) -> Future[Completion]:
         ledger = _ledger.get()
@@ -164,7 +185,7 @@ class Metered:
             return self._inner.submit(request)
         group = _group.get()
         number = next(_numbers) if group is None else group
-        ledger.count(ledger.calls, request.purpose)
+        ledger.add_call(request.purpose, self._role)
         with service_time():
             inner = self._inner.submit(request)
         # A future of our own: the inner one wakes its waiters before it runs callbacks, and the books must be closed first.
@@ -173,7 +194,7 @@ class Metered:
         def booked(done: Future[Completion]) -> Completion:
             error = CancelledError() if done.cancelled() else done.exception()
             if error is None:
-                ledger.add_completion(request.purpose, done.result(), number)
+                ledger.add_completion(request.purpose, done.result(), number, self._role)
                 return done.result()
             ledger.add_failure(request.purpose, getattr(error, "attempts", 1), getattr(error, "seconds", 0.0), number)
             raise error

@@ -20,7 +20,6 @@ from memsys.llm.meter import Metered
 from memsys.llm.network import forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse
-from memsys.llm.protocol import LLM
 from memsys.llm.store import Store
 from memsys.llm.traffic import Traffic
 from memsys.prompts import Prompts
@@ -36,7 +35,7 @@ class Model:
     """A chat model with its settings."""
 
     name: str
-    llm: LLM
+    llm: Metered
     settings: Mapping[str, Any]
     """What identifies the model: its settings and endpoint label, or the source of the offline engine."""
     prices: ModelSettings | None
@@ -104,12 +103,13 @@ class Models:
     @property
     def services(self) -> Services:
         """What a run passes to its memory and reader."""
-        return Services(self.memory.llm, self.reader.llm, self.probe.llm, self.embedder, self.prompts)
+        probe = self.probe.llm.in_role("probe")  # its tokens are counted and priced apart, whichever model it is
+        return Services(self.memory.llm, self.reader.llm, probe, self.embedder, self.prompts)
 
     @property
     def prices(self) -> dict[str, Price]:
         """Cost functions by role, and by model identity for judges; offline engines have none."""
-        chat_models = {"memory": self.memory, "reader": self.reader}
+        chat_models = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
         chat_models |= {model.identity: model for model in self.by_name.values()}
         prices = {name: model.prices for name, model in chat_models.items()} | {"embedder": self.embedder_prices}
         return {name: price.cost for name, price in prices.items() if price is not None}

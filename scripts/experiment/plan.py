@@ -125,7 +125,7 @@ def plan(cfg: DictConfig, models: Models, runs: Iterable[Run], judges: Mapping[s
         judges: names of the judges by data set.
     """
     offline = Metered(ExtractiveLLM())
-    usage = {role: Usage() for role in ("memory", "reader", "judge", "embedder")}
+    usage = {role: Usage() for role in ("memory", "probe", "reader", "judge", "embedder")}
     with tempfile.TemporaryDirectory() as folder:
         samples = _samples(_offline(run, offline, Path(folder)) for run in runs)
         execute([sample.run for sample in samples], sum(s.questions for s in samples), cfg.threads, "planning")
@@ -135,10 +135,9 @@ def plan(cfg: DictConfig, models: Models, runs: Iterable[Run], judges: Mapping[s
             builds |= {sample.run.shared} - {""}
             for name in judges.get(sample.run.folder.parent.name, ()):
                 _add_judge(usage["judge"], sample, replace(judging(cfg, models, name), llm=offline))
-    shares = [
-        usage[role].share(role, str(model.settings["model"]), model.prices)
-        for role, model in (("memory", models.memory), ("reader", models.reader), ("judge", models.judge))
-    ]
+    probe = {"probe": models.probe} if usage["probe"].calls else {}
+    by_role = {"memory": models.memory, **probe, "reader": models.reader, "judge": models.judge}
+    shares = [usage[role].share(role, model.name, model.prices) for role, model in by_role.items()]
     shares.append(usage["embedder"].share("embedder", models.embedder_name, models.embedder_prices))
     calls = sum(share.calls for share in shares)
     sizes = {sample.run.folder.parent.name: sample.by_history for sample in samples}
@@ -152,7 +151,8 @@ def _add_run(usage: Mapping[str, Usage], sample: Sample, *, counts_build: bool) 
         if cost.phase in BUILD and not counts_build:
             continue
         factor = sample.factor(cost.phase)
-        usage[cost.role].add(factor, cost.calls, cost.tokens_in, cost.tokens_out)
+        for role, used in cost.by_role.items():
+            usage[role].add(factor, used.calls, used.tokens_in, used.tokens_out)
         usage["embedder"].add(factor, cost.steps if cost.embedding_tokens else 0, cost.embedding_tokens, 0)
 
 
@@ -204,7 +204,9 @@ def confirmed(cfg: DictConfig, plan: Plan) -> bool:
 
 
 def _offline(run: Run, engine: Metered, folder: Path) -> Run:
-    services = replace(run.services, llm=engine, reader=engine, probe=engine, embedder=HashingEmbedder())
+    services = replace(
+        run.services, llm=engine, reader=engine, probe=engine.in_role("probe"), embedder=HashingEmbedder()
+    )
     return replace(run, services=services, folder=folder / run.folder.parent.name / run.folder.name)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from eval.gold_evidence import gold_evidence
 from eval.provenance import identity, surroundings
 from eval.reader import Reader
 from eval.rehearsal import rehearse
@@ -79,7 +80,7 @@ def memory_run(
         rebuild_every=cfg.build.rebuild_every,
         shared=_shared_build(parts, build, classes[0].READ_KNOBS),
         rehearse=partial(rehearse, build, dict(unit), models.prompts),
-        gold_evidence=bool(memory.get("gold_evidence", False)),
+        control=partial(gold_evidence, unit=dict(unit)) if memory.get("gold_evidence") else None,
         vectors=bool(cfg.nodes.vectors),
         record={**parts, **_not_identifying(cfg, memory["name"], dataset)},
     )

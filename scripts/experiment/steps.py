@@ -33,7 +33,7 @@ def execute(
     """
     builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
     with progress_line(label, questions, histories=sum(builds.values()), traffic=traffic) as line:
-        run_all(runs, threads=threads, told=line.on_progress)
+        run_all(runs, threads=threads, on_progress=line.on_progress)
 
 
 def execute_capped(runs: Sequence[Run], questions: int, threads: int, traffic: Watch = _no_traffic) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from scripts.experiment.models import build_models
 from scripts.experiment.options import CONF, load_option, options
 from scripts.experiment.runs import memory_run, reader
 from scripts.experiment.scorers import judging, metric_title, metrics
+from scripts.experiment.source_code import RUN_LOOP
 
 SERVED = [
     "endpoint.base_url=http://127.0.0.1:9/v1", "models.memory=m", "models.reader=m", "models.judge=m", "models.embedder=e",
@@ -44,7 +46,21 @@ def test_every_metric_of_every_data_set_exists_and_has_a_title() -> None:
         assert config["reader"] in options("reader")
 
 
-@pytest.mark.parametrize("name", ["run", "loop", "case_log", "reader"])
+def test_every_module_of_the_run_loop_is_part_of_a_runs_identity() -> None:
+    sources: dict[str, str] = {}
+    open_modules = ["loop"]
+    while open_modules:
+        name = open_modules.pop()
+        if name not in sources:
+            sources[name] = (CONF.parent / "eval" / f"{name}.py").read_text()
+            open_modules += re.findall(r"^from eval\.(\w+) import", sources[name], re.MULTILINE)
+    formats = {"records", "store"}  # how lines are written; a change there does not change what is asked or answered
+    assert {"loop", "case", "question", "run"} <= sources.keys()
+    assert sources.keys() - formats <= set(RUN_LOOP)
+    assert "gold_evidence" in RUN_LOOP, "a control's answers depend on it"
+
+
+@pytest.mark.parametrize("name", RUN_LOOP)
 def test_another_run_loop_is_another_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(CONF.parent / "eval", tmp_path / "eval", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr("scripts.experiment.source_code.ROOT", tmp_path)

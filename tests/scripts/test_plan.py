@@ -83,6 +83,21 @@ def test_a_plan_from_a_sample_is_near_what_everything_takes(
     assert planned.tokens_in == pytest.approx(tokens, rel=0.25)
 
 
+def test_the_probe_of_xmemory_is_planned_at_its_own_price(tmp_path: Path) -> None:
+    planned = shares(tmp_path, "locomo", ("xmemory",), "models.probe=gpt-4.1-mini", "models.memory=gpt-5-nano")
+    probe, memory = planned["probe"], planned["memory"]
+    price = load_option("llm", "gpt-4.1-mini")["settings"]
+    assert probe.model == price["model"] != memory.model
+    assert probe.calls > 0
+    assert memory.calls > 0
+    in_usd, out_usd = price["usd_per_million_in"], price["usd_per_million_out"]
+    assert probe.usd == pytest.approx((probe.tokens_in * in_usd + probe.tokens_out * out_usd) / 1e6)
+
+
+def test_a_plan_without_a_probing_memory_names_no_probe(tmp_path: Path) -> None:
+    assert "probe" not in shares(tmp_path, "locomo", ("bm25",))
+
+
 def test_every_question_is_planned_to_be_answered_and_judged_though_few_are_asked(tmp_path: Path) -> None:
     planned = shares(tmp_path, "locomo", ("bm25", "dense"))
     cases = runs_of(tmp_path, "locomo", ("bm25",))[2][0].cases
