@@ -33,7 +33,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, one_of, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
@@ -41,7 +41,6 @@ from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.systems.bm25 import words
 from memsys.systems.pruned import Scorer, prune, scorer_for
-from memsys.systems.segtree.annotated_tree import one_of
 from memsys.tokens import count_tokens
 from memsys.vectors import best
 

@@ -36,13 +36,12 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, one_of, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.systems.segtree.annotated_tree import one_of
 from memsys.vectors import Vectors, best
 
 KINDS = ("events", "portrait")

@@ -42,7 +42,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, Recall, dated, known_mode, positive, union
+from memsys.interface import Item, MemorySystem, Recall, dated, known_mode, one_of, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
@@ -50,7 +50,6 @@ from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.systems.bm25 import bm25_index, bm25_scores, words
 from memsys.systems.memgpt.state import Message, State, Written, evicted, origin, recalled, speaks
-from memsys.systems.segtree.annotated_tree import one_of
 from memsys.tokens import count_tokens, split_tokens, truncate
 from memsys.vectors import Vectors, best
 
