@@ -85,10 +85,10 @@ class MidTerm:
         It is cosine + Jaccard of the keywords (Eq. 3), and in the evaluation code the cosine alone.
         """
         segments = list(self.segments.values())
-        cosines = self._vectors.similarities(vector)[[segment.row for segment in segments]]
-        if self._release.evaluation:
-            return cosines
-        return cosines + [jaccard(keywords, segment.keywords) for segment in segments]
+        scores: np.ndarray = self._vectors.similarities(vector)[[segment.row for segment in segments]]
+        if not self._release.evaluation:
+            scores = scores + [jaccard(keywords, segment.keywords) for segment in segments]
+        return scores
 
     def nearest(self, theme: Theme, vector: np.ndarray) -> tuple[Segment | None, float]:
         """The segment most similar to a theme and how well it fits; (None, 0) where there is no segment."""
