@@ -9,14 +9,14 @@ is a setting and comes from `conf/memory/<name>.yaml`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from data_loaders.schema import Question, Unit
+from data_loaders.schema import Question, Turn, Unit
 
 Mode = TypeVar("Mode", bound=str)
 
@@ -144,9 +144,36 @@ def positive(name: str, value: int) -> int:
     return value
 
 
+def one_of(name: str, value: str, choices: Sequence[str]) -> str:
+    """The value of a setting that must be one of several words.
+
+    Raises:
+        ValueError: it is none of `choices`; the message names the setting.
+    """
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
+    return value
+
+
 def dated(text: str, time_text: str) -> str:
     """Text with its time in front, the form in which every memory here shows dates to the reader."""
     return f"[{time_text}] {text}" if time_text else text
+
+
+def period_text(first: Unit, last: Unit) -> str:
+    """The times of two units as one text, `first – last`; a single time where both are the same or one is unknown."""
+    return " – ".join(dict.fromkeys(unit.time_text for unit in (first, last) if unit.time_text))
+
+
+def period(units: Iterable[Unit]) -> tuple[datetime | None, datetime | None]:
+    """The earliest and the latest known time of the units; (None, None) where none is known."""
+    times = [unit.time for unit in units if unit.time is not None]
+    return min(times, default=None), max(times, default=None)
+
+
+def spoken(turn: Turn) -> str:
+    """A turn as `speaker: text`, or its text alone where the speaker has no name."""
+    return f"{turn.speaker}: {turn.text}" if turn.speaker else turn.text
 
 
 def unit_item(unit: Unit, score: float = 0.0, *, kind: str = "leaf") -> Item:

@@ -40,13 +40,13 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import MemorySystem, NodeView, Recall
+from memsys.interface import MemorySystem, NodeView, Recall, one_of
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.systems.segtree.annotated_tree import READ_KNOBS, AnnotatedTree, check_read_settings, one_of, recall
+from memsys.systems.segtree.annotated_tree import READ_KNOBS, AnnotatedTree, check_read_settings, recall
 
 
 class SegTree(MemorySystem):

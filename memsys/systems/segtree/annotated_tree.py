@@ -14,7 +14,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, NodeView, Recall, dated, union
+from memsys.interface import Item, NodeView, Recall, dated, one_of, union
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
@@ -373,17 +373,6 @@ def recall(
     if order == "chronological":
         nodes.sort(key=lambda node: tree.starts[node])
     return Recall(tuple(tree.item(node, float(scores[node])) for node in nodes))
-
-
-def one_of(name: str, found: str, known: Sequence[str]) -> str:
-    """The choice itself.
-
-    Raises:
-        ValueError: it is not among the known ones.
-    """
-    if found not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, found {found!r}")
-    return found
 
 
 def check_read_settings(memory: Any) -> None:

@@ -22,10 +22,10 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import MemorySystem, NodeView, Recall
+from memsys.interface import MemorySystem, NodeView, Recall, one_of
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.systems.segtree.annotated_tree import READ_KNOBS, AnnotatedTree, check_read_settings, one_of, recall
+from memsys.systems.segtree.annotated_tree import READ_KNOBS, AnnotatedTree, check_read_settings, recall
 from memsys.vectors import Vectors, normalised
 
 

@@ -51,13 +51,12 @@ import numpy as np
 from data_loaders.schema import Question, Unit
 from memsys.dates import written
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, one_of, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask, complete
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.systems.segtree.annotated_tree import one_of
 from memsys.systems.timem.scores import fused, lexical, words
 from memsys.systems.timem.tree import STEPS, Node, Span, Tree, View, calendar, ends, midnight, period
 from memsys.tokens import truncate
