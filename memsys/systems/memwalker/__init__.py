@@ -123,22 +123,24 @@ class MemWalker(MemorySystem):
         self.max_steps, self.attempts = positive("max_steps", max_steps), positive("attempts", attempts)
         self.working_memory, self.background_tokens = working_memory, positive("background_tokens", background_tokens)
         self.show_dates, self.reasoning = show_dates, reasoning
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")
-        if branching < 2:
-            raise ValueError(f"branching must be at least 2, found {branching}")
+        self._check_choices()
         self._units: list[Unit] = []
         self._cuts: list[int] = []
         """Index of the first unit of each segment."""
-        self._size = 0
-        """Tokens of the open segment."""
+        self._size = 0  # tokens of the open segment
         self._full: list[list[Node]] = [[]]
         """Nodes of each level that no longer change."""
         self._levels: list[list[Node]] = []
         """All nodes of each level as of the last `consolidate`."""
         self._built = 0
         """Number of units in these levels."""
+
+    def _check_choices(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")
+        if self.branching < 2:
+            raise ValueError(f"branching must be at least 2, found {self.branching}")
 
     def write(self, unit: Unit) -> None:
         """Add the unit to the open segment, or open the next segment with it. `consolidate` makes the summaries."""
