@@ -17,7 +17,8 @@ from eval.report.points import Point, by_depth, drawn_tree, mapped, recalled_lev
 from eval.report.tables import AnyCell
 from eval.stats import wilson
 from eval.store import RunError, replace_file
-from eval.structure.tree import Tree, agreement, ask_triplets, sample_triplets
+from eval.structure.tree import Tree
+from eval.structure.triplets import agreement, ask_triplets, sample_triplets
 from scripts.experiment.column_groups import ColumnGroup
 from scripts.experiment.experiments import Experiment
 from scripts.experiment.layout import Line, cells_of, title_of
