@@ -22,6 +22,8 @@ PLAIN = (
     *("fetch", "data", "new-memory", "make-msc-e", "mock-endpoint"),
 )
 """Verbs that take `--flags`."""
+CHECKOUT_ONLY = ("architecture", "bench", "regress")
+"""Entry points of a checkout that are no verbs: they need its tests, its documents or its reference results."""
 
 
 def home() -> Path:
