@@ -53,7 +53,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help run new-memory architecture doctor test reproduce-table4 reproduce reproduce-all pareto bench regress regress-update audit growth sweep \
+.PHONY: help run new-memory notebooks architecture doctor test reproduce-table4 reproduce reproduce-all pareto bench regress regress-update audit growth sweep \
   fetch clean
 
 help:
@@ -116,6 +116,9 @@ sweep: $(VENV)/.installed ## a sweep of a paper, resumed where it stopped: SWEEP
 
 fetch: $(VENV)/.installed ## download data sets: SET=locomo, or all; into DATA=
 	$(PY) -m scripts.fetch $(or $(SET),all) $(if $(DATA),--data $(DATA))
+
+notebooks: $(VENV)/.installed ## run the notebooks anew, offline, and keep their outputs
+	MEMSYS_RESULTS=$$(mktemp -d) $(VENV)/bin/jupyter-execute --inplace --kernel_name=python3 notebooks/*.ipynb
 
 architecture: $(VENV)/.installed ## draw the packages in ARCHITECTURE.md anew, from the imports
 	$(PY) -m scripts.architecture
