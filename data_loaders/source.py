@@ -247,7 +247,7 @@ def _remedy(file: str, root: Path) -> str:
     entries = entries_for(file)
     if entries:
         pinned = all(each.sha256 or (each.archive and each.archive.sha256) for each in entries)
-        place = "" if root == data_root() else f" --root {shlex.quote(str(root))}"
+        place = "" if root == data_root() else f" --data {shlex.quote(str(root))}"
         return f"Get it with: python -m scripts.fetch {entries[0].dataset}{place}{'' if pinned else ' --unpinned'}"
     entry = manifest().get(file)
     where = f" ({entry.note})" if entry and entry.note else ""

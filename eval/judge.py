@@ -11,6 +11,9 @@ never a zero.
 | grade       | SegTreeMem, RealMem  | JSON {reason, score 0-3}      | 1 from `threshold` on; the grade is kept |
 | longmemeval | LongMemEval, MAB     | yes or no, by one of 5 prompts | 1 for yes                               |
 | memory      | RealMem              | JSON, of the retrieved texts  | recall in [0, 1]; helpfulness is kept   |
+| rubric      | a judge of your own  | JSON {reason, label}          | 1 for CORRECT, .5 for PARTIAL           |
+
+A rubric needs no code: its text stands in the judge's file and says when an answer is CORRECT, PARTIAL or WRONG (conf/judge/rubric.yaml).
 
 A judge's reasoning is never read (`memsys.llm.replies`). A reply that was cut counts only if its verdict stands complete before the cut:
 the closed field of a JSON reply, or the bare word or digit that the reply begins with and goes on after.
@@ -30,12 +33,16 @@ from typing import Literal
 
 from data_loaders.schema import Gold, Question
 from eval.metrics import locomo, longmemeval, msc, realmem
+from eval.metrics.labels import stated
 from eval.records import Score
+from eval.store import RunError
 from memsys.llm.protocol import Completion, Request
 from memsys.llm.replies import why_none
 from memsys.prompts import Prompts
 
-Rule = Literal["label", "binary", "grade", "longmemeval", "memory"]
+Rule = Literal["label", "binary", "grade", "longmemeval", "memory", "rubric"]
+RUBRIC = {"CORRECT": 1.0, "PARTIAL": 0.5, "WRONG": 0.0}
+"""Value by label of a rubric."""
 NO_MEMORY = "(no memory is needed for this message)"
 UNANSWERABLE = "This is not mentioned in the conversation."
 
@@ -56,6 +63,15 @@ class Judge:
     """Of `grade`: the grade from which an answer counts as right."""
     gold_as_list: bool = False
     """Whether the gold answers are shown as a bracketed list, as MemoryAgentBench does."""
+    rubric: str = ""
+    """Of `rubric`: when an answer is CORRECT, PARTIAL or WRONG, in the user's words."""
+
+    def __post_init__(self) -> None:
+        if (self.rule == "rubric") != bool(self.rubric.strip()):
+            wants = (
+                "needs a text in `rubric`" if self.rule == "rubric" else "takes no `rubric`; only the rule rubric does"
+            )
+            raise RunError(f"judge {self.name}: the rule {self.rule} {wants}")
 
     @property
     def prompt_names(self) -> tuple[str, ...]:
@@ -80,6 +96,7 @@ def judge_request(
             "category": gold.category,
             "reference": gold.detail.get("reference", ""),
             "unanswerable": not gold.answerable,
+            **({"rubric": judge.rubric.strip()} if judge.rule == "rubric" else {}),
         }
     )
     return replace(request, sample=sample)
@@ -153,6 +170,15 @@ def _memory(judge: Judge, text: str) -> Score | None:
     return None if found is None else Score(found.recall, detail={"helpful": found.helpful})
 
 
+def _by_rubric(judge: Judge, text: str) -> Score | None:
+    """The JSON field decides where there is one, else a phrase that is nothing but the label; two labels are no verdict."""
+    labels = set(re.findall(r'"label"\s*:\s*"([^"]*)"', text))
+    if not labels and len(set(re.findall(r"\b(?:CORRECT|PARTIAL|WRONG)\b", text))) == 1:
+        labels = {stated(text, tuple(RUBRIC), capitals=True)}
+    value = RUBRIC.get(labels.pop()) if len(labels) == 1 else None
+    return None if value is None else Score(value)
+
+
 def _binary(right: bool | None) -> Score | None:
     return None if right is None else Score(float(right))
 
@@ -163,6 +189,7 @@ _READINGS: Mapping[Rule, Callable[[Judge, str], Score | None]] = {
     "grade": _grade,
     "longmemeval": _yes_or_no,
     "memory": _memory,
+    "rubric": _by_rubric,
 }
 
 
@@ -180,6 +207,7 @@ def _beginning(pattern: str) -> Callable[[str], str]:
 
 _COMPLETE: Mapping[Rule, Callable[[str], str]] = {
     "label": _field(r'"label"\s*:\s*"[^"]*"'),
+    "rubric": _field(r'"label"\s*:\s*"[^"]*"'),
     "grade": _field(r'("score"\s*:\s*\d+)\s*[,}]'),
     "binary": _beginning(r"[01](?=[^\w.]|\.\D)"),
     "longmemeval": _beginning(r"(?:yes|no)(?=\W)"),

@@ -1,4 +1,4 @@
-"""Downloads raw data: `python -m scripts.fetch <set>|all [--root DIR] [--unpinned]`."""
+"""Downloads raw data: `python -m scripts.fetch <set>|all [--data ROOT] [--unpinned]`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Downloads what is missing; returns 1 when anything failed, after trying the rest."""
     parser = argparse.ArgumentParser(prog="python -m scripts.fetch", description=__doc__)
     parser.add_argument("set", help=f"one of: all, {', '.join(download_names())}")
-    parser.add_argument("--root", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
+    parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
     parser.add_argument("--unpinned", action="store_true", help="accept downloads whose sha256 is not known")
     add_traceback(parser)
     args = parser.parse_args(arguments)
@@ -31,7 +31,7 @@ def _fetched(args: argparse.Namespace) -> int:
     for name in set_names() if args.set == "all" else [args.set]:
         try:
             for entry in entries_to_download(name):
-                print(download(entry, data_root(args.root), unpinned=args.unpinned))
+                print(download(entry, data_root(args.data), unpinned=args.unpinned))
         except DataError as error:
             print(error, file=sys.stderr)
             failed = 1

@@ -7,12 +7,14 @@ In a checkout the files go where the other memories stand. In any other folder t
 from __future__ import annotations
 
 import argparse
+import keyword
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
+from eval.provenance import ROOT
 from scripts.experiment.exits import guarded
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -22,10 +24,12 @@ def files(name: str, folder: Path) -> dict[Path, str]:
     """What is to be written below `folder`: content by path.
 
     Raises:
-        ValueError: the name cannot name a Python module.
+        ValueError: the name cannot name a Python module, or a memory that is shipped has it.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ValueError(f"a memory's name is a lower-case Python name such as my_memory, found {name!r}")
+    if (ROOT / "conf" / "memory" / f"{name}.yaml").is_file():
+        raise ValueError(f"there is a memory called {name} already; nothing was written")
     checkout = (folder / "memsys" / "systems").is_dir()
     fields = {
         "name": name,
@@ -62,7 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         print(f"written: {path.relative_to(Path.cwd())}")
-    print(f"next: python -m scripts.run memory={name}    pytest tests/memsys/test_contract.py -k {name}")
+    if (Path.cwd() / "memsys" / "systems").is_dir():
+        print(f"next: make run MEMORY={name}    .venv/bin/pytest tests/memsys/test_contract.py -k {name}")
+    else:
+        print(f"next: memsys-bench run memory={name}")
     return 0
 
 

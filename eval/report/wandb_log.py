@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -123,5 +124,7 @@ def _check(config: Mapping[str, Any]) -> None:
         raise RunError(f"logger must be none or wandb, found {chosen['name']!r}")
     if chosen["mode"] not in MODES:
         raise RunError(f"logger.mode must be one of {', '.join(MODES)}, found {chosen['mode']!r}")
+    if find_spec("wandb") is None:
+        raise RunError("logger=wandb needs wandb: pip install 'memsys-bench[wandb]'")
     if chosen["mode"] == "online" and not config["network"]:
         raise RunError("logger.mode=online needs a profile with a network; the smoke profile has none")

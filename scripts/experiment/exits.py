@@ -65,7 +65,10 @@ def _message(error: Exception) -> str:
     from memsys.prompts import PromptError
     from scripts.experiment.faults import remedy
 
-    return str(error) if isinstance(error, DataError | RunError | ModelError | PromptError) else remedy(error)
+    extra = isinstance(error, ImportError) and "pip install" in str(
+        error
+    )  # it names what is optional and not installed
+    return str(error) if extra or isinstance(error, DataError | RunError | ModelError | PromptError) else remedy(error)
 
 
 def _stopped() -> int:

@@ -141,7 +141,7 @@ def test_a_hash_known_by_its_ends_must_match_both(tmp_path: Path, known: dict[st
 def test_a_missing_file_comes_back_as_the_command_that_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError) as caught:
         find("locomo/locomo10.json", root=tmp_path)
-    assert str(caught.value).endswith(f"python -m scripts.fetch locomo --root {tmp_path}")
+    assert str(caught.value).endswith(f"python -m scripts.fetch locomo --data {tmp_path}")
     monkeypatch.setenv("MEMSYS_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"python -m scripts\.fetch locomo$"):
         find("locomo/locomo10.json", root=None)
@@ -489,11 +489,11 @@ def test_fetch_downloads_what_a_data_set_needs(
     server.files["/a"] = CONTENT
     for file in ("locomo/locomo10.json", "locomo/audit/errors.json"):
         known[file] = entry(file, url=f"{server.url}/a")
-    assert fetch_script.main(["locomo_corrected", "--root", str(tmp_path)]) == 0
+    assert fetch_script.main(["locomo_corrected", "--data", str(tmp_path)]) == 0
     assert capsys.readouterr().out.split() == [
         str(tmp_path / "locomo/locomo10.json"), str(tmp_path / "locomo/audit/errors.json"),
     ]  # fmt: skip
-    assert fetch_script.main(["no_such_set", "--root", str(tmp_path)]) == 1
+    assert fetch_script.main(["no_such_set", "--data", str(tmp_path)]) == 1
     assert "expected one of" in capsys.readouterr().err
 
 
@@ -575,4 +575,4 @@ def test_the_data_report_ends_with_one_line_on_a_damaged_file(
 
 def test_the_data_report_says_how_to_get_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data_script.main(["locomo", "--data", str(tmp_path)]) == 2
-    assert "python -m scripts.fetch locomo --root" in capsys.readouterr().err
+    assert "python -m scripts.fetch locomo --data" in capsys.readouterr().err

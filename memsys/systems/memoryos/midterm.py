@@ -77,7 +77,8 @@ class MidTerm:
 
     def vector(self, segment: Segment) -> np.ndarray:
         """A copy of the segment's vector, float32 [d]."""
-        return self._vectors.matrix[segment.row].copy()
+        copied: np.ndarray = self._vectors.matrix[segment.row].copy()
+        return copied
 
     def similarities(self, vector: np.ndarray, keywords: frozenset[str]) -> np.ndarray:
         """Similarity of each segment to a vector and keywords, float [segments], the oldest segment first.
