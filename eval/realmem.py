@@ -24,7 +24,7 @@ RETRIEVAL_CUTOFFS = (5, 10, 20)
 QA_SCORES = (0, 1, 2, 3)
 """0 conflicts with memory, 1 no conflict but generic, 2 uses part of the gold memories, 3 uses all."""
 
-_JSON_BLOCK = re.compile(r"```json\s*(.*?)\s*```", re.DOTALL)
+_JSON_BLOCK = re.compile(r"```json(.*?)```", re.DOTALL)
 _WIDEST_BRACES = re.compile(r"\{.*\}", re.DOTALL)
 
 
