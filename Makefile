@@ -53,7 +53,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help run new-memory notebooks architecture doctor test reproduce-table4 reproduce reproduce-all pareto bench regress regress-update audit growth sweep \
+.PHONY: help run new-memory notebooks architecture doctor test reproduce-table4 reproduce reproduce-all pareto bench torture regress regress-update audit growth sweep \
   fetch clean
 
 help:
@@ -98,6 +98,9 @@ test: $(VENV)/.installed ## style, types, and the whole test suite
 
 bench: $(VENV)/.installed ## speed against the shipped mock endpoint, as ratios
 	$(PY) -m scripts.bench
+
+torture: $(VENV)/.installed ## kills, faults, bad replies, broken files, full disks, jumping clocks: SHARE=0.1 for a tenth of the half hour
+	$(PY) -m scripts.torture $(if $(SHARE),--share $(SHARE)) $(ARGS)
 
 regress: $(VENV)/.installed ## rerun the small offline subset and compare with results/regression exactly
 	$(PY) -m scripts.regress

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.store import read_lines, read_record
+from eval.store import AGAIN, RunError, read_lines, read_record
 
 BUILD = ("embed", "write", "consolidate")
 ROLES = {**dict.fromkeys((*BUILD, "read"), "memory"), "answer": "reader"}
@@ -79,6 +79,7 @@ SUMMED = (
 )
 COUNTED = ("calls", "failures", "parse_failures")
 """Fields of an effort line that hold counts by purpose."""
+NEEDED = ("phase", "subject", "held", "notes", *SUMMED, *COUNTED)
 
 
 class _Sums(Counter[str]):
@@ -177,7 +178,7 @@ def _stamp(run_folder: Path) -> tuple[tuple[str, int, int], ...]:
 def efforts(run_folder: Path) -> Iterator[dict[str, Any]]:
     """The effort lines of a run, case by case."""
     for path in sorted(run_folder.glob("cases/*/effort.jsonl")):
-        yield from read_lines(path, again=False, fields=("phase", "subject", "calls", "tokens_in", "tokens_out"))
+        yield from read_lines(path, again=False, fields=NEEDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +228,14 @@ def phases(run_folder: Path) -> list[PhaseCost]:
     made = [_phase(phase, ROLES[phase], sums) for phase, sums in by_phase.items() if sums["steps"]]
     for path in sorted(run_folder.glob("scores/*.effort.jsonl")):
         name = path.name.removesuffix(".effort.jsonl")
-        settings = read_record(path.with_name(f"{name}.json"))
+        settings = path.with_name(f"{name}.json")
+        model = read_record(settings).get("model")
+        if not isinstance(model, str):
+            raise RunError(f"{settings} names no model; {AGAIN}")
         sums = _Sums()
-        for line in read_lines(path, again=False):
+        for line in read_lines(path, again=False, fields=NEEDED):
             sums.add(line)
-        made.append(_phase(name.rpartition("-")[0], settings["model"], sums))
+        made.append(_phase(name.rpartition("-")[0], model, sums))
     return made
 
 

@@ -111,7 +111,7 @@ def _asked(run: Run, scored: Callable[[Prediction], str] = lambda one: one.answe
 
 
 def _answers(path: Path) -> set[tuple[str, str, str]]:
-    return {_answer(record) for record in score_lines(path)}
+    return {_answer(record) for record in score_lines(path, "answer")}
 
 
 def _answer(record: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -185,14 +185,18 @@ def score_judge(run: Run, judging: Judging, told: Callable[[], None] = lambda: N
     path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging))
     shown = _shown(run, judging.judge)
     wanted = {(*key, repeat) for key in _asked(run, shown) for repeat in range(judging.repeats)}
-    if path.is_file() and {_verdict(one) for one in score_lines(path, "repeat") if one["value"] is not None} == wanted:
+    if (
+        path.is_file()
+        and {_verdict(one) for one in score_lines(path, "answer", "repeat") if one["value"] is not None} == wanted
+    ):
         return path
     with locked(path.parent):
-        given = {_verdict(one): one for one in read_lines(path) if one["value"] is not None}
+        given = {_verdict(one): one for one in score_lines(path, "answer", "repeat") if one["value"] is not None}
         kept = {verdict: line for verdict, line in given.items() if verdict in wanted}
         write_lines(path, kept.values())
         efforts = path.with_suffix(".effort.jsonl")
-        write_lines(efforts, {_verdict(one): one for one in read_lines(efforts) if _verdict(one) in kept}.values())
+        paid = read_lines(efforts, fields=("case_id", "question_id", "answer", "repeat"))
+        write_lines(efforts, {_verdict(one): one for one in paid if _verdict(one) in kept}.values())
         book, costs = Appender(path), Appender(efforts)
         try:
             _judge_all(run, judging, shown, kept, book, costs, told)

@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from eval.fields import wrong_field
 from eval.records import Prediction
 from memsys.interface import Item
 from memsys.jsons import canonical, decoded, encoded
@@ -64,15 +65,16 @@ def read_lines(path: Path, *, again: bool = True, fields: tuple[str, ...] = ()) 
         fields: what every line must hold.
 
     Raises:
-        RunError: a line that is not JSON, other than a torn last one, or that lacks a field.
+        RunError: a line that is not JSON, other than a torn last one, or that lacks a field or holds one of another type.
     """
     if not path.is_file():
         return []
     known = path.stat()
     lines = list(_kept_lines(path, known.st_size, known.st_mtime_ns) if again else _lines(path))
+    needed = set(fields)
     for number, record in enumerate(lines, 1):
-        if not record.keys() >= set(fields):
-            raise RunError(f"{path}: line {number} has no {min(set(fields) - record.keys())}; {AGAIN}")
+        if not record.keys() >= needed:
+            raise RunError(f"{path}: line {number} has no {min(needed - record.keys())}; {AGAIN}")
     return lines
 
 
@@ -87,11 +89,14 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     lines = [piece for piece in pieces if piece.strip()]
     try:  # in one go, which is faster, and the records share their keys
         records = decoded(b"[" + b",".join(lines) + b"]")
-        if len(records) == len(lines) and all(isinstance(record, dict) for record in records):
-            return list(records)
+        if len(records) != len(lines) or not all(isinstance(record, dict) for record in records):
+            raise ValueError("some line is no object")
     except ValueError:
-        pass
-    return list(_one_by_one(path, pieces))
+        records = list(_one_by_one(path, pieces))
+    for number, record in enumerate(records if path.suffix == ".jsonl" else (), 1):
+        if name := wrong_field(record):
+            raise RunError(f"{path}: line {number} holds no {name}, but {str(record[name])[:40]!r}; {AGAIN}")
+    return list(records)
 
 
 def _one_by_one(path: Path, pieces: Sequence[bytes]) -> Iterator[dict[str, Any]]:
@@ -198,6 +203,8 @@ def read_predictions(case_folder: Path) -> dict[str, Prediction]:
 
 def prediction(record: Mapping[str, Any]) -> Prediction:
     """A line of `predictions.jsonl` as a record."""
+    if len(record["items"]) != len(record["scores"]):
+        raise TypeError(f"{len(record['items'])} items with {len(record['scores'])} scores")
     return Prediction(**{**record, "items": tuple(record["items"]), "scores": tuple(record["scores"])})
 
 

@@ -29,12 +29,15 @@ def decoded(text: bytes | str) -> Any:
     whole numbers past 64 bits become floats.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: it is not JSON, or nested deeper than anything that means something.
     """
     try:
         return orjson.loads(text)
     except ValueError:
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
 
 
 def received(text: bytes) -> Any:

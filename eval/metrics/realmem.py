@@ -17,7 +17,7 @@ from typing import Any
 QA_SCORES = (0, 1, 2, 3)
 """0 conflicts with memory, 1 no conflict but generic, 2 uses part of the gold memories, 3 uses all."""
 
-_JSON_BLOCK = re.compile(r"```json\s*(.*?)\s*```", re.DOTALL)
+_JSON_BLOCK = re.compile(r"```json(.*?)```", re.DOTALL)
 _WIDEST_BRACES = re.compile(r"\{.*\}", re.DOTALL)
 
 

@@ -172,11 +172,10 @@ def unit_vectors(rows: Any, count: int) -> np.ndarray:
     sizes = {len(vector) if isinstance(vector, list) else 0 for vector in vectors}
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(f"vectors must be lists of numbers of one length, found lengths {sorted(sizes)[:5]}")
-    numbers = np.asarray(vectors)
-    if numbers.ndim != 2 or numbers.dtype.kind not in "iuf":
+    if not all({*map(type, vector)} <= {int, float} for vector in vectors):  # NumPy would take true for 1
         raise ValueError("a vector holds something that is no number")
     with np.errstate(all="ignore"):
-        matrix = normalised(numbers.astype(np.float32))
+        matrix = normalised(np.asarray(vectors, dtype=np.float64).astype(np.float32))
     if not np.all(np.abs(np.linalg.norm(matrix, axis=1) - 1.0) < 1e-3):
         raise ValueError("a vector has no direction: all zero, or holding NaN, infinity, null or numbers too large")
     return matrix

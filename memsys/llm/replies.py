@@ -40,14 +40,15 @@ _OPEN = r"<(?:seed:)?(?:think|thinking|thought)>|\[THINK\]|◁think▷|<\|begin_
 _CLOSE = r"</(?:seed:)?(?:think|thinking|thought)>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<\|END_THINKING\|>"
 _TAG = re.compile(rf"{_OPEN}|{_CLOSE}", re.IGNORECASE)
 _LEADING = re.compile(rf"\s*(?:{_OPEN})(.*?)(?:{_CLOSE})", re.DOTALL | re.IGNORECASE)
-_BLOCK = re.compile(rf"(?:{_OPEN})(.*?)(?:{_CLOSE})", re.DOTALL | re.IGNORECASE)
+_CLOSING = re.compile(_CLOSE, re.IGNORECASE)
 _UNCLOSED = re.compile(rf"^[ \t]*(?:{_OPEN})(.*)\Z", re.DOTALL | re.IGNORECASE | re.MULTILINE)
 _LONE_CLOSE = re.compile(rf"\A(.*)(?:{_CLOSE})", re.DOTALL | re.IGNORECASE)
-_FENCE = re.compile(r"\A```\w*\s*(.*?)\s*```\Z", re.DOTALL)
+_FENCE = re.compile(r"```\w*+(.*)```", re.DOTALL)
 _CHANNEL = re.compile(
-    r"<\|channel\|>\s*(\w+)(.*?)<\|message\|>(.*?)(?=<\|end\|>|<\|return\|>|<\|call\|>|<\|start\|>|<\|channel\|>|\Z)",
+    r"\s*(\w++)(.*?)<\|message\|>(.*?)(?=<\|end\|>|<\|return\|>|<\|call\|>|<\|start\|>|\Z)",
     re.DOTALL,
 )
+"""What stands between two `<|channel|>`; possessive, so that a word without end is not tried at each of its lengths."""
 _BARE_CHANNELS = re.compile(r"\Aanalysis(?=[A-Z])(.*?)(?:assistantfinal(.*))?\Z", re.DOTALL)
 
 _LIMITS = frozenset({"length", "max_tokens", "model_length"})
@@ -81,13 +82,15 @@ def without_reasoning(text: str) -> Spoken:
     if _TAG.search(text) is None:
         return Spoken(text)
     thoughts: list[str] = []
-    while (leading := _LEADING.match(text)) is not None:
+    begin = 0
+    while (leading := _LEADING.match(text, begin)) is not None:
         thoughts.append(leading[1])
-        text = text[leading.end() :]
+        begin = leading.end()
+    text = text[begin:]
     thinking = False
     if not _is_json(text):
-        thoughts += _BLOCK.findall(text)
-        text = _BLOCK.sub("", text)
+        text, closed = _without_blocks(text)
+        thoughts += closed
         if (lone := _LONE_CLOSE.match(text)) is not None:
             thoughts.append(lone[1])
             text = text[lone.end() :]
@@ -97,12 +100,32 @@ def without_reasoning(text: str) -> Spoken:
     return Spoken(text.strip(), _joined(thoughts), thinking)
 
 
+def _without_blocks(text: str) -> tuple[str, list[str]]:
+    """A text without its closed pairs of tags, and what stood in them.
+
+    In one pass over the tags: a pattern for the pair would look for a partner of each tag to the very end, for minutes where a model
+    repeats one.
+    """
+    kept: list[str] = []
+    thoughts: list[str] = []
+    begin, opening = 0, None
+    for tag in _TAG.finditer(text):
+        if _CLOSING.fullmatch(tag[0]) is None:
+            opening = opening or tag
+        elif opening is not None:
+            kept.append(text[begin : opening.start()])
+            thoughts.append(text[opening.end() : tag.start()])
+            begin, opening = tag.end(), None
+    return "".join((*kept, text[begin:])), thoughts
+
+
 def _harmony(text: str) -> Spoken:
     """The channel `final` is the answer; `analysis` and `commentary` are reasoning. Also where the special tokens were left out."""
     if (bare := _BARE_CHANNELS.match(text)) is not None:
         return Spoken((bare[2] or "").strip(), bare[1].strip(), thinking=bare[2] is None)
-    channels = [(match[1], match[3]) for match in _CHANNEL.finditer(text)]
-    calling = any(" to=" in match[2] for match in _CHANNEL.finditer(text))
+    found = [match for part in text.split("<|channel|>")[1:] if (match := _CHANNEL.match(part)) is not None]
+    channels = [(match[1], match[3]) for match in found]
+    calling = any(" to=" in match[2] for match in found)
     answer = "\n".join(body for channel, body in channels if channel == "final")
     thoughts = _joined(body for channel, body in channels if channel != "final")
     ended = text.rstrip().endswith(("<|end|>", "<|return|>", "<|call|>"))
@@ -110,7 +133,7 @@ def _harmony(text: str) -> Spoken:
 
 
 def _is_json(text: str) -> bool:
-    body = fenced[1] if (fenced := _FENCE.match(text.strip())) else text.strip()
+    body = fenced[1].strip() if (fenced := _FENCE.fullmatch(text.strip())) else text.strip()
     try:
         return body.startswith(("{", "[")) and json.loads(body) is not None
     except (ValueError, RecursionError):

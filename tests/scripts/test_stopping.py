@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from memsys.llm.stopping import SAID
+from scripts.campaign.trial import results
 from scripts.mock_endpoint import Mock, application, serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,14 +76,6 @@ def started(folder: Path, mock: Mock, module: str, *more: str) -> Iterator[Comma
 
 def run_of(folder: Path, mock: Mock, memory: str) -> Any:
     return started(folder, mock, "scripts.run", f"memory={memory}", "dataset=locomo")
-
-
-def results(folder: Path) -> dict[str, bytes]:
-    """What a run leaves, but for what it took."""
-    names = ("predictions.jsonl", "items.jsonl", "case.json", "nodes.jsonl")
-    files = [path for name in names for path in folder.glob(f"runs/**/{name}")]
-    files += [path for path in folder.glob("runs/**/scores/*.jsonl") if "effort" not in path.name]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
 
 
 @dataclass(frozen=True)

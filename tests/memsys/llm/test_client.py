@@ -295,6 +295,7 @@ BAD_VECTORS = {
     "index as text": rows([1.0, 0.0], [0.0, 1.0], index=["0", "1"]),
     "numbers as text": rows(["1.0", "0.0"], [1.0, 0.0]),
     "true and false": rows([True, False], [False, True]),
+    "true among numbers": rows([True, 0.5], [1.0, 0.0]),
     "base64": rows("AACAPwAAAAA=", "AAAAAAAAgD8="),
     "nested": rows([[1.0, 0.0]], [[0.0, 1.0]]),
     "no rows": ["x", "y"],
