@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,29 @@ def reader(name: str) -> Reader:
     return Reader(**load_option("reader", name))
 
 
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a memory is built on a data set, with every setting checked."""
+
+    memory: Mapping[str, Any]
+    """Values of its file in `conf/memory`."""
+    build: Any
+    """Builds the memory from its services."""
+    classes: tuple[type[MemorySystem], ...]
+    """The memory's class and, for a wrapper, that of its `inner` memory."""
+    unit: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The memory's name, which starts the name of the run folder."""
+        return str(self.memory["name"])
+
+    @property
+    def services(self) -> frozenset[str]:
+        """Names of the services that the innermost memory uses."""
+        return needs(_innermost(self.build))
+
+
 def memory_run(
     cfg: DictConfig,
     models: Models,
@@ -55,68 +79,68 @@ def memory_run(
     Raises:
         RunError: a setting of the memory is refused, or a service it needs is missing.
     """
-    from hydra.utils import get_class, instantiate
-
-    memory = checked_option("memory", memory)
-    memory = {**memory, "build": checked_call(f"memory {memory['name']}", memory["build"])}
-    classes: list[type[MemorySystem]] = [get_class(target) for target in _targets(memory["build"])]
-    build = instantiate(dict(memory["build"]), _convert_="all")
-    unit = unit or next((each.UNIT for each in classes if each.UNIT), None) or dataset.config["unit"]
-    checked_unit(unit, f"memory {memory['name']} on {dataset.name}")
-    services = needs(_innermost(build))
-    parts = _parts(cfg, models, dataset, memory, reader, unit, replicate, classes, services)
-    _check_logprobs(_built_once(build, memory["name"], models), memory["name"], models.probe, "probe" in services)
+    recipe = _recipe(dataset, memory, unit)
+    parts = _parts(cfg, models, dataset, recipe, reader, replicate)
+    _check_logprobs(_built_once(recipe, models), recipe, models.probe)
     return Run(
-        name=memory["name"],
-        folder=models.results / "runs" / dataset.name / f"{memory['name']}-{identity(parts)}",
+        name=recipe.name,
+        folder=models.results / "runs" / dataset.name / f"{recipe.name}-{identity(parts)}",
         cases=dataset.cases,
         sizes=dataset.cases.sizes,
-        build=build,
+        build=recipe.build,
         reader=reader,
-        unit=dict(unit),
+        unit=dict(recipe.unit),
         services=models.services,
         seed=cfg.build.seed,
         replicate=replicate,
         rebuild_every=cfg.build.rebuild_every,
-        shared=_shared_build(parts, build, classes[0].READ_KNOBS),
-        rehearse=partial(rehearse, build, dict(unit), models.prompts),
-        control=partial(gold_evidence, unit=dict(unit)) if memory.get("gold_evidence") else None,
+        shared=_shared_build(parts, recipe),
+        rehearse=partial(rehearse, recipe.build, dict(recipe.unit), models.prompts),
+        control=partial(gold_evidence, unit=dict(recipe.unit)) if memory.get("gold_evidence") else None,
         vectors=bool(cfg.nodes.vectors),
-        record={**parts, **_not_identifying(cfg, memory["name"], dataset)},
+        record={**parts, **_not_identifying(cfg, recipe.name, dataset)},
     )
 
 
+def _recipe(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] | None) -> Recipe:
+    """Check the settings of a memory and find its classes.
+
+    Raises:
+        RunError: a setting or the unit rule is refused.
+    """
+    from hydra.utils import get_class, instantiate
+
+    memory = checked_option("memory", memory)
+    memory = {**memory, "build": checked_call(f"memory {memory['name']}", memory["build"])}
+    classes: tuple[type[MemorySystem], ...] = tuple(get_class(target) for target in _targets(memory["build"]))
+    build = instantiate(dict(memory["build"]), _convert_="all")
+    unit = unit or next((each.UNIT for each in classes if each.UNIT), None) or dataset.config["unit"]
+    return Recipe(memory, build, classes, checked_unit(unit, f"memory {memory['name']} on {dataset.name}"))
+
+
 def _parts(
-    cfg: DictConfig,
-    models: Models,
-    dataset: Data,
-    memory: Mapping[str, Any],
-    reader: Reader,
-    unit: Mapping[str, Any],
-    replicate: int,
-    classes: Sequence[type[MemorySystem]],
-    services: Collection[str],
+    cfg: DictConfig, models: Models, dataset: Data, recipe: Recipe, reader: Reader, replicate: int
 ) -> dict[str, Any]:
     """Everything that identifies a run: two runs that agree in these parts give the same numbers."""
-    loader = dataset.config["load"]["_target_"]
-    prompts = [*(name for each in classes for name in each.PROMPTS), reader.prompt]
+    build, loader = recipe.memory["build"], dataset.config["load"]["_target_"]
+    prompts = [*(name for each in recipe.classes for name in each.PROMPTS), reader.prompt]
     return {
-        "memory": {name: value for name, value in memory.items() if name not in ("name", "title")},
-        "unit": dict(unit),
+        "memory": {name: value for name, value in recipe.memory.items() if name not in ("name", "title")},
+        "unit": dict(recipe.unit),
         "dataset": {"name": dataset.name, **dataset.settings},
         "reader": {name: getattr(reader, name) for name in reader.__slots__},
         "models": {
             "reader": models.reader.settings,
-            **({"memory": models.memory.settings} if "llm" in services else {}),
-            **({"probe": models.probe.settings} if "probe" in services else {}),
-            **({"embedder": models.embedder_settings} if "embedder" in services else {}),
+            **({"memory": models.memory.settings} if "llm" in recipe.services else {}),
+            **({"probe": models.probe.settings} if "probe" in recipe.services else {}),
+            **({"embedder": models.embedder_settings} if "embedder" in recipe.services else {}),
         },
         "replies": POLICY,
         "prompts": models.prompts.digest(prompts),
-        "source": sources(memory["build"], loader),
-        "distributions": used_distributions(memory["build"], loader),
+        "source": sources(build, loader),
+        "distributions": used_distributions(build, loader),
         "seed": [cfg.build.seed, replicate],
-        "rebuild_every": cfg.build.rebuild_every if any(each.OFFLINE for each in classes) else 1,
+        "rebuild_every": cfg.build.rebuild_every if any(each.OFFLINE for each in recipe.classes) else 1,
     }
 
 
@@ -131,11 +155,11 @@ def _not_identifying(cfg: DictConfig, name: str, dataset: Data) -> dict[str, Any
     }
 
 
-def _shared_build(parts: Mapping[str, Any], build: Any, read_settings: Sequence[str]) -> str:
+def _shared_build(parts: Mapping[str, Any], recipe: Recipe) -> str:
     """Identity of the build without the settings that only reading uses; empty when reading changes the memory."""
-    if _innermost(build).keywords.get("mutate_on_read", False):
+    if _innermost(recipe.build).keywords.get("mutate_on_read", False):
         return ""
-    memory = parts["memory"]
+    memory, read_settings = parts["memory"], recipe.classes[0].READ_KNOBS
     building = {name: value for name, value in memory["build"].items() if name not in read_settings}
     return identity({**parts, "memory": {**memory, "build": building}})
 
@@ -152,7 +176,7 @@ def _innermost(build: Any) -> Any:
     return build
 
 
-def _built_once(build: Any, name: str, models: Models) -> MemorySystem:
+def _built_once(recipe: Recipe, models: Models) -> MemorySystem:
     """Build the memory once, so that a wrong setting is refused before any call is paid for.
 
     Raises:
@@ -164,25 +188,27 @@ def _built_once(build: Any, name: str, models: Models) -> MemorySystem:
         "llm": models.memory.llm,
         "probe": models.probe.llm,
         "embedder": models.embedder,
-        "prompts": models.prompts.only(declared_prompts(build)),
+        "prompts": models.prompts.only(declared_prompts(recipe.build)),
         "rng": np.random.default_rng(0),
     }
+    services = {service: offered[service] for service in needs(recipe.build) if service in offered}
     try:
-        memory: MemorySystem = build(**{service: offered[service] for service in needs(build) if service in offered})
+        memory: MemorySystem = recipe.build(**services)
     except (TypeError, ValueError) as error:
-        raise RunError(f"memory {name}: {error}") from error
+        raise RunError(f"memory {recipe.name}: {error}") from error
     return memory
 
 
-def _check_logprobs(memory: MemorySystem, name: str, probe: Model, uses_probe: bool) -> None:
+def _check_logprobs(memory: MemorySystem, recipe: Recipe, probe: Model) -> None:
     """Refuse a memory that needs log-probabilities when the probe model is known to return none.
 
     Raises:
         RunError: the probe's settings, or the doctor, say that it returns no log-probabilities.
     """
     innermost: MemorySystem = getattr(memory, "inner", memory)
-    if uses_probe and innermost.asks_logprobs and probe.prices is not None and probe.prices.logprobs is False:
+    has_none = probe.prices is not None and probe.prices.logprobs is False
+    if "probe" in recipe.services and innermost.asks_logprobs and has_none:
         raise RunError(
-            f"memory {name} reads log-probabilities, and the probe {probe.name} gives none; choose a model that does with "
+            f"memory {recipe.name} reads log-probabilities, and the probe {probe.name} gives none; choose a model that does with "
             "models.probe=… (and endpoints.probe.base_url=… when another server has it)"
         )

@@ -124,7 +124,7 @@ def test_missing_scores_are_printed_with_their_commonest_cause(config: Any, caps
         assert run_single(config(*SMALL, *models(url), "endpoint.probe=false")) == 1
     said = capsys.readouterr().err
     assert "the most common cause, 2 of 2:" in said
-    assert "remedy: the endpoint takes no such schema: set json_output" in said
+    assert "remedy: the endpoint accepts no such schema: set json_output" in said
 
 
 # --- the doctor before a paper's run ------------------------------------------------------------------------------------
