@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
-from eval.report.tables import Column, Table
+from eval.report.cell import Column
+from eval.report.tables import Table
 from eval.stats import ENOUGH_CLUSTERS, Sampling, t_point
 
 POWER = 0.8

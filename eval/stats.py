@@ -92,6 +92,11 @@ def estimate(values: Sequence[float], clusters: Sequence[str], without: Sequence
     return Estimate(mean, array.size, by_question(array), case, int(codes.max()) + 1)
 
 
+def preferred_interval(ours: Estimate) -> Interval | None:
+    """The interval that verdicts and figures use: by case from five cases on, else by question."""
+    return ours.by_case if ours.clusters >= ENOUGH_CLUSTERS and ours.by_case is not None else ours.by_question
+
+
 def by_question(values: Sequence[float] | np.ndarray) -> Interval | None:
     """95 % interval of a mean of independent questions: Wilson's for 0/1 values (as SegTreeMem prints), else Student's t.
 

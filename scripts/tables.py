@@ -22,7 +22,7 @@ from eval.provenance import ROOT
 from eval.report.panels import Sheet
 from eval.report.points import Point, front, scored
 from eval.report.published import find, read_published
-from eval.report.tables import outcomes
+from eval.report.scores import outcomes
 from eval.run import Run
 from eval.store import RunError
 from scripts.experiment.assemble import Model, load_option

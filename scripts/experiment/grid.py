@@ -11,22 +11,12 @@ from typing import TYPE_CHECKING, Any
 from data_loaders.schema import DataError
 from eval.costs import effort_missing
 from eval.reader import Reader
+from eval.report.best_of import choose, choose_again, composed
+from eval.report.cell import ALL, ANSWERABLE, Cell, Column
 from eval.report.measures import cost, coverage, report, spread, statistic, tree
 from eval.report.published import Published, find
-from eval.report.tables import (
-    ALL,
-    ANSWERABLE,
-    AnyCell,
-    Asked,
-    Cell,
-    Column,
-    Figure,
-    asked,
-    choose,
-    choose_again,
-    composed,
-    outcomes,
-)
+from eval.report.scores import Asked, asked, outcomes
+from eval.report.tables import AnyCell, Measure
 from eval.run import Run
 from eval.stats import Estimate
 from eval.store import RunError
@@ -287,7 +277,7 @@ class Grid:
         if kind_of(metric) == "cost" and (missing := effort_missing(self._replicates(line, benchmark)[0].folder)):
             return missing
         if kind_of(metric) in FIGURES:
-            return Figure(self.column(benchmark, metric), self._measured(line, benchmark, metric))
+            return Measure(self.column(benchmark, metric), self._measured(line, benchmark, metric))
         replicates = self._replicates(line, benchmark)
         reached = outcomes((run.folder for run in replicates), benchmark.questions)
         paths = tuple(
@@ -306,7 +296,7 @@ class Grid:
             return first if isinstance(first, str) else "–"
         gap = first.minus(second)
         ours = None if gap is None else Estimate(gap.mean, gap.n, gap.by_question, gap.by_case, gap.clusters)
-        return Figure(self.column(benchmark, metric), ours, tolerance=0.02)
+        return Measure(self.column(benchmark, metric), ours, tolerance=0.02)
 
     def _best(self, line: Line, benchmark: Benchmark, metric: Mapping[str, Any]) -> AnyCell:
         if kind_of(metric) not in SCORES:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eval.report.cell import Cell, Column
 from eval.report.rendering import markdown
-from eval.report.tables import Cell, Column, Row, Table, asked, outcomes
+from eval.report.scores import asked, outcomes
+from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
 from scripts.experiment.assemble import bench, caption, data, judging, memory_run, metric_title, metrics, reader
 from scripts.experiment.exits import configured
