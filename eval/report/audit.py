@@ -1,11 +1,11 @@
-"""What does not add up in a table of scores: totals, fractions, intervals, differences and numbers printed twice.
+"""Checks of published tables, row by row: do totals follow from their categories, and are accuracies possible fractions?
 
-A total is taken for the mean of its categories weighted by their questions. With every cell rounded to its last digit it may be off by
-half of the total's last digit, or by as much as the cells' rounding explains; anything more is a mismatch. An accuracy is k right
-answers of n, so few values are possible. Everything is computed in exact fractions from the digits as printed.
+A total should be the mean of its categories, weighted by their numbers of questions. It may be off by half of its last printed digit,
+or by as much as the rounding of the cells explains; more is a mismatch. An accuracy is k right answers of n, so only few values are
+possible. Everything is computed in exact fractions from the digits as printed. `eval.report.audit_numbers` checks single numbers.
 
-Deviation from a plain recomputation: when most totals of a table disagree with its headings, every order of the question counts is
-tried, and the one that fits most rows is used from there on (and reported).
+Deviation from a plain recomputation: when most totals of a table contradict its headings, every order of the question counts is tried.
+The one that fits most rows is used from there on, and reported.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from eval.report.published import Published
 OVERALL = ("Overall", "Average", "All")
 """What papers call the column of totals."""
 MOST_RUNS = 20
-"""Beyond so many repetitions nearly every printed value is possible."""
+"""Most runs that are tried: with more, nearly every printed value is possible."""
 MOST_ORDERED = 6
-"""Categories whose orders are all tried (720)."""
+"""Most categories whose orders are all tried (720 orders)."""
 
 Verdict = Literal["OK", "OK within rounding", "MISMATCH"]
 Kind = Literal[
@@ -34,7 +34,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that does not add up."""
+    """One inconsistency in a published table."""
 
     kind: Kind
     where: str
@@ -52,7 +52,7 @@ class Value:
 
     printed: str
     still: bool = False
-    """Its standard deviation over repeated runs is printed as zero."""
+    """Whether the paper prints a standard deviation of zero over repeated runs."""
 
     @property
     def exact(self) -> Fraction:
@@ -60,18 +60,18 @@ class Value:
 
     @property
     def half(self) -> Fraction:
-        """Half of the last digit: how far rounding may have moved it."""
+        """Half of the last printed digit: how far rounding may have moved the value."""
         _, _, decimals = self.printed.partition(".")
         return Fraction(1, 2 * 10 ** len(decimals))
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of a table: its categories, their counts of questions, and the total."""
+    """One row of a table: its categories, their numbers of questions, and the total."""
 
     where: str
     column: str
-    """What its total may be compared with: data set, models, metric."""
+    """Data set, models and metric: totals of the same column are comparable."""
     name: str
     categories: tuple[str, ...]
     counts: tuple[int, ...]
@@ -80,9 +80,9 @@ class Line:
     scale: int = 1
     """100 where shares are printed as percentages."""
     counted: bool = True
-    """Whether a cell is right answers of questions; False for means such as F1."""
+    """Whether a cell is a share of right answers; False for means such as F1."""
     runs: int = 1
-    """Repetitions that the paper says its cells are means of."""
+    """Runs that the cells are means of, according to the paper."""
 
     @property
     def row(self) -> str:
@@ -90,7 +90,7 @@ class Line:
 
 
 def weighted_mean(line: Line) -> Fraction:
-    """The total that the cells give, in the unit of the table."""
+    """The total that follows from the cells, in the unit of the table."""
     weighted = sum((n * cell.exact for n, cell in zip(line.counts, line.cells, strict=True)), Fraction())
     return weighted / sum(line.counts)
 
@@ -105,12 +105,12 @@ def average_verdict(line: Line) -> Verdict:
 
 
 def feasible(value: Value, n: int, scale: int = 1) -> bool:
-    """Whether some whole number of right answers out of `n` prints as this value."""
+    """Whether a whole number of right answers out of `n` is printed as this value."""
     return ceil((value.exact - value.half) * n / scale) <= floor((value.exact + value.half) * n / scale)
 
 
 def infeasible_cells(line: Line, runs: int) -> list[str]:
-    """Categories whose cell is no k/n over so many runs; a cell that never varied must be k/n of a single one."""
+    """Categories whose cell is no k/n over this many runs; a cell with zero deviation must be k/n of a single run."""
     return [
         name
         for name, n, cell in zip(line.categories, line.counts, line.cells, strict=True)
@@ -119,14 +119,14 @@ def infeasible_cells(line: Line, runs: int) -> list[str]:
 
 
 def fewest_runs(line: Line) -> int | None:
-    """The smallest number of runs over which every cell is k/n; None when none up to `MOST_RUNS` is."""
+    """The smallest number of runs that makes every cell a possible k/n; None when none up to `MOST_RUNS` does."""
     return next((runs for runs in range(1, MOST_RUNS + 1) if not infeasible_cells(line, runs)), None)
 
 
 def one_question_less(line: Line) -> Line | None:
-    """The row with the counts that its unvarying cells ask for: one question less where n is impossible and n - 1 is not.
+    """The row with one question less in each category whose zero-deviation cell is impossible for n but possible for n - 1.
 
-    None when no cell asks for it.
+    None when there is no such category.
     """
     counts = tuple(
         n - 1 if cell.still and not feasible(cell, n, line.scale) and feasible(cell, n - 1, line.scale) else n
@@ -136,16 +136,16 @@ def one_question_less(line: Line) -> Line | None:
 
 
 def repairs(line: Line) -> dict[str, Fraction]:
-    """By category the value that would give the printed total if all other cells stand; impossible shares are left out."""
+    """By category, the value that makes the printed total right if all other cells are right; impossible shares are left out."""
     missing = (line.total.exact - weighted_mean(line)) * sum(line.counts)
-    found = {
+    values = {
         name: cell.exact + missing / n for name, n, cell in zip(line.categories, line.counts, line.cells, strict=True)
     }
-    return {name: value for name, value in found.items() if 0 <= value <= line.scale}
+    return {name: value for name, value in values.items() if 0 <= value <= line.scale}
 
 
 def best_order(lines: Sequence[Line]) -> tuple[int, ...]:
-    """The order of the question counts under which most totals are the mean of their cells; of equals the closest.
+    """The order of the question counts under which most totals are the mean of their cells; of equal orders the closest.
 
     Args:
         lines: rows of one table, with the same categories.
@@ -164,13 +164,17 @@ def _agreeing(lines: Iterable[Line]) -> int:
 
 
 def reordered(lines: Sequence[Line]) -> tuple[list[Line], list[Finding]]:
-    """The rows with counts that fit: those of the headings, or where most totals contradict them another order."""
+    """The rows with the counts of the headings, or with another order of them where most totals contradict the headings.
+
+    Returns:
+        the rows, and a finding for every table whose order was changed.
+    """
     done: list[Line] = []
     findings: list[Finding] = []
-    for (where, categories, counts), found in groupby(
+    for (where, categories, counts), rows in groupby(
         lines, key=lambda line: (line.where, line.categories, line.counts)
     ):
-        group = list(found)
+        group = list(rows)
         fitting = _agreeing(group)
         if len(group) > 1 and 2 * fitting < len(group) and len(counts) <= MOST_ORDERED:
             other = best_order(group)
@@ -203,7 +207,7 @@ def _pairs(names: Iterable[str], counts: Iterable[int]) -> str:
 
 
 def audit_lines(lines: Sequence[Line]) -> list[Finding]:
-    """Headings, totals and fractions of tables; rows of one table stand together."""
+    """Findings about headings, totals and fractions; rows of one table must be adjacent."""
     lines, findings = reordered(lines)
     for line in lines:
         if average_verdict(line) == "MISMATCH":
@@ -217,14 +221,14 @@ def audit_lines(lines: Sequence[Line]) -> list[Finding]:
 
 def _mismatch(line: Line, column: Sequence[Line]) -> Finding:
     mean = weighted_mean(line)
-    parts = [f"total {line.total.printed}, its cells give {_shown(mean, line.total)}"]
+    parts = [f"total {line.total.printed}, its cells give {_one_digit_more(mean, line.total)}"]
     if line.counted and not infeasible_cells(line, line.runs):
-        wanted = ", ".join(f"{name} {_shown(value, line.total)}" for name, value in repairs(line).items())
+        wanted = ", ".join(f"{name} {_one_digit_more(value, line.total)}" for name, value in repairs(line).items())
         parts.append(f"a single cell would mend it: {wanted}" if wanted else "no single cell would mend it")
     passed = [one.name for one in column if (one.total.exact - line.total.exact) * (one.total.exact - mean) < 0]
     if passed:
         parts.append(
-            f"with {_shown(mean, line.total)} it would be {'above' if mean > line.total.exact else 'below'} {', '.join(passed)}"
+            f"with {_one_digit_more(mean, line.total)} it would be {'above' if mean > line.total.exact else 'below'} {', '.join(passed)}"
         )
     return Finding("average", line.where, line.row, "; ".join(parts))
 
@@ -246,28 +250,29 @@ def _fractions(line: Line) -> list[Finding]:
             for name, cell, n, now in zip(line.categories, line.cells, line.counts, fewer.counts, strict=True)
             if n != now
         )
-        mean = _shown(weighted_mean(fewer), line.total)
+        mean = _one_digit_more(weighted_mean(fewer), line.total)
         text = f"{counts}; over {sum(fewer.counts)} questions the total is {mean}, printed {line.total.printed}"
         findings.append(Finding("questions", line.where, line.row, text))
     return findings
 
 
-def _shown(value: Fraction, like: Value) -> str:
-    """One digit more than a printed number has."""
+def _one_digit_more(value: Fraction, like: Value) -> str:
+    """The value with one digit more than a printed number has."""
     return f"{float(value):.{len(like.printed.partition('.')[2]) + 1}f}"
 
 
 def where(one: Published) -> str:
-    """Paper and table."""
+    """Paper and table of a number."""
     return f"{one.paper} {one.table}"
 
 
 def row_name(one: Published) -> str:
-    """Method and variant."""
+    """Method and variant of a number."""
     return " / ".join(filter(None, (one.method, one.variant)))
 
 
 def exact_value(one: Published) -> Value:
+    """A published number with its digits as printed."""
     return Value(one.printed, still=one.std == 0)
 
 
@@ -277,12 +282,12 @@ def lines_of(
     accuracies: Sequence[str],
     runs: Mapping[str, int],
 ) -> list[Line]:
-    """The rows that have a total, a cell for at least two categories, and no category without a count.
+    """The rows of published tables that have a total, at least two categories, and a count for each category.
 
     Args:
         counts: questions by data set and lower-case category.
-        accuracies: metrics that are right answers of questions.
-        runs: repetitions by paper; one where it says nothing.
+        accuracies: metrics that are shares of right answers.
+        runs: number of runs by paper; 1 where a paper names none.
     """
     groups: dict[tuple[str, str, str], list[Published]] = {}
     for one in numbers:

@@ -1,4 +1,4 @@
-"""What does not add up in single published numbers: intervals, differences, numbers printed twice, numbers that others determine."""
+"""Checks of single published numbers: intervals, differences, numbers that are printed twice, numbers that follow from others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Z = 1.959964
 
 
 def interval_methods(value: float, low: float, high: float, n: int, half: float) -> set[str]:
-    """Which 95 % intervals of a share over `n` questions print as this one.
+    """Names of the 95 % intervals (Wald, Wilson) of a share over `n` questions that agree with the printed one.
 
     Args:
-        half: half of the last printed digit; the share may be off by it, and so may each end.
+        half: half of the last printed digit: the share and each end may be off by it.
     """
     spread = Z * sqrt(value * (1 - value) / n)
     middle = (value + Z * Z / (2 * n)) / (1 + Z * Z / n)
@@ -31,11 +31,11 @@ def interval_methods(value: float, low: float, high: float, n: int, half: float)
 def audit_intervals(
     numbers: Iterable[Published], questions: Mapping[str, int], accuracies: Sequence[str]
 ) -> list[Finding]:
-    """Printed intervals of shares that are of no known kind, and tables that mix kinds.
+    """Findings about printed intervals of shares: those of neither known kind, and tables that mix both kinds.
 
     Args:
-        questions: asked in all, by data set.
-        accuracies: metrics that are right answers of questions; the interval of a mean needs the scores themselves.
+        questions: number of questions by data set.
+        accuracies: metrics that are shares of right answers. The interval of another mean cannot be checked without its scores.
     """
     findings, kinds = [], dict[str, Counter[str]]()
     printed = [
@@ -63,7 +63,7 @@ def audit_intervals(
 
 
 def _shares_numbers(one: Published, printed: Iterable[Published]) -> str:
-    """Rows of the same column whose value is an end of this interval, or the other way round."""
+    """Names rows of the same column whose value is an end of this interval, or whose interval ends in this value."""
     column = (one.table, one.dataset, one.backbone, one.metric)
     found = [
         row_name(other)
@@ -76,9 +76,9 @@ def _shares_numbers(one: Published, printed: Iterable[Published]) -> str:
 
 
 def audit_differences(numbers: Sequence[Published]) -> list[Finding]:
-    """Printed differences (`delta_…`) that are not the difference of the two printed values.
+    """Findings about printed differences (`delta_…`) that are not the difference of the two printed values.
 
-    The row called Delta is Permuted minus Original; elsewhere the one setting without a difference is the reference.
+    The row called Delta is Permuted minus Original. Elsewhere the reference is the only setting without a difference.
     """
     findings = []
     for one in numbers:
@@ -108,16 +108,16 @@ def audit_differences(numbers: Sequence[Published]) -> list[Finding]:
 
 
 Setting = tuple[str, str, str, str, str, str, str]
-"""Paper, data set, models, method, variant, category, metric: what a number is of, under one name each."""
+"""Paper, data set, models, method, variant, category and metric of a number, with one spelling for each."""
 
 
 def audit_repetitions(numbers: Sequence[Published], setting: Callable[[Published], Setting]) -> list[Finding]:
-    """Numbers of one setting that two tables print differently, beyond the rounding of the coarser one."""
-    found: dict[Setting, list[Published]] = {}
+    """Findings about settings whose number differs between two tables by more than the coarser rounding."""
+    by_setting: dict[Setting, list[Published]] = {}
     for one in numbers:
-        found.setdefault(setting(one), []).append(one)
+        by_setting.setdefault(setting(one), []).append(one)
     findings = []
-    for group in found.values():
+    for group in by_setting.values():
         first = group[0]
         for other in group[1:]:
             if abs(exact_value(first).exact - exact_value(other).exact) > max(
@@ -134,7 +134,7 @@ def audit_repetitions(numbers: Sequence[Published], setting: Callable[[Published
 
 
 def _namesakes(value: Published, group: Sequence[Published], numbers: Iterable[Published]) -> list[Published]:
-    """Other rows of the group's tables with this very value: where it may have been copied from."""
+    """Other rows of the group's tables with the same value, which it may have been copied from."""
     tables = {where(one) for one in group}
     return [
         one
@@ -154,24 +154,24 @@ class Relation:
     formula: Callable[..., float]
     words: str
     methods: tuple[str, ...] = ()
-    """Only these; empty for all."""
+    """Methods that the relation holds for; empty: all."""
 
 
 def audit_relations(numbers: Iterable[Published], relations: Sequence[Relation]) -> list[Finding]:
-    """Rows in which a printed number is not what the others make it."""
+    """Findings about rows in which a printed number contradicts the numbers that it follows from."""
     rows: dict[tuple[str, str, str, str], dict[str, Published]] = {}
     for one in numbers:
         rows.setdefault((where(one), one.dataset, one.backbone, row_name(one)), {})[one.metric] = one
     findings = []
     for (place, dataset, _, name), row in rows.items():
         for relation in relations:
-            told = row.get(relation.metric)
-            if told is None or not all(metric in row for metric in relation.of):
+            printed = row.get(relation.metric)
+            if printed is None or not all(metric in row for metric in relation.of):
                 continue
-            if relation.methods and told.method not in relation.methods:
+            if relation.methods and printed.method not in relation.methods:
                 continue
             expected = relation.formula(*(row[metric].value for metric in relation.of))
-            if abs(expected - told.value) > float(exact_value(told).half) + 1e-9:
-                text = f"{relation.metric} {told.printed}, but {relation.words} gives {expected:.5g}"
+            if abs(expected - printed.value) > float(exact_value(printed).half) + 1e-9:
+                text = f"{relation.metric} {printed.printed}, but {relation.words} gives {expected:.5g}"
                 findings.append(Finding("relation", place, f"{dataset} · {name}", text))
     return findings

@@ -1,4 +1,4 @@
-"""What memories built, as lines of print: shapes beside published ones, tokens by depth, revenue, manifold, evidence, triplets."""
+"""Properties of built memories as Markdown tables: tree shape beside the published one, tokens by depth, revenue, manifold, evidence."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SHOWN = {
     "height_to_width": "height/width",
     "calls_per_leaf": "calls/leaf",
 }
-"""Columns, by field of `Shape`."""
+"""Column headings by field of `Shape`."""
 SEGTREE_NAMES = {
     "nodes": "nodes",
     "leaf_depth_max": "max_depth",
@@ -66,7 +66,7 @@ MEMTREE_NAMES = {
 
 
 def published_shape(name: str, dataset: str) -> tuple[str, dict[str, float]] | None:
-    """Where a paper prints this memory's shape on this data, and its numbers by field of `Shape`; None where none does."""
+    """The table that prints this memory's shape on this data set, and its numbers by field of `Shape`; None when no paper does."""
     if name in SEGTREE_T5 and dataset in SEGTREE_SETS:
         method, variant = SEGTREE_T5[name]
         numbers = read_published("segtreemem_t5")
@@ -76,12 +76,12 @@ def published_shape(name: str, dataset: str) -> tuple[str, dict[str, float]] | N
         numbers, wanted, names, where = read_published("memtree_t5"), {"method": "MemTree"}, MEMTREE_NAMES, "MemTree T5"
     else:
         return None
-    found = {field: find(numbers, {**wanted, "metric": metric}) for field, metric in names.items()}
-    return where, {field: one.value for field, one in found.items() if one is not None}
+    printed = {field: find(numbers, {**wanted, "metric": metric}) for field, metric in names.items()}
+    return where, {field: number.value for field, number in printed.items() if number is not None}
 
 
 def shape_lines(run_folder: Path, record: Mapping[str, Any], trees: Sequence[Tree]) -> list[str]:
-    """The table of one run: ours, ours without chains where there are any, and the published row."""
+    """The shape table of one run: ours, ours without chains if there are any, and the published row."""
     calls = [_calls(run_folder, tree.case_id) for tree in trees]
     rows = [("ours", _values(mean_shape([shape(tree, count) for tree, count in zip(trees, calls, strict=True)])))]
     plain = [without_chains(tree) for tree in trees]
@@ -104,7 +104,7 @@ def _calls(run_folder: Path, case_id: str) -> int:
 
 
 def token_lines(trees: Sequence[Tree]) -> list[str]:
-    """Tokens of node texts by depth (MemTree Figure 4)."""
+    """A table of the tokens of node texts by depth (MemTree Figure 4)."""
     rows = (
         [str(one.depth), str(one.nodes), *map(_number, (one.median, one.mean, one.std))]
         for one in tokens_by_depth(trees)
@@ -113,7 +113,11 @@ def token_lines(trees: Sequence[Tree]) -> list[str]:
 
 
 def revenue_lines(run_folder: Path, trees: Sequence[Tree], seed: int) -> list[str]:
-    """Revenues per tree as shares of the upper bound, and whether OTD kept its guarantee."""
+    """A table of revenues per tree as shares of the upper bound, and whether OTD kept its guarantee.
+
+    Args:
+        seed: of the random tree.
+    """
     lines, rng = [], np.random.default_rng(seed)
     names = ["observed", "binarised", "otd", "average linkage", "random binary", "optimum"]
     rows = []
@@ -159,7 +163,7 @@ def _written(run_folder: Path, tree: Tree) -> list[str]:
 
 
 def guarantee_lines(trials: int, rng: np.random.Generator) -> list[str]:
-    """OTD's guarantee on random instances."""
+    """A sentence about OTD's guarantee on `trials` random instances."""
     found = check_guarantee(trials, rng)
     return [
         f"OTD on {found.trials} random instances: {found.below_optimum} below beta/3 of the optimum, "
@@ -169,14 +173,14 @@ def guarantee_lines(trials: int, rng: np.random.Generator) -> list[str]:
 
 
 def manifold_lines(trees: Sequence[Tree], seed: int) -> list[str]:
-    """TiMem's manifold metrics by level."""
+    """A table of TiMem's manifold metrics by level."""
     heads = list(Manifold.__slots__)
     rows = ([_number(getattr(one, name), 3) for name in heads] for one in manifold(trees, np.random.default_rng(seed)))
     return table([name.replace("_", " ") for name in heads], rows)
 
 
 def evidence_lines(run_folder: Path, cases: Iterable[Case]) -> list[str]:
-    """xMemory's evidence density by category (section 5.2)."""
+    """A table of xMemory's evidence density by category (section 5.2)."""
     rows, levels = [], []
     for category, one in evidence(run_folder, cases).items():
         numbers = [*(_number(100 * share, 2) for share in one.hits), _number(100 * one.covered, 1)]
@@ -191,7 +195,7 @@ def evidence_lines(run_folder: Path, cases: Iterable[Case]) -> list[str]:
 
 
 def agreement_lines(agreements: Mapping[tuple[Tier, str], Agreement], annotator: str) -> list[str]:
-    """MemTree's triplet test by tier and depth.
+    """A table of MemTree's triplet test by tier and depth.
 
     Args:
         annotator: name of the model that answered.

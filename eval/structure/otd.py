@@ -28,39 +28,39 @@ from eval.structure.revenue import (
 
 @dataclass(slots=True)
 class _Node:
-    """A subtree with what insertion needs to know of it."""
+    """A subtree with the sums that insertion needs."""
 
     left: np.ndarray
     right: np.ndarray
     size: int
     within: float
-    """Sum over its pairs."""
+    """Sum of the similarities of its pairs."""
     children: list[_Node] = field(default_factory=list)
     point: int = -1
 
     @property
     def mean(self) -> float:
-        """Mean similarity inside; a single point has no pairs."""
+        """Mean similarity of its pairs; a single point has none."""
         return self.within / (self.size * (self.size - 1) / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class OTD:
-    """A hierarchy made online, and how well separated the points turned out to be."""
+    """A hierarchy built online, and how well separated the points were."""
 
     tree: Hierarchy
     beta: float
-    """Smallest mean(A) / mean(A, x) over all descents, A the child not taken; at most 1, which it also is when nothing limits it."""
+    """Smallest mean(A) / mean(A, x) over all descents, where A is the child not taken and x the new point; at most 1."""
 
 
 def otd(weights: Weights, order: Sequence[int] | None = None) -> OTD:
     """Insert the points one by one, top down (Menon et al. 2019, as in MemTree appendix B.2), O(depth x d) each.
 
-    At subtree S a point becomes S's sibling when S is a single point or mean(S) >= mean(S, x); else it goes on into the child
-    with the higher mean similarity, at a tie into the second. A child that was entered is the second from then on.
+    At subtree S a point x becomes S's sibling when S is a single point or mean(S) >= mean(S, x). Otherwise it descends into the child with
+    the higher mean similarity; in a tie into the second child. The child that was entered is the second from then on.
 
     Raises:
-        ValueError: no points, or an order that is no permutation of them.
+        ValueError: there are no points, or `order` is not a permutation of them.
     """
     order = range(len(weights)) if order is None else order
     if not len(weights) or sorted(order) != list(range(len(weights))):
@@ -102,7 +102,7 @@ def _insert(root: _Node, leaf: _Node) -> tuple[_Node, float]:
 
 
 def _numbered(root: _Node, n: int) -> Hierarchy:
-    """The finished tree as a hierarchy: its points keep their numbers, inner nodes follow from the root down."""
+    """The finished tree as a hierarchy: points keep their numbers, inner nodes are numbered from the root down."""
     parents = [-1] * n
     open_nodes: list[tuple[_Node, int]] = [(root, -1)]
     while open_nodes:
@@ -111,13 +111,13 @@ def _numbered(root: _Node, n: int) -> Hierarchy:
             parents[node.point] = parent
             continue
         parents.append(parent)
-        # The last one pushed is visited first, so children keep their order.
+        # Reversed, because the last node pushed is visited first: children keep their order.
         open_nodes += [(child, len(parents) - 1) for child in reversed(node.children)]
     return Hierarchy(n, tuple(parents))
 
 
 def binarised(tree: Hierarchy, weights: Weights) -> Hierarchy:
-    """The tree with every node of more than two children rebuilt by OTD on them, each child as the mean of its points."""
+    """The tree as a binary tree: the children of each larger node are rearranged by OTD, each child as the mean of its points."""
     below, size = tree.children, sizes(tree)
     left = {point: weights.left[point] for point in range(tree.n)}
     right = {point: weights.right[point] for point in range(tree.n)}
@@ -139,7 +139,7 @@ def binarised(tree: Hierarchy, weights: Weights) -> Hierarchy:
 
 
 def _graft(parents: list[int], node: int, under: Sequence[int], made: Hierarchy) -> None:
-    """Hang the children of `node` as the made hierarchy says; its root is `node` itself."""
+    """Arrange the children of `node` as in hierarchy `made`, whose root becomes `node`."""
     root = made.parents.index(-1)
     inner = [number for number in range(made.n, len(made.parents)) if number != root]
     place = {root: node, **dict(enumerate(under)), **{number: len(parents) + at for at, number in enumerate(inner)}}
@@ -151,7 +151,7 @@ def _graft(parents: list[int], node: int, under: Sequence[int], made: Hierarchy)
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """OTD's bounds on random instances."""
+    """How OTD's revenue compares with its bounds on random instances."""
 
     trials: int
     below_optimum: int

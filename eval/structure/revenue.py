@@ -1,19 +1,16 @@
-"""Moseley-Wang revenue of a hierarchy, and Online Top-Down insertion (OTD): a numerical look at MemTree's Theorem 1.
+"""Moseley-Wang revenue of a hierarchy: the quantity of MemTree's Theorem 1.
 
-Points with similarities w_ij >= 0; a rooted hierarchy earns `sum over pairs of w_ij (n - leaves below their lowest common ancestor)`
-(MemTree appendix B, Definition 1; Moseley and Wang 2017). Telescoped over the nodes it is `sum over v of W(v) (|parent(v)| - |v|)`,
-where W(v) adds the pairs inside v, so that embeddings cost one vector sum a node, O(nodes x d).
+Given points with similarities w_ij >= 0, a rooted hierarchy earns `sum over pairs of w_ij (n - leaves below their lowest common ancestor)`
+(MemTree appendix B, Definition 1; Moseley and Wang 2017). Summed over nodes this is `sum over v of W(v) (|parent(v)| - |v|)`, where W(v)
+adds the pairs inside v. Embeddings therefore cost one vector sum per node, O(nodes x d).
 
-Similarities are bilinear here, w_ij = left_i . right_j, which covers a matrix (left = unit vectors) and cosines alike. Cosines may be
-negative, and the bounds need w >= 0: `from_vectors` takes (1 + cosine) / 2. Revenue ratios depend on that choice.
+Similarities are bilinear here, w_ij = left_i . right_j, which covers both a matrix (left = unit vectors) and cosines. Cosines may be
+negative, but the bounds need w >= 0: `from_vectors` uses (1 + cosine) / 2. Revenue ratios depend on that choice.
 
-What is checked and what is only observed. The guarantee Rev(OTD) >= (beta/3) Rev(optimum) is OTD's (Menon et al. 2019). It does not
-carry over to MemTree as specified: MemTree attaches below its threshold and so builds multi-way trees (n equal similarities below it
-give a star, of revenue 0), compares with embeddings of summaries in place of averages, and follows a fixed schedule of thresholds.
-So a MemTree's revenue is reported as an observation, beside OTD's, average linkage's and a random tree over the same leaves.
-
-Deviations. `binarised` rebuilds a node's children by OTD with each child as one point, the mean of its leaves. The random tree merges
-random pairs; its law is ours. The pseudo-code of Menon et al. was read in MemTree's summary of it, not in the original.
+What is checked, and what is only observed. The guarantee Rev(OTD) >= (beta/3) Rev(optimum) holds for OTD (Menon et al. 2019). It does not
+carry over to MemTree as specified: MemTree attaches below its threshold and so builds multi-way trees (n equal similarities below it give
+a star, whose revenue is 0), it compares with embeddings of summaries instead of averages, and its thresholds follow a fixed schedule.
+A MemTree's revenue is therefore reported as an observation, beside that of OTD, average linkage and a random tree over the same leaves.
 """
 
 from __future__ import annotations
@@ -27,14 +24,14 @@ import numpy as np
 from eval.structure.tree import Tree
 
 Nested = int | tuple[Any, ...]
-"""A hierarchy written out: a point's number, or a tuple of hierarchies."""
+"""A hierarchy in nested form: a point's number, or a tuple of hierarchies."""
 EXACT = 12
-"""Most points for which the optimum is searched: 3^n splits."""
+"""Most points for which the optimum is searched: there are 3^n splits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Similarities of n points, w_ij = left_i . right_j: float64 [n, d] each; the two are one array for embeddings."""
+    """Similarities of n points, w_ij = left_i . right_j, float64 [n, d] each; for embeddings both are the same array."""
 
     left: np.ndarray
     right: np.ndarray
@@ -51,12 +48,12 @@ class Weights:
 
     @property
     def total(self) -> float:
-        """Sum over pairs."""
+        """Sum of the similarities of all pairs."""
         return _within(self.left.sum(axis=0), self.right.sum(axis=0), float((self.left * self.right).sum()))
 
 
 def from_matrix(matrix: np.ndarray) -> Weights:
-    """Given similarities [n, n]; the diagonal is not used.
+    """Weights from similarities [n, n]; the diagonal is ignored.
 
     Raises:
         ValueError: not square, not symmetric, or negative.
@@ -69,20 +66,20 @@ def from_matrix(matrix: np.ndarray) -> Weights:
 
 
 def from_vectors(vectors: np.ndarray) -> Weights:
-    """w = (1 + cosine) / 2 of unit vectors [n, d]."""
+    """Weights from unit vectors [n, d]: w = (1 + cosine) / 2."""
     rows = np.asarray(vectors, dtype=np.float64)
     shifted = np.hstack([rows, np.ones((len(rows), 1))]) / np.sqrt(2)
     return Weights(shifted, shifted)
 
 
 def _within(left: np.ndarray, right: np.ndarray, own: float) -> float:
-    """Sum over the pairs of a set, from its vector sums and the sum of its points' products with themselves."""
+    """Sum over the pairs of a set, from its vector sums and `own`, the sum of its points' products with themselves."""
     return (float(left @ right) - own) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """A rooted tree over n points: nodes 0 … n-1 are the points, `parents[v]` is -1 at the root."""
+    """A rooted tree over n points: nodes 0 … n-1 are the points; `parents[v]` is -1 for the root."""
 
     n: int
     parents: tuple[int, ...]
@@ -97,7 +94,7 @@ class Hierarchy:
 
 
 def hierarchy(nested: Nested) -> Hierarchy:
-    """A hierarchy from its written form, e.g. `((0, 1), 2)`.
+    """A hierarchy from its nested form, e.g. `((0, 1), 2)`.
 
     Raises:
         ValueError: the points are not 0 … n-1, each once.
@@ -135,11 +132,11 @@ def bottom_up(tree: Hierarchy) -> list[int]:
 
 def sizes(tree: Hierarchy) -> list[int]:
     """Number of points below each node."""
-    found = [1] * tree.n + [0] * (len(tree.parents) - tree.n)
+    counts = [1] * tree.n + [0] * (len(tree.parents) - tree.n)
     for node in bottom_up(tree):
         if tree.parents[node] >= 0:
-            found[tree.parents[node]] += found[node]
-    return found
+            counts[tree.parents[node]] += counts[node]
+    return counts
 
 
 def revenue(tree: Hierarchy, weights: Weights) -> float:
@@ -164,7 +161,7 @@ def _added(parts: Sequence[tuple[np.ndarray, np.ndarray, float]]) -> tuple[np.nd
 
 
 def upper_bound(weights: Weights) -> float:
-    """(n - 2) times all similarity: no hierarchy earns more."""
+    """(n - 2) times the sum of all similarities: no hierarchy earns more."""
     return (len(weights) - 2) * weights.total
 
 
@@ -186,7 +183,7 @@ def optimum(weights: Weights) -> float:
             continue
         size, part = members.bit_count(), rest
         candidates = []
-        while part:  # the part without the lowest point; never empty, so that the other part is a proper one
+        while part:  # the part without the lowest point; it is never empty, so both parts are proper subsets
             other = members ^ part
             across = within[members] - within[part] - within[other]
             candidates.append(across * (n - size) + highest[part] + highest[other])
@@ -196,9 +193,12 @@ def optimum(weights: Weights) -> float:
 
 
 def leaf_hierarchy(tree: Tree, order: Sequence[str] = ()) -> tuple[Hierarchy, np.ndarray]:
-    """A memory's tree over its leaves, and the leaves' vectors [n, d]; leaves are numbered as their ids stand in `order`.
+    """A memory's tree as a hierarchy over its leaves, and the leaves' vectors [n, d].
 
-    Leaves that are not in `order` come last, as dumped; a root is added where the memory keeps its own to itself.
+    A root is added where the memory hides its own.
+
+    Args:
+        order: ids of the leaves in the order in which they are numbered; others follow in the order of the file.
 
     Raises:
         ValueError: a node has several parents, or a leaf has no vector.

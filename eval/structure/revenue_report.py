@@ -15,7 +15,7 @@ from eval.structure.revenue import EXACT, Hierarchy, Weights, optimum, revenue, 
 
 
 def average_linkage(weights: Weights) -> Hierarchy:
-    """Agglomerative clustering by mean similarity (SciPy); earns at least a third of the upper bound (Moseley and Wang 2017)."""
+    """Agglomerative clustering by mean similarity (SciPy); it earns at least a third of the upper bound (Moseley and Wang 2017)."""
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
@@ -30,7 +30,7 @@ def average_linkage(weights: Weights) -> Hierarchy:
 
 
 def random_binary(n: int, rng: np.random.Generator) -> Hierarchy:
-    """Random pairs merged until one tree is left."""
+    """A binary tree from merging random pairs until one tree is left."""
 
     def draws() -> Iterator[tuple[int, int]]:
         open_nodes = list(range(n))
@@ -46,7 +46,7 @@ def random_binary(n: int, rng: np.random.Generator) -> Hierarchy:
 
 
 def _merged(n: int, merges: Iterator[tuple[int, int]]) -> Hierarchy:
-    """The hierarchy of a sequence of merges; the i-th makes node n + i."""
+    """The hierarchy of a sequence of merges; the i-th merge makes node n + i."""
     parents = [-1] * n
     for first, second in merges:
         parents[first] = parents[second] = len(parents)
@@ -65,21 +65,21 @@ class RevenueReport:
     earned: Mapping[str, float]
     """observed, binarised, otd, average linkage, random binary, and the optimum where n <= 12."""
     beta: float
-    """Of the OTD run."""
+    """beta of the OTD tree."""
 
     @property
     def ratios(self) -> dict[str, float | None]:
-        """Shares of the upper bound; None for fewer than three leaves, which earn nothing in any tree."""
+        """Revenues as shares of the upper bound; None for fewer than three leaves, whose revenue is 0 in any tree."""
         return {name: value / self.bound if self.bound > 0 else None for name, value in self.earned.items()}
 
     @property
     def holds(self) -> bool:
-        """Whether OTD earned beta / 3 of the upper bound here, which is more than the theorem asks."""
+        """Whether OTD earned at least beta / 3 of the upper bound, which is more than the theorem promises."""
         return self.earned["otd"] >= self.beta / 3 * self.bound * (1 - 1e-9)
 
 
 def report(tree: Hierarchy, weights: Weights, rng: np.random.Generator) -> RevenueReport:
-    """All rows for one observed tree; OTD takes the points in the order of their numbers."""
+    """Revenues of one memory's tree and of the hierarchies beside it; OTD inserts the points in the order of their numbers."""
     online = otd(weights)
     earned = {
         "observed": revenue(tree, weights),

@@ -1,14 +1,12 @@
-"""The shape of what a memory built, read from a run folder: nodes, depths, branching, tokens; and whether a model agrees with the tree.
+"""The structure that a memory built, read from a run folder: nodes, depths, branching, tokens by depth.
 
-The quantities are those of SegTreeMem Table 5 and of MemTree Tables 5 and A.3 and Figure 4. Depth counts edges from the root. MemTree
-and other memories whose root holds no text do not dump it: their topmost nodes stand at depth 1, and the root counts as a branching
-node but not as a node. A node with several parents (soft clusters) lies one below its deepest parent and is a child of each.
+The quantities are those of SegTreeMem Table 5, MemTree Tables 5 and A.3, and MemTree Figure 4. Depth counts edges from the root. MemTree
+and other memories whose root has no text do not save it: their topmost nodes are at depth 1, and the root counts as a branching node but
+not as a node. A node with several parents (soft clusters) is one deeper than its deepest parent and a child of each.
 
-The triplet test is MemTree's appendix A.3.8 with a language model in place of the five people: it measures agreement with a model.
-
-Deviations. MemTree does not define its height-to-width ratio; the printed values (6.5 at depth 13, 7.5 at depth 15) are half the
-maximum depth, and so is ours. SegTreeMem keeps all leaves of a tree at one depth, yet its Table 5 prints deviations other than zero:
-`without_chains` gives the view in which they can arise.
+Deviations. MemTree does not define its height-to-width ratio. The printed values (6.5 at depth 13, 7.5 at depth 15) are half the maximum
+depth, and so is ours. SegTreeMem keeps all leaves of a tree at one depth, yet its Table 5 prints standard deviations above zero: they can
+only arise in a view such as `without_chains`.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from memsys.tokens import count_tokens
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tree:
-    """One case's structure as it was dumped; nodes are numbered in that order."""
+    """The saved structure of one case; nodes are numbered in the order of the file."""
 
     case_id: str
     ids: tuple[str, ...]
@@ -37,13 +35,13 @@ class Tree:
     texts: tuple[str, ...]
     sources: tuple[tuple[str, ...], ...]
     vectors: np.ndarray
-    """float32 [nodes, d]; a row of zeros where a node has none."""
+    """float32 [nodes, d]; zeros for a node without a vector."""
     hidden_root: bool
-    """Whether the topmost nodes hang from a root that is not among the nodes."""
+    """Whether the topmost nodes have a common parent that is not among the nodes."""
 
     @property
     def children(self) -> list[list[int]]:
-        """Children of each node, in order of the dump."""
+        """Children of each node, in ascending order."""
         below: list[list[int]] = [[] for _ in self.ids]
         for node, parents in enumerate(self.parents):
             for parent in parents:
@@ -52,14 +50,15 @@ class Tree:
 
 
 def read_tree(case_folder: Path, *, vectors: bool = False) -> Tree | None:
-    """The structure that a case's memory dumped; None when it has none.
+    """The saved structure of a case; None when its memory has none.
 
-    `case.json` says whether the memory keeps its root to itself; of others, several topmost nodes are taken for the sign of it.
-    The nodes' vectors are read with `vectors` only; without, each node has one of length 0.
+    The root is hidden when `case.json` says so, or when there are several topmost nodes.
+
+    Args:
+        vectors: whether to read the nodes' vectors; without them each node has a vector of length 0.
 
     Raises:
-        RunError: a parent that is not there, a node that is its own ancestor, or vectors that are not there, damaged, or of
-            another number than the nodes.
+        RunError: a parent does not exist, a node is its own ancestor, or the vectors are missing, damaged, or not one per node.
     """
     path = case_folder / "nodes.jsonl"
     lines = read_lines(path, fields=("id", "parents", "level", "kind", "text", "sources"))
@@ -105,14 +104,14 @@ def _vectors(case_folder: Path) -> np.ndarray:
 
 
 def read_trees(run_folder: Path, *, vectors: bool = False) -> list[Tree]:
-    """The structures of all finished cases of a run, in order of their folders."""
+    """The structures of all complete cases of a run, in the order of their folders."""
     folders = sorted(path.parent for path in run_folder.glob("cases/*/case.json"))
     trees = (read_tree(folder, vectors=vectors) for folder in folders)
     return [tree for tree in trees if tree is not None]
 
 
 def top_down(tree: Tree) -> list[int]:
-    """All nodes, every node after all of its parents.
+    """All nodes, each after all of its parents.
 
     Raises:
         RunError: a node is its own ancestor.
@@ -133,24 +132,24 @@ def top_down(tree: Tree) -> list[int]:
 
 
 def depths(tree: Tree) -> list[int]:
-    """Edges from the root to each node; with several parents, one more than the deepest of them."""
-    found = [0] * len(tree.ids)
+    """Depth of each node: edges from the root; with several parents, one more than the deepest of them."""
+    deep = [0] * len(tree.ids)
     for node in top_down(tree):
-        above = [found[parent] for parent in tree.parents[node]]
-        found[node] = max(above) + 1 if above else int(tree.hidden_root)
-    return found
+        above = [deep[parent] for parent in tree.parents[node]]
+        deep[node] = max(above) + 1 if above else int(tree.hidden_root)
+    return deep
 
 
 def ancestors(tree: Tree) -> list[frozenset[int]]:
-    """All nodes above each node."""
-    found: list[frozenset[int]] = [frozenset()] * len(tree.ids)
+    """Ancestors of each node."""
+    above: list[frozenset[int]] = [frozenset()] * len(tree.ids)
     for node in top_down(tree):
-        found[node] = frozenset(tree.parents[node]).union(*(found[parent] for parent in tree.parents[node]))
-    return found
+        above[node] = frozenset(tree.parents[node]).union(*(above[parent] for parent in tree.parents[node]))
+    return above
 
 
 def without_chains(tree: Tree) -> Tree:
-    """The tree less every node that has a single child which has no other parent; the child takes its place."""
+    """The tree without nodes that have a single child with no other parent; the child takes its parent's place."""
     below = tree.children
     gone = {node for node, under in enumerate(below) if len(under) == 1 and len(tree.parents[under[0]]) == 1}
     stand_ins: dict[int, tuple[int, ...]] = {}
@@ -177,33 +176,33 @@ def without_chains(tree: Tree) -> Tree:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The numbers of one tree, or their means over the trees of a run."""
+    """Properties of one tree, or their means over the trees of a run."""
 
     nodes: float
-    """A hidden root is not among them."""
+    """Without a hidden root."""
     leaves: float
     inner: float
     shared: float
     """Nodes with several parents."""
     depth_max: float
     depth_mean: float
-    """Of all nodes (MemTree Table 5)."""
+    """Over all nodes (MemTree Table 5)."""
     depth_std: float
     leaf_depth_max: float
     leaf_depth_mean: float
-    """Of the leaves alone (SegTreeMem Table 5)."""
+    """Over the leaves (SegTreeMem Table 5)."""
     leaf_depth_std: float
     """Population standard deviation, within a tree."""
     branching: float
-    """Mean number of children of the nodes that have any, a hidden root included; 0 where nothing branches."""
+    """Mean number of children of inner nodes, a hidden root included; 0 in a tree without inner nodes."""
     height_to_width: float
-    """Half the maximum depth, see the module."""
+    """Half the maximum depth, see the module's deviations."""
     calls_per_leaf: float
-    """Logical model calls of the whole build over the leaves."""
+    """Logical model calls of the whole build, divided by the number of leaves."""
 
 
 def shape(tree: Tree, calls: float) -> Shape:
-    """The numbers of one tree whose build took `calls` logical model calls."""
+    """Properties of one tree whose build took `calls` logical model calls."""
     below, deep = tree.children, depths(tree)
     leaves = [node for node, under in enumerate(below) if not under]
     inner = len(below) - len(leaves)
@@ -236,16 +235,16 @@ def mean_shape(shapes: Sequence[Shape]) -> Shape:
     """Means over trees, as SegTreeMem Table 5 prints them.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are no trees.
     """
     if not shapes:
         raise ValueError("no tree to take a mean over")
-    return Shape(**{name: fmean(getattr(one, name) for one in shapes) for name in Shape.__slots__})
+    return Shape(**{name: fmean(getattr(own, name) for own in shapes) for name in Shape.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
 class DepthTokens:
-    """How long the texts at one depth are (MemTree Figure 4)."""
+    """Tokens of the node texts at one depth (MemTree Figure 4)."""
 
     depth: int
     nodes: int
@@ -255,12 +254,12 @@ class DepthTokens:
 
 
 def tokens_by_depth(trees: Sequence[Tree]) -> list[DepthTokens]:
-    """Token counts of node texts by depth, over the nodes of all trees."""
-    found: dict[int, list[int]] = {}
+    """Tokens of node texts by depth, over the nodes of all trees."""
+    by_depth: dict[int, list[int]] = {}
     for tree in trees:
         for depth, text in zip(depths(tree), tree.texts, strict=True):
-            found.setdefault(depth, []).append(count_tokens(text))
+            by_depth.setdefault(depth, []).append(count_tokens(text))
     return [
         DepthTokens(depth, len(counts), fmean(counts), median(counts), float(np.std(counts)))
-        for depth, counts in sorted(found.items())
+        for depth, counts in sorted(by_depth.items())
     ]

@@ -23,28 +23,28 @@ TIERS: tuple[Tier, Tier] = ("easy", "hard")
 
 @dataclass(frozen=True, slots=True)
 class Triplet:
-    """Is `near`, a descendant of `source`, more like it than `far`, which is not but lies as deep?"""
+    """The question whether `source` is more similar to its descendant `near` than to `far`, another node of the same depth as `near`."""
 
     tree: int
     source: int
     near: int
     far: int
     depth: int
-    """Of the two alternatives."""
+    """Depth of the two alternatives."""
     tier: Tier
-    """easy: only the root is above both alternatives; hard: they share another ancestor."""
+    """easy: the alternatives share no ancestor but the root; hard: they share another one."""
     near_first: bool
 
 
 def sample_triplets(trees: Sequence[Tree], count: int, rng: np.random.Generator) -> list[Triplet]:
-    """At most `count` different triplets of each tier, easy ones first: fewer where the trees have no more to offer.
+    """Draw at most `count` different triplets of each tier, easy ones first; fewer where the trees do not have as many.
 
-    The source is drawn among the nodes with descendants, the first alternative among these at any depth, the second among
-    the other nodes of that depth; which is shown first is drawn, too. The root is never a source: nothing lies beside it.
+    The source is drawn from the nodes with descendants, `near` from its descendants at any depth, `far` from the other nodes of that
+    depth, and the order of the two at random. The root is never a source: every node is its descendant.
     """
     views = [_Kin(tree) for tree in trees]
     sources = [(number, node) for number, kin in enumerate(views) for node in kin.sources]
-    found: list[Triplet] = []
+    triplets: list[Triplet] = []
     for tier in TIERS:
         seen: set[tuple[int, int, int, int]] = set()
         for _ in range(50 * count if sources else 0):
@@ -59,12 +59,12 @@ def sample_triplets(trees: Sequence[Tree], count: int, rng: np.random.Generator)
             key = (number, source, near, int(rng.choice(others)))
             if key not in seen:
                 seen.add(key)
-                found.append(Triplet(*key, kin.depths[near], tier, bool(rng.integers(2))))
-    return found
+                triplets.append(Triplet(*key, kin.depths[near], tier, bool(rng.integers(2))))
+    return triplets
 
 
 class _Kin:
-    """Who is above, below and level with whom in one tree."""
+    """Ancestors, descendants and nodes of equal depth in one tree."""
 
     def __init__(self, tree: Tree) -> None:
         tops = [node for node, parents in enumerate(tree.parents) if not parents]
@@ -79,7 +79,7 @@ class _Kin:
         self.sources = [node for node, under in enumerate(self.under) if under and node not in self.root]
 
     def beside(self, source: int, near: int, tier: Tier) -> list[int]:
-        """Nodes as deep as `near` that are not below `source`, and share an ancestor with `near` as the tier says."""
+        """Nodes of the same depth as `near` that are no descendants of `source` and fit the tier."""
         shared = self.above[near] - self.root
         return [
             node
@@ -90,7 +90,7 @@ class _Kin:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How often the annotator chose the descendant, among the triplets that it answered."""
+    """How often the annotator chose the descendant."""
 
     asked: int
     answered: int
@@ -98,11 +98,12 @@ class Agreement:
 
     @property
     def share(self) -> float | None:
+        """Agreement among the answered triplets; None when there are none."""
         return self.agreed / self.answered if self.answered else None
 
 
 def ask_triplets(llm: LLM, prompts: Prompts, trees: Sequence[Tree], triplets: Sequence[Triplet]) -> list[bool | None]:
-    """Whether a model finds the descendant more similar, for each triplet; None where its reply names neither.
+    """Whether a model finds the descendant more similar, for each triplet; None when its reply names neither alternative.
 
     Raises:
         ModelError: a call failed for good.
@@ -122,8 +123,8 @@ def _fields(tree: Tree, one: Triplet) -> Mapping[str, Any]:
 
 
 def agreement(triplets: Sequence[Triplet], agreed: Sequence[bool | None]) -> dict[tuple[Tier, str], Agreement]:
-    """Agreement by tier and depth of the alternatives, in the paper's bands (up to 5, deeper) and over all."""
-    found: dict[tuple[Tier, str], Agreement] = {}
+    """Agreement by tier and depth of the alternatives: over all, and in the paper's bands (depth 1 to 5, and deeper)."""
+    by_group: dict[tuple[Tier, str], Agreement] = {}
     for tier in TIERS:
         for band, low, high in (("all", 0, 10**9), ("depth 1-5", 0, 5), ("depth 6+", 6, 10**9)):
             said = [
@@ -131,7 +132,7 @@ def agreement(triplets: Sequence[Triplet], agreed: Sequence[bool | None]) -> dic
                 for one, verdict in zip(triplets, agreed, strict=True)
                 if one.tier == tier and low <= one.depth <= high
             ]
-            found[tier, band] = Agreement(
+            by_group[tier, band] = Agreement(
                 len(said), sum(one is not None for one in said), sum(one is True for one in said)
             )
-    return found
+    return by_group

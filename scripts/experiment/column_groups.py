@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from data_loaders.schema import DataError
 from eval.reader import Reader
-from eval.report.tables import ALL, ANSWERABLE, Asked, Column, asked
+from eval.report.cell import ALL, ANSWERABLE, Column
+from eval.report.scores import Asked, asked
 from eval.store import RunError
 from scripts.experiment.datasets import Data, data
 from scripts.experiment.layout import SCORES, group_name, kind_of, title_of

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.costs import effort_missing
+from eval.report.best_of import choose, choose_again, composed
+from eval.report.cell import ALL, Cell
 from eval.report.measures import cost, coverage, report, spread, statistic, tree
 from eval.report.published import Published, find
-from eval.report.tables import ALL, AnyCell, Cell, Figure, choose, choose_again, composed, outcomes
+from eval.report.scores import outcomes
+from eval.report.tables import AnyCell, Measure
 from eval.run import Run
 from eval.score import score_paths
 from eval.stats import Estimate
@@ -66,7 +69,7 @@ class Grid:
         return self._cells[key]
 
     def _with_published(
-        self, cell: Cell | Figure, line: Line, group: ColumnGroup, metric: Mapping[str, Any]
+        self, cell: Cell | Measure, line: Line, group: ColumnGroup, metric: Mapping[str, Any]
     ) -> AnyCell:
         fields = reference(self.backbone, line, group.option, metric)
         published = None if fields is None else find(self.numbers, fields)
@@ -86,7 +89,7 @@ class Grid:
         if kind_of(metric) == "cost" and (missing := effort_missing(self._replicates(line, group)[0].folder)):
             return missing
         if kind_of(metric) in FIGURES:
-            return Figure(group.column(metric), self._measure(line, group, metric))
+            return Measure(group.column(metric), self._measure(line, group, metric))
         return self._scores(line, group, metric)
 
     def _scores(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> Cell:
@@ -110,7 +113,7 @@ class Grid:
             return first if isinstance(first, str) else NOTHING
         gap = first.minus(second)
         estimate = None if gap is None else Estimate(gap.mean, gap.n, gap.by_question, gap.by_case, gap.clusters)
-        return Figure(group.column(metric), estimate, tolerance=0.02)
+        return Measure(group.column(metric), estimate, tolerance=0.02)
 
     def _best(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """For each history, the scores of the candidate chosen for it."""

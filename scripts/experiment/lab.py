@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eval.report.cell import ALL, Cell, Column
 from eval.report.rendering import by_case, number, span
-from eval.report.tables import ALL, Asked, Cell, Column, Row, Table, asked, outcomes
+from eval.report.scores import Asked, asked, outcomes
+from eval.report.tables import Row, Table
 from eval.run import Run
 from eval.stats import Difference
 from eval.store import RunError

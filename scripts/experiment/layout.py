@@ -16,8 +16,8 @@ from itertools import product
 from re import sub
 from typing import Any
 
+from eval.report.cell import ALL
 from eval.report.published import Published, read_published
-from eval.report.tables import ALL
 from eval.store import RunError
 from scripts.experiment.options import load_option, options
 from scripts.experiment.scorers import metric_title

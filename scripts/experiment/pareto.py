@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from eval.costs import BUILD, costs, efforts
 from eval.report.panels import Sheet
 from eval.report.points import Point, front, scored
-from eval.report.tables import outcomes
+from eval.report.scores import outcomes
 from eval.run import Run
 from eval.store import RunError
 from scripts.experiment.captions import engine

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from eval.loop import run_all
-from eval.report.tables import Cell, Table
+from eval.report.cell import Cell
+from eval.report.tables import Table
 from eval.run import Run
 from eval.score import Judging, Metric, score_evidence, score_judge, score_lexical
 from memsys.llm.pricing import SpendingCapReached

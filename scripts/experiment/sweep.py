@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from eval.costs import costs
 from eval.provenance import identity
+from eval.report.cell import ALL, Cell, Column
 from eval.report.measures import cost
-from eval.report.tables import ALL, Cell, Column, outcomes
+from eval.report.scores import outcomes
 from eval.report.wandb_log import log_sweep
 from eval.run import Run
 from eval.stats import Interval

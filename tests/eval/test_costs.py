@@ -15,8 +15,10 @@ from data_loaders.schema import Question
 from eval.case_log import effort
 from eval.costs import Usage, costs, phases
 from eval.loop import run_all
+from eval.report.cell import Cell, Column
 from eval.report.rendering import markdown
-from eval.report.tables import Asked, Cell, Column, Row, Table
+from eval.report.scores import Asked
+from eval.report.tables import Row, Table
 from eval.run import Run
 from eval.store import write_lines
 from memsys.interface import Recall
