@@ -5,7 +5,7 @@ pair of messages one call extracts facts about the user. A second call sees the 
 which to ADD, UPDATE or DELETE. As in the authors' evaluation, a dialogue is taken in twice, with each of its two sides as the user, into
 views that share nothing.
 
-`mode` chooses what the two calls are shown:
+`mode` chooses what the two calls see:
 
 - `paper`: the extraction sees a running summary and the last 10 messages; the decision sees 10 similar memories for each fact.
 - `code`: the extraction sees neither summary nor messages; the decision sees 5 similar memories for each fact.

@@ -14,7 +14,7 @@ retention of an exchange that was not recalled for t days is R = exp(-t / S); it
 
 Deviations and decisions:
 
-- "Today" is the day of the question, else of the last unit; the release reads the clock. A session without a time is a day of its own.
+- "Today" is the day of the question, else of the last unit; the release reads the clock. Each session without a time counts as one day.
 - The release draws a random number for every exchange each time it loads the store, so that memories are lost with the number of loads.
   Here an exchange gets one number when it is stored and another when it is recalled, and is forgotten once R falls below it. This gives
   the curve itself, however often the memory is consolidated. The release calls a module that it does not contain, so its forgetting
@@ -352,8 +352,9 @@ class MemoryBank(MemorySystem):
         return Item(f"events {day.name}", dated(text, self._time_text(day)), score, sources, "day_events", 1)
 
     def _global_items(self) -> list[Item]:
-        shown = KINDS if self.mode == "paper" else ("portrait",)
-        kinds = [kind for kind in shown if self.include_global and self._global.get(kind)]
+        """The summary and the portrait of everything as items; only the portrait in mode `code`."""
+        recalled = KINDS if self.mode == "paper" else ("portrait",)
+        kinds = [kind for kind in recalled if self.include_global and self._global.get(kind)]
         span = period_text(self._units[0], self._units[-1])
         return [
             Item(kind, dated(self._global[kind], span), 0.0, self._covered[kind], f"global_{kind}", 2) for kind in kinds

@@ -389,24 +389,24 @@ class GraphRag(MemorySystem):
         return union(self._graph.units[unit].sources for unit in sorted(units))
 
     def _text_item(self, unit: int, score: float) -> Item:
-        return self._item(f"text-{unit}", "text", self._graph.units[unit].text, score, (unit,), 0)
+        return self._dated_item(f"text-{unit}", "text", self._graph.units[unit].text, score, (unit,), 0)
 
     def _entity_item(self, place: int, score: float) -> Item:
         entity = self._graph.entities[place]
         text = f"{entity.title} ({entity.degree} related): {entity.description}"
-        return self._item(f"entity-{place}", "entity", text, score, entity.units, 1)
+        return self._dated_item(f"entity-{place}", "entity", text, score, entity.units, 1)
 
     def _relationship_item(self, place: int) -> Item:
         edge, entities = self._graph.relationships[place], self._graph.entities
         text = f"{entities[edge.source].title} – {entities[edge.target].title}: {edge.description}"
-        return self._item(f"relationship-{place}", "relationship", text, edge.weight, edge.units, 1)
+        return self._dated_item(f"relationship-{place}", "relationship", text, edge.weight, edge.units, 1)
 
     def _report_item(self, community: Community, score: float) -> Item:
         report = self._graph.reports.get(community.id, Report(0.0, ""))
         level, units = self._height(community), self._text_units(community)
-        return self._item(f"report-{community.id}", "report", report.content, score, units, level)
+        return self._dated_item(f"report-{community.id}", "report", report.content, score, units, level)
 
-    def _item(self, name: str, kind: str, text: str, score: float, units: Sequence[int], level: int) -> Item:
+    def _dated_item(self, name: str, kind: str, text: str, score: float, units: Sequence[int], level: int) -> Item:
         """A text with the period and the sources of its text units."""
         first, last = self._graph.units[min(units)].first, self._graph.units[max(units)].last
         return Item(name, dated(text, period_text(first, last)), score, self._sources(units), kind, level)

@@ -162,18 +162,18 @@ class MemGPT(MemorySystem):
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
-    def _run(self, state: State, most: int, *, reading: bool, asked: str = "") -> int:
+    def _run(self, state: State, most: int, *, reading: bool, question: str = "") -> int:
         """Call the model while a reply or memory pressure asks for another call, at most `most` times.
 
         Args:
-            asked: the question that the run answers; empty while the history is written.
+            question: the question that the run answers; empty while the history is written.
 
         Returns:
             The number of calls.
         """
         for number in range(1, most + 1):
             self._make_room(state, reading=reading)
-            reply = ask(self.llm, self.prompts["memgpt/step"], **self._step_fields(state, asked))
+            reply = ask(self.llm, self.prompts["memgpt/step"], **self._step_fields(state, question))
             again = self._carry_out(state, reply, reading=reading)
             if state.sent is not None and reading:
                 return number
@@ -214,7 +214,7 @@ class MemGPT(MemorySystem):
         if not reading:
             self._store(message)
 
-    def _step_fields(self, state: State, asked: str) -> dict[str, Any]:
+    def _step_fields(self, state: State, question: str) -> dict[str, Any]:
         """The fields of the prompt for the next step."""
         lines = [self._cut(f"({message.role}) {message.text}") for message in state.queue]
         return {
@@ -223,7 +223,7 @@ class MemGPT(MemorySystem):
             "recall_count": len(self._recall),
             "archival_count": len(state.archival),
             "queue": lines,
-            "question": asked or (lines[-1] if lines else ""),
+            "question": question or (lines[-1] if lines else ""),
         }
 
     def _cut(self, text: str) -> str:
@@ -387,7 +387,7 @@ class MemGPT(MemorySystem):
         state = self._state.copy()
         view = list(state.queue)
         self._event(state, "user", self._question_text(question), reading=True)
-        self._run(state, self.max_calls, reading=True, asked=question.text)
+        self._run(state, self.max_calls, reading=True, question=question.text)
         items = self._recalled_items(state, view)
         if not self.own_answer:
             return Recall(items)

@@ -77,8 +77,8 @@ class MidTerm:
 
     def vector(self, segment: Segment) -> np.ndarray:
         """A copy of the segment's vector, float32 [d]."""
-        copied: np.ndarray = self._vectors.matrix[segment.row].copy()
-        return copied
+        vector: np.ndarray = self._vectors.matrix[segment.row].copy()
+        return vector
 
     def similarities(self, vector: np.ndarray, keywords: frozenset[str]) -> np.ndarray:
         """Similarity of each segment to a vector and keywords, float [segments], the oldest segment first.
@@ -88,7 +88,7 @@ class MidTerm:
         segments = list(self.segments.values())
         scores: np.ndarray = self._vectors.similarities(vector)[[segment.row for segment in segments]]
         if not self._release.evaluation:
-            scores = scores + [jaccard(keywords, segment.keywords) for segment in segments]
+            scores = scores + np.array([jaccard(keywords, segment.keywords) for segment in segments])
         return scores
 
     def nearest(self, theme: Theme, vector: np.ndarray) -> tuple[Segment | None, float]:

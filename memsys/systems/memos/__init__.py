@@ -60,7 +60,7 @@ class MemOS(MemorySystem):
         window, overlap: lines of a window, and how many of them begin the next window.
         fine_parse: whether a model writes statements to search by, besides the question (one call per view).
         reorganise: whether memories are fused and get parents; needs scikit-learn.
-        timestamps: whether a recalled memory shows when it was told.
+        timestamps: whether a recalled memory shows the time of its messages.
 
     Raises:
         ValueError: an unknown choice of views, or a number out of range.
