@@ -73,9 +73,10 @@ class SimilarityTree(MemorySystem):
         collapse_chains: bool = False,
     ) -> None:
         self.embedder = embedder
+        # A sweep sets the read settings one by one on copies of the memory: they are attributes, which each read collects.
         self.k, self.policy, self.alpha, self.horizon = k, policy, alpha, horizon
         self.neg, self.sink, self.leaf_only, self.dedup, self.order = neg, sink, leaf_only, dedup, order
-        read_settings(self)
+        read_settings(self)  # raises for wrong settings before anything is built
         self.collapse_chains = collapse_chains
         self._tree = AnnotatedTree(llm, embedder, prompts, annotate, summary_tokens)
         levels = {"flat": 1, "online": 2}[one_of("hierarchy", hierarchy, ("flat", "online"))]

@@ -138,7 +138,7 @@ class XMemory(MemorySystem):
         self.alpha, self.beta, self.probes, self.episode_pool = alpha, beta, probes, episode_pool
         self.max_episodes, self.tau_include, self.tau_expand = max_episodes, tau_include, tau_expand
         self.expansion = expansion
-        read_settings(self, mode)
+        read_settings(self, mode)  # raises for wrong settings before anything is built
         self._summaries: dict[tuple[str, ...], str | ParseFailure] = {}
         """Replies by the texts of the statements that were summarised."""
         self._hierarchy = self._built(self._builder.consolidated())

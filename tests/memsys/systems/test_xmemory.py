@@ -937,3 +937,12 @@ def test_sizes_of_zero_are_refused_by_name(setting: str) -> None:
 def test_unknown_choices_are_refused_by_name(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         xmemory(0, **setting)
+
+
+@pytest.mark.parametrize(("name", "value"), [("pool", 0), ("probes", 0), ("episode_pool", -1), ("expansion", "all")])
+def test_a_wrong_read_setting_on_a_copy_is_refused_by_its_read(name: str, value: Any) -> None:
+    memory, _, _ = xmemory(2)
+    swept = copy.copy(memory)
+    setattr(swept, name, value)
+    with pytest.raises(ValueError, match=name):
+        swept.read(QUESTION)
