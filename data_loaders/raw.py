@@ -23,9 +23,18 @@ def read_json(path: Path) -> Any:
 
 def read_jsonl(path: Path) -> list[Any]:
     """One parsed value per line; blank lines are skipped. Raises DataError naming the (1-based) line."""
+    return [value for _, value in read_lines(path)]
+
+
+def read_lines(path: Path) -> list[tuple[str, Any]]:
+    """Per line of a JSONL file its place, `<file>: line <number from 1>`, and its parsed value; blank lines are skipped.
+
+    Raises DataError naming the line.
+    """
     # Split at newlines only: str.splitlines would also cut at U+2028, which JSON allows inside strings.
     lines = _read_bytes(path).split(b"\n")
-    return [parse_json(line, f"{path.name}: line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    places = {f"{path.name}: line {number}": line for number, line in enumerate(lines, 1) if line.strip()}
+    return [(place, parse_json(line, place)) for place, line in places.items()]
 
 
 def parse_json(data: bytes, where: str) -> Any:
