@@ -271,6 +271,7 @@ def test_a_truncated_file_is_named_in_the_error(name: str, file: Path, tmp_path:
 # --- gold in the raw file ----------------------------------------------------------------------------------------------
 
 HIDDEN: Mapping[str, set[str]] = {
+    "jsonl": {"answers", "category"},
     "locomo": {"answer", "adversarial_answer", "evidence", "query", "img_url"},
     "longmemeval": {"answer", "answer_session_ids"},
     "longmemeval_mab": {"answers", "haystack_sessions", "qa_pair_ids"},
@@ -346,6 +347,10 @@ def following(values: Sequence[Any]) -> Callable[[Any], Any]:
 
 
 LABELS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+    "jsonl": {
+        "evidence": lambda turns: [*turns[1:], "S2:1"],
+        "answerable": following([True, False]),
+    },
     "locomo": {"category": following([1, 2, 3, 4])},
     "longmemeval": {
         "has_answer": following([True, False]),
