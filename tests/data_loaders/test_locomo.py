@@ -136,9 +136,8 @@ def test_questions_are_asked_after_the_whole_history_and_show_nothing_of_the_gol
 # --- evidence ---
 
 
-@pytest.mark.parametrize(
-    ("text", "ids"),
-    [
+def test_evidence_is_read_tolerantly(subtests: pytest.Subtests) -> None:
+    for text, ids in [
         ("D8:6; D9:17", ("D8:6", "D9:17")),
         ("D", ()),
         ("D:11:26", ("D11:26",)),
@@ -146,10 +145,9 @@ def test_questions_are_asked_after_the_whole_history_and_show_nothing_of_the_gol
         ("D30:05", ("D30:5",)),
         ("(D2:3)", ("D2:3",)),
         ("", ()),
-    ],
-)
-def test_evidence_is_read_tolerantly(text: str, ids: tuple[str, ...]) -> None:
-    assert evidence_ids(text) == ids
+    ]:
+        with subtests.test(text=text, ids=ids):
+            assert evidence_ids(text) == ids
 
 
 def test_evidence_that_points_nowhere_is_dropped_kept_raw_and_noted(cases: Sequence[Case]) -> None:

@@ -54,28 +54,34 @@ def test_the_switches_are_found() -> None:
     assert {"yes", "network", "replay", "data.unpinned", "nodes.vectors", "traceback"} <= set(SWITCHES)
 
 
-@pytest.mark.parametrize(("word", "value"), [("no", False), ("off", False), ("0", False), ("yes", True), ("1", True)])
-@pytest.mark.parametrize("name", SWITCHES)
-def test_a_switch_written_as_a_word_means_what_it_says(name: str, word: str, value: bool) -> None:
-    assert OmegaConf.select(checked(configuration("config", f"{name}={word}"), "config"), name) is value
+def test_a_switch_written_as_a_word_means_what_it_says(subtests: pytest.Subtests) -> None:
+    for name in SWITCHES:
+        for word, value in [("no", False), ("off", False), ("0", False), ("yes", True), ("1", True)]:
+            with subtests.test(name=name, word=word, value=value):
+                assert OmegaConf.select(checked(configuration("config", f"{name}={word}"), "config"), name) is value
 
 
-@pytest.mark.parametrize("name", SWITCHES)
-def test_a_switch_that_is_neither_is_refused(name: str) -> None:
-    with pytest.raises(RunError, match=f"^{name} must be true or false, found 'perhaps'$"):
-        checked(configuration("config", f"{name}=perhaps"), "config")
+def test_a_switch_that_is_neither_is_refused(subtests: pytest.Subtests) -> None:
+    for name in SWITCHES:
+        with (
+            subtests.test(name=name),
+            pytest.raises(RunError, match=f"^{name} must be true or false, found 'perhaps'$"),
+        ):
+            checked(configuration("config", f"{name}=perhaps"), "config")
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
+def test_a_wrong_setting_is_one_sentence(subtests: pytest.Subtests) -> None:
+    for override, said in [
         ("data.size=six", "data.size must be a whole number of at least 1, or all; found 'six'"),
         ("data.size=1.5", "data.size must be a whole number of at least 1, or all; found 1.5"),
         ("data.size=0", "data.size must be a whole number of at least 1, or all; found 0"),
         ("data.source=Real", "data.source must be one of sample, real, found 'Real'; did you mean real?"),
         ("data.seed=-1", "data.seed must be at least 0, found -1"),
         ("data.max_cases=0", "data.max_cases must be at least 1, found 0"),
-        ("data.transform=shuffle", "data.transform must be one of none, oracle, permute, permute_between_questions, found 'shuffle'"),
+        (
+            "data.transform=shuffle",
+            "data.transform must be one of none, oracle, permute, permute_between_questions, found 'shuffle'",
+        ),
         ("endpoint.in_flight=0", "endpoint.in_flight must be at least 1, found 0"),
         ("endpoint.timeout=0", "endpoint.timeout must be above 0, found 0"),
         ("endpoint.retries=-1", "endpoint.retries must be at least 0, found -1"),
@@ -90,18 +96,20 @@ def test_a_switch_that_is_neither_is_refused(name: str) -> None:
         ("max_usd=-1", "max_usd must be at least 0, found -1"),
         ("max_unscored=2", "max_unscored must be at most 1, found 2"),
         ("models.reader=''", "models.reader must not be empty, found ''"),
-        ("protocol.unit={rule: x}", "protocol.unit.rule must be one of utterance, floor_pair, ab_pair, page, chunk, found 'x'"),
+        (
+            "protocol.unit={rule: x}",
+            "protocol.unit.rule must be one of utterance, floor_pair, ab_pair, page, chunk, found 'x'",
+        ),
         ("memory.name=../x", "memory.name must be a plain name (letters, digits, `.`, `_`, `-`), found '../x'"),
         ("~dataset.unit", "dataset.unit is missing"),
         ("+data.siez=3", "data.siez is not a setting; did you mean data.size?"),
         ("+reply=true", "reply is not a setting; did you mean replay?"),
         ("logger.name=Wandb", "logger.name must be one of none, wandb, found 'Wandb'; did you mean wandb?"),
-    ],
-)  # fmt: skip
-def test_a_wrong_setting_is_one_sentence(override: str, said: str) -> None:
-    with pytest.raises(RunError) as caught:
-        checked(configuration("config", override), "config")
-    assert str(caught.value) == said
+    ]:
+        with subtests.test(override=override, said=said):
+            with pytest.raises(RunError) as caught:
+                checked(configuration("config", override), "config")
+            assert str(caught.value) == said
 
 
 COMMAND: dict[str, Callable[[DictConfig], int]] = {
@@ -143,22 +151,24 @@ def test_what_is_right_stays_as_it_is(command: str) -> None:
     assert repr(OmegaConf.to_container(checked(configuration(command), command), resolve=True)) == repr(before)
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_every_file_of_a_group_is_what_its_schema_says(group: str) -> None:
-    for name in options(group):
-        values = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"), resolve=True)
-        assert isinstance(values, dict)
-        assert repr(checked_option(group, values)) == repr(values)  # type: ignore[arg-type]
+def test_every_file_of_a_group_is_what_its_schema_says(subtests: pytest.Subtests) -> None:
+    for group in GROUPS:
+        with subtests.test(group=group):
+            for name in options(group):
+                values = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"), resolve=True)
+                assert isinstance(values, dict)
+                assert repr(checked_option(group, values)) == repr(values)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_an_unknown_key_of_a_file_is_refused_with_the_nearest_known_one(group: str) -> None:
-    for name in options(group):
-        values: dict[str, Any] = dict(OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml")))  # type: ignore[arg-type]
-        key = list(values)[-1]
-        with pytest.raises(RunError) as caught:
-            checked_option(group, {**values, f"{key}x": values[key]})
-        assert f"{key}x is not a setting; did you mean {key}?" in str(caught.value)
+def test_an_unknown_key_of_a_file_is_refused_with_the_nearest_known_one(subtests: pytest.Subtests) -> None:
+    for group in GROUPS:
+        with subtests.test(group=group):
+            for name in options(group):
+                values: dict[str, Any] = dict(OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml")))  # type: ignore[arg-type]
+                key = list(values)[-1]
+                with pytest.raises(RunError) as caught:
+                    checked_option(group, {**values, f"{key}x": values[key]})
+                assert f"{key}x is not a setting; did you mean {key}?" in str(caught.value)
 
 
 @pytest.mark.parametrize(

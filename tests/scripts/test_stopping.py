@@ -233,9 +233,9 @@ def test_a_signal_that_nohup_took_away_stays_away() -> None:
 ENTRIES = [path for path in sorted((ROOT / "scripts").glob("*.py")) if '__name__ == "__main__"' in path.read_text()]
 
 
-@pytest.mark.parametrize("path", ENTRIES, ids=lambda path: path.stem)
-def test_every_entry_point_heeds_the_signals(path: Path) -> None:
-    if path.stem == "mock_endpoint":  # a server of aiohttp, which ends by itself
-        return
-    last = ast.unparse(ast.parse(path.read_text()).body[-1])
-    assert "sys.exit(guarded(" in last or "sys.exit(launch(" in last  # launch begins with guarded
+def test_every_entry_point_heeds_the_signals(subtests: pytest.Subtests) -> None:
+    for path in ENTRIES:
+        if path.stem != "mock_endpoint":  # a server of aiohttp, which ends by itself
+            with subtests.test(path.stem):
+                last = ast.unparse(ast.parse(path.read_text()).body[-1])
+                assert "sys.exit(guarded(" in last or "sys.exit(launch(" in last  # launch begins with guarded
