@@ -51,7 +51,7 @@ def test_every_metric_of_every_data_set_exists_and_has_a_title() -> None:
         assert config["reader"] in options("reader")
 
 
-@pytest.mark.parametrize("name", ["work", "run", "case_log", "reader"])
+@pytest.mark.parametrize("name", ["loop", "run", "case_log", "reader"])
 def test_another_run_loop_is_another_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(CONF.parent / "eval", tmp_path / "eval", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr("scripts.experiment.source_code.ROOT", tmp_path)

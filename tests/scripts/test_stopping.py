@@ -24,6 +24,12 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
+def as_from_a_terminal() -> None:
+    """Signals as a terminal hands them on: a suite that runs in the background or under nohup ignores some of them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Command:
     """A command that runs against a mock."""
 
@@ -31,7 +37,12 @@ class Command:
         self.mock, self._out, self._err = mock, folder / "out.txt", folder / "err.txt"
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *arguments], cwd=ROOT, stdout=out, stderr=err, start_new_session=True
+                [sys.executable, "-m", *arguments],
+                cwd=ROOT,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=as_from_a_terminal,
             )
 
     def wait_for(self, happened: Callable[[], bool]) -> None:
