@@ -10,12 +10,13 @@ from data_loaders.raw import check_text, check_unique, expect, get, get_text, pa
 from data_loaders.schema import DataError
 
 
-@pytest.mark.parametrize("kind", sorted(BROKEN_BYTES))
-def test_a_broken_file_is_refused_with_its_name(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "some.json"
-    path.write_bytes(BROKEN_BYTES[kind](b'{"text": "hello there"}'))
-    with pytest.raises(DataError, match=r"some\.json"):
-        get_text(read_json(path), "text", path.name)
+def test_a_broken_file_is_refused_with_its_name(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for kind in sorted(BROKEN_BYTES):
+        with subtests.test(kind=kind):
+            path = tmp_path / "some.json"
+            path.write_bytes(BROKEN_BYTES[kind](b'{"text": "hello there"}'))
+            with pytest.raises(DataError, match=r"some\.json"):
+                get_text(read_json(path), "text", path.name)
 
 
 def test_numbers_that_are_no_json_are_refused(subtests: pytest.Subtests) -> None:

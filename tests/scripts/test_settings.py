@@ -193,28 +193,32 @@ def test_rows_of_another_backbone_are_checked_too() -> None:
         checked_option("table", {**table, "rows_qwen": ["bm25"]})
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
+def test_a_wrong_setting_of_a_memory_or_a_loader_is_one_sentence(
+    tmp_path: Path, capsys: Any, subtests: pytest.Subtests
+) -> None:
+    for override, said in [
         ("memory.build.k=ten", "memory bm25: k must be a whole number, found 'ten'"),
         ("memory.build.k=1.5", "memory bm25: k must be a whole number, found 1.5"),
         ("memory.build.k=true", "memory bm25: k must be a number or text, found true"),
         ("+memory.build.kk=3", "memory bm25: kk is not a setting of memsys.systems.bm25.BM25; did you mean k?"),
         ("memory.build._target_=memsys.systems.bm25.BM26", "memory bm25: cannot import memsys.systems.bm25.BM26: "),
-        ("+dataset.load.overlaid=3", "dataset locomo: load: overlaid is not a setting of data_loaders.locomo.load; did you mean overlay?"),
-        ("dataset.unit={rule: chunk}", "memory bm25 on locomo: the unit rule chunk needs tokens, such as {rule: chunk, tokens: 512}"),
+        (
+            "+dataset.load.overlaid=3",
+            "dataset locomo: load: overlaid is not a setting of data_loaders.locomo.load; did you mean overlay?",
+        ),
+        (
+            "dataset.unit={rule: chunk}",
+            "memory bm25 on locomo: the unit rule chunk needs tokens, such as {rule: chunk, tokens: 512}",
+        ),
         ("dataset.metrics=[squad_f2]", "no metric called squad_f2; did you mean squad_f1?"),
         ("protocol.reader=segtre", "no reader called 'segtre'; did you mean segtree?"),
         ("protocol.judges=[mem1]", "no judge called 'mem1'; did you mean mem0?"),
-    ],
-)  # fmt: skip
-def test_a_wrong_setting_of_a_memory_or_a_loader_is_one_sentence(
-    override: str, said: str, tmp_path: Path, capsys: Any
-) -> None:
-    assert run_single(configuration("config", f"results={tmp_path}", override)) == 2
-    captured = capsys.readouterr().err
-    assert captured.startswith(f"error: {said}")
-    assert captured.count("\n") == 1
+    ]:
+        with subtests.test(override=override, said=said):
+            assert run_single(configuration("config", f"results={tmp_path}", override)) == 2
+            captured = capsys.readouterr().err
+            assert captured.startswith(f"error: {said}")
+            assert captured.count("\n") == 1
 
 
 def test_a_switch_of_a_memory_written_as_a_word_means_what_it_says() -> None:
