@@ -97,7 +97,7 @@ def real(name: str, root: Path) -> History:
     scope="module",
     params=[
         *((name, "sample") for name in SETS),
-        *(pytest.param((name, "real"), marks=pytest.mark.data) for name in SETS),
+        *(pytest.param((name, "real"), marks=[pytest.mark.data, pytest.mark.slow]) for name in SETS),
     ],
     ids=lambda parameter: "-".join(parameter),
 )
@@ -119,7 +119,7 @@ def test_a_sample_has_cases_and_only_msc_has_no_questions() -> None:
     assert [name for name, cases in loaded.items() if any(case.questions for case in cases)] == ASKING
 
 
-def test_ids_occur_once(history: History) -> None:
+def ids_occur_once(history: History) -> None:
     assert distinct([case.id for case in history.cases])
     for case in history.cases:
         assert distinct([session.id for session in case.sessions])
@@ -133,13 +133,13 @@ def distinct(ids: Sequence[str]) -> bool:
     return len(set(ids)) == len(ids) and all(ids)
 
 
-def test_questions_are_asked_after_turns_that_exist(history: History) -> None:
+def questions_are_asked_after_turns_that_exist(history: History) -> None:
     for case in history.cases:
         known = {turn.id for turn in case.turns} | {"", None}
         assert {question.after for question, _ in case.questions} <= known
 
 
-def test_evidence_is_made_of_turns_and_what_leads_nowhere_is_noted(history: History) -> None:
+def evidence_is_made_of_turns_and_what_leads_nowhere_is_noted(history: History) -> None:
     for case in history.cases:
         known = {turn.id for turn in case.turns}
         for question, gold in case.questions:
@@ -148,7 +148,7 @@ def test_evidence_is_made_of_turns_and_what_leads_nowhere_is_noted(history: Hist
                 assert any(question.id in note for note in case.notes), f"{case.id}: {question.id} lost its evidence"
 
 
-def test_there_is_an_answer_to_every_question(history: History) -> None:
+def there_is_an_answer_to_every_question(history: History) -> None:
     for case in history.cases:
         for question, gold in case.questions:
             assert question.text.strip()
@@ -167,7 +167,7 @@ IN_TIME = {"locomo", "longmemeval"}
 """The sets whose sessions never go back in time."""
 
 
-def test_sessions_stand_in_the_order_that_the_data_set_promises(history: History) -> None:
+def sessions_stand_in_the_order_that_the_data_set_promises(history: History) -> None:
     for case in history.cases:
         if history.module in IN_TIME:
             times = [session.time for session in case.sessions if session.time is not None]
@@ -193,7 +193,7 @@ def raw_text(history: History, case: Case) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def test_units_hold_every_turn_or_list_it_as_dropped(history: History) -> None:
+def units_hold_every_turn_or_list_it_as_dropped(history: History) -> None:
     for case in history.cases:
         made = history.units(case)
         openings = {session.id: f"{session.heading}\n" if session.heading else "" for session in case.sessions}
@@ -208,7 +208,7 @@ def test_units_hold_every_turn_or_list_it_as_dropped(history: History) -> None:
         assert held == {turn.id: "".join(turn.text.split()) for turn in case.turns if turn.id in held}
 
 
-def test_a_case_taken_twice_is_the_same_case(history: History) -> None:
+def a_case_taken_twice_is_the_same_case(history: History) -> None:
     cases = as_lazy(loader(history.settings)(history.path))
     assert len(cases) == len(cases.ids) == len(cases.sizes)
     for case in history.cases[:3]:
@@ -255,17 +255,15 @@ def seen(history: History, cases: Sequence[Case]) -> str:
     return repr([(case.sessions, history.units(case), [question for question, _ in case.questions]) for case in cases])
 
 
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [pytest.param(name, file, id=f"{name}-{file.name}") for name in SETS for file in raw_files(name, SAMPLES)],
-)
-def test_a_truncated_file_is_named_in_the_error(name: str, file: Path, tmp_path: Path) -> None:
-    path = copied(name, tmp_path)
-    cut = tmp_path / file.relative_to(SAMPLES)
-    whole = cut.read_bytes().rstrip()
-    cut.write_bytes(whole[: -len(whole.rpartition(b"\n")[2]) // 2])
-    with pytest.raises(DataError, match=re.escape(file.name)):
-        list(loader(SETS[name])(path))
+def test_a_truncated_file_is_named_in_the_error(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for name, file in ((each, file) for each in SETS for file in raw_files(each, SAMPLES)):
+        with subtests.test(f"{name} {file.name}"):
+            path = copied(name, tmp_path)
+            cut = tmp_path / file.relative_to(SAMPLES)
+            whole = cut.read_bytes().rstrip()
+            cut.write_bytes(whole[: -len(whole.rpartition(b"\n")[2]) // 2])
+            with pytest.raises(DataError, match=re.escape(file.name)):
+                list(loader(SETS[name])(path))
 
 
 # --- gold in the raw file ----------------------------------------------------------------------------------------------
@@ -401,19 +399,24 @@ def dangling(name: str) -> Mapping[str, Any]:
     return DANGLING.get(name, DANGLING.get(module_of(SETS[name]), {}))
 
 
-@pytest.mark.parametrize("name", [name for name in SETS if dangling(name)])
-def test_every_question_whose_evidence_dangles_is_named_in_the_notes(name: str, tmp_path: Path) -> None:
-    path = copied(name, tmp_path, lambda key, old: dangling(name).get(key, old) if old else old)
-    had = {
-        (case.id, question.id) for case in shipped(name).cases for question, gold in case.questions if cited(name, gold)
-    }
-    assert had
-    for case in loader(SETS[name])(path):
-        known = {turn.id for turn in case.turns}
-        for question, gold in case.questions:
-            assert set(gold.evidence) <= known
-            if (case.id, question.id) in had:
-                assert any(about(question.id, case, note) for note in case.notes), f"{case.id}: {question.id}"
+def test_every_question_whose_evidence_dangles_is_named_in_the_notes(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for name in (each for each in SETS if dangling(each)):
+        with subtests.test(name=name):
+            broken = dangling(name)
+            path = copied(name, tmp_path, lambda key, old, broken=broken: broken.get(key, old) if old else old)
+            had = {
+                (case.id, question.id)
+                for case in shipped(name).cases
+                for question, gold in case.questions
+                if cited(name, gold)
+            }
+            assert had
+            for case in loader(SETS[name])(path):
+                known = {turn.id for turn in case.turns}
+                for question, gold in case.questions:
+                    assert set(gold.evidence) <= known
+                    if (case.id, question.id) in had:
+                        assert any(about(question.id, case, note) for note in case.notes), f"{case.id}: {question.id}"
 
 
 def cited(name: str, gold: Gold) -> bool:
@@ -433,7 +436,7 @@ def about(question_id: str, case: Case, note: str) -> bool:
 
 
 @each_set
-@pytest.mark.parametrize("memory", ["bm25", "memtree"])
+@pytest.mark.parametrize("memory", ["bm25", pytest.param("memtree", marks=pytest.mark.slow)])
 def test_gold_reaches_no_request_node_recall_prediction_or_file(name: str, memory: str, tmp_path: Path) -> None:
     planted: list[str] = []
     cases = as_lazy([with_secret_gold(case, planted) for case in shipped(name).cases])
@@ -477,7 +480,7 @@ NOT_FULL: Mapping[tuple[str, str], tuple[Callable[[Gold, str], bool], str]] = {
 """Gold answers that the rule of a metric does not give full marks, by module and metric: which they are, and why."""
 
 
-def test_a_gold_answer_gets_full_marks_or_is_a_known_exception(history: History) -> None:
+def a_gold_answer_gets_full_marks_or_is_a_known_exception(history: History) -> None:
     for metric in metrics(history.settings["metrics"]):
         excepted, why = NOT_FULL.get((history.module, metric.name), (lambda gold, answer: False, ""))
         asked = [pair for case in history.cases for pair in case.questions]
@@ -497,9 +500,28 @@ def test_the_part_of_an_open_domain_gold_that_is_scored_gets_full_marks() -> Non
         assert metric.score(question, gold, Prediction("c", question.id, part, (), (), "answered")).value == 1.0
 
 
+PROMISES: Sequence[Callable[[History], None]] = (
+    ids_occur_once,
+    questions_are_asked_after_turns_that_exist,
+    evidence_is_made_of_turns_and_what_leads_nowhere_is_noted,
+    there_is_an_answer_to_every_question,
+    sessions_stand_in_the_order_that_the_data_set_promises,
+    units_hold_every_turn_or_list_it_as_dropped,
+    a_case_taken_twice_is_the_same_case,
+    a_gold_answer_gets_full_marks_or_is_a_known_exception,
+)
+
+
+def test_a_history_keeps_every_promise(history: History, subtests: pytest.Subtests) -> None:
+    for promise in PROMISES:
+        with subtests.test(promise.__name__):
+            promise(history)
+
+
 # --- a whole run -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each_set
 def test_the_set_runs_from_the_command_line_offline(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -136,9 +136,8 @@ def test_questions_are_asked_after_the_whole_history_and_show_nothing_of_the_gol
 # --- evidence ---
 
 
-@pytest.mark.parametrize(
-    ("text", "ids"),
-    [
+def test_evidence_is_read_tolerantly(subtests: pytest.Subtests) -> None:
+    for text, ids in [
         ("D8:6; D9:17", ("D8:6", "D9:17")),
         ("D", ()),
         ("D:11:26", ("D11:26",)),
@@ -146,10 +145,9 @@ def test_questions_are_asked_after_the_whole_history_and_show_nothing_of_the_gol
         ("D30:05", ("D30:5",)),
         ("(D2:3)", ("D2:3",)),
         ("", ()),
-    ],
-)
-def test_evidence_is_read_tolerantly(text: str, ids: tuple[str, ...]) -> None:
-    assert evidence_ids(text) == ids
+    ]:
+        with subtests.test(text=text, ids=ids):
+            assert evidence_ids(text) == ids
 
 
 def test_evidence_that_points_nowhere_is_dropped_kept_raw_and_noted(cases: Sequence[Case]) -> None:
@@ -229,11 +227,12 @@ def test_a_mutated_file_is_accepted_or_refused_but_never_crashes(data: st.DataOb
     check_only_data_errors(load, write_json(tmp_path / "locomo.json", raw))
 
 
-@pytest.mark.parametrize("kind", sorted(BROKEN_BYTES))
-def test_a_damaged_file_is_accepted_or_refused_but_never_crashes(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "locomo.json"
-    path.write_bytes(BROKEN_BYTES[kind](SAMPLE.read_bytes()))
-    check_only_data_errors(load, path)
+def test_a_damaged_file_is_accepted_or_refused_but_never_crashes(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for kind in sorted(BROKEN_BYTES):
+        with subtests.test(kind=kind):
+            path = tmp_path / "locomo.json"
+            path.write_bytes(BROKEN_BYTES[kind](SAMPLE.read_bytes()))
+            check_only_data_errors(load, path)
 
 
 # --- errata ---

@@ -248,9 +248,8 @@ def test_a_text_without_end_is_refused_before_it_fills_the_memory(
         load(path)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_a_file_that_is_no_list_of_records_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for text, message in [
         ("", r"expected a JSON list of records, found ''"),
         ("{}", r"expected a JSON list of records, found '\{'"),
         ('x[{"question_id": "a"}]', r"expected a JSON list of records"),
@@ -266,13 +265,12 @@ def test_a_text_without_end_is_refused_before_it_fills_the_memory(
         ('[{"question_id": 7}]', r"record 0\.question_id: expected one string, found 0"),
         ('[{"question_id": "a", "question_id": "b"}]', r"record 0\.question_id: expected one string, found 2"),
         ('[{"question_id": "a"}, {"question_id": "a"}]', r"'a'.*found twice"),
-    ],
-)
-def test_a_file_that_is_no_list_of_records_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "set.json"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match=message):
-        load(path)
+    ]:
+        with subtests.test(text=text, message=message):
+            path = tmp_path / "set.json"
+            path.write_text(text, encoding="utf-8")
+            with pytest.raises(DataError, match=message):
+                load(path)
 
 
 def test_an_empty_list_has_no_cases(tmp_path: Path) -> None:
@@ -294,9 +292,8 @@ def test_a_file_that_changed_after_indexing_is_noticed(tmp_path: Path) -> None:
 # --- What is refused, and how ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_a_broken_field_is_named_with_its_record(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for changes, message in [
         ({"question_type": "riddle"}, r"set\.json: q1\.question_type: expected one of single-session-user"),
         ({"answer": None}, r"set\.json: q1\.answer: expected string or int, found"),
         ({"answer": True}, r"q1\.answer: expected string or int, found"),
@@ -310,11 +307,9 @@ def test_a_file_that_changed_after_indexing_is_noticed(tmp_path: Path) -> None:
             r"q1\.haystack_sessions\[0\]\[0\]\.has_answer: expected true/false or null, found string 'yes'",
         ),
         ({"haystack_sessions": [[{"role": "user", "content": "x" * 1_000_001}]]}, r"found 1,000,001"),
-    ],
-)
-def test_a_broken_field_is_named_with_its_record(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        cases(tmp_path, record(**changes))
+    ]:
+        with subtests.test(changes=changes, message=message), pytest.raises(DataError, match=message):
+            cases(tmp_path, record(**changes))
 
 
 @broken_copies()
@@ -323,11 +318,12 @@ def test_a_mutated_sample_loads_or_is_refused(tmp_path: Path, mutated: Any) -> N
     check_only_data_errors(load, write_json(tmp_path / "set.json", mutated))
 
 
-@pytest.mark.parametrize("damage", BROKEN_BYTES)
-def test_damaged_bytes_load_or_are_refused(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "set.json"
-    path.write_bytes(BROKEN_BYTES[damage](SAMPLE.read_bytes()))
-    check_only_data_errors(load, path)
+def test_damaged_bytes_load_or_are_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for damage in BROKEN_BYTES:
+        with subtests.test(damage=damage):
+            path = tmp_path / "set.json"
+            path.write_bytes(BROKEN_BYTES[damage](SAMPLE.read_bytes()))
+            check_only_data_errors(load, path)
 
 
 @pytest.mark.parametrize("name", ["longmemeval_s", "longmemeval_s_cleaned", "longmemeval_m", "longmemeval_oracle"])

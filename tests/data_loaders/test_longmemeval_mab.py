@@ -208,15 +208,23 @@ def test_a_context_is_never_executed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "MARK").exists()
 
 
-@pytest.mark.parametrize(
-    "context",
-    ["", "[", "[" * 5000, "-" * 100_000 + "1", "1+" * 50_000 + "1", "[nan]", "{'a': 1}", "9" * 5000, "['\\x0'", "\0"],
-    ids=lambda text: repr(text[:6]),
-)
-def test_a_context_that_is_no_list_is_a_data_error(tmp_path: Path, context: str) -> None:
-    path = write_json(tmp_path / "rows.json", [{**row(), "context": context}])
-    with pytest.raises(DataError, match=r"longmemeval_s_star_7\.context"):
-        load(path)[0]
+def test_a_context_that_is_no_list_is_a_data_error(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for context in [
+        "",
+        "[",
+        "[" * 5000,
+        "-" * 100_000 + "1",
+        "1+" * 50_000 + "1",
+        "[nan]",
+        "{'a': 1}",
+        "9" * 5000,
+        "['\\x0'",
+        "\0",
+    ]:
+        with subtests.test(repr(context[:6])):
+            path = write_json(tmp_path / "rows.json", [{**row(), "context": context}])
+            with pytest.raises(DataError, match=r"longmemeval_s_star_7\.context"):
+                load(path)[0]
 
 
 def test_a_context_beyond_all_measure_is_refused_unparsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,9 +233,8 @@ def test_a_context_beyond_all_measure_is_refused_unparsed(tmp_path: Path, monkey
         load(write_json(tmp_path / "rows.json", [row()]))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_a_broken_field_is_named_with_its_case(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for changes, message in [
         ({"context": ["Chat Time: 2024/01/02 (Tue) 09:00"]}, "expected a session for each time, found 1"),
         ({"context": ["2024/01/02 (Tue) 09:00", [HELLO]]}, r"context\[0\]: expected 'Chat Time: ' and a time"),
         ({"context": ["Chat Time: today", [HELLO]]}, r"context\[0\]: expected a time such as"),
@@ -248,11 +255,9 @@ def test_a_context_beyond_all_measure_is_refused_unparsed(tmp_path: Path, monkey
             },
             r"question_ids: expected unique ids, found 'q1' twice",
         ),
-    ],
-)
-def test_a_broken_field_is_named_with_its_case(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        only(tmp_path, **changes)
+    ]:
+        with subtests.test(changes=changes, message=message), pytest.raises(DataError, match=message):
+            only(tmp_path, **changes)
 
 
 ROWS: list[Any] = json.loads(SAMPLE.read_text(encoding="utf-8"))
@@ -270,16 +275,17 @@ def test_a_mutated_context_loads_or_is_refused(tmp_path: Path, mutated: Any) -> 
     check_only_data_errors(load, write_json(tmp_path / "rows.json", [{**ROWS[1], "context": repr(mutated)}]))
 
 
-@pytest.mark.parametrize("damage", BROKEN_BYTES)
-@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.parquet"])
-def test_damaged_bytes_load_or_are_refused(tmp_path: Path, damage: str, name: str) -> None:
-    path = tmp_path / name
-    if path.suffix == ".parquet":
-        pandas.DataFrame(ROWS[1:]).to_parquet(path)
-    else:
-        (write_json if path.suffix == ".json" else write_jsonl)(path, ROWS)
-    path.write_bytes(BROKEN_BYTES[damage](path.read_bytes()))
-    check_only_data_errors(load, path)
+def test_damaged_bytes_load_or_are_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for name in ["rows.json", "rows.jsonl", "rows.parquet"]:
+        for damage in BROKEN_BYTES:
+            with subtests.test(name=name, damage=damage):
+                path = tmp_path / name
+                if path.suffix == ".parquet":
+                    pandas.DataFrame(ROWS[1:]).to_parquet(path)
+                else:
+                    (write_json if path.suffix == ".json" else write_jsonl)(path, ROWS)
+                path.write_bytes(BROKEN_BYTES[damage](path.read_bytes()))
+                check_only_data_errors(load, path)
 
 
 def test_the_configuration_loads_its_sample(root: Path) -> None:

@@ -207,12 +207,13 @@ def test_a_mutated_sample_loads_or_is_refused(tmp_path: Path, mutated: Any) -> N
     check_only_data_errors(load_dmr, path)
 
 
-@pytest.mark.parametrize("damage", BROKEN_BYTES)
-def test_damaged_bytes_load_or_are_refused(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "set.txt"
-    path.write_bytes(BROKEN_BYTES[damage](DMR.read_bytes()))
-    check_only_data_errors(load, path)
-    check_only_data_errors(load_dmr, path)
+def test_damaged_bytes_load_or_are_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for damage in BROKEN_BYTES:
+        with subtests.test(damage=damage):
+            path = tmp_path / "set.txt"
+            path.write_bytes(BROKEN_BYTES[damage](DMR.read_bytes()))
+            check_only_data_errors(load, path)
+            check_only_data_errors(load_dmr, path)
 
 
 @pytest.mark.parametrize("name", ["msc", "dmr"])

@@ -96,9 +96,8 @@ def test_evidence_outside_its_bin_is_kept_and_noted(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_a_broken_field_is_named_with_its_conversation(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for changes, message in [
         ({"speakers": ["Alex", "Alex"]}, r"set\.jsonl: c1\.speakers: expected two different names"),
         ({"speakers": ["Alex"]}, r"c1\.speakers: expected two different names"),
         ({"rounds": []}, r"c1\.rounds: expected at least one round"),
@@ -111,11 +110,9 @@ def test_evidence_outside_its_bin_is_kept_and_noted(tmp_path: Path) -> None:
         ({"questions": [question(after_round=True)]}, r"after_round: expected int or null, found true/false"),
         ({"questions": [question(evidence=[1])]}, r"evidence\[0\]: expected string, found int 1"),
         ({"questions": [question(response=None)]}, r"c1\.questions\[0\]\.response: expected string, found null"),
-    ],
-)
-def test_a_broken_field_is_named_with_its_conversation(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        only(tmp_path, **changes)
+    ]:
+        with subtests.test(changes=changes, message=message), pytest.raises(DataError, match=message):
+            only(tmp_path, **changes)
 
 
 def test_two_conversations_of_one_id_are_refused(tmp_path: Path) -> None:
@@ -129,11 +126,12 @@ def test_a_mutated_sample_loads_or_is_refused(tmp_path: Path, mutated: Any) -> N
     check_only_data_errors(load, write_jsonl(tmp_path / "set.jsonl", mutated))
 
 
-@pytest.mark.parametrize("damage", BROKEN_BYTES)
-def test_damaged_bytes_load_or_are_refused(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "set.jsonl"
-    path.write_bytes(BROKEN_BYTES[damage](SAMPLE.read_bytes()))
-    check_only_data_errors(load, path)
+def test_damaged_bytes_load_or_are_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for damage in BROKEN_BYTES:
+        with subtests.test(damage=damage):
+            path = tmp_path / "set.jsonl"
+            path.write_bytes(BROKEN_BYTES[damage](SAMPLE.read_bytes()))
+            check_only_data_errors(load, path)
 
 
 def test_the_configuration_loads_its_sample(root: Path) -> None:

@@ -219,12 +219,13 @@ def test_a_broken_question_is_read_or_refused_with_a_reason(tmp_path: Path, aske
     check_only_data_errors(load, folder(tmp_path, asked=asked))
 
 
-@pytest.mark.parametrize("damage", BROKEN_BYTES)
-@pytest.mark.parametrize("name", FILES)
-def test_a_broken_file_is_read_or_refused_with_a_reason(tmp_path: Path, name: str, damage: str) -> None:
-    path = folder(tmp_path) / name
-    path.write_bytes(BROKEN_BYTES[damage](path.read_bytes()))
-    check_only_data_errors(load, tmp_path)
+def test_a_broken_file_is_read_or_refused_with_a_reason(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for name in FILES:
+        for damage in BROKEN_BYTES:
+            with subtests.test(name=name, damage=damage):
+                path = folder(tmp_path) / name
+                path.write_bytes(BROKEN_BYTES[damage](path.read_bytes()))
+                check_only_data_errors(load, tmp_path)
 
 
 @pytest.mark.data

@@ -122,11 +122,12 @@ def test_a_broken_record_is_read_or_refused_with_a_reason(tmp_path: Path, raw: A
     check_only_data_errors(lambda path: load(path, setting=setting), write_jsonl(tmp_path / "q.jsonl", raw))
 
 
-@pytest.mark.parametrize("damage", BROKEN_BYTES)
-def test_a_broken_file_is_read_or_refused_with_a_reason(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "q.jsonl"
-    path.write_bytes(BROKEN_BYTES[damage](SAMPLE.read_bytes()))
-    check_only_data_errors(load, path)
+def test_a_broken_file_is_read_or_refused_with_a_reason(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for damage in BROKEN_BYTES:
+        with subtests.test(damage=damage):
+            path = tmp_path / "q.jsonl"
+            path.write_bytes(BROKEN_BYTES[damage](SAMPLE.read_bytes()))
+            check_only_data_errors(load, path)
 
 
 @pytest.mark.data

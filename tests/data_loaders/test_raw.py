@@ -10,18 +10,19 @@ from data_loaders.raw import check_text, check_unique, expect, get, get_text, pa
 from data_loaders.schema import DataError
 
 
-@pytest.mark.parametrize("kind", sorted(BROKEN_BYTES))
-def test_a_broken_file_is_refused_with_its_name(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "some.json"
-    path.write_bytes(BROKEN_BYTES[kind](b'{"text": "hello there"}'))
-    with pytest.raises(DataError, match=r"some\.json"):
-        get_text(read_json(path), "text", path.name)
+def test_a_broken_file_is_refused_with_its_name(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for kind in sorted(BROKEN_BYTES):
+        with subtests.test(kind=kind):
+            path = tmp_path / "some.json"
+            path.write_bytes(BROKEN_BYTES[kind](b'{"text": "hello there"}'))
+            with pytest.raises(DataError, match=r"some\.json"):
+                get_text(read_json(path), "text", path.name)
 
 
-@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "[1, NaN]", "1e999", '{"a": -1e999}'])
-def test_numbers_that_are_no_json_are_refused(text: str) -> None:
-    with pytest.raises(DataError, match="valid JSON"):
-        parse_json(text.encode(), "x.json")
+def test_numbers_that_are_no_json_are_refused(subtests: pytest.Subtests) -> None:
+    for text in ["NaN", "Infinity", "-Infinity", "[1, NaN]", "1e999", '{"a": -1e999}']:
+        with subtests.test(text=text), pytest.raises(DataError, match="valid JSON"):
+            parse_json(text.encode(), "x.json")
 
 
 def test_deep_nesting_is_a_data_error() -> None:

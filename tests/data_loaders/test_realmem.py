@@ -235,10 +235,11 @@ def test_a_broken_persona_is_read_or_refused_with_a_reason(tmp_path: Path, raw: 
     check_only_data_errors(lambda path: load(path, ask=ask, questions=questions), written(tmp_path, raw))
 
 
-@pytest.mark.parametrize("damage", BROKEN_BYTES)
-def test_a_broken_file_is_read_or_refused_with_a_reason(tmp_path: Path, damage: str) -> None:
-    (tmp_path / FILE).write_bytes(BROKEN_BYTES[damage]((SAMPLE / FILE).read_bytes()))
-    check_only_data_errors(load, tmp_path)
+def test_a_broken_file_is_read_or_refused_with_a_reason(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for damage in BROKEN_BYTES:
+        with subtests.test(damage=damage):
+            (tmp_path / FILE).write_bytes(BROKEN_BYTES[damage]((SAMPLE / FILE).read_bytes()))
+            check_only_data_errors(load, tmp_path)
 
 
 @pytest.mark.data

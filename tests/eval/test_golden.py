@@ -37,78 +37,83 @@ def close(value: Any) -> Any:
 # --- LoCoMo ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", LOCOMO["token_f1"], ids=lambda case: case["prediction"])
-def test_locomo_token_f1_is_the_official_one(case: dict[str, Any]) -> None:
-    prediction, gold = case["prediction"], case["gold"]
-    assert lexical.locomo_normalise(prediction) == case["normalized_prediction"]
-    assert lexical.locomo_normalise(gold) == case["normalized_gold"]
-    assert lexical.locomo_token_f1(prediction, gold) == close(case["f1_single"])
-    assert lexical.locomo_multi_answer_f1(prediction, gold) == close(case["f1_multi_comma"])
-    assert lexical.locomo_set_match(prediction, gold) is case["em_set"]
+def test_locomo_token_f1_is_the_official_one(subtests: pytest.Subtests) -> None:
+    for case in LOCOMO["token_f1"]:
+        with subtests.test(case["prediction"]):
+            prediction, gold = case["prediction"], case["gold"]
+            assert lexical.locomo_normalise(prediction) == case["normalized_prediction"]
+            assert lexical.locomo_normalise(gold) == case["normalized_gold"]
+            assert lexical.locomo_token_f1(prediction, gold) == close(case["f1_single"])
+            assert lexical.locomo_multi_answer_f1(prediction, gold) == close(case["f1_multi_comma"])
+            assert lexical.locomo_set_match(prediction, gold) is case["em_set"]
 
 
-@pytest.mark.parametrize("case", LOCOMO["rougel_misnamed"], ids=lambda case: case["prediction"])
-def test_what_locomo_calls_rouge_l_is_the_official_one(case: dict[str, Any]) -> None:
-    assert lexical.locomo_rouge1_f(case["prediction"], case["gold"]) == close(case["expected"])
+def test_what_locomo_calls_rouge_l_is_the_official_one(subtests: pytest.Subtests) -> None:
+    for case in LOCOMO["rougel_misnamed"]:
+        with subtests.test(case["prediction"]):
+            assert lexical.locomo_rouge1_f(case["prediction"], case["gold"]) == close(case["expected"])
 
 
-@pytest.mark.parametrize(
-    "case", LOCOMO["eval_question_answering"], ids=lambda case: f"{case['category']}-{case['answer']}"
-)
-def test_locomo_scores_a_question_as_its_category_says(case: dict[str, Any]) -> None:
-    score = locomo.question_score(case["prediction"], case["answer"], case["category"])
-    assert score == close(case["expected_score"])
-    assert round(score, 3) == close(case["stored_score_round3"])
-    recall = locomo.evidence_recall(case.get("prediction_context"), case["evidence"])
-    assert recall == close(case["expected_recall"])
+def test_locomo_scores_a_question_as_its_category_says(subtests: pytest.Subtests) -> None:
+    for case in LOCOMO["eval_question_answering"]:
+        with subtests.test(f"{case['category']}-{case['answer']}"):
+            score = locomo.question_score(case["prediction"], case["answer"], case["category"])
+            assert score == close(case["expected_score"])
+            assert round(score, 3) == close(case["stored_score_round3"])
+            recall = locomo.evidence_recall(case.get("prediction_context"), case["evidence"])
+            assert recall == close(case["expected_recall"])
 
 
-@pytest.mark.parametrize("case", LOCOMO["category5_option_parsing"], ids=lambda case: case["model_output"])
-def test_locomo_reads_the_chosen_option_of_category_5(case: dict[str, Any]) -> None:
-    assert locomo.chosen_option(case["model_output"], case["answer_key"]) == case["expected"]
+def test_locomo_reads_the_chosen_option_of_category_5(subtests: pytest.Subtests) -> None:
+    for case in LOCOMO["category5_option_parsing"]:
+        with subtests.test(case["model_output"]):
+            assert locomo.chosen_option(case["model_output"], case["answer_key"]) == case["expected"]
 
 
 # --- generic text metrics -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", MEM0["cases"], ids=lambda case: case["prediction"])
-def test_mem0_and_amem_metrics_are_the_official_ones(case: dict[str, Any]) -> None:
-    prediction, gold = case["prediction"], case["gold"]
-    assert lexical.word_tokenize(prediction.lower()) == case["pred_tokens"]
-    assert lexical.word_tokenize(gold.lower()) == case["gold_tokens"]
-    assert lexical.mem0_exact_match(prediction, gold) == bool(case["em"])
-    assert lexical.mem0_set_f1(prediction, gold) == close(case["f1_set"])
-    for order in (1, 2, 3, 4):
-        assert lexical.nltk_bleu(prediction, gold, order) == close(case[f"bleu{order}"])
-    for kind in ("rouge1", "rouge2", "rougeL"):
-        assert lexical.rouge(prediction, gold, kind, stemmer=True).f == close(case[f"{kind}_f"])
+def test_mem0_and_amem_metrics_are_the_official_ones(subtests: pytest.Subtests) -> None:
+    for case in MEM0["cases"]:
+        with subtests.test(case["prediction"]):
+            prediction, gold = case["prediction"], case["gold"]
+            assert lexical.word_tokenize(prediction.lower()) == case["pred_tokens"]
+            assert lexical.word_tokenize(gold.lower()) == case["gold_tokens"]
+            assert lexical.mem0_exact_match(prediction, gold) == bool(case["em"])
+            assert lexical.mem0_set_f1(prediction, gold) == close(case["f1_set"])
+            for order in (1, 2, 3, 4):
+                assert lexical.nltk_bleu(prediction, gold, order) == close(case[f"bleu{order}"])
+            for kind in ("rouge1", "rouge2", "rougeL"):
+                assert lexical.rouge(prediction, gold, kind, stemmer=True).f == close(case[f"{kind}_f"])
 
 
-@pytest.mark.parametrize("case", TEXT["cases"], ids=lambda case: case["prediction"])
-def test_squad_and_sacrebleu_and_rouge_are_the_official_ones(case: dict[str, Any]) -> None:
-    prediction, gold = case["prediction"], case["gold"]
-    assert lexical.squad_normalise(prediction) == case["squad_norm_pred"]
-    assert lexical.squad_normalise(gold) == case["squad_norm_gold"]
-    assert lexical.squad_exact_match(prediction, gold) == bool(case["squad_em"])
-    assert lexical.squad_token_f1(prediction, gold) == close(case["squad_f1"])
-    assert lexical.sacre_bleu(prediction, gold) == close(case["sacre_bleu1_exp"])
-    assert lexical.sacre_bleu(prediction, gold, smoothing="none") == close(case["sacre_bleu1_none"])
-    assert lexical.sacre_bleu(prediction, gold, lowercase=True) == close(case["sacre_bleu1_lc_exp"])
-    assert lexical.sacre_bleu(prediction, gold, order=4) == close(case["sacre_bleu4_default"])
-    for kind in ("rouge1", "rougeL"):
-        for suffix, stemmer in (("nostem", False), ("stem", True)):
-            overlap = lexical.rouge(prediction, gold, kind, stemmer)
-            expected = case[f"{kind}_{suffix}"]
-            assert (overlap.precision, overlap.recall, overlap.f) == close(
-                (expected["p"], expected["r"], expected["f"])
-            )
+def test_squad_and_sacrebleu_and_rouge_are_the_official_ones(subtests: pytest.Subtests) -> None:
+    for case in TEXT["cases"]:
+        with subtests.test(case["prediction"]):
+            prediction, gold = case["prediction"], case["gold"]
+            assert lexical.squad_normalise(prediction) == case["squad_norm_pred"]
+            assert lexical.squad_normalise(gold) == case["squad_norm_gold"]
+            assert lexical.squad_exact_match(prediction, gold) == bool(case["squad_em"])
+            assert lexical.squad_token_f1(prediction, gold) == close(case["squad_f1"])
+            assert lexical.sacre_bleu(prediction, gold) == close(case["sacre_bleu1_exp"])
+            assert lexical.sacre_bleu(prediction, gold, smoothing="none") == close(case["sacre_bleu1_none"])
+            assert lexical.sacre_bleu(prediction, gold, lowercase=True) == close(case["sacre_bleu1_lc_exp"])
+            assert lexical.sacre_bleu(prediction, gold, order=4) == close(case["sacre_bleu4_default"])
+            for kind in ("rouge1", "rougeL"):
+                for suffix, stemmer in (("nostem", False), ("stem", True)):
+                    overlap = lexical.rouge(prediction, gold, kind, stemmer)
+                    expected = case[f"{kind}_{suffix}"]
+                    assert (overlap.precision, overlap.recall, overlap.f) == close(
+                        (expected["p"], expected["r"], expected["f"])
+                    )
 
 
-@pytest.mark.parametrize("case", TEXT["multi_gold"], ids=lambda case: case["prediction"])
-def test_squad_takes_the_best_of_several_golds(case: dict[str, Any]) -> None:
-    prediction, golds = case["prediction"], case["golds"]
-    assert max(lexical.squad_exact_match(prediction, gold) for gold in golds) == bool(case["squad_em_max"])
-    assert max(lexical.squad_token_f1(prediction, gold) for gold in golds) == close(case["squad_f1_max"])
+def test_squad_takes_the_best_of_several_golds(subtests: pytest.Subtests) -> None:
+    for case in TEXT["multi_gold"]:
+        with subtests.test(case["prediction"]):
+            prediction, golds = case["prediction"], case["golds"]
+            assert max(lexical.squad_exact_match(prediction, gold) for gold in golds) == bool(case["squad_em_max"])
+            assert max(lexical.squad_token_f1(prediction, gold) for gold in golds) == close(case["squad_f1_max"])
 
 
 def test_corpus_bleu_pools_its_counts() -> None:
@@ -116,33 +121,33 @@ def test_corpus_bleu_pools_its_counts() -> None:
     assert lexical.sacre_corpus_bleu(case["predictions"], case["golds"]) == close(case["expected"])
 
 
-@pytest.mark.parametrize("case", DMR["rouge_l"], ids=lambda case: case["gold"])
-def test_rouge_l_of_dmr_replies_is_the_official_one(case: dict[str, Any]) -> None:
-    plain = lexical.rouge(case["prediction"], case["gold"], "rougeL")
-    assert plain.precision == close(case["rougeL_precision_nostem"])
-    assert plain.recall == close(case["rougeL_recall_nostem"])
-    assert plain.f == close(case["rougeL_f_nostem"])
-    stemmed = lexical.rouge(case["prediction"], case["gold"], "rougeL", stemmer=True)
-    assert stemmed.recall == close(case["rougeL_recall_stem"])
-    assert stemmed.f == close(case["rougeL_f_stem"])
+def test_rouge_l_of_dmr_replies_is_the_official_one(subtests: pytest.Subtests) -> None:
+    for case in DMR["rouge_l"]:
+        with subtests.test(case["gold"]):
+            plain = lexical.rouge(case["prediction"], case["gold"], "rougeL")
+            assert plain.precision == close(case["rougeL_precision_nostem"])
+            assert plain.recall == close(case["rougeL_recall_nostem"])
+            assert plain.f == close(case["rougeL_f_nostem"])
+            stemmed = lexical.rouge(case["prediction"], case["gold"], "rougeL", stemmer=True)
+            assert stemmed.recall == close(case["rougeL_recall_stem"])
+            assert stemmed.f == close(case["rougeL_f_stem"])
 
 
 # --- LongMemEval ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "case", LONGMEMEVAL["judge_prompt_selection"], ids=lambda case: f"{case['question_type']}-{case['abstention']}"
-)
-def test_longmemeval_selects_the_official_judge_rule(case: dict[str, Any]) -> None:
-    question_id = "q1_abs" if case["abstention"] else "q1"
-    rule = longmemeval.judge_rule(question_id, case["question_type"])
-    assert {
-        "off_by_one": rule.forgives_off_by_one,
-        "subset": rule.rejects_subset,
-        "updated": rule.allows_superseded,
-        "rubric": rule.gold_is_rubric,
-        "unanswerable": rule.gold_is_explanation,
-    } == case["mentions"]
+def test_longmemeval_selects_the_official_judge_rule(subtests: pytest.Subtests) -> None:
+    for case in LONGMEMEVAL["judge_prompt_selection"]:
+        with subtests.test(f"{case['question_type']}-{case['abstention']}"):
+            question_id = "q1_abs" if case["abstention"] else "q1"
+            rule = longmemeval.judge_rule(question_id, case["question_type"])
+            assert {
+                "off_by_one": rule.forgives_off_by_one,
+                "subset": rule.rejects_subset,
+                "updated": rule.allows_superseded,
+                "rubric": rule.gold_is_rubric,
+                "unanswerable": rule.gold_is_explanation,
+            } == case["mentions"]
 
 
 # --- MemoryAgentBench -----------------------------------------------------------------------------------------------
@@ -162,25 +167,29 @@ def assert_mab_scores(scores: longmemeval_mab.MabScores, expected: dict[str, Any
     assert asdict(scores) == close({ours: float(expected[theirs]) for ours, theirs in MAB_FIELDS.items()})
 
 
-@pytest.mark.parametrize("case", MAB["calculate_metrics"], ids=lambda case: case["prediction"])
-def test_mab_scores_a_raw_reply_as_the_official_script(case: dict[str, Any]) -> None:
-    assert_mab_scores(longmemeval_mab.reply_scores(case["prediction"], case["gold"]), case)
+def test_mab_scores_a_raw_reply_as_the_official_script(subtests: pytest.Subtests) -> None:
+    for case in MAB["calculate_metrics"]:
+        with subtests.test(case["prediction"]):
+            assert_mab_scores(longmemeval_mab.reply_scores(case["prediction"], case["gold"]), case)
 
 
-@pytest.mark.parametrize("case", MAB["yes_no_special"], ids=lambda case: case["prediction"])
-def test_mab_f1_treats_yes_and_no_apart(case: dict[str, Any]) -> None:
-    assert longmemeval_mab.token_f1(case["prediction"], case["gold"]) == close(case["f1"])
+def test_mab_f1_treats_yes_and_no_apart(subtests: pytest.Subtests) -> None:
+    for case in MAB["yes_no_special"]:
+        with subtests.test(case["prediction"]):
+            assert longmemeval_mab.token_f1(case["prediction"], case["gold"]) == close(case["f1"])
 
 
-@pytest.mark.parametrize("case", MAB["parse_output"], ids=lambda case: case["output"] or "empty")
-def test_mab_parses_a_reply_as_the_official_script(case: dict[str, Any]) -> None:
-    assert longmemeval_mab.parse_output(case["output"]) == case["expected"]
+def test_mab_parses_a_reply_as_the_official_script(subtests: pytest.Subtests) -> None:
+    for case in MAB["parse_output"]:
+        with subtests.test(str(case["output"] or "empty")):
+            assert longmemeval_mab.parse_output(case["output"]) == case["expected"]
 
 
-@pytest.mark.parametrize("case", MAB["default_post_process"], ids=lambda case: case["output"])
-def test_mab_takes_the_better_of_raw_and_parsed(case: dict[str, Any]) -> None:
-    assert longmemeval_mab.parse_output(case["output"]) == case["parsed"]
-    assert_mab_scores(longmemeval_mab.post_processed_scores(case["output"], case["answers"]), case)
+def test_mab_takes_the_better_of_raw_and_parsed(subtests: pytest.Subtests) -> None:
+    for case in MAB["default_post_process"]:
+        with subtests.test(case["output"]):
+            assert longmemeval_mab.parse_output(case["output"]) == case["parsed"]
+            assert_mab_scores(longmemeval_mab.post_processed_scores(case["output"], case["answers"]), case)
 
 
 def test_mab_flattens_nested_golds() -> None:
@@ -191,56 +200,64 @@ def test_mab_flattens_nested_golds() -> None:
 # --- MultiHop-RAG ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", MULTIHOP["qa_word_intersection"], ids=lambda case: case["prediction"] or "empty")
-def test_multihop_rag_compares_answers_as_the_official_script(case: dict[str, Any]) -> None:
-    assert multihop_rag.shares_a_word(case["prediction"], case["gold"]) is case["expected"]
+def test_multihop_rag_compares_answers_as_the_official_script(subtests: pytest.Subtests) -> None:
+    for case in MULTIHOP["qa_word_intersection"]:
+        with subtests.test(str(case["prediction"] or "empty")):
+            assert multihop_rag.shares_a_word(case["prediction"], case["gold"]) is case["expected"]
 
 
-@pytest.mark.parametrize("case", MULTIHOP["qa_extract_answer"], ids=lambda case: case["output"])
-def test_multihop_rag_extracts_answers_as_the_official_script(case: dict[str, Any]) -> None:
-    assert multihop_rag.extract_answer(case["output"]) == case["expected"]
+def test_multihop_rag_extracts_answers_as_the_official_script(subtests: pytest.Subtests) -> None:
+    for case in MULTIHOP["qa_extract_answer"]:
+        with subtests.test(case["output"]):
+            assert multihop_rag.extract_answer(case["output"]) == case["expected"]
 
 
 # --- QuALITY --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", QUALITY["cases"], ids=lambda case: str(case["predictions_1indexed"]))
-def test_quality_accuracy_follows_the_definition(case: dict[str, Any]) -> None:
-    labels = [question["gold_label"] for question in QUALITY["questions"]]
-    difficult = [bool(question["difficult"]) for question in QUALITY["questions"]]
-    result = quality.accuracy(case["predictions_1indexed"], labels, difficult)
-    assert asdict(result) == close({name: case[name] for name in ("accuracy", "hard_accuracy", "n", "n_hard")})
+def test_quality_accuracy_follows_the_definition(subtests: pytest.Subtests) -> None:
+    for case in QUALITY["cases"]:
+        with subtests.test(str(case["predictions_1indexed"])):
+            labels = [question["gold_label"] for question in QUALITY["questions"]]
+            difficult = [bool(question["difficult"]) for question in QUALITY["questions"]]
+            result = quality.accuracy(case["predictions_1indexed"], labels, difficult)
+            assert asdict(result) == close({name: case[name] for name in ("accuracy", "hard_accuracy", "n", "n_hard")})
 
 
-@pytest.mark.parametrize("case", QUALITY["derived_difficult"], ids=lambda case: str(case["speed_answers"]))
-def test_quality_difficulty_follows_the_definition(case: dict[str, Any]) -> None:
-    assert quality.is_difficult(case["speed_answers"], case["gold"]) == bool(case["expected_difficult"])
+def test_quality_difficulty_follows_the_definition(subtests: pytest.Subtests) -> None:
+    for case in QUALITY["derived_difficult"]:
+        with subtests.test(str(case["speed_answers"])):
+            assert quality.is_difficult(case["speed_answers"], case["gold"]) == bool(case["expected_difficult"])
 
 
 # --- PerLTQA --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", PERLTQA["keyword_containment"], ids=lambda case: case["prediction"])
-def test_perltqa_keyword_containment_is_mem_alphas(case: dict[str, Any]) -> None:
-    assert perltqa.keyword_containment(case["prediction"], case["gold"]) == close(case["expected"])
+def test_perltqa_keyword_containment_is_mem_alphas(subtests: pytest.Subtests) -> None:
+    for case in PERLTQA["keyword_containment"]:
+        with subtests.test(case["prediction"]):
+            assert perltqa.keyword_containment(case["prediction"], case["gold"]) == close(case["expected"])
 
 
-@pytest.mark.parametrize("case", PERLTQA["recall_at_k"], ids=lambda case: f"{case['retrieved']}@{case['k']}")
-def test_perltqa_recall_follows_the_definition(case: dict[str, Any]) -> None:
-    assert perltqa.recall_at_k(case["retrieved"], case["gold"], case["k"]) == close(case["recall_at_k"])
+def test_perltqa_recall_follows_the_definition(subtests: pytest.Subtests) -> None:
+    for case in PERLTQA["recall_at_k"]:
+        with subtests.test(f"{case['retrieved']}@{case['k']}"):
+            assert perltqa.recall_at_k(case["retrieved"], case["gold"], case["k"]) == close(case["recall_at_k"])
 
 
-@pytest.mark.parametrize("case", PERLTQA["reference_memory_parse"], ids=lambda case: case["raw"])
-def test_perltqa_reference_memories_are_read(case: dict[str, Any]) -> None:
-    assert list(parse_references(case["raw"])) == case["expected"]
+def test_perltqa_reference_memories_are_read(subtests: pytest.Subtests) -> None:
+    for case in PERLTQA["reference_memory_parse"]:
+        with subtests.test(case["raw"]):
+            assert list(parse_references(case["raw"])) == case["expected"]
 
 
 # --- RealMem --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", REALMEM["extract_json"], ids=lambda case: case["text"])
-def test_realmem_takes_json_from_a_reply_as_the_official_script(case: dict[str, Any]) -> None:
-    assert realmem.extract_json(case["text"]) == case["expected"]
+def test_realmem_takes_json_from_a_reply_as_the_official_script(subtests: pytest.Subtests) -> None:
+    for case in REALMEM["extract_json"]:
+        with subtests.test(case["text"]):
+            assert realmem.extract_json(case["text"]) == case["expected"]
 
 
 @pytest.mark.data

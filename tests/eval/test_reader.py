@@ -42,16 +42,22 @@ UNDATED = item("undated", "Ines likes wool.", "semantic")
 RECALL = Recall((LATE, UNDATED, EARLY))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_reader_shows_question_memories_and_instruction_and_is_answered_offline(name: str) -> None:
-    chosen = reader(name)
-    rendered = render(chosen, Prompts(), QUESTION, RECALL)
-    assert chosen.name == name
-    for text in (QUESTION.text, QUESTION.instruction, *(each.text for each in RECALL.items)):
-        assert shown(rendered).count(text) == 1
-    assert "$" not in shown(rendered)
-    assert (rendered.request.max_tokens, rendered.request.temperature) == (chosen.answer_tokens, chosen.temperature)
-    assert "Oaxaca" in complete(ExtractiveLLM(), rendered.request).text
+def test_every_reader_shows_question_memories_and_instruction_and_is_answered_offline(
+    subtests: pytest.Subtests,
+) -> None:
+    for name in NAMES:
+        with subtests.test(name=name):
+            chosen = reader(name)
+            rendered = render(chosen, Prompts(), QUESTION, RECALL)
+            assert chosen.name == name
+            for text in (QUESTION.text, QUESTION.instruction, *(each.text for each in RECALL.items)):
+                assert shown(rendered).count(text) == 1
+            assert "$" not in shown(rendered)
+            assert (rendered.request.max_tokens, rendered.request.temperature) == (
+                chosen.answer_tokens,
+                chosen.temperature,
+            )
+            assert "Oaxaca" in complete(ExtractiveLLM(), rendered.request).text
 
 
 def test_the_readers_of_the_papers_are_all_there() -> None:
@@ -62,13 +68,14 @@ def test_the_readers_of_the_papers_are_all_there() -> None:
     assert set(wanted.split()) <= set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_recalled_text_is_delimited_and_declared_to_be_data(name: str) -> None:
-    text = shown(render(reader(name), Prompts(), QUESTION, RECALL))
-    inside = text[text.index("<memories>") : text.index("</memories>")]
-    assert all(each.text in inside for each in RECALL.items)
-    assert QUESTION.text not in inside
-    assert "data" in text[: text.index("<memories>")]
+def test_recalled_text_is_delimited_and_declared_to_be_data(subtests: pytest.Subtests) -> None:
+    for name in NAMES:
+        with subtests.test(name=name):
+            text = shown(render(reader(name), Prompts(), QUESTION, RECALL))
+            inside = text[text.index("<memories>") : text.index("</memories>")]
+            assert all(each.text in inside for each in RECALL.items)
+            assert QUESTION.text not in inside
+            assert "data" in text[: text.index("<memories>")]
 
 
 def test_the_xmemory_locomo_reader_asks_for_at_most_eight_words_and_for_no_least_number() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -121,37 +122,40 @@ def told(served: Served, prompt: Prompt, shape: str) -> tuple[Any, Ledger]:
         return ask(served.replying(*replies_of(prompt, fields), shape), prompt, **fields), ledger
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_prompt_reads_the_bare_value_or_a_typed_failure_whatever_the_shape(served: Served, name: str) -> None:
-    prompt = Prompts()[name]
-    fields, purpose = fields_of(prompt), name.replace("/", ".")
-    reply, _ = replies_of(prompt, fields)
-    labels = prompt.labels_for(fields)
-    value = parse(reply, prompt.schema, labels)
-    assert not isinstance(value, ParseFailure)
+def test_every_prompt_reads_the_bare_value_or_a_typed_failure_whatever_the_shape(
+    served: Served, subtests: pytest.Subtests
+) -> None:
+    for name in NAMES:
+        with subtests.test(name=name):
+            prompt = Prompts()[name]
+            fields, purpose = fields_of(prompt), name.replace("/", ".")
+            reply, _ = replies_of(prompt, fields)
+            labels = prompt.labels_for(fields)
+            value = parse(reply, prompt.schema, labels)
+            assert not isinstance(value, ParseFailure)
 
-    assert {shape: told(served, prompt, shape)[0] for shape in WHOLE} == dict.fromkeys(WHOLE, value)
+            assert {shape: told(served, prompt, shape)[0] for shape in WHOLE} == dict.fromkeys(WHOLE, value)
 
-    for shape, stopped in ENDED.items():
-        failure, ledger = told(served, prompt, shape)
-        assert isinstance(failure, ParseFailure)
-        assert (failure.stopped, DECOY in failure.text) == (stopped, False)
-        assert ledger.parse_failures == {purpose: 1}
-        assert ledger.notes[f"{purpose}: {stopped}"] == 1
+            for shape, stopped in ENDED.items():
+                failure, ledger = told(served, prompt, shape)
+                assert isinstance(failure, ParseFailure)
+                assert (failure.stopped, DECOY in failure.text) == (stopped, False)
+                assert ledger.parse_failures == {purpose: 1}
+                assert ledger.notes[f"{purpose}: {stopped}"] == 1
 
-    fenced, _ = told(served, prompt, "fenced")
-    assert fenced == (value if prompt.schema is not None else f"```json\n{reply}\n```") or isinstance(
-        fenced, ParseFailure
-    )
+            fenced, _ = told(served, prompt, "fenced")
+            assert fenced == (value if prompt.schema is not None else f"```json\n{reply}\n```") or isinstance(
+                fenced, ParseFailure
+            )
 
-    cut, ledger = told(served, prompt, "cut")
-    assert ledger.notes[f"{purpose}: cut"] == 1
-    if prompt.schema is not None or labels or prompt.cut == "fail":
-        assert isinstance(cut, ParseFailure)
-        assert (cut.stopped, ledger.parse_failures) == ("cut", {purpose: 1})
-    else:
-        assert cut
-        assert reply.startswith(cut)
+            cut, ledger = told(served, prompt, "cut")
+            assert ledger.notes[f"{purpose}: cut"] == 1
+            if prompt.schema is not None or labels or prompt.cut == "fail":
+                assert isinstance(cut, ParseFailure)
+                assert (cut.stopped, ledger.parse_failures) == ("cut", {purpose: 1})
+            else:
+                assert cut
+                assert reply.startswith(cut)
 
 
 @pytest.mark.parametrize("body", OVERFLOWS)
@@ -186,30 +190,30 @@ KINDS = ("multi-session", "temporal-reasoning", "knowledge-update", "single-sess
 GRADED = [(name, kind) for name in JUDGES for kind in (KINDS if judge_of(name).rule == "longmemeval" else KINDS[:1])]
 
 
-@pytest.mark.parametrize("right", [True, False])
-@pytest.mark.parametrize(("name", "kind"), GRADED)
-def test_every_judge_gives_the_bare_verdict_or_none_whatever_the_shape(
-    served: Served, name: str, right: bool, kind: str
-) -> None:
+def graded(served: Served, name: str, kind: str, right: bool, shape: str) -> Score:
+    """What a judge makes of a reply in this shape: one that is right or wrong, behind a thought that says the contrary."""
     judge = judge_of(name)
     gold = Gold(GOLD.answers, category=GOLD.category, detail={**GOLD.detail, "question_type": kind})
     forms = [form if isinstance(form, str) else json.dumps(form) for form in RIGHT_AND_WRONG[judge.rule]]
     reply, other = forms if right else forms[::-1]
     request = judge_request(judge, Prompts(), Question("q7", "Where did Ines learn to weave?"), gold, "In Oaxaca")
+    thought = f"Could it be {other}? I should say {other}.\n{other}"
+    return judged(judge, complete(served.replying(reply, thought, shape), request), gold)
 
-    def graded(shape: str) -> Score:
-        thought = f"Could it be {other}? I should say {other}.\n{other}"
-        return judged(judge, complete(served.replying(reply, thought, shape), request), gold)
 
-    verdict = float(right)
-    assert {shape: graded(shape).value for shape in WHOLE} == dict.fromkeys(WHOLE, verdict)
-    for shape, stopped in ENDED.items():
-        score = graded(shape)
-        assert score.value is None
-        assert score.why.startswith(f"no verdict: the reply was {stopped} (")
-    assert graded("fenced").value in (verdict, None)
-    assert graded("cut").value is None
-    assert "cut" in graded("cut").why
+def test_every_judge_gives_the_bare_verdict_or_none_whatever_the_shape(
+    served: Served, subtests: pytest.Subtests
+) -> None:
+    for (name, kind), right in product(GRADED, (True, False)):
+        with subtests.test(name=name, kind=kind, right=right):
+            scores = {shape: graded(served, name, kind, right, shape) for shape in (*WHOLE, *ENDED, "fenced", "cut")}
+            assert {shape: scores[shape].value for shape in WHOLE} == dict.fromkeys(WHOLE, float(right))
+            for shape, stopped in ENDED.items():
+                assert scores[shape].value is None
+                assert scores[shape].why.startswith(f"no verdict: the reply was {stopped} (")
+            assert scores["fenced"].value in (float(right), None)
+            assert scores["cut"].value is None
+            assert "cut" in scores["cut"].why
 
 
 def test_every_shape_of_the_mock_is_tried() -> None:

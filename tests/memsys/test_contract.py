@@ -1,5 +1,9 @@
 """What every memory keeps to, whatever its method: each file of conf/memory is built with the offline engine and tried.
 
+Files that differ in read knobs alone build the same memory: one of them answers for the build (`each_build`), and all of them
+for what they recall (`each_file`). What settings promise is asked of all files in one test, which names those that break it.
+`make quick` tries one memory of each kind.
+
 Run as a program it prints what every memory recalls, so that two processes can be compared.
 """
 
@@ -19,8 +23,9 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -52,7 +57,8 @@ QUESTIONS = (
     Question("q4", "What is the name of Ilse's cat?", options=("Bruno", "Tiago", "Pavel"), instruction="Answer in one word."),
     Question("q5", "zxqv blorf?"),
 )  # fmt: skip
-each_memory = pytest.mark.parametrize("name", NAMES)
+OF_EACH_KIND = {"nothing", "bm25", "mem0", "segtree", "hipporag", "naive_rag_pruned"}
+"""A control, an index, a store that a model keeps, a tree, a graph, and a wrapper: what `make quick` tries."""
 
 
 # --- histories ---------------------------------------------------------------------------------------------------------
@@ -114,6 +120,39 @@ def factory(name: str) -> Callable[..., MemorySystem]:
     return made
 
 
+def class_of(name: str) -> type[MemorySystem]:
+    kind: type[MemorySystem] = factory(name).func  # type: ignore[attr-defined]
+    return kind
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """The settings that the file gives."""
+    settings: dict[str, Any] = factory(name).keywords  # type: ignore[attr-defined]
+    return settings
+
+
+def same_builds() -> dict[str, str]:
+    """Each file -> the file that answers for its build: their settings are the same but for read knobs."""
+    first: dict[str, str] = {}
+    found = {}
+    for name in sorted(NAMES, key=lambda name: (len(name), name)):
+        knobs = class_of(name).READ_KNOBS
+        build = sorted((setting, repr(value)) for setting, value in settings_of(name).items() if setting not in knobs)
+        found[name] = first.setdefault(f"{class_of(name)} {build}", name)
+    return found
+
+
+def each(names: Iterable[str]) -> pytest.MarkDecorator:
+    marked = [name if name in OF_EACH_KIND else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    return pytest.mark.parametrize("name", marked)
+
+
+STANDS_FOR = same_builds()
+BUILDS = sorted(set(STANDS_FOR.values()))
+each_file = each(NAMES)
+each_build = each(BUILDS)
+
+
 def fresh(name: str, llm: LLM | None = None, **settings: Any) -> MemorySystem:
     make = factory(name)
     takes = inspect.signature(make).parameters
@@ -125,9 +164,9 @@ def fresh(name: str, llm: LLM | None = None, **settings: Any) -> MemorySystem:
         "prompts": Prompts(),
         "rng": np.random.default_rng(0),
     }
-    given = {service: value for service, value in services.items() if service in takes}
+    given = {service: settings.pop(service, value) for service, value in services.items() if service in takes}
     quick = {key: value for key, value in QUICK.items() if key in takes}
-    return make(**(given | quick | settings))
+    return make(**(given | quick | {key: value for key, value in settings.items() if key not in services}))
 
 
 def feed(memory: MemorySystem, units: Sequence[Unit], first: int = 0, last: int | None = None) -> MemorySystem:
@@ -141,10 +180,36 @@ def feed(memory: MemorySystem, units: Sequence[Unit], first: int = 0, last: int 
     return memory
 
 
+class Overheard(HashingEmbedder):
+    """Remembers what it was asked to embed."""
+
+    def __init__(self) -> None:
+        super().__init__(256)
+        self.texts: set[str] = set()
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
+        self.texts |= set(texts)
+        return super().embed(texts, query=query)
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A memory fed with a part of the story, and the services that it used."""
+
+    memory: MemorySystem
+    llm: Recorder
+    embedder: Overheard
+
+
 @cache
+def build(name: str, size: int = len(STORY)) -> Build:
+    llm, embedder = Recorder(), Overheard()
+    return Build(feed(fresh(name, llm, embedder=embedder), STORY[:size]), llm, embedder)
+
+
 def built(name: str, size: int = len(STORY)) -> MemorySystem:
     """The memory fed with the story's first units; shared by the tests that leave it as it is."""
-    return feed(fresh(name), STORY[:size])
+    return build(name, size).memory
 
 
 def recalls(memory: MemorySystem, questions: Sequence[Question] = QUESTIONS) -> list[Recall]:
@@ -192,20 +257,15 @@ def picture(value: Any, seen: dict[int, int] | None = None) -> Any:
 # --- recall ------------------------------------------------------------------------------------------------------------
 
 
-@each_memory
-def test_what_is_recalled_stands_for_what_was_written(name: str) -> None:
-    for recall in recalls(built(name)):
-        assert_sound(recall, STORY)
-        assert all(item.text.strip() for item in recall.items)
+@each_file
+def test_what_is_recalled_stands_for_what_was_written_so_far(name: str) -> None:
+    for size in (1, 20, len(STORY)):
+        for recall in recalls(built(name, size)):
+            assert_sound(recall, STORY[:size])
+            assert all(item.text.strip() for item in recall.items)
 
 
-@each_memory
-def test_a_memory_half_way_knows_the_first_half_only(name: str) -> None:
-    for recall in recalls(built(name, 20)):
-        assert_sound(recall, STORY[:20])
-
-
-@each_memory
+@each_file
 def test_reading_leaves_the_memory_as_it_was(name: str) -> None:
     memory = feed(fresh(name), STORY, 0, 23)  # within a session
     before = picture([vars(memory), list(memory.nodes()), memory.report(), memory.held])
@@ -215,8 +275,8 @@ def test_reading_leaves_the_memory_as_it_was(name: str) -> None:
     assert picture([vars(memory), list(memory.nodes()), memory.report(), memory.held]) == before
 
 
-@each_memory
-def test_reads_at_the_same_time_recall_the_same(name: str) -> None:
+@each_build
+def test_the_same_history_is_recalled_the_same_by_readers_at_the_same_time(name: str) -> None:
     memory, gate = feed(fresh(name), STORY), threading.Barrier(8)
 
     def read_all(turn: int) -> list[Recall]:
@@ -227,11 +287,21 @@ def test_reads_at_the_same_time_recall_the_same(name: str) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(read_all, range(8))) == [recalls(built(name))] * 8
+    assert picture(list(memory.nodes())) == picture(list(built(name).nodes()))
 
 
-@each_memory
+@pytest.mark.parametrize("name", [name for name in NAMES if name != STANDS_FOR[name]])
+def test_a_file_that_differs_in_reading_alone_is_the_same_build_read_otherwise(name: str) -> None:
+    swept = copy.copy(built(STANDS_FOR[name], 20))
+    for knob in swept.READ_KNOBS:
+        setattr(swept, knob, getattr(built(name, 20), knob))
+    assert recalls(swept) == recalls(built(name, 20))
+    assert picture(list(swept.nodes())) == picture(list(built(name, 20).nodes()))
+
+
+@each_build
 def test_two_memories_share_nothing(name: str) -> None:
-    first = feed(fresh(name), STORY)
+    first = built(name)
     before, held = recalls(first), picture(vars(first))
     second = feed(fresh(name), OTHER)
     for recall in recalls(second):
@@ -240,14 +310,6 @@ def test_two_memories_share_nothing(name: str) -> None:
     assert recalls(first) == before
 
 
-@each_memory
-def test_the_same_history_is_recalled_the_same(name: str) -> None:
-    again = feed(fresh(name), STORY)
-    assert recalls(again) == recalls(built(name))
-    assert picture(list(again.nodes())) == picture(list(built(name).nodes()))
-
-
-@cache
 def from_another_process() -> dict[str, Any]:
     """What every memory recalls in a process that hashes strings with another seed."""
     environment = os.environ | {"PYTHONHASHSEED": "12345", "PYTHONPATH": str(ROOT)}
@@ -270,12 +332,16 @@ def spelled_or_broken(name: str) -> list[Any] | str:
         return repr(error)
 
 
-@each_memory
-def test_another_process_recalls_the_same(name: str) -> None:
-    assert from_another_process()[name] == spelled(name)
+@pytest.mark.slow
+def test_another_process_recalls_the_same() -> None:
+    with ThreadPoolExecutor(1) as beside:
+        other = beside.submit(from_another_process)
+        here = {name: spelled_or_broken(name) for name in BUILDS}
+    assert [name for name in BUILDS if other.result()[name] != here[name]] == []
+    assert [said for said in here.values() if isinstance(said, str)] == []
 
 
-@each_memory
+@each_file
 def test_no_more_items_than_k_are_recalled(name: str) -> None:
     memory = built(name)
     k = getattr(memory, "k", None)
@@ -288,29 +354,35 @@ def test_no_more_items_than_k_are_recalled(name: str) -> None:
         assert all(len(recall.items) <= least for recall in recalls(swept))
 
 
-@each_memory
-def test_a_memory_is_asked_with_questions_and_never_sees_gold(name: str) -> None:
-    kind = type(built(name))
-    assert get_type_hints(kind.read)["question"] is Question
-    assert list(inspect.signature(kind.read).parameters) == ["self", "question"]
-    assert not {"Gold", "Case"} & set(vars(sys.modules[kind.__module__]))
+def test_a_memory_is_asked_with_questions_and_never_sees_gold() -> None:
+    for kind in map(class_of, BUILDS):
+        assert get_type_hints(kind.read)["question"] is Question, kind
+        assert list(inspect.signature(kind.read).parameters) == ["self", "question"], kind
+        assert not {"Gold", "Case"} & set(vars(sys.modules[kind.__module__])), kind
 
 
 # --- settings ----------------------------------------------------------------------------------------------------------
 
 
-@each_memory
-def test_the_file_gives_every_setting_its_value(name: str) -> None:
+def test_a_file_gives_every_setting_its_value() -> None:
     """A setting missing from the YAML is missing from the run's record."""
-    signature = inspect.signature(factory(name).func)  # type: ignore[attr-defined]
-    assert set(factory(name).keywords) == set(signature.parameters) - SERVICES  # type: ignore[attr-defined]
+    named = {
+        name: set(settings_of(name)) ^ (set(inspect.signature(class_of(name)).parameters) - SERVICES) for name in NAMES
+    }
+    assert {name: settings for name, settings in named.items() if settings} == {}
 
 
-@each_memory
-def test_a_k_of_zero_is_refused_by_name(name: str) -> None:
-    if "k" in inspect.signature(factory(name)).parameters:
-        with pytest.raises(ValueError, match=r"\bk\b.*0"):
-            fresh(name, k=0)
+def test_a_k_of_zero_is_refused_by_name() -> None:
+    asked = [name for name in BUILDS if "k" in inspect.signature(factory(name)).parameters]
+    assert [name for name in asked if not refused(name, r"\bk\b.*0", k=0)] == []
+
+
+def refused(name: str, why: str, **settings: Any) -> bool:
+    try:
+        fresh(name, **settings)
+    except ValueError as error:
+        return bool(re.search(why, str(error)))
+    return False
 
 
 def choices(name: str, setting: str) -> list[str]:
@@ -329,19 +401,21 @@ def accepted(name: str, setting: str, value: Any) -> bool:
     return True
 
 
-@each_memory
-def test_an_unknown_choice_is_refused_naming_the_known_ones(name: str) -> None:
-    for setting, parameter in inspect.signature(factory(name)).parameters.items():
-        if isinstance(parameter.default, str) and parameter.default.isidentifier():
-            assert parameter.default in choices(name, setting)
+def test_an_unknown_choice_is_refused_naming_the_known_ones() -> None:
+    asked = 0
+    for name in BUILDS:
+        for setting, parameter in inspect.signature(factory(name)).parameters.items():
+            if isinstance(parameter.default, str) and parameter.default.isidentifier():
+                assert parameter.default in choices(name, setting), f"{name}: {setting}"
+                asked += 1
+    assert asked > len(BUILDS)
 
 
 def alternatives(name: str, knob: str) -> list[Any]:
     """Other values of a read knob: those of the method's other files, every other choice of a word, one other number."""
     value = getattr(built(name, 20), knob)
     annotation = str(inspect.signature(factory(name)).parameters[knob].annotation)
-    variants = [other for other in NAMES if factory(other).func is factory(name).func]  # type: ignore[attr-defined]
-    others = [factory(other).keywords[knob] for other in variants]  # type: ignore[attr-defined]
+    others = [settings_of(other)[knob] for other in NAMES if class_of(other) is class_of(name)]
     if isinstance(value, bool):
         others += [not value]
     elif isinstance(value, str) or "Literal" in annotation:
@@ -359,7 +433,7 @@ def alternatives(name: str, knob: str) -> list[Any]:
     return [other for place, other in enumerate(others) if other != value and other not in others[:place]]
 
 
-@each_memory
+@each(name for name in BUILDS if class_of(name).READ_KNOBS)
 def test_a_knob_turned_on_a_copy_is_a_build_with_that_value(name: str) -> None:
     memory = built(name, 20)
     before = recalls(memory)
@@ -389,36 +463,30 @@ def reached(kind: type[MemorySystem], roots: Sequence[str]) -> set[str]:
     return named
 
 
-@each_memory
-def test_what_reading_alone_looks_at_is_a_read_knob_and_nothing_else_is(name: str) -> None:
+def test_what_reading_alone_looks_at_is_a_read_knob_and_nothing_else_is() -> None:
     """Else runs that could share a build do not, or runs share one that is not theirs."""
-    kind = type(built(name, 20))
-    settings = set(inspect.signature(kind).parameters) - SERVICES - {"inner", "mutate_on_read"}  # which never shares
-    reading, building = reached(kind, ["read"]), reached(kind, ["write", "end_session", "consolidate"])
-    assert settings & (reading - building) <= set(kind.READ_KNOBS)
-    assert not set(kind.READ_KNOBS) & building
+    for kind in set(map(class_of, BUILDS)):
+        settings = (
+            set(inspect.signature(kind).parameters) - SERVICES - {"inner", "mutate_on_read"}
+        )  # which never shares
+        reading, building = reached(kind, ["read"]), reached(kind, ["write", "end_session", "consolidate"])
+        assert settings & (reading - building) <= set(kind.READ_KNOBS), kind
+        assert not set(kind.READ_KNOBS) & building, kind
 
 
 # --- consolidation -----------------------------------------------------------------------------------------------------
 
 
-@each_memory
-def test_consolidation_is_provisional(name: str) -> None:
-    # The break falls within a session, as questions may.
+@each_build
+def test_consolidation_is_provisional_and_a_second_one_changes_nothing(name: str) -> None:
     memory = fresh(name)
-    feed(memory, STORY, 0, 23)
-    recalls(memory)
-    feed(memory, STORY, 23)
-    assert recalls(memory) == recalls(built(name))
-    assert memory.held == built(name).held
-
-
-@each_memory
-def test_consolidating_twice_is_consolidating_once(name: str) -> None:
-    memory = feed(fresh(name), STORY[:23])
+    feed(memory, STORY, 0, 23)  # the break falls within a session, as questions may
     before = recalls(memory), picture(list(memory.nodes())), memory.report(), memory.held
     memory.consolidate()
     assert (recalls(memory), picture(list(memory.nodes())), memory.report(), memory.held) == before
+    feed(memory, STORY, 23)
+    assert recalls(memory) == recalls(built(name))
+    assert memory.held == built(name).held
 
 
 # --- time --------------------------------------------------------------------------------------------------------------
@@ -462,7 +530,7 @@ def in_2099(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "gmtime", lambda seconds=stamp: gmtime(seconds))
 
 
-@each_memory
+@each_build
 @pytest.mark.usefixtures("in_2099")
 def test_no_clock_is_looked_at(name: str) -> None:
     llm = Recorder()
@@ -478,7 +546,7 @@ def test_no_clock_is_looked_at(name: str) -> None:
 # --- odd input ---------------------------------------------------------------------------------------------------------
 
 
-@each_memory
+@each_build
 def test_an_empty_history_is_an_empty_recall(name: str) -> None:
     memory = fresh(name)
     memory.consolidate()
@@ -487,13 +555,7 @@ def test_an_empty_history_is_an_empty_recall(name: str) -> None:
     json.dumps(memory.report())
 
 
-@each_memory
-def test_a_single_unit_can_be_recalled(name: str) -> None:
-    for recall in recalls(feed(fresh(name), STORY[:1])):
-        assert_sound(recall, STORY[:1])
-
-
-@each_memory
+@each_build
 def test_strange_units_do_no_harm(name: str) -> None:
     memory = feed(fresh(name), STRANGE)
     asked = ("", "?", "👩‍🌾 מי זרעה?", "$question ${x} {0}", "tomato " * 3_000, "Compose a limerick!")
@@ -574,18 +636,18 @@ GARBAGE: dict[str, Callable[[], Callable[[Request], str]]] = {
 }
 
 
-@each_memory
-@pytest.mark.parametrize("babble", GARBAGE)
-def test_a_model_that_babbles_breaks_nothing(name: str, babble: str) -> None:
-    with metering() as ledger:
-        memory = feed(fresh(name, Metered(Babble(GARBAGE[babble]()))), STORY[:14])
-        for recall in recalls(memory):
-            assert_sound(recall, STORY[:14])
-    assert_a_structure(list(memory.nodes()), STORY[:14])
-    json.dumps(memory.report())
-    if babble == "empty" and ledger.calls:
-        assert sum(ledger.parse_failures.values()) >= sum(ledger.calls.values())
-        assert ledger.notes, "a fallback was taken and not counted"
+@each_build
+def test_a_model_that_babbles_breaks_nothing(name: str, subtests: pytest.Subtests) -> None:
+    for babble, reply in GARBAGE.items():
+        with subtests.test(babble), metering() as ledger:
+            memory = feed(fresh(name, Metered(Babble(reply()))), STORY[:14])
+            for recall in recalls(memory):
+                assert_sound(recall, STORY[:14])
+            assert_a_structure(list(memory.nodes()), STORY[:14])
+            json.dumps(memory.report())
+            if babble == "empty" and ledger.calls:
+                assert sum(ledger.parse_failures.values()) >= sum(ledger.calls.values())
+                assert ledger.notes, "a fallback was taken and not counted"
 
 
 # --- structure ---------------------------------------------------------------------------------------------------------
@@ -615,7 +677,7 @@ def assert_no_cycle(parents: dict[str, set[str]]) -> None:
         parents = {node: above - roots for node, above in parents.items() if node not in roots}
 
 
-@each_memory
+@each_build
 def test_the_structure_is_one(name: str) -> None:
     memory = built(name)
     assert_a_structure(list(memory.nodes()), STORY)
@@ -623,36 +685,15 @@ def test_the_structure_is_one(name: str) -> None:
     assert json.loads(json.dumps(memory.report())) == memory.report()
 
 
-@each_memory
-def test_prompts_come_from_the_folders_that_the_run_records(name: str) -> None:
-    llm = Recorder()
-    memory = feed(fresh(name, llm), STORY)
-    recalls(memory)
-    known = Prompts().digest(memory.PROMPTS)
-    assert {request.purpose.replace(".", "/") for request in llm.requests} <= set(known)
-
-
-class Overheard(HashingEmbedder):
-    """Remembers what it was asked to embed."""
-
-    def __init__(self) -> None:
-        super().__init__(64)
-        self.texts: set[str] = set()
-
-    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
-        self.texts |= set(texts)
-        return super().embed(texts, query=query)
-
-
-@each_memory
-def test_a_memory_that_embeds_no_unit_says_so(name: str) -> None:
-    if "embedder" not in inspect.signature(factory(name)).parameters:
-        return
-    overheard = Overheard()
-    memory = feed(fresh(name, embedder=overheard), STORY)
-    if overheard.texts and memory.EMBEDS_UNITS:
-        assert any(unit.text in overheard.texts for unit in STORY)
+@each_build
+def test_the_prompts_and_embeddings_used_are_those_that_the_class_declares(name: str) -> None:
+    made = build(name)
+    recalls(made.memory)
+    known = Prompts().digest(made.memory.PROMPTS)
+    assert {request.purpose.replace(".", "/") for request in made.llm.requests} <= set(known)
+    if made.embedder.texts and made.memory.EMBEDS_UNITS:
+        assert any(unit.text in made.embedder.texts for unit in STORY)
 
 
 if __name__ == "__main__":
-    print(json.dumps({memory_name: spelled_or_broken(memory_name) for memory_name in NAMES}))
+    print(json.dumps({memory_name: spelled_or_broken(memory_name) for memory_name in BUILDS}))

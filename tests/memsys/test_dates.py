@@ -9,9 +9,8 @@ from memsys.dates import mentions, parse_time, resolve, written
 SAID = date(2023, 6, 9)  # a Friday
 
 
-@pytest.mark.parametrize(
-    ("text", "time"),
-    [
+def test_the_time_texts_of_every_data_set_are_read(subtests: pytest.Subtests) -> None:
+    for text, time in [
         ("1:56 pm on 8 May, 2023", datetime(2023, 5, 8, 13, 56)),
         ("12:09 am on 13 September, 2023", datetime(2023, 9, 13, 0, 9)),
         ("2023/05/20 (Sat) 02:21", datetime(2023, 5, 20, 2, 21)),
@@ -20,10 +19,9 @@ SAID = date(2023, 6, 9)  # a Friday
         ("2023-10-01T10:00:00+00:00", datetime(2023, 10, 1, 10)),
         ("8 May 2023", datetime(2023, 5, 8)),
         ("1:56 pm on 8 May, 2023 – 2:00 pm on 9 May, 2023", datetime(2023, 5, 8, 13, 56)),
-    ],
-)
-def test_the_time_texts_of_every_data_set_are_read(text: str, time: datetime) -> None:
-    assert parse_time(text) == time
+    ]:
+        with subtests.test(text=text, time=time):
+            assert parse_time(text) == time
 
 
 @pytest.mark.parametrize(
@@ -33,9 +31,8 @@ def test_what_is_no_time_is_none(text: str) -> None:
     assert parse_time(text) is None
 
 
-@pytest.mark.parametrize(
-    ("expression", "resolved"),
-    [
+def test_a_date_expression_is_resolved_against_the_day_it_was_said(subtests: pytest.Subtests) -> None:
+    for expression, resolved in [
         ("today", "9 June 2023"),
         ("yesterday", "8 June 2023"),
         ("last night", "8 June 2023"),
@@ -70,10 +67,9 @@ def test_what_is_no_time_is_none(text: str) -> None:
         ("the week before 9 June 2023", "the week before 9 June 2023"),
         ("The weekend before May 3, 2022", "the weekend before 3 May 2022"),
         ("two days before 9 June 2023", "7 June 2023"),
-    ],
-)
-def test_a_date_expression_is_resolved_against_the_day_it_was_said(expression: str, resolved: str) -> None:
-    assert resolve(expression, SAID) == resolved
+    ]:
+        with subtests.test(expression=expression, resolved=resolved):
+            assert resolve(expression, SAID) == resolved
 
 
 @pytest.mark.parametrize("text", ["", "We may march on.", "99999 months ago", "in a while", "He is 20 years old."])

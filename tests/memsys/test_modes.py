@@ -21,30 +21,34 @@ BUILDS: dict[str, dict[str, Any]] = {name: load_option("memory", name)["build"] 
 CLASSES = {build["_target_"]: get_class(build["_target_"]) for build in BUILDS.values()}
 
 
-@pytest.mark.parametrize("target", CLASSES)
-def test_the_class_names_the_modes_that_its_constructor_offers(target: str) -> None:
-    kind = CLASSES[target]
-    parameter = inspect.signature(kind).parameters.get("mode")
-    offered = get_args(get_type_hints(kind.__init__)["mode"]) if parameter else ()
-    assert offered == kind.MODES
-    assert parameter is None or parameter.default == kind.MODES[0]
+def test_the_class_names_the_modes_that_its_constructor_offers(subtests: pytest.Subtests) -> None:
+    for target in CLASSES:
+        with subtests.test(target=target):
+            kind = CLASSES[target]
+            parameter = inspect.signature(kind).parameters.get("mode")
+            offered = get_args(get_type_hints(kind.__init__)["mode"]) if parameter else ()
+            assert offered == kind.MODES
+            assert parameter is None or parameter.default == kind.MODES[0]
 
 
-@pytest.mark.parametrize("name", [name for name, build in BUILDS.items() if "mode" in build])
-def test_a_mode_that_the_class_does_not_name_is_refused(name: str) -> None:
-    build = BUILDS[name]
-    kind = CLASSES[build["_target_"]]
-    assert build["mode"] in kind.MODES
-    services = {
-        "llm": ScriptedLLM({}),
-        "probe": ScriptedLLM({}),
-        "embedder": HashingEmbedder(8),
-        "prompts": Prompts(),
-        "rng": np.random.default_rng(0),
-    }
-    given = {service: services[service] for service in needs(partial(kind)) if service in services}
-    with pytest.raises(ValueError, match=f"mode must be one of {', '.join(kind.MODES)}, found 'of another paper'"):
-        kind(**given, mode="of another paper")
+def test_a_mode_that_the_class_does_not_name_is_refused(subtests: pytest.Subtests) -> None:
+    for name in [name for name, build in BUILDS.items() if "mode" in build]:
+        with subtests.test(name=name):
+            build = BUILDS[name]
+            kind = CLASSES[build["_target_"]]
+            assert build["mode"] in kind.MODES
+            services = {
+                "llm": ScriptedLLM({}),
+                "probe": ScriptedLLM({}),
+                "embedder": HashingEmbedder(8),
+                "prompts": Prompts(),
+                "rng": np.random.default_rng(0),
+            }
+            given = {service: services[service] for service in needs(partial(kind)) if service in services}
+            with pytest.raises(
+                ValueError, match=f"mode must be one of {', '.join(kind.MODES)}, found 'of another paper'"
+            ):
+                kind(**given, mode="of another paper")
 
 
 def test_the_table_of_memories_takes_the_modes_from_the_class() -> None:

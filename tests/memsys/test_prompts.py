@@ -90,9 +90,8 @@ def test_a_lone_dollar_in_the_template_is_an_error(prompts: Write) -> None:
         only(prompts, "---\nkind: answer\n---\ncosts $5").render({})
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
+def test_a_wrong_file_is_refused_by_name(prompts: Write, subtests: pytest.Subtests) -> None:
+    for text, complaint in [
         ("kind: answer\n---\nx", "no front matter"),
         ("---\nkind: answer\nx", "no front matter"),
         ("---\nkind: [answer\n---\nx", "not YAML"),
@@ -103,12 +102,11 @@ def test_a_lone_dollar_in_the_template_is_an_error(prompts: Write) -> None:
         ("---\nkind: decide\n---\nx", "decide"),
         ("---\nkind: choose\nlabels: [yes, no]\n---\nx", "quote yes and no"),
         ("---\nkind: choose\nlabels: MERGE\n---\nx", "list of strings"),
-    ],
-)
-def test_a_wrong_file_is_refused_by_name(prompts: Write, text: str, complaint: str) -> None:
-    with pytest.raises(PromptError, match=complaint) as caught:
-        only(prompts, text)
-    assert "tree/step" in str(caught.value)
+    ]:
+        with subtests.test(text=text, complaint=complaint):
+            with pytest.raises(PromptError, match=complaint) as caught:
+                only(prompts, text)
+            assert "tree/step" in str(caught.value)
 
 
 def test_a_missing_prompt_names_the_folders_searched(tmp_path: Path) -> None:

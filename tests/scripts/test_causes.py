@@ -12,9 +12,8 @@ from eval.store import write_lines
 from scripts.experiment.causes import commonest, remedy
 
 
-@pytest.mark.parametrize(
-    ("message", "said"),
-    [
+def test_each_cause_has_its_remedy(subtests: pytest.Subtests) -> None:
+    for message, said in [
         ("answer: ModelError: no key for https://x/v1: set the environment variable JUDGE_KEY", "set the environment"),
         ("http://x/v1/chat/completions: cannot connect (refused); is the server running?", "start the server"),
         ('https://x/v1/chat/completions: HTTP 401: {"error": "bad key"}', "refuses the key"),
@@ -27,10 +26,9 @@ from scripts.experiment.causes import commonest, remedy
         ("https://x/v1: no reply within 120 s", "endpoint.timeout"),
         ("https://x/v1: HTTP 503: loading", "the server fails"),
         ("something new", "make doctor"),
-    ],
-)
-def test_each_cause_has_its_remedy(message: str, said: str) -> None:
-    assert said in remedy(message)
+    ]:
+        with subtests.test(message=message, said=said):
+            assert said in remedy(message)
 
 
 def test_the_commonest_cause_is_counted_over_messages_that_differ_in_numbers_alone(tmp_path: Path) -> None:

@@ -92,9 +92,8 @@ def test_the_quirks_of_a_bare_server_are_found() -> None:
     assert examination.settings == ModelSettings("m", json_output="none", logprobs=False)
 
 
-@pytest.mark.parametrize(
-    ("quirk", "asked", "said"),
-    [
+def test_each_quirk_alone_is_found(subtests: pytest.Subtests) -> None:
+    for quirk, asked, said in [
         ({"temperature": "refused"}, "temperature", "stop: refused"),
         ({"temperature": "ignored"}, "temperature", "note: ignored"),
         ({"limit_field": "max_completion_tokens"}, "token limit field", "stop: max_tokens is refused"),
@@ -106,10 +105,9 @@ def test_the_quirks_of_a_bare_server_are_found() -> None:
         ({"window": 3000}, "window", "ok: 3000 tokens; longer ones are refused"),
         ({"thinks": "field", "switch": "enable_thinking"}, "thinking", "note: in a field of its own; stopped by extra"),
         ({"at_once": 2}, "calls at once", "note: 2 of 4 were answered"),
-    ],
-)
-def test_each_quirk_alone_is_found(quirk: dict[str, object], asked: str, said: str) -> None:
-    assert found(examined(replace(Quirks(), **quirk)))[asked].startswith(said)  # type: ignore[arg-type]
+    ]:
+        with subtests.test(quirk=quirk, asked=asked, said=said):
+            assert found(examined(replace(Quirks(), **quirk)))[asked].startswith(said)  # type: ignore[arg-type]
 
 
 def test_the_settings_it_found_need_no_further_change() -> None:

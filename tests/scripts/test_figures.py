@@ -80,16 +80,17 @@ def test_a_figure_is_made_and_of_each_kind_one_again_to_the_same_bytes(name: str
         assert [file.read_bytes() for file in files] == before
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_is_called_as_its_file_and_names_rows_and_patterns_that_exist(name: str) -> None:
-    option = load_option("figure", name)
-    assert option["name"] == name
-    assert option["title"].startswith(option["paper"])
-    table = layout(option)
-    lines = read_lines_of(table, option.get("backbone"))
-    assert set(option.get("base", ())) <= {line.name for line in lines}
-    assert set(option.get("backbones", ())) <= set(table["backbones"])
-    assert all(line.memory is not None or "best_of" in line.option for line in lines)
+def test_a_figure_is_called_as_its_file_and_names_rows_and_patterns_that_exist(subtests: pytest.Subtests) -> None:
+    for name in FIGURES:
+        with subtests.test(name=name):
+            option = load_option("figure", name)
+            assert option["name"] == name
+            assert option["title"].startswith(option["paper"])
+            table = layout(option)
+            lines = read_lines_of(table, option.get("backbone"))
+            assert set(option.get("base", ())) <= {line.name for line in lines}
+            assert set(option.get("backbones", ())) <= set(table["backbones"])
+            assert all(line.memory is not None or "best_of" in line.option for line in lines)
 
 
 def test_figures_of_propagation_show_the_settings_of_the_papers_sweep() -> None:

@@ -109,9 +109,8 @@ def test_turns_are_read_with_their_names_and_without_decoration() -> None:
     assert read_rounds(reply, 2) == (("One: two.", "Three."), ("Four.", "Five."))
 
 
-@pytest.mark.parametrize(
-    ("reply", "why"),
-    [
+def test_turns_out_of_turn_are_refused_with_a_reason(subtests: pytest.Subtests) -> None:
+    for reply, why in [
         ("Bob: One.\nAlex: Two.", "expected Alex, Bob to speak, found Bob, Alex"),
         ("Alex: One.\nAlex: Two.", "found Alex, Alex"),
         ("Alex: One.", "found Alex"),
@@ -121,12 +120,11 @@ def test_turns_are_read_with_their_names_and_without_decoration() -> None:
         ("Alex: One.\nCarla: Two.", "line 2 does not begin with a name"),
         ("Alex: One.\nBob:", "line 2 does not begin with a name"),
         ("", "found nobody"),
-    ],
-)
-def test_turns_out_of_turn_are_refused_with_a_reason(reply: str, why: str) -> None:
-    found = read_rounds(reply, 1)
-    assert isinstance(found, ParseFailure)
-    assert why in found.why
+    ]:
+        with subtests.test(reply=reply, why=why):
+            found = read_rounds(reply, 1)
+            assert isinstance(found, ParseFailure)
+            assert why in found.why
 
 
 def test_a_reply_out_of_turn_is_asked_for_again(tmp_path: Path) -> None:

@@ -31,20 +31,17 @@ def test_prices_are_read_from_a_file(tmp_path: Path) -> None:
     assert prices(f"prices={file}")["local"]["usd_per_million_cached"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+def test_a_price_that_is_none_is_one_line(subtests: pytest.Subtests) -> None:
+    for given, said in [
         ("{m: {input: 1}}", "no price called 'input'; there are: in, cached, out"),
         ("{m: {in: -1}}", "found -1"),
         ("{m: {in: nan}}", "found nan"),
         ("{m: {in: cheap}}", "found 'cheap'"),
         ("{m: 3}", "expected {in: …, out: …}, found 3"),
         ("/nonexistent.yaml", "cannot be read"),
-    ],
-)
-def test_a_price_that_is_none_is_one_line(given: str, said: str) -> None:
-    with pytest.raises(RunError, match=said):
-        prices(f"prices={given}")
+    ]:
+        with subtests.test(given=given, said=said), pytest.raises(RunError, match=said):
+            prices(f"prices={given}")
 
 
 def test_a_given_price_is_that_of_the_model_in_each_role_and_changes_no_identity(tmp_path: Path) -> None:

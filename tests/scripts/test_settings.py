@@ -54,28 +54,34 @@ def test_the_switches_are_found() -> None:
     assert {"yes", "network", "replay", "data.unpinned", "nodes.vectors", "traceback"} <= set(SWITCHES)
 
 
-@pytest.mark.parametrize(("word", "value"), [("no", False), ("off", False), ("0", False), ("yes", True), ("1", True)])
-@pytest.mark.parametrize("name", SWITCHES)
-def test_a_switch_written_as_a_word_means_what_it_says(name: str, word: str, value: bool) -> None:
-    assert OmegaConf.select(checked(configuration("config", f"{name}={word}"), "config"), name) is value
+def test_a_switch_written_as_a_word_means_what_it_says(subtests: pytest.Subtests) -> None:
+    for name in SWITCHES:
+        for word, value in [("no", False), ("off", False), ("0", False), ("yes", True), ("1", True)]:
+            with subtests.test(name=name, word=word, value=value):
+                assert OmegaConf.select(checked(configuration("config", f"{name}={word}"), "config"), name) is value
 
 
-@pytest.mark.parametrize("name", SWITCHES)
-def test_a_switch_that_is_neither_is_refused(name: str) -> None:
-    with pytest.raises(RunError, match=f"^{name} must be true or false, found 'perhaps'$"):
-        checked(configuration("config", f"{name}=perhaps"), "config")
+def test_a_switch_that_is_neither_is_refused(subtests: pytest.Subtests) -> None:
+    for name in SWITCHES:
+        with (
+            subtests.test(name=name),
+            pytest.raises(RunError, match=f"^{name} must be true or false, found 'perhaps'$"),
+        ):
+            checked(configuration("config", f"{name}=perhaps"), "config")
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
+def test_a_wrong_setting_is_one_sentence(subtests: pytest.Subtests) -> None:
+    for override, said in [
         ("data.size=six", "data.size must be a whole number of at least 1, or all; found 'six'"),
         ("data.size=1.5", "data.size must be a whole number of at least 1, or all; found 1.5"),
         ("data.size=0", "data.size must be a whole number of at least 1, or all; found 0"),
         ("data.source=Real", "data.source must be one of sample, real, found 'Real'; did you mean real?"),
         ("data.seed=-1", "data.seed must be at least 0, found -1"),
         ("data.max_cases=0", "data.max_cases must be at least 1, found 0"),
-        ("data.transform=shuffle", "data.transform must be one of none, oracle, permute, permute_between_questions, found 'shuffle'"),
+        (
+            "data.transform=shuffle",
+            "data.transform must be one of none, oracle, permute, permute_between_questions, found 'shuffle'",
+        ),
         ("endpoint.in_flight=0", "endpoint.in_flight must be at least 1, found 0"),
         ("endpoint.timeout=0", "endpoint.timeout must be above 0, found 0"),
         ("endpoint.retries=-1", "endpoint.retries must be at least 0, found -1"),
@@ -90,18 +96,20 @@ def test_a_switch_that_is_neither_is_refused(name: str) -> None:
         ("max_usd=-1", "max_usd must be at least 0, found -1"),
         ("max_unscored=2", "max_unscored must be at most 1, found 2"),
         ("models.reader=''", "models.reader must not be empty, found ''"),
-        ("protocol.unit={rule: x}", "protocol.unit.rule must be one of utterance, floor_pair, ab_pair, page, chunk, found 'x'"),
+        (
+            "protocol.unit={rule: x}",
+            "protocol.unit.rule must be one of utterance, floor_pair, ab_pair, page, chunk, found 'x'",
+        ),
         ("memory.name=../x", "memory.name must be a plain name (letters, digits, `.`, `_`, `-`), found '../x'"),
         ("~dataset.unit", "dataset.unit is missing"),
         ("+data.siez=3", "data.siez is not a setting; did you mean data.size?"),
         ("+reply=true", "reply is not a setting; did you mean replay?"),
         ("logger.name=Wandb", "logger.name must be one of none, wandb, found 'Wandb'; did you mean wandb?"),
-    ],
-)  # fmt: skip
-def test_a_wrong_setting_is_one_sentence(override: str, said: str) -> None:
-    with pytest.raises(RunError) as caught:
-        checked(configuration("config", override), "config")
-    assert str(caught.value) == said
+    ]:
+        with subtests.test(override=override, said=said):
+            with pytest.raises(RunError) as caught:
+                checked(configuration("config", override), "config")
+            assert str(caught.value) == said
 
 
 COMMAND: dict[str, Callable[[DictConfig], int]] = {
@@ -143,22 +151,24 @@ def test_what_is_right_stays_as_it_is(command: str) -> None:
     assert repr(OmegaConf.to_container(checked(configuration(command), command), resolve=True)) == repr(before)
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_every_file_of_a_group_is_what_its_schema_says(group: str) -> None:
-    for name in options(group):
-        values = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"), resolve=True)
-        assert isinstance(values, dict)
-        assert repr(checked_option(group, values)) == repr(values)  # type: ignore[arg-type]
+def test_every_file_of_a_group_is_what_its_schema_says(subtests: pytest.Subtests) -> None:
+    for group in GROUPS:
+        with subtests.test(group=group):
+            for name in options(group):
+                values = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"), resolve=True)
+                assert isinstance(values, dict)
+                assert repr(checked_option(group, values)) == repr(values)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_an_unknown_key_of_a_file_is_refused_with_the_nearest_known_one(group: str) -> None:
-    for name in options(group):
-        values: dict[str, Any] = dict(OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml")))  # type: ignore[arg-type]
-        key = list(values)[-1]
-        with pytest.raises(RunError) as caught:
-            checked_option(group, {**values, f"{key}x": values[key]})
-        assert f"{key}x is not a setting; did you mean {key}?" in str(caught.value)
+def test_an_unknown_key_of_a_file_is_refused_with_the_nearest_known_one(subtests: pytest.Subtests) -> None:
+    for group in GROUPS:
+        with subtests.test(group=group):
+            for name in options(group):
+                values: dict[str, Any] = dict(OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml")))  # type: ignore[arg-type]
+                key = list(values)[-1]
+                with pytest.raises(RunError) as caught:
+                    checked_option(group, {**values, f"{key}x": values[key]})
+                assert f"{key}x is not a setting; did you mean {key}?" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -183,28 +193,32 @@ def test_rows_of_another_backbone_are_checked_too() -> None:
         checked_option("table", {**table, "rows_qwen": ["bm25"]})
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
+def test_a_wrong_setting_of_a_memory_or_a_loader_is_one_sentence(
+    tmp_path: Path, capsys: Any, subtests: pytest.Subtests
+) -> None:
+    for override, said in [
         ("memory.build.k=ten", "memory bm25: k must be a whole number, found 'ten'"),
         ("memory.build.k=1.5", "memory bm25: k must be a whole number, found 1.5"),
         ("memory.build.k=true", "memory bm25: k must be a number or text, found true"),
         ("+memory.build.kk=3", "memory bm25: kk is not a setting of memsys.systems.bm25.BM25; did you mean k?"),
         ("memory.build._target_=memsys.systems.bm25.BM26", "memory bm25: cannot import memsys.systems.bm25.BM26: "),
-        ("+dataset.load.overlaid=3", "dataset locomo: load: overlaid is not a setting of data_loaders.locomo.load; did you mean overlay?"),
-        ("dataset.unit={rule: chunk}", "memory bm25 on locomo: the unit rule chunk needs tokens, such as {rule: chunk, tokens: 512}"),
+        (
+            "+dataset.load.overlaid=3",
+            "dataset locomo: load: overlaid is not a setting of data_loaders.locomo.load; did you mean overlay?",
+        ),
+        (
+            "dataset.unit={rule: chunk}",
+            "memory bm25 on locomo: the unit rule chunk needs tokens, such as {rule: chunk, tokens: 512}",
+        ),
         ("dataset.metrics=[squad_f2]", "no metric called squad_f2; did you mean squad_f1?"),
         ("protocol.reader=segtre", "no reader called 'segtre'; did you mean segtree?"),
         ("protocol.judges=[mem1]", "no judge called 'mem1'; did you mean mem0?"),
-    ],
-)  # fmt: skip
-def test_a_wrong_setting_of_a_memory_or_a_loader_is_one_sentence(
-    override: str, said: str, tmp_path: Path, capsys: Any
-) -> None:
-    assert run_single(configuration("config", f"results={tmp_path}", override)) == 2
-    captured = capsys.readouterr().err
-    assert captured.startswith(f"error: {said}")
-    assert captured.count("\n") == 1
+    ]:
+        with subtests.test(override=override, said=said):
+            assert run_single(configuration("config", f"results={tmp_path}", override)) == 2
+            captured = capsys.readouterr().err
+            assert captured.startswith(f"error: {said}")
+            assert captured.count("\n") == 1
 
 
 def test_a_switch_of_a_memory_written_as_a_word_means_what_it_says() -> None:

@@ -25,6 +25,12 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
+def as_from_a_terminal() -> None:
+    """Signals as a terminal hands them on: a suite that runs in the background or under nohup ignores some of them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Command:
     """A command that runs against a mock."""
 
@@ -32,7 +38,12 @@ class Command:
         self.mock, self._out, self._err = mock, folder / "out.txt", folder / "err.txt"
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *arguments], cwd=ROOT, stdout=out, stderr=err, start_new_session=True
+                [sys.executable, "-m", *arguments],
+                cwd=ROOT,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=as_from_a_terminal,
             )
 
     def wait_for(self, happened: Callable[[], bool]) -> None:
@@ -226,9 +237,9 @@ def test_a_signal_that_nohup_took_away_stays_away() -> None:
 ENTRIES = [path for path in sorted((ROOT / "scripts").glob("*.py")) if '__name__ == "__main__"' in path.read_text()]
 
 
-@pytest.mark.parametrize("path", ENTRIES, ids=lambda path: path.stem)
-def test_every_entry_point_heeds_the_signals(path: Path) -> None:
-    if path.stem == "mock_endpoint":  # a server of aiohttp, which ends by itself
-        return
-    last = ast.unparse(ast.parse(path.read_text()).body[-1])
-    assert "sys.exit(guarded(" in last or "sys.exit(launch(" in last  # launch begins with guarded
+def test_every_entry_point_heeds_the_signals(subtests: pytest.Subtests) -> None:
+    for path in ENTRIES:
+        if path.stem != "mock_endpoint":  # a server of aiohttp, which ends by itself
+            with subtests.test(path.stem):
+                last = ast.unparse(ast.parse(path.read_text()).body[-1])
+                assert "sys.exit(guarded(" in last or "sys.exit(launch(" in last  # launch begins with guarded

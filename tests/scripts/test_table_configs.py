@@ -43,7 +43,6 @@ PAPERS = {
     **{f"segtreemem_t{number}": 1 for number in range(3, 10)},
     **{f"xmemory_t{number}": 1 for number in range(1, 9)},
 }
-each_table = pytest.mark.parametrize("name", TABLES)
 
 
 @cache
@@ -55,75 +54,83 @@ def test_every_results_table_of_the_four_papers_has_a_file() -> None:
     assert sorted(PAPERS) == TABLES
 
 
-@each_table
-def test_a_table_composes_and_is_called_as_its_file(name: str) -> None:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = compose("reproduce", [f"table={name}"])
-    assert composed.table.name == name
-    assert OmegaConf.to_container(composed.table, resolve=True) == table(name)
+def test_a_table_composes_and_is_called_as_its_file(subtests: pytest.Subtests) -> None:
+    for name in TABLES:
+        with subtests.test(name=name):
+            with initialize_config_dir(str(CONF), version_base="1.3"):
+                composed = compose("reproduce", [f"table={name}"])
+            assert composed.table.name == name
+            assert OmegaConf.to_container(composed.table, resolve=True) == table(name)
 
 
-@each_table
-def test_every_printed_number_has_exactly_one_cell_or_a_reason(name: str) -> None:
-    read = table(name)
-    wanted = [found for backbone in read["backbones"] for found in references(read, backbone)]
-    numbers = list(dict.fromkeys(one for each in read["backbones"].values() for one in published_of(each)))
-    if name == "segtreemem_t4":  # its second backbone is Table 6, which has a file of its own
-        wanted = list(references(read, "default"))
-        numbers = list(read_published("segtreemem_t4"))
-    placed = Counter(number for *_, fields in wanted if (number := find(numbers, fields)) is not None)
-    assert [number for number in numbers if placed[number] + bool(excused(read, number)) != 1] == []
+def test_every_printed_number_has_exactly_one_cell_or_a_reason(subtests: pytest.Subtests) -> None:
+    for name in TABLES:
+        with subtests.test(name=name):
+            read = table(name)
+            wanted = [found for backbone in read["backbones"] for found in references(read, backbone)]
+            numbers = list(dict.fromkeys(one for each in read["backbones"].values() for one in published_of(each)))
+            if name == "segtreemem_t4":  # its second backbone is Table 6, which has a file of its own
+                wanted = list(references(read, "default"))
+                numbers = list(read_published("segtreemem_t4"))
+            placed = Counter(number for *_, fields in wanted if (number := find(numbers, fields)) is not None)
+            assert [number for number in numbers if placed[number] + bool(excused(read, number)) != 1] == []
 
 
-@each_table
-def test_every_reason_excuses_a_number(name: str) -> None:
-    read = table(name)
-    numbers = [one for each in read["backbones"].values() for one in published_of(each)]
-    for entry in read.get("not_reproduced", ()):
-        assert entry["reason"]
-        assert any(excused({"not_reproduced": [entry]}, number) for number in numbers)
+def test_every_reason_excuses_a_number(subtests: pytest.Subtests) -> None:
+    for name in TABLES:
+        with subtests.test(name=name):
+            read = table(name)
+            numbers = [one for each in read["backbones"].values() for one in published_of(each)]
+            for entry in read.get("not_reproduced", ()):
+                assert entry["reason"]
+                assert any(excused({"not_reproduced": [entry]}, number) for number in numbers)
 
 
-@each_table
-def test_every_name_in_a_table_exists(name: str) -> None:
-    read = table(name)
-    for column in read["columns"]:
-        assert column["dataset"] in options("dataset")
-        assert column.get("reader", "mem0") in options("reader")
-        assert column.get("ask", "first") == "first"
-        for metric in cells_of(column):
-            if kind_of(metric) == "judge":
-                assert metric["judge"].partition("@")[0] in options("judge")
-            if kind_of(metric) == "metric":
-                metrics([metric["metric"]])
-    groups = {column.get("group", column["dataset"]) for column in read["columns"]}
-    assert len(groups) == len(read["columns"])
-    for backbone, chosen in read["backbones"].items():
-        assert set(chosen["models"]) - {"probe"} == {"memory", "reader", "judge", "embedder"}
-        for one in read_lines_of(read, None if backbone == "default" else backbone):
-            if "memory" in one.option and name != "segtreemem_t4":  # which lists what is still to come as `pending`
-                assert one.memory is not None, one.name
-            assert set(one.option.get("groups", ())) <= groups
+def test_every_name_in_a_table_exists(subtests: pytest.Subtests) -> None:
+    for name in TABLES:
+        with subtests.test(name=name):
+            read = table(name)
+            for column in read["columns"]:
+                assert column["dataset"] in options("dataset")
+                assert column.get("reader", "mem0") in options("reader")
+                assert column.get("ask", "first") == "first"
+                for metric in cells_of(column):
+                    if kind_of(metric) == "judge":
+                        assert metric["judge"].partition("@")[0] in options("judge")
+                    if kind_of(metric) == "metric":
+                        metrics([metric["metric"]])
+            groups = {column.get("group", column["dataset"]) for column in read["columns"]}
+            assert len(groups) == len(read["columns"])
+            for backbone, chosen in read["backbones"].items():
+                assert set(chosen["models"]) - {"probe"} == {"memory", "reader", "judge", "embedder"}
+                for one in read_lines_of(read, None if backbone == "default" else backbone):
+                    if (
+                        "memory" in one.option and name != "segtreemem_t4"
+                    ):  # which lists what is still to come as `pending`
+                        assert one.memory is not None, one.name
+                    assert set(one.option.get("groups", ())) <= groups
 
 
-@each_table
-def test_settings_of_a_row_are_settings_of_its_memory(name: str) -> None:
-    for one in read_lines_of(table(name), None):
-        if one.memory is not None and "build" in one.option:
-            assert set(one.option["build"]) <= set(load_option("memory", one.option["memory"])["build"])
+def test_settings_of_a_row_are_settings_of_its_memory(subtests: pytest.Subtests) -> None:
+    for name in TABLES:
+        with subtests.test(name=name):
+            for one in read_lines_of(table(name), None):
+                if one.memory is not None and "build" in one.option:
+                    assert set(one.option["build"]) <= set(load_option("memory", one.option["memory"])["build"])
 
 
-@each_table
-def test_a_difference_and_a_restriction_name_rows_and_groups_that_exist(name: str) -> None:
-    read = table(name)
-    lines = {one.name for one in read_lines_of(read, None)}
-    groups = {column.get("group", column["dataset"]) for column in read["columns"]}
-    for column in read["columns"]:
-        for metric in column["metrics"]:
-            assert set(metric.get("rows", ())) <= lines
-            assert {metric.get("minus", {}).get("row")} <= {None, *lines}
-            assert {metric.get("minus", {}).get("group")} <= {None, *groups}
-        assert set(column.get("rows", ())) <= lines
+def test_a_difference_and_a_restriction_name_rows_and_groups_that_exist(subtests: pytest.Subtests) -> None:
+    for name in TABLES:
+        with subtests.test(name=name):
+            read = table(name)
+            lines = {one.name for one in read_lines_of(read, None)}
+            groups = {column.get("group", column["dataset"]) for column in read["columns"]}
+            for column in read["columns"]:
+                for metric in column["metrics"]:
+                    assert set(metric.get("rows", ())) <= lines
+                    assert {metric.get("minus", {}).get("row")} <= {None, *lines}
+                    assert {metric.get("minus", {}).get("group")} <= {None, *groups}
+                assert set(column.get("rows", ())) <= lines
 
 
 def test_categories_of_table_7_are_those_of_the_ids_not_of_the_printed_headers() -> None:
@@ -170,13 +177,14 @@ def test_without_a_probe_of_the_papers_the_reader_measures_its_own_uncertainty()
         assert why_not_comparable(cfg, built, backbone, dataset) == why  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("timem_")])
-def test_no_reader_of_timem_undoes_the_order_of_its_memories(name: str) -> None:
+def test_no_reader_of_timem_undoes_the_order_of_its_memories(subtests: pytest.Subtests) -> None:
     """TiMem Eq. 11: by level, then by closeness in time to the question; the release keeps an order of its own, too."""
-    for column in table(name)["columns"]:
-        chosen = column.get("reader") or load_option("dataset", column["dataset"])["reader"]
-        if column.get("ask") != "first":  # those answers are neither scored nor shown
-            assert load_option("reader", chosen)["order"] == "rank", column["dataset"]
+    for name in [name for name in TABLES if name.startswith("timem_")]:
+        with subtests.test(name=name):
+            for column in table(name)["columns"]:
+                chosen = column.get("reader") or load_option("dataset", column["dataset"])["reader"]
+                if column.get("ask") != "first":  # those answers are neither scored nor shown
+                    assert load_option("reader", chosen)["order"] == "rank", column["dataset"]
 
 
 @pytest.mark.parametrize("name", ["timem_t1", "timem_t2", "timem_t6"])
@@ -197,17 +205,16 @@ def test_the_qwen3_models_do_not_think(name: str) -> None:
     assert settings["model"].lower() == f"qwen/{name}"
 
 
-@each_table
-def test_every_model_of_a_table_of_timem_or_xmemory_has_a_file(name: str) -> None:
+def test_every_model_of_a_table_of_timem_or_xmemory_has_a_file(subtests: pytest.Subtests) -> None:
     """A model without a file would be asked with the server's defaults: Qwen3 would think."""
-    if not name.startswith(("timem", "xmemory")):
-        return
-    read = table(name)
-    for chosen in read["backbones"].values():
-        assert {model for role, model in chosen["models"].items() if role != "embedder"} <= set(options("llm"))
-    for column in read["columns"]:
-        for judge in (metric["judge"] for metric in column["metrics"] if "judge" in metric):
-            assert not judge.partition("@")[2] or judge.partition("@")[2] in options("llm")
+    for name in (name for name in TABLES if name.startswith(("timem", "xmemory"))):
+        with subtests.test(name=name):
+            read = table(name)
+            for chosen in read["backbones"].values():
+                assert {model for role, model in chosen["models"].items() if role != "embedder"} <= set(options("llm"))
+            for column in read["columns"]:
+                for judge in (metric["judge"] for metric in column["metrics"] if "judge" in metric):
+                    assert not judge.partition("@")[2] or judge.partition("@")[2] in options("llm")
 
 
 def test_every_row_of_timems_table_4_is_there_with_a_gate_and_without() -> None:

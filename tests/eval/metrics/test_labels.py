@@ -24,9 +24,10 @@ def test_a_label_that_is_a_phrase_of_its_own_is_stated(word: str, label: str) ->
         assert stated(reply, YES_NO) == label
 
 
-@pytest.mark.parametrize("reply", ["yes, no", "No, yes it is", "yes or no", "yes? no", "", " \n"])
-def test_a_reply_that_states_both_or_neither_states_nothing(reply: str) -> None:
-    assert stated(reply, YES_NO) is None
+def test_a_reply_that_states_both_or_neither_states_nothing(subtests: pytest.Subtests) -> None:
+    for reply in ["yes, no", "No, yes it is", "yes or no", "yes? no", "", " \n"]:
+        with subtests.test(reply=reply):
+            assert stated(reply, YES_NO) is None
 
 
 def test_a_label_in_capitals_is_no_word_of_the_prose() -> None:

@@ -200,31 +200,35 @@ def test_the_stemmer_of_rouge_is_off_for_recall_and_on_for_f() -> None:
     assert lexical.rouge_l_f(QUESTION, gold, prediction, stemmer=False).value == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
-def test_the_best_of_several_gold_answers_counts(metric: Callable[..., Score]) -> None:
-    gold = Gold(("something else entirely", "seven river stones"))
-    assert metric(QUESTION, gold, answered("seven river stones")).value == pytest.approx(1)
+def test_the_best_of_several_gold_answers_counts(subtests: pytest.Subtests) -> None:
+    for metric in METRICS:
+        with subtests.test(metric.__name__):
+            gold = Gold(("something else entirely", "seven river stones"))
+            assert metric(QUESTION, gold, answered("seven river stones")).value == pytest.approx(1)
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
-def test_an_empty_answer_scores_0(metric: Callable[..., Score]) -> None:
-    for gold in (Gold(("the",)), Gold(("",)), Gold(("Paris",))):
-        assert metric(QUESTION, gold, answered(" \n")).value == 0
+def test_an_empty_answer_scores_0(subtests: pytest.Subtests) -> None:
+    for metric in METRICS:
+        with subtests.test(metric.__name__):
+            for gold in (Gold(("the",)), Gold(("",)), Gold(("Paris",))):
+                assert metric(QUESTION, gold, answered(" \n")).value == 0
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
-def test_a_failed_call_has_no_score_and_an_aborted_search_scores_0(metric: Callable[..., Score]) -> None:
-    failed = Prediction("c1", "q1", "Paris", items=(), scores=(), outcome="error", error="timeout after 60 s")
-    assert metric(QUESTION, Gold(("Paris",)), failed) == Score(None, why="error: timeout after 60 s")
-    aborted = Prediction("c1", "q1", "", items=(), scores=(), outcome="aborted")
-    assert metric(QUESTION, Gold(("Paris",)), aborted) == Score(0.0, why="aborted")
+def test_a_failed_call_has_no_score_and_an_aborted_search_scores_0(subtests: pytest.Subtests) -> None:
+    for metric in METRICS:
+        with subtests.test(metric.__name__):
+            failed = Prediction("c1", "q1", "Paris", items=(), scores=(), outcome="error", error="timeout after 60 s")
+            assert metric(QUESTION, Gold(("Paris",)), failed) == Score(None, why="error: timeout after 60 s")
+            aborted = Prediction("c1", "q1", "", items=(), scores=(), outcome="aborted")
+            assert metric(QUESTION, Gold(("Paris",)), aborted) == Score(0.0, why="aborted")
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
-def test_a_question_without_gold_has_no_score(metric: Callable[..., Score]) -> None:
-    score = metric(QUESTION, Gold(()), answered("Paris"))
-    assert score.value is None
-    assert "no gold" in score.why
+def test_a_question_without_gold_has_no_score(subtests: pytest.Subtests) -> None:
+    for metric in METRICS:
+        with subtests.test(metric.__name__):
+            score = metric(QUESTION, Gold(()), answered("Paris"))
+            assert score.value is None
+            assert "no gold" in score.why
 
 
 def test_sacre_bleu_as_a_metric_is_on_the_scale_of_the_others() -> None:

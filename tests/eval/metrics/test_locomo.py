@@ -105,9 +105,8 @@ def test_a_judge_never_sees_the_trap_nor_the_explanation() -> None:
     assert "necklace" not in locomo.judge_gold(trapped)
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
+def test_a_label_is_read_or_there_is_no_verdict(subtests: pytest.Subtests) -> None:
+    for reply, expected in [
         ('{"reason": "not WRONG at all", "label": "CORRECT"}', True),
         ('```json\n{"label" : "wrong"}\n```', False),
         ("The same date. CORRECT", True),
@@ -123,10 +122,9 @@ def test_a_judge_never_sees_the_trap_nor_the_explanation() -> None:
         ("CORRECT or WRONG?", None),
         ("it is correct", None),
         ("", None),
-    ],
-)
-def test_a_label_is_read_or_there_is_no_verdict(reply: str, expected: bool | None) -> None:
-    assert locomo.label_verdict(reply) is expected
+    ]:
+        with subtests.test(reply=reply, expected=expected):
+            assert locomo.label_verdict(reply) is expected
 
 
 def test_grades_become_right_or_wrong_at_the_threshold() -> None:

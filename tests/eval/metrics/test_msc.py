@@ -33,9 +33,8 @@ def test_zeps_judge_fills_a_boolean_field(reply: str, expected: bool | None) -> 
     assert msc.zep_verdict(reply) is expected
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
+def test_memtrees_judge_gives_one_digit_by_itself(subtests: pytest.Subtests) -> None:
+    for reply, expected in [
         ("1", True),
         ("0.", False),
         ("Score: 1\nNot 0", True),
@@ -47,7 +46,6 @@ def test_zeps_judge_fills_a_boolean_field(reply: str, expected: bool | None) -> 
         ('{"score": 1}', True),
         ("similar", None),
         ("", None),
-    ],
-)
-def test_memtrees_judge_gives_one_digit_by_itself(reply: str, expected: bool | None) -> None:
-    assert msc.memtree_verdict(reply) is expected
+    ]:
+        with subtests.test(reply=reply, expected=expected):
+            assert msc.memtree_verdict(reply) is expected

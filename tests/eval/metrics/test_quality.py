@@ -17,9 +17,8 @@ def answered(answer: str) -> Prediction:
     return Prediction("c1", "q1", answer, items=(), scores=(), outcome="answered")
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
+def test_an_option_is_read_from_a_reply_or_none_is(subtests: pytest.Subtests) -> None:
+    for reply, expected in [
         ("C", 3),
         (" (c).", 3),
         ("3", 3),
@@ -44,10 +43,9 @@ def answered(answer: str) -> Prediction:
         ("5", None),
         ("no idea", None),
         ("", None),
-    ],
-)
-def test_an_option_is_read_from_a_reply_or_none_is(reply: str, expected: int | None) -> None:
-    assert quality.chosen_option(reply, OPTIONS) == expected
+    ]:
+        with subtests.test(reply=reply, expected=expected):
+            assert quality.chosen_option(reply, OPTIONS) == expected
 
 
 def test_a_label_beyond_the_options_chooses_none() -> None:

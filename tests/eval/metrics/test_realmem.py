@@ -6,9 +6,8 @@ from eval.metrics import realmem
 from eval.metrics.realmem import MemoryVerdict
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
+def test_a_score_off_the_scale_is_no_score(subtests: pytest.Subtests) -> None:
+    for reply, expected in [
         ('{"score": 2, "reason": "part"}', 2),
         ('Verdict: {"score": 0} done', 0),
         ('```json\n{"score": 3}\n```', 3),
@@ -21,23 +20,19 @@ from eval.metrics.realmem import MemoryVerdict
         ('{"score": 1} {"score": 2}', None),
         ("3", None),
         ("", None),
-    ],
-)
-def test_a_score_off_the_scale_is_no_score(reply: str, expected: int | None) -> None:
-    assert realmem.qa_score(reply) == expected
+    ]:
+        with subtests.test(reply=reply, expected=expected):
+            assert realmem.qa_score(reply) == expected
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
+def test_a_memory_verdict_needs_both_numbers_on_their_scales(subtests: pytest.Subtests) -> None:
+    for reply, expected in [
         ('{"Mem_recall": 0.5, "Mem_helpful_score": 1, "Mem_hits": []}', MemoryVerdict(0.5, 1)),
         ('{"Mem_recall": 1.5, "Mem_helpful_score": 1}', None),
         ('{"Mem_recall": 0.5, "Mem_helpful_score": 3}', None),
         ('{"Mem_recall": NaN, "Mem_helpful_score": 1}', None),
         ('{"Mem_recall": 0.5}', None),
         ("{" * 100_000 + "}", None),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_a_memory_verdict_needs_both_numbers_on_their_scales(reply: str, expected: MemoryVerdict | None) -> None:
-    assert realmem.memory_verdict(reply) == expected
+    ]:
+        with subtests.test(str(reply)[:40]):
+            assert realmem.memory_verdict(reply) == expected

@@ -272,23 +272,27 @@ def test_the_same_points_give_the_same_bytes(kind: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.pdf", "first.png", "second.pdf", "second.png"]
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
-def test_every_kind_carries_title_panel_and_footnote(kind: str) -> None:
-    said = texts(draw(Sheet("Title", FOOT, kind), points_of(kind)))
-    assert "Title" in said
-    assert points_of(kind)[0].panel in said
-    assert FOOT[0].split()[0] in " ".join(said)
+def test_every_kind_carries_title_panel_and_footnote(subtests: pytest.Subtests) -> None:
+    for kind in sorted(KINDS):
+        with subtests.test(kind=kind):
+            said = texts(draw(Sheet("Title", FOOT, kind), points_of(kind)))
+            assert "Title" in said
+            assert points_of(kind)[0].panel in said
+            assert FOOT[0].split()[0] in " ".join(said)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
-def test_nothing_is_drawn_beyond_the_paper(kind: str) -> None:
-    figure = draw(Sheet("A title long enough to be broken into several lines of print", FOOT, kind), points_of(kind))
-    assert figure.get_size_inches()[0] == pytest.approx(3.3)
-    box = figure.get_tightbbox()
-    assert box.x0 >= -0.02
-    assert box.x1 <= 3.32
-    assert box.y0 >= -0.02
-    assert box.y1 <= figure.get_size_inches()[1] + 0.02
+def test_nothing_is_drawn_beyond_the_paper(subtests: pytest.Subtests) -> None:
+    for kind in sorted(KINDS):
+        with subtests.test(kind=kind):
+            figure = draw(
+                Sheet("A title long enough to be broken into several lines of print", FOOT, kind), points_of(kind)
+            )
+            assert figure.get_size_inches()[0] == pytest.approx(3.3)
+            box = figure.get_tightbbox()
+            assert box.x0 >= -0.02
+            assert box.x1 <= 3.32
+            assert box.y0 >= -0.02
+            assert box.y1 <= figure.get_size_inches()[1] + 0.02
 
 
 def test_lines_are_named_where_they_end_and_bands_are_the_intervals() -> None:

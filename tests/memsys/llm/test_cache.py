@@ -46,9 +46,8 @@ def test_an_answer_is_asked_for_once_and_then_served_with_its_costs(store: Store
     assert (ledger.tokens_in, ledger.seconds, ledger.sent, ledger.calls["test.step"]) == (10, 0.75, 0, 1)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_whatever_can_change_the_output_is_in_the_key(subtests: pytest.Subtests) -> None:
+    for change in [
         {"messages": (("user", "hello!"),)},
         {"messages": (("system", "hello"),)},
         {"max_tokens": 99},
@@ -58,10 +57,9 @@ def test_an_answer_is_asked_for_once_and_then_served_with_its_costs(store: Store
         {"logprobs": True},
         {"sample": 1},
         {"retry": 1},
-    ],
-)
-def test_whatever_can_change_the_output_is_in_the_key(change: dict[str, Any]) -> None:
-    assert request_key(SETTINGS, "here", REQUEST) != request_key(SETTINGS, "here", replace(REQUEST, **change))
+    ]:
+        with subtests.test(change=change):
+            assert request_key(SETTINGS, "here", REQUEST) != request_key(SETTINGS, "here", replace(REQUEST, **change))
 
 
 def test_what_cannot_change_the_output_is_not_in_the_key() -> None:

@@ -303,15 +303,16 @@ BAD_VECTORS = {
 }
 
 
-@pytest.mark.parametrize("data", BAD_VECTORS.values(), ids=BAD_VECTORS.keys())
-def test_vectors_that_are_none_are_refused_before_they_are_kept(data: Any, tmp_path: Path) -> None:
-    with served(replies((200, {}, json.dumps({"data": data, "usage": {"prompt_tokens": 2}}).encode()))) as url:
-        store = Store(tmp_path / "cache.sqlite")
-        embedder = CachedEmbedder(HttpEmbedder(endpoint(url), SETTINGS), store, "e", "here")
-        with pytest.raises(ModelError, match=r"no vectors of mock-model: "):
-            embedder.embed(["a", "b"])
-        store.close()
-    assert sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM vectors").fetchone() == (0,)
+def test_vectors_that_are_none_are_refused_before_they_are_kept(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for what, data in BAD_VECTORS.items():
+        with subtests.test(what):
+            with served(replies((200, {}, json.dumps({"data": data, "usage": {"prompt_tokens": 2}}).encode()))) as url:
+                store = Store(tmp_path / "cache.sqlite")
+                embedder = CachedEmbedder(HttpEmbedder(endpoint(url), SETTINGS), store, "e", "here")
+                with pytest.raises(ModelError, match=r"no vectors of mock-model: "):
+                    embedder.embed(["a", "b"])
+                store.close()
+            assert sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM vectors").fetchone() == (0,)
 
 
 def test_vectors_in_another_order_are_put_in_theirs() -> None:

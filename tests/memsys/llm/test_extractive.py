@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from math import exp
 from pathlib import Path
@@ -54,9 +53,8 @@ def answer(question: str, memories: Any = CHAT, **fields: Any) -> str:
 # --- answers --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("question", "said"),
-    [
+def test_an_answer_is_the_span_that_the_question_asks_for(subtests: pytest.Subtests) -> None:
+    for question, said in [
         ("When did Ines go to the pottery workshop?", "7 May 2023"),
         ("When did Paula move to Lisbon?", "May 2023"),
         ("When did Omar say that he paints lighthouses?", "2 June 2023"),
@@ -65,10 +63,9 @@ def answer(question: str, memories: Any = CHAT, **fields: Any) -> str:
         ("Who moved to Lisbon?", "Paula"),
         ("Did Ines go to a pottery workshop?", "Yes"),
         ("What does Omar paint?", "old lighthouses"),
-    ],
-)
-def test_an_answer_is_the_span_that_the_question_asks_for(question: str, said: str) -> None:
-    assert answer(question) == said
+    ]:
+        with subtests.test(question=question, said=said):
+            assert answer(question) == said
 
 
 def test_a_date_is_resolved_against_its_own_item_not_against_today() -> None:
@@ -270,22 +267,20 @@ def test_a_function_call_prompt_gets_the_sending_function_with_the_best_span() -
     }
 
 
-@pytest.mark.parametrize(
-    ("gold", "given", "right"),
-    [
+def test_judging_is_containment_overlap_or_recognising_that_nothing_is_said(subtests: pytest.Subtests) -> None:
+    for gold, given, right in [
         ("7 May 2023", "It was on 7 May 2023.", True),
         ("the pottery workshop", "Pottery workshops", True),
         ("7 May 2023", "A lighthouse", False),
         ("Not mentioned in the conversation", "That is not mentioned.", True),
         ("Not mentioned in the conversation", "unknown", False),
         ("", "anything", False),
-    ],
-)
-def test_judging_is_containment_overlap_or_recognising_that_nothing_is_said(gold: str, given: str, right: bool) -> None:
-    fields = {"question": "?", "gold": gold, "answer": given}
-    assert say("judge", **fields, labels=("CORRECT", "WRONG")) == ("CORRECT" if right else "WRONG")
-    score = {"type": "object", "properties": {"score": {"type": "integer", "minimum": 0, "maximum": 3}}}
-    assert (say("judge", **fields, schema=score)["score"] >= 2) == right
+    ]:
+        with subtests.test(gold=gold, given=given, right=right):
+            fields = {"question": "?", "gold": gold, "answer": given}
+            assert say("judge", **fields, labels=("CORRECT", "WRONG")) == ("CORRECT" if right else "WRONG")
+            score = {"type": "object", "properties": {"score": {"type": "integer", "minimum": 0, "maximum": 3}}}
+            assert (say("judge", **fields, schema=score)["score"] >= 2) == right
 
 
 def test_a_judge_of_several_reference_texts_counts_how_many_are_met() -> None:
@@ -305,16 +300,15 @@ def test_a_judge_of_several_reference_texts_counts_how_many_are_met() -> None:
 # --- the form of replies --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.md"))
-)
-@pytest.mark.parametrize("filled", [True, False])
-def test_every_prompt_of_the_project_gets_a_reply_that_parses(name: str, filled: bool) -> None:
-    prompt = Prompts()[name]
-    fields = synthetic(prompt.system + prompt.user, prompt.labels, filled)
-    request = prompt.render(fields)
-    value = parse(complete(ExtractiveLLM(), request).text, prompt.schema, prompt.labels_for(fields))
-    assert not isinstance(value, ParseFailure), value
+def test_every_prompt_of_the_project_gets_a_reply_that_parses(subtests: pytest.Subtests) -> None:
+    for filled in [True, False]:
+        for name in sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.md")):
+            with subtests.test(filled=filled, name=name):
+                prompt = Prompts()[name]
+                fields = synthetic(prompt.system + prompt.user, prompt.labels, filled)
+                request = prompt.render(fields)
+                value = parse(complete(ExtractiveLLM(), request).text, prompt.schema, prompt.labels_for(fields))
+                assert not isinstance(value, ParseFailure), value
 
 
 def synthetic(template: str, labels: tuple[str, ...], filled: bool) -> dict[str, Any]:
@@ -340,49 +334,42 @@ def synthetic(template: str, labels: tuple[str, ...], filled: bool) -> dict[str,
     return fields
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"const": "x"},
-        {"enum": [3, 1, 2]},
-        {"enum": ["a", "b"]},
-        {"type": ["null", "integer"], "minimum": 4},
-        {"type": "null"},
-        {"anyOf": [{"type": "string", "minLength": 3}, {"type": "null"}]},
-        {"type": "string", "maxLength": 4},
-        {"type": "number", "minimum": -2, "maximum": -1},
-        {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3},
-        {
-            "type": "array",
-            "items": {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3},
-            "minItems": 2,
-        },
-        {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "minItems": 2},
-        {
-            "type": "array",
-            "items": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]},
-            "minItems": 1,
-        },
-        {
-            "properties": {"deep": {"type": "object", "properties": {"t": {"type": "string"}}, "required": ["t"]}},
-            "required": ["deep"],
-        },
-    ],
-    ids=lambda schema: json.dumps(schema)[:60],
-)
-@pytest.mark.parametrize(
-    "found",
-    [
+def test_any_reply_satisfies_its_schema(subtests: pytest.Subtests) -> None:
+    for found in [
         Found("some text", 0.4, parts=("some", "text")),
         Found("some text", 0.9, labels=("2", "b"), rest=("7",), parts=("2", "b")),
         Found("5", 0.5, ratings=(("1", 0.2), ("2", 0.9)), rating=0.9),
         Found("judged", 0.1, rating=0.1, flag=False),
         Found("unknown"),
-    ],
-    ids=["text", "labels", "ratings", "judged", "nothing"],
-)
-def test_any_reply_satisfies_its_schema(schema: Mapping[str, Any], found: Found) -> None:
-    Draft202012Validator(schema).validate(form(schema, found))
+    ]:
+        for schema in [
+            {"const": "x"},
+            {"enum": [3, 1, 2]},
+            {"enum": ["a", "b"]},
+            {"type": ["null", "integer"], "minimum": 4},
+            {"type": "null"},
+            {"anyOf": [{"type": "string", "minLength": 3}, {"type": "null"}]},
+            {"type": "string", "maxLength": 4},
+            {"type": "number", "minimum": -2, "maximum": -1},
+            {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3},
+            {
+                "type": "array",
+                "items": {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3},
+                "minItems": 2,
+            },
+            {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "minItems": 2},
+            {
+                "type": "array",
+                "items": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]},
+                "minItems": 1,
+            },
+            {
+                "properties": {"deep": {"type": "object", "properties": {"t": {"type": "string"}}, "required": ["t"]}},
+                "required": ["deep"],
+            },
+        ]:
+            with subtests.test(json.dumps(schema)[:60]):
+                Draft202012Validator(schema).validate(form(schema, found))
 
 
 def test_a_schema_that_cannot_be_filled_is_an_error_not_a_guess() -> None:

@@ -17,9 +17,8 @@ PERSON = {
 }
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_json_is_found_in_what_surrounds_it(subtests: pytest.Subtests) -> None:
+    for text in [
         '{"a": [1, 2]}',
         '  \n{"a": [1, 2]}\n',
         '```json\n{"a": [1, 2]}\n```',
@@ -29,10 +28,9 @@ PERSON = {
         'As [1] said:\n```json\n{"a": [1, 2]}\n```',
         '```\nthinking\n``` {"a": [1, 2]}',
         '```json\n{"a": [1, 2]}',
-    ],
-)
-def test_json_is_found_in_what_surrounds_it(text: str) -> None:
-    assert read_json(text) == {"a": [1, 2]}
+    ]:
+        with subtests.test(text=text):
+            assert read_json(text) == {"a": [1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -48,11 +46,12 @@ def test_broken_json_is_repaired_once(text: str, value: Any) -> None:
     assert read_json(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "Sure!", "null", "12", '"x"', "```json {", "[", "{", "}{"])
-def test_a_reply_without_json_is_a_failure(text: str) -> None:
-    value = read_json(text)
-    assert isinstance(value, ParseFailure)
-    assert value.text == text
+def test_a_reply_without_json_is_a_failure(subtests: pytest.Subtests) -> None:
+    for text in ["", "Sure!", "null", "12", '"x"', "```json {", "[", "{", "}{"]:
+        with subtests.test(text=text):
+            value = read_json(text)
+            assert isinstance(value, ParseFailure)
+            assert value.text == text
 
 
 @pytest.mark.parametrize(("text", "value"), [("[]", []), ("{}", {})])
@@ -116,9 +115,8 @@ def test_no_reply_raises(text: str) -> None:
         assert isinstance(value, dict | str | ParseFailure)
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
+def test_json_that_breaks_the_schema_says_where(subtests: pytest.Subtests) -> None:
+    for text, complaint in [
         ('{"name": 3}', "name"),
         ('{"name": "Ann", "age": "old"}', "age"),
         ('{"name": "Ann", "age": -1}', "age"),
@@ -128,39 +126,46 @@ def test_no_reply_raises(text: str) -> None:
         ('{"name": "Ann", "town": "Graz"}', "town"),
         ('["Ann"]', "reply"),
         ("{}", "name"),
-    ],
-)
-def test_json_that_breaks_the_schema_says_where(text: str, complaint: str) -> None:
-    value = parse(text, PERSON, ())
-    assert isinstance(value, ParseFailure)
-    assert complaint in value.why
+    ]:
+        with subtests.test(text=text, complaint=complaint):
+            value = parse(text, PERSON, ())
+            assert isinstance(value, ParseFailure)
+            assert complaint in value.why
 
 
 def test_json_that_keeps_the_schema_is_the_value() -> None:
     assert parse('```json\n{"name": "Ann", "age": 30.0}\n```', PERSON, ("ignored",)) == {"name": "Ann", "age": 30}
 
 
-@pytest.mark.parametrize(
-    "text", ["MERGE", " merge\n", "Merge.", "**MERGE**", "`merge`", '"Merge"', "[MERGE]", "(merge)!"]
-)
-def test_a_label_may_be_dressed_up(text: str) -> None:
-    assert parse(text, None, ("MERGE", "CONTINUE")) == "MERGE"
+def test_a_label_may_be_dressed_up(subtests: pytest.Subtests) -> None:
+    for text in ["MERGE", " merge\n", "Merge.", "**MERGE**", "`merge`", '"Merge"', "[MERGE]", "(merge)!"]:
+        with subtests.test(text=text):
+            assert parse(text, None, ("MERGE", "CONTINUE")) == "MERGE"
 
 
-@pytest.mark.parametrize(
-    "text", ["MERGE it", "I would MERGE", "MERGE or CONTINUE", "MERGE\nCONTINUE", "MER GE", "MERGED", "none", "..."]
-)
-def test_a_label_in_company_is_a_failure(text: str) -> None:
-    value = parse(text, None, ("MERGE", "CONTINUE"))
-    assert isinstance(value, ParseFailure)
-    assert "MERGE, CONTINUE" in value.why
+def test_a_label_in_company_is_a_failure(subtests: pytest.Subtests) -> None:
+    for text in [
+        "MERGE it",
+        "I would MERGE",
+        "MERGE or CONTINUE",
+        "MERGE\nCONTINUE",
+        "MER GE",
+        "MERGED",
+        "none",
+        "...",
+    ]:
+        with subtests.test(text=text):
+            value = parse(text, None, ("MERGE", "CONTINUE"))
+            assert isinstance(value, ParseFailure)
+            assert "MERGE, CONTINUE" in value.why
 
 
-@pytest.mark.parametrize("schema", [None, PERSON])
-@pytest.mark.parametrize("labels", [(), ("A",)])
-@pytest.mark.parametrize("text", ["", " \n\t"])
-def test_an_empty_reply_is_a_failure_whatever_was_asked(schema: Any, labels: tuple[str, ...], text: str) -> None:
-    assert parse(text, schema, labels) == ParseFailure(text, "the reply is empty")
+def test_an_empty_reply_is_a_failure_whatever_was_asked(subtests: pytest.Subtests) -> None:
+    for text in ["", " \n\t"]:
+        for labels in [(), ("A",)]:
+            for schema in [None, PERSON]:
+                with subtests.test(text=text, labels=labels, schema=schema):
+                    assert parse(text, schema, labels) == ParseFailure(text, "the reply is empty")
 
 
 def test_free_text_is_stripped_and_otherwise_left_alone() -> None:

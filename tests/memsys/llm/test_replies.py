@@ -38,9 +38,8 @@ def read(*args: Any, **message: Any) -> Completion:
 # --- reasoning ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "spoken"),
-    [
+def test_reasoning_is_taken_out_of_a_text_and_a_second_time_changes_nothing(subtests: pytest.Subtests) -> None:
+    for text, spoken in [
         ("No", Spoken("No")),
         ("<think>Could it be yes?</think> No", Spoken("No", "Could it be yes?")),
         ("<THINK>yes</THINK>\n\nNo", Spoken("No", "yes")),
@@ -64,12 +63,11 @@ def read(*args: Any, **message: Any) -> Completion:
         ),
         ("analysisIt may be yes.assistantfinalNo", Spoken("No", "It may be yes.")),
         ("analysisIt may be yes.", Spoken("", "It may be yes.", thinking=True)),
-    ],
-)
-def test_reasoning_is_taken_out_of_a_text_and_a_second_time_changes_nothing(text: str, spoken: Spoken) -> None:
-    found = without_reasoning(text)
-    assert found == spoken
-    assert without_reasoning(found.answer).answer == found.answer
+    ]:
+        with subtests.test(text=text, spoken=spoken):
+            found = without_reasoning(text)
+            assert found == spoken
+            assert without_reasoning(found.answer).answer == found.answer
 
 
 def test_reasoning_tokens_are_the_providers_count_where_it_has_one_and_ours_where_not() -> None:
@@ -89,9 +87,8 @@ def test_log_probabilities_of_a_thought_go_with_it() -> None:
     assert completion_of(reply, ASKED, 50).logprobs == (-3.0, -4.0)
 
 
-@pytest.mark.parametrize(
-    ("reply", "stopped", "text"),
-    [
+def test_a_reply_without_a_whole_answer_says_why(subtests: pytest.Subtests) -> None:
+    for reply, stopped, text in [
         (raw("No", "length"), "cut", "No"),
         (raw("No", "stop"), "", "No"),
         (raw("", "length"), "cut in thought", ""),
@@ -106,17 +103,15 @@ def test_log_probabilities_of_a_thought_go_with_it() -> None:
         (raw(None, "tool_calls", tool_calls=[{"id": "1"}]), "tool call only", ""),
         (raw("No", None, {"prompt_tokens": 1, "completion_tokens": 50}), "cut", "No"),
         (raw("No", None, {"prompt_tokens": 1, "completion_tokens": 49}), "", "No"),
-    ],
-)
-def test_a_reply_without_a_whole_answer_says_why(reply: dict[str, Any], stopped: str, text: str) -> None:
-    found = completion_of(reply, ASKED, 50)
-    assert (found.stopped, found.text) == (stopped, text)
-    assert cleaned(found) == found
+    ]:
+        with subtests.test(reply=reply, stopped=stopped, text=text):
+            found = completion_of(reply, ASKED, 50)
+            assert (found.stopped, found.text) == (stopped, text)
+            assert cleaned(found) == found
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
+def test_content_given_as_parts_or_as_a_number_is_text(subtests: pytest.Subtests) -> None:
+    for content, text in [
         (42, "42"),
         (2.5, "2.5"),
         (True, "true"),
@@ -125,15 +120,13 @@ def test_a_reply_without_a_whole_answer_says_why(reply: dict[str, Any], stopped:
         (["It was ", "Oaxaca"], "It was Oaxaca"),
         ([{"type": "thinking", "thinking": [{"type": "text", "text": "yes"}]}, {"type": "text", "text": "No"}], "No"),
         ([{"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "No"}], "No"),
-    ],
-)
-def test_content_given_as_parts_or_as_a_number_is_text(content: Any, text: str) -> None:
-    assert read(content).text == text
+    ]:
+        with subtests.test(content=content, text=text):
+            assert read(content).text == text
 
 
-@pytest.mark.parametrize(
-    "usage",
-    [
+def test_malformed_usage_is_counted_as_not_reported_and_never_raises(subtests: pytest.Subtests) -> None:
+    for usage in [
         {"prompt_tokens": None, "completion_tokens": 3},
         {"prompt_tokens": "9", "completion_tokens": 3},
         {"prompt_tokens": 9, "completion_tokens": -1},
@@ -142,14 +135,13 @@ def test_content_given_as_parts_or_as_a_number_is_text(content: Any, text: str) 
         {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": "all"}},
         "many",
         [1],
-    ],
-)
-def test_malformed_usage_is_counted_as_not_reported_and_never_raises(usage: Any) -> None:
-    with metering() as ledger:
-        found = complete(Metered(ScriptedLLM(read("It was Oaxaca", "stop", usage))), ASKED)
-    assert ledger.notes == {"usage_malformed": 1}
-    assert found.prompt_tokens in (7, 8, 9)  # the provider's 9 where that is sound, else our own count
-    assert found.completion_tokens in (3, 4, 5)
+    ]:
+        with subtests.test(usage=usage):
+            with metering() as ledger:
+                found = complete(Metered(ScriptedLLM(read("It was Oaxaca", "stop", usage))), ASKED)
+            assert ledger.notes == {"usage_malformed": 1}
+            assert found.prompt_tokens in (7, 8, 9)  # the provider's 9 where that is sound, else our own count
+            assert found.completion_tokens in (3, 4, 5)
 
 
 def test_tokens_that_are_not_reported_are_our_own_count_thoughts_included() -> None:
@@ -345,9 +337,8 @@ def test_texts_that_an_embedding_model_cut_in_silence_are_counted(url: str) -> N
 # --- refusals of the server -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "overflow"),
-    [
+def test_only_a_refusal_for_length_is_a_context_overflow(subtests: pytest.Subtests) -> None:
+    for status, body, overflow in [
         (400, b'{"error": {"message": "Please reduce the length", "code": "context_length_exceeded"}}', True),
         (
             400,
@@ -359,7 +350,6 @@ def test_texts_that_an_embedding_model_cut_in_silence_are_counted(url: str) -> N
         (400, b'{"error": {"message": "Invalid schema for response_format"}}', False),
         (429, b'{"error": {"message": "Rate limit reached; maximum context length is fine"}}', False),
         (400, b"\xff\xfe", False),
-    ],
-)
-def test_only_a_refusal_for_length_is_a_context_overflow(status: int, body: bytes, overflow: bool) -> None:
-    assert is_overflow(status, body) is overflow
+    ]:
+        with subtests.test(status=status, body=body, overflow=overflow):
+            assert is_overflow(status, body) is overflow
