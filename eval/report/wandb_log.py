@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,10 @@ def _run(config: Mapping[str, Any], name: str, kind: str) -> Iterator[Any]:
         yield None
         return
     _check(config)
-    import wandb
+    try:
+        import wandb
+    except ImportError as error:
+        raise RunError("logger=wandb needs wandb: pip install 'memsys-bench[wandb]'") from error
 
     folder = Path(config["results"])  # W&B makes a subfolder `wandb`
     folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +127,5 @@ def _check(config: Mapping[str, Any]) -> None:
         raise RunError(f"logger must be none or wandb, found {chosen['name']!r}")
     if chosen["mode"] not in MODES:
         raise RunError(f"logger.mode must be one of {', '.join(MODES)}, found {chosen['mode']!r}")
-    if find_spec("wandb") is None:
-        raise RunError("logger=wandb needs wandb: pip install 'memsys-bench[wandb]'")
     if chosen["mode"] == "online" and not config["network"]:
         raise RunError("logger.mode=online needs a profile with a network; the smoke profile has none")

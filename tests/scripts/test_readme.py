@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -135,11 +136,18 @@ def test_the_metric_of_the_page_scores_an_answer(tmp_path: Path, monkeypatch: py
     assert yaml.safe_load(line)["short_answer"]["target"].endswith("brevity.short_answer")
 
 
-def test_the_data_set_of_the_page_is_a_data_set() -> None:
+def test_the_data_set_of_the_page_is_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (page,) = [block for block in blocks("CONTRIBUTING.md", "yaml") if "name: quiz" in block]
     option = checked_option("dataset", yaml.safe_load(page))
     assert (ROOT / "conf" / "reader" / f"{option['reader']}.yaml").is_file()
     assert all((ROOT / "conf" / "judge" / f"{name}.yaml").is_file() for name in option["judges"])
+    (module,) = [block for block in blocks("CONTRIBUTING.md", "python") if "data_loaders/quiz.py" in block]
+    (tmp_path / "quiz_of_the_page.py").write_text(module, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    raw = [{"id": "one", "said": ["My cat is Bruno."], "asked": ["Whose cat?"], "answers": ["Ines's"]}]
+    (tmp_path / "quiz.json").write_text(json.dumps(raw), encoding="utf-8")
+    (case,) = importlib.import_module("quiz_of_the_page").load(tmp_path / "quiz.json")
+    assert [(question.text, gold.answers) for question, gold in case.questions] == [("Whose cat?", ("Ines's",))]
 
 
 def test_the_python_example_runs_as_printed(
