@@ -6,8 +6,8 @@ correlated. Tables show both. Nothing here uses a global random state.
 The interval by case:
 
 - Standard error: the delete-one-history jackknife of the mean. For histories of equal size it gives Student's interval. For unequal
-  sizes it corrects the linearised ratio for the leverage of large histories (MacKinnon, Nielsen and Webb 2023, "Leverage, influence, and the
-  jackknife in clustered regression models", Stata Journal 23). A mean of group means is jackknifed as it stands.
+  sizes it corrects the linearised ratio for the leverage of large histories (MacKinnon, Nielsen and Webb 2023, "Leverage, influence, and
+  the jackknife in clustered regression models", Stata Journal 23). A mean of group means is jackknifed as it stands.
 - Degrees of freedom: Kish's effective number of histories minus one. With G histories of equal size this is G - 1; it is smaller when few
   histories hold most of the questions.
 - Shares (all values in [0, 1]) get their interval on the logit scale, as survey packages do for proportions: near 0 and 1 the histories'
