@@ -153,9 +153,8 @@ def data_root(root: Path | None = None) -> Path:
 @lru_cache(maxsize=1)
 def manifest() -> Mapping[str, Entry]:
     """All known files and folders by their path below the data root."""
-    read = getattr(
-        yaml, "CSafeLoader", yaml.SafeLoader
-    )  # libyaml is ten times faster, and every script reads this at its start
+    # libyaml's loader is ten times faster, and every script reads the manifest at its start.
+    read = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     raw_entries = read((Path(__file__).parent / "manifest.yaml").read_text(encoding="utf-8")).get_single_data()
     return {raw["file"]: _entry(raw) for raw in raw_entries}
 
