@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -61,7 +61,6 @@ from memsys.systems.nemori import EpisodeBuilder, EpisodeRules, Extraction, Mode
 from memsys.systems.xmemory.reading import (
     READ_KNOBS,
     Backbone,
-    Expansion,
     Hierarchy,
     ReadSettings,
     admitted,
@@ -115,8 +114,8 @@ class XMemory(MemorySystem):
         extraction: Extraction | None = None, buffer_min: int = 1, buffer_max: int = 20, enforce_max: bool | None = None,
         representatives: bool = True, uncertainty: bool = True, pool: int = 40, max_themes: int = 5,
         max_statements: int = 20, alpha: float = 0.7, episode_pool: int | None = None, beta: float = 0.5,
-        probes: int = 10, max_episodes: int = 10, tau_include: float | None = None, expansion: Expansion | None = None,
-        tau_expand: float = 0.25, originals: int = 2,
+        probes: int = 10, max_episodes: int = 10, tau_include: float | None = None,
+        expansion: Literal["further", "same"] | None = None, tau_expand: float = 0.25, originals: int = 2,
     ) -> None:  # fmt: skip
         self.llm, self.probe, self.embedder, self.prompts = llm, probe, embedder, prompts
         self.mode = known_mode(self, mode)
