@@ -11,7 +11,7 @@ from pathlib import Path
 from scripts.campaign.trial import QUESTIONS as ASKED
 from scripts.campaign.trial import Ended, Outcome, broken_promises, differing, history, run_apart, run_here, settings
 from scripts.campaign.trial import results as left_by
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock.endpoint import Mock, application, serving
 
 MEMORIES = ("memtree", "mem0", "bm25", "segtree", "timem")
 DAYS = 864_000

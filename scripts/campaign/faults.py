@@ -7,7 +7,7 @@ from typing import Any
 
 from scripts.campaign.trial import QUESTIONS, Outcome, broken_promises, differing, history, run_here, settings
 from scripts.campaign.trial import results as left_by
-from scripts.mock_endpoint import FAULTS, Mock, application, said, serving
+from scripts.mock.endpoint import FAULTS, Mock, application, said, serving
 
 MEMORIES = (*("memtree", "timem", "segtree", "xmemory", "mem0", "amem", "hipporag", "raptor", "lightmem", "memgpt"),)
 JUDGES = ("mem0", "memtree", "segtree")

@@ -23,7 +23,7 @@ from scripts.campaign.trial import (
     settings,
 )
 from scripts.campaign.trial import results as left_by
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock.endpoint import Mock, application, serving
 
 SETS = (
     *("locomo", "locomo_audited", "longmemeval_s", "longmemeval_mab", "msc", "msc_e", "dmr", "multihop_rag", "perltqa"),

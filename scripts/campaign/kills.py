@@ -27,7 +27,7 @@ from scripts.campaign.trial import (
     settings,
 )
 from scripts.campaign.trial import results as left_by
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock.endpoint import Mock, application, serving
 
 MEMORIES = ("memtree", "bm25", "mem0", "timem", "dense", "memstream", "amem", "segtree", "memos", "naive_rag")
 ROUND = 10

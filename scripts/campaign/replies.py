@@ -25,7 +25,7 @@ from scripts.campaign.trial import (
     settings,
 )
 from scripts.campaign.trial import results as left_by
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock.endpoint import Mock, application, serving
 
 SHARE = 0.25
 """Of the requests that get a reply which ends the run's work on them; those that can be read come every time."""

@@ -35,7 +35,7 @@ from memsys.llm.meter import Metered
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
-from scripts.data import loader
+from scripts.commands.data import loader
 from scripts.experiment.downloads import read_set, set_names
 from scripts.experiment.options import load_option
 from scripts.experiment.runs import reader

@@ -23,8 +23,8 @@ from data_loaders import source
 from data_loaders.download import download, unpack
 from data_loaders.schema import DataError
 from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, locate, manifest, sample
-from scripts import data as data_script
 from scripts import fetch as fetch_script
+from scripts.commands import data as data_script
 
 CONTENT = bytes(range(256)) * 4000
 SUM = hashlib.sha256(CONTENT).hexdigest()

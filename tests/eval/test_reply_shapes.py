@@ -22,8 +22,8 @@ from memsys.llm.parsing import ParseFailure, parse
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import ContextOverflow, Request
 from memsys.prompts import SHIPPED, Prompt, Prompts
+from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.shapes import OVERFLOWS, SHAPES
-from scripts.mock_endpoint import Mock, application, serving
 
 NAMES = sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.glob("*/*.md"))
 JUDGES = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "judge").glob("*.yaml"))

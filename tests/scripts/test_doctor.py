@@ -24,8 +24,8 @@ from scripts.experiment.datasets import data
 from scripts.experiment.models import build_models
 from scripts.experiment.options import CONF, load_option
 from scripts.experiment.runs import memory_run, reader
+from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.quirks import SETS, Quirks
-from scripts.mock_endpoint import Mock, application, serving
 
 
 @contextmanager

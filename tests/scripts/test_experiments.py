@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from eval.store import read_lines
 from scripts.experiment.single import run_single
 from scripts.experiment.table import reproduce
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock.endpoint import Mock, application, serving
 
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 

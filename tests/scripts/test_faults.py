@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from eval import store
-from scripts import inspect, structure
+from scripts.commands import inspect, structure
 from scripts.experiment.exits import guarded
 from scripts.experiment.faults import REMEDIES
 from scripts.experiment.launch import composed

@@ -16,7 +16,7 @@ from data_loaders.schema import Gold, Question
 from eval.records import Prediction
 from eval.store import read_lines
 from eval.structure.tree import depths
-from scripts import inspect, structure
+from scripts.commands import inspect, structure
 from scripts.experiment.run_folder import data_of, record_of, trees_of
 from scripts.experiment.single import run_single
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.new_memory import files, main
+from scripts.commands.new_memory import files, main
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("conf", "data_loaders", "eval", "memsys", "scripts")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts import architecture
+from scripts.commands import architecture
 from scripts.experiment.launch import composed
 from scripts.experiment.layout import read_lines_of, wanted_columns
 from scripts.experiment.table import reproduce

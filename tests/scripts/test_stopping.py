@@ -19,7 +19,7 @@ import pytest
 
 from memsys.llm.stopping import SAID
 from scripts.campaign.trial import results
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock.endpoint import Mock, application, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")

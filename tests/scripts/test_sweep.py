@@ -27,7 +27,7 @@ from scripts.experiment.options import load_option, options
 from scripts.experiment.runs import memory_run, reader
 from scripts.experiment.sweep import settings, sweep
 from scripts.experiment.sweep_file import MEASURED, SweepLine, merged
-from scripts.mock_endpoint import Mock, application
+from scripts.mock.endpoint import Mock, application
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = str(ROOT / "conf")

@@ -12,12 +12,12 @@ from hydra import compose, initialize_config_dir
 from eval.provenance import ROOT
 from eval.report.points import Point
 from memsys.llm.pricing import ModelSettings
+from scripts.commands.tables import calls_table, main, measure, printed
 from scripts.experiment.experiments import experiment
 from scripts.experiment.models import Model
 from scripts.experiment.options import load_option, options
 from scripts.experiment.pareto import pareto_table, row_costs
 from scripts.experiment.table import reproduce
-from scripts.tables import calls_table, main, measure, printed
 
 
 def test_calls_are_those_that_the_methods_make(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from memsys.llm.stopping import SAID
 from scripts.campaign import replies
+from scripts.campaign.campaign import PARTS, campaign
 from scripts.campaign.catalogue import CATALOGUE
 from scripts.campaign.trial import KEY, Ended, broken_promises, history
-from scripts.torture import PARTS, campaign
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
 ROW = "| MemTree | 0.458 [0.326, 0.597] {3 cases} · 2/1/0/0 | 0.1 · 3/0/0/0 |\n"

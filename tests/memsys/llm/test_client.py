@@ -24,7 +24,7 @@ from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.secrets import redact
 from memsys.llm.store import Store
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock.endpoint import Mock, application, serving
 
 SETTINGS = ModelSettings("mock-model", usd_per_million_in=1.0, usd_per_million_out=2.0)
 

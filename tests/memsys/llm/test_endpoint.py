@@ -25,7 +25,7 @@ from memsys.llm.outage import Unreachable
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
 from memsys.llm.transport import event_loop, new_event_loop
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock.endpoint import Mock, application, serving
 
 SETTINGS = ModelSettings("mock-model", usd_per_million_in=1.0, usd_per_million_out=2.0)
 BOTH = pytest.mark.parametrize("transport", ["lean", "sdk"])

@@ -21,7 +21,7 @@ from memsys.llm.replies import LONG_PROMPT, Spoken, check_window, cleaned, compl
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompt, PromptError, Prompts
 from memsys.tokens import count_tokens
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock.endpoint import Mock, application, serving
 
 ASKED = Request((("user", "Where did Ines learn to weave?"),), "test.step", max_tokens=50)
 
