@@ -29,7 +29,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -41,13 +41,11 @@ from eval.provenance import surroundings
 from eval.store import Appender, RunError, locked, read_lines, write_lines
 from memsys.llm import meter
 from memsys.llm.ask import complete
-from memsys.llm.offline.extractive import ExtractiveLLM
-from memsys.llm.offline.reading import UNKNOWN
 from memsys.llm.parsing import ParseFailure, parse
-from memsys.llm.protocol import LLM, Completion, ModelError, Request
+from memsys.llm.protocol import LLM, ModelError, Request
 from memsys.prompts import Prompts
-from memsys.tokens import count_tokens
 from scripts.commands.data import loader
+from scripts.commands.msc_e_stand_in import NAMES, Round, StandIn, lines
 from scripts.experiment.downloads import read_set
 from scripts.experiment.exits import guarded
 from scripts.settings.arguments import add_traceback, amount, whole
@@ -58,15 +56,12 @@ WHAT = (
     "which were never published: results on them are not comparable with the paper's."
 )
 STAND_IN = "STAND-IN: made without a model, from turns of other MSC conversations and the extractive engine; it tests machinery only."
-NAMES = ("Alex", "Bob")
 WINDOW = 8
 """Turns in view of a step."""
 ROUNDS_A_STEP = 2
 BIN = 40
 """Rounds of one position in the paper's tables."""
 
-Round = tuple[str, str]
-"""What Alex and what Bob says."""
 T = TypeVar("T")
 _LINE = re.compile(rf"[*_\s]*({'|'.join(NAMES)})[*_\s]*:[*_\s]*(\S.*)")
 
@@ -183,11 +178,6 @@ def _step(writer: Writer, seed: Seed, said: Sequence[Round], asked: set[str]) ->
         "tokens_in": ledger.tokens_in,
         "tokens_out": ledger.tokens_out,
     }
-
-
-def lines(rounds: Iterable[Round]) -> list[str]:
-    """Rounds as `Name: text` lines."""
-    return [f"{name}: {text}" for texts in rounds for name, text in zip(NAMES, texts, strict=True)]
 
 
 def _usable(writer: Writer, request: Request, read: Callable[[str], T | ParseFailure], where: str) -> T:
@@ -346,37 +336,6 @@ def _about(
 
 
 # --- services ----------------------------------------------------------------------------------------------------------
-
-
-class StandIn:
-    """Writes MSC-E without a model: rounds of other conversations, and questions for what the extractive engine finds."""
-
-    def __init__(self, rounds: Sequence[Round]) -> None:
-        self._rounds = rounds
-        self._engine = ExtractiveLLM()
-
-    def submit(self, request: Request) -> Future[Completion]:
-        text = self._continued(request) if request.purpose == "msc_e.continue" else self._asked(request)
-        future: Future[Completion] = Future()
-        sent = sum(count_tokens(content) for _, content in request.messages)
-        future.set_result(Completion(text, sent, count_tokens(text), model="stand-in", endpoint="offline"))
-        return future
-
-    def _continued(self, request: Request) -> str:
-        fields = request.fields
-        start = 7919 * (fields["number"] + 1) + fields["round"]  # a prime, so that conversations start apart
-        return "\n".join(lines(self._rounds[(start + n) % len(self._rounds)] for n in range(fields["rounds"])))
-
-    def _asked(self, request: Request) -> str:
-        said = request.fields["said"]
-        words = self._found(request, "keywords", {"text": said}).split(", ")[:2]
-        topic = " and ".join(words) if words != [UNKNOWN] else "yourself"
-        question = f"What did you say about {topic} around round {request.fields['round'] + 1}?"
-        response = self._found(request, "answer", {"question": question, "memories": said})
-        return json.dumps({"question": question, "response": response})
-
-    def _found(self, request: Request, kind: str, fields: Mapping[str, Any]) -> str:
-        return complete(self._engine, replace(request, kind=kind, schema=None, fields=fields)).text
 
 
 def _stand_in(cases: Iterable[Case]) -> StandIn:
