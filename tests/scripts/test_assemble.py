@@ -24,6 +24,8 @@ from scripts.experiment.assemble import (
     reader,
 )  # fmt: skip
 
+pytestmark = pytest.mark.slow
+
 SERVED = [
     "endpoint.base_url=http://127.0.0.1:9/v1", "models.memory=m", "models.reader=m", "models.judge=m", "models.embedder=e",
 ]  # fmt: skip

@@ -15,6 +15,8 @@ from memsys.llm.protocol import Completion
 from memsys.llm.store import Store
 from scripts.cache import main
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = 2000
 
 

@@ -17,6 +17,8 @@ from eval.store import RunError
 from memsys.interface import MemorySystem, Recall
 from scripts.growth import FIELDS, as_csv, build, costs_at, growth, long_history
 
+pytestmark = pytest.mark.slow
+
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 UTTERANCE = {"rule": "utterance"}
 

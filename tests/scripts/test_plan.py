@@ -19,6 +19,8 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from scripts.experiment.assemble import Bench, bench, data, load_option, memory_run, reader
 from scripts.experiment.plan import BUILT, SAMPLED, Share, _Chosen, _samples, plan
 
+pytestmark = pytest.mark.slow
+
 CONF = Path(__file__).resolve().parents[2] / "conf"
 MODELS = {
     "memory": "gpt-4o-mini",

@@ -13,6 +13,8 @@ import pytest
 from eval.store import RunError
 from scripts import figures, reproduce_all
 
+pytestmark = pytest.mark.slow
+
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 

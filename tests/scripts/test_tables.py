@@ -17,6 +17,8 @@ from scripts.experiment.grid import experiment
 from scripts.experiment.table import reproduce
 from scripts.tables import _spent, calls_table, main, measure, pareto_table, printed
 
+pytestmark = pytest.mark.slow
+
 
 def test_calls_are_those_that_the_methods_make(tmp_path: Path) -> None:
     found = {row.name: row for row in measure(["bm25", "memstream", "amem", "timem", "raptor"], tmp_path)}
