@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import Any
 
 from memsys.llm.ask import complete
 from memsys.llm.offline.extractive import ExtractiveLLM

@@ -12,6 +12,8 @@ from eval.report.audit import Finding, average_verdict, lines_of, reordered, wei
 from eval.report.published import FOLDER, read_published
 from scripts.commands.audit import ACCURACIES, COUNTS, RUNS, audit_published, main
 
+pytestmark = pytest.mark.slow
+
 
 @cache
 def findings() -> tuple[Finding, ...]:

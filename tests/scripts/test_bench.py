@@ -6,8 +6,9 @@ import pytest
 
 from scripts.commands.bench import kill
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_after_twenty_kills_only_calls_in_flight_were_repeated_and_the_predictions_are_the_same() -> None:
     measured = kill(20)
     assert [one.what for one in measured if not one.holds] == []

@@ -15,6 +15,8 @@ from memsys.llm.protocol import Completion
 from memsys.llm.store import Store
 from scripts.commands.cache import main
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = 2000
 
 

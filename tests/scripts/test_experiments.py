@@ -21,6 +21,8 @@ from scripts.experiment.single import run_single
 from scripts.experiment.table import reproduce
 from scripts.mock.endpoint import Mock, application, serving
 
+pytestmark = pytest.mark.slow
+
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 
 

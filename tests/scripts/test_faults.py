@@ -21,6 +21,8 @@ from scripts.experiment.launch import composed
 from scripts.experiment.options import CONF
 from scripts.experiment.single import run_single
 
+pytestmark = pytest.mark.slow
+
 
 def failing(error: Exception) -> Callable[[], int]:
     def work() -> int:

@@ -13,6 +13,8 @@ from omegaconf import DictConfig
 
 from scripts.experiment.growth import growth
 
+pytestmark = pytest.mark.slow
+
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 
 

@@ -20,6 +20,8 @@ from scripts.commands import inspect, structure
 from scripts.experiment.run_folder import data_of, record_of, trees_of
 from scripts.experiment.single import run_single
 
+pytestmark = pytest.mark.slow
+
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 
 

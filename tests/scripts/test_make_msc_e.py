@@ -22,6 +22,8 @@ from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from scripts.commands.make_msc_e import Seed, Writer, generate, lines, main, read_rounds, seeds
 
+pytestmark = pytest.mark.slow
+
 MSC = Path(__file__).resolve().parents[2] / "data_loaders" / "samples" / "msc"
 PROMPTS = Prompts()
 SEED = Seed(0, "valid_9", 0, tuple((f"A{n}.", f"B{n}.") for n in range(1, 7)))

@@ -19,6 +19,8 @@ from scripts.experiment.runs import memory_run, reader
 from scripts.experiment.scorers import judging, metric_title, metrics
 from scripts.experiment.source_code import RUN_LOOP
 
+pytestmark = pytest.mark.slow
+
 SERVED = [
     "endpoint.base_url=http://127.0.0.1:9/v1", "models.memory=m", "models.reader=m", "models.judge=m", "models.embedder=e",
 ]  # fmt: skip

@@ -25,6 +25,8 @@ from eval.stats import difference
 from eval.store import read_lines
 from scripts.experiment.run_folder import data_of, record_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -195,7 +197,6 @@ def test_a_notebook_that_reaches_for_the_network_fails(execute: Execute, tmp_pat
         execute(notebook, tmp_path)
 
 
-@pytest.mark.slow
 def test_the_first_run_shows_what_its_files_say(execute: Execute, results: Path) -> None:
     done = execute(read(FOLDER / "1_first_run.ipynb"), ROOT)
     run = run_of(results, "bm25")
@@ -219,7 +220,6 @@ def test_the_first_run_shows_what_its_files_say(execute: Execute, results: Path)
     assert re.search(r"^\| BM25 \| \d\.\d{3} \[", whole, re.MULTILINE)
 
 
-@pytest.mark.slow
 def test_the_comparison_shows_paired_differences_and_a_front(execute: Execute, results: Path) -> None:
     done = execute(read(FOLDER / "2_comparing_systems.ipynb"), FOLDER)
     runs = {title: run_of(results, title.lower()) for title in ("Recency", "BM25", "TiMem")}
@@ -258,7 +258,6 @@ def test_the_comparison_shows_paired_differences_and_a_front(execute: Execute, r
         assert row.endswith(f"| {recalled[title]:,.4g} |")
 
 
-@pytest.mark.slow
 def test_the_look_inside_follows_a_failure_to_its_verdict(execute: Execute, results: Path) -> None:
     done = execute(read(FOLDER / "3_inside_a_memory.ipynb"), FOLDER)
     run = run_of(results, "segtree_cosine")

@@ -22,6 +22,8 @@ from scripts.experiment.options import load_option
 from scripts.experiment.plan import BUILT, SAMPLED, ChosenQuestions, Share, _samples, plan
 from scripts.experiment.runs import memory_run, reader
 
+pytestmark = pytest.mark.slow
+
 CONF = Path(__file__).resolve().parents[2] / "conf"
 MODELS = {
     "memory": "gpt-4o-mini",

@@ -22,6 +22,8 @@ from scripts.experiment.table import reproduce
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.quirks import SETS, Quirks
 
+pytestmark = pytest.mark.slow
+
 THEIRS = {"memory": "gpt-4o-mini", "reader": "gpt-4o-mini", "judge": "gpt-4o", "embedder": "text-embedding-3-small"}
 SMALL = ["memory=recency", "data.size=2", "data.max_cases=1", "protocol.judges=[mem0]", "endpoint.backoff=0.01"]
 

@@ -16,6 +16,8 @@ from scripts.experiment import figures, table
 from scripts.experiment.everything import everything, make
 from scripts.experiment.outcome import Outcome
 
+pytestmark = pytest.mark.slow
+
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 

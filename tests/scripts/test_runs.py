@@ -18,6 +18,8 @@ from scripts.experiment import source_code
 from scripts.experiment.launch import composed
 from scripts.experiment.single import run_single
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:

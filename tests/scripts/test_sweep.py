@@ -29,6 +29,8 @@ from scripts.experiment.sweep import settings, sweep
 from scripts.experiment.sweep_file import MEASURED, SweepLine, merged
 from scripts.mock.endpoint import Mock, application
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 CONF = str(ROOT / "conf")
 SMALL = ["data.size=2", "data.max_cases=1"]
@@ -317,7 +319,6 @@ def test_models_that_a_sweep_names_are_asked_for_where_there_is_an_endpoint(
 # --- the command -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_hydra_runs_one_job_a_build_and_writes_nothing_into_the_working_folder(tmp_path: Path) -> None:
     start, how = command(
         tmp_path, "sweep=memtree_threshold", *SMALL, "memory.build.base=0.4,0.1", "memory.build.rate=0.5"
@@ -333,7 +334,6 @@ def test_hydra_runs_one_job_a_build_and_writes_nothing_into_the_working_folder(t
     assert done.stderr.count("[HYDRA]") == 3
 
 
-@pytest.mark.slow
 def test_after_a_kill_finished_settings_cost_no_call_and_the_lines_are_those_of_an_undisturbed_sweep(
     job: Any, mock: Any, tmp_path: Path
 ) -> None:

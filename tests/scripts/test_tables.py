@@ -19,6 +19,8 @@ from scripts.experiment.options import load_option, options
 from scripts.experiment.pareto import pareto_table, row_costs
 from scripts.experiment.table import reproduce
 
+pytestmark = pytest.mark.slow
+
 
 def test_calls_are_those_that_the_methods_make(tmp_path: Path) -> None:
     found = {row.name: row for row in measure(["bm25", "memstream", "amem", "timem", "raptor"], tmp_path)}

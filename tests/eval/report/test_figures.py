@@ -225,11 +225,6 @@ def test_what_cannot_be_mapped_is_refused() -> None:
         projected(np.eye(4), "tsne", 0)
 
 
-def test_umap_is_the_same_with_the_same_seed() -> None:
-    vectors = np.random.default_rng(0).normal(size=(20, 5))
-    assert np.array_equal(projected(vectors, "umap", 3), projected(vectors, "umap", 3))
-
-
 def test_the_front_holds_what_nothing_else_beats_in_both() -> None:
     good, cheap, worse, same = (replace(AT, series=name) for name in "gcws")
     good, cheap = replace(good, x=10.0, y=0.9), replace(cheap, x=1.0, y=0.5)

@@ -435,16 +435,6 @@ def test_settings_that_cannot_work_are_refused() -> None:
         memory(chunk_tokens=0)
 
 
-@pytest.mark.slow
-def test_umap_does_not_mix_far_groups_and_gives_the_same_tree_twice() -> None:
-    vectors = blobs(2, 12)
-    how = Clustering(max_components=4)
-    assert all(len({row // 12 for row in group}) == 1 for group in clusters(vectors, np.ones(24), how, how))
-    trees = [built(history(15), reducer="umap", layers=1, max_components=4)[0] for _ in range(2)]
-    assert shape(trees[0]) == shape(trees[1])
-    assert trees[0].report()["layers"][1] >= 1
-
-
 def test_the_configuration_holds_every_setting_with_its_default() -> None:
     build = yaml.safe_load((CONF / "raptor.yaml").read_text())["build"]
     defaults = {

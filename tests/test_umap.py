@@ -1,0 +1,59 @@
+"""What the project asks of UMAP, in one test: it compiles for half a minute in every process that uses it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import numpy as np
+import pytest
+
+from data_loaders.schema import Turn, Unit
+from eval.report.points import projected
+from memsys.embed import HashingEmbedder
+from memsys.llm.scripted import ScriptedLLM
+from memsys.prompts import Prompts
+from memsys.systems.raptor import Raptor
+from memsys.systems.raptor.clustering import Clustering, clusters
+from memsys.vectors import normalised
+
+WORDS = "garden beans soil rake seed harbour boat sail rope tide oven bread flour yeast crust".split()
+
+
+def summary_tree() -> Raptor:
+    """A tree of one layer over fifteen units."""
+    llm = ScriptedLLM({"raptor.summarise": "A summary."})
+    made = Raptor(
+        llm=llm,
+        embedder=HashingEmbedder(64),
+        prompts=Prompts(),
+        reducer="umap",
+        dimension=3,
+        layers=1,
+        max_components=4,
+        chunk_tokens=None,
+    )
+    for number, word in enumerate(WORDS):
+        text = f"{word} {WORDS[number - 3]} {number}"
+        made.write(Unit(f"u{number}", (Turn(f"t{number}", "", text),), "s1", datetime(2023, 5, 1 + number), ""))
+    made.consolidate()
+    return made
+
+
+@pytest.mark.slow
+def test_umap_does_not_mix_far_groups_and_gives_the_same_tree_and_the_same_map_twice() -> None:
+    rng = np.random.default_rng(0)
+    centres = np.eye(16)[:2].repeat(12, axis=0)
+    vectors = normalised((centres + rng.normal(0, 0.01, centres.shape)).astype(np.float32))
+    how = Clustering(max_components=4)
+    assert all(len({row // 12 for row in group}) == 1 for group in clusters(vectors, np.ones(24), how, how))
+
+    first, second = summary_tree(), summary_tree()
+    nodes = [
+        [(node.id, node.parents, node.level, node.text, node.sources) for node in tree.nodes()]
+        for tree in (first, second)
+    ]
+    assert nodes[0] == nodes[1]
+    assert first.report()["layers"][1] >= 1
+
+    points = rng.normal(size=(20, 5))
+    assert np.array_equal(projected(points, "umap", 3), projected(points, "umap", 3))
