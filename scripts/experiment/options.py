@@ -16,9 +16,15 @@ from scripts.settings.checking import checked_option, nearest
 CONF = ROOT / "conf"
 
 
+def folders() -> tuple[Path, ...]:
+    """Where files of `conf` are looked for: a `conf` folder of the working folder first, then the shipped one."""
+    own = Path.cwd() / "conf"
+    return (own, CONF) if own.is_dir() and own != CONF else (CONF,)
+
+
 def options(group: str) -> list[str]:
     """Names of the files of a configuration group, sorted."""
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    return sorted({path.stem for folder in folders() for path in (folder / group).glob("*.yaml")})
 
 
 def load_option(group: str, name: str) -> dict[str, Any]:
@@ -27,8 +33,9 @@ def load_option(group: str, name: str) -> dict[str, Any]:
     Raises:
         RunError: the file does not exist (the message lists those that do), or its schema refuses a value.
     """
-    path = CONF / group / f"{name}.yaml"
-    if "/" in name or not path.is_file():
+    paths = (folder / group / f"{name}.yaml" for folder in folders())
+    path = next((path for path in paths if path.is_file()), None)
+    if "/" in name or path is None:
         known = options(group)
         raise RunError(f"no {group} called {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
     return deepcopy(_checked_file(group, path))
@@ -41,7 +48,7 @@ def metric_options() -> dict[str, Any]:
 
 @cache
 def _checked_file(group: str, path: Path) -> dict[str, Any]:
-    return checked_option(group, _parsed(path), path.relative_to(CONF.parent))
+    return checked_option(group, _parsed(path), path.relative_to(path.parents[2]))
 
 
 @cache

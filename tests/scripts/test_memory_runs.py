@@ -56,7 +56,7 @@ def test_every_module_of_the_run_loop_is_part_of_a_runs_identity() -> None:
         if name not in sources:
             sources[name] = (CONF.parent / "eval" / f"{name}.py").read_text()
             open_modules += re.findall(r"^from eval\.(\w+) import", sources[name], re.MULTILINE)
-    formats = {"records", "store"}  # how lines are written; a change there does not change what is asked or answered
+    formats = {"records", "store", "fields"}  # how lines are written; a change there does not change what is asked or answered
     assert {"loop", "case", "question", "run"} <= sources.keys()
     assert sources.keys() - formats <= set(RUN_LOOP)
     assert "gold_evidence" in RUN_LOOP, "a control's answers depend on it"
@@ -129,3 +129,16 @@ def test_a_memory_whose_name_is_a_path_is_refused(name: str, tmp_path: Path) -> 
     built, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
     with pytest.raises(RunError, match="name must be a plain name"):
         memory_run(cfg, built, dataset, {**load_option("memory", "bm25"), "name": name}, reader("segtree"))
+
+
+def test_files_of_a_conf_folder_in_the_working_folder_are_found_before_the_shipped_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "conf" / "reader"
+    own.mkdir(parents=True)
+    shipped = (CONF / "reader" / "mem0.yaml").read_text()
+    (own / "mine.yaml").write_text(shipped.replace("name: mem0", "name: mine"))
+    monkeypatch.chdir(tmp_path)
+    assert load_option("reader", "mine")["name"] == "mine"
+    assert {"mine", "mem0"} <= set(options("reader"))
+    assert load_option("reader", "mem0")["name"] == "mem0"
