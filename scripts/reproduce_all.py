@@ -10,15 +10,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from scripts.experiment.exits import guarded
+
 
 def main(arguments: Sequence[str]) -> int:
     """Make every table and figure that is asked for; 2 with one line on standard error for what the user can fix."""
-    from scripts.experiment.everything import reproduce_all
-    from scripts.experiment.exits import guarded
-
     plain = [argument for argument in arguments if argument != "--traceback"]
-    return guarded(lambda: reproduce_all(plain), traceback=len(plain) < len(arguments))
+
+    def work() -> int:
+        from scripts.experiment.everything import reproduce_all
+
+        return reproduce_all(plain)
+
+    return guarded(work, traceback=len(plain) < len(arguments))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(guarded(lambda: main(sys.argv[1:])))

@@ -7,6 +7,7 @@ lines to `results/sweeps/<name>-<profile>.csv`; the same command run again resum
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from scripts.experiment.launch import launch
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-def main() -> int:
-    """Run all jobs; `max_usd` caps what they spend together."""
+def jobs() -> Callable[[DictConfig], int]:
+    """The job of the command; `max_usd` caps what all its jobs spend together."""
     spent: list[float] = []
 
     def job(cfg: DictConfig) -> int:
@@ -27,8 +28,8 @@ def main() -> int:
             sys.exit(code)
         return code
 
-    return launch(job, "sweep", keep_record=True)
+    return job
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(launch(jobs(), "sweep", keep_record=True))
