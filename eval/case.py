@@ -19,8 +19,9 @@ from data_loaders.units import make_units
 from eval.case_log import CaseLog, metered_step
 from eval.failures import described, raise_if_stopped, stops
 from eval.question import Lanes, Reading, ask_all
+from eval.records import Prediction
 from eval.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
-from eval.store import read_predictions
+from eval.store import AGAIN, RunError, read_predictions
 from memsys.interface import MemorySystem
 from memsys.tokens import count_tokens
 
@@ -31,13 +32,14 @@ def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, on_progress: OnProgr
     Raises:
         EndOfRun: no further call can be made.
         DataError: a question is asked after a turn that does not exist.
+        RunError: the case's files are damaged.
     """
     questions = [question for question, _ in case.questions if runs[0].questions(case.id, question.id)]
     logs: list[CaseLog] = []
     try:
         for run in runs:
             folder = run.case_folder(case.id)
-            done = {key: line for key, line in read_predictions(folder).items() if line.outcome != "error"}
+            done = _answered(case, folder)
             left = {question.id for question in questions} - done.keys()
             if kept := len(questions) - len(left):
                 on_progress(Progress(run.name, case.id, "", "kept", kept))
@@ -52,6 +54,19 @@ def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, on_progress: OnProgr
             log.close()
     for run in runs:
         on_progress(Progress(run.name, case.id, "", "complete"))
+
+
+def _answered(case: Case, folder: Path) -> dict[str, Prediction]:
+    """Predictions that need not be made again, by question id."""
+    known = {question.id for question, _ in case.questions}
+    predictions = read_predictions(folder)
+    for prediction in predictions.values():
+        if prediction.case_id != case.id or prediction.question_id not in known:
+            raise RunError(
+                f"{folder / 'predictions.jsonl'}: expected questions of case {case.id}, found {prediction.question_id!r} "
+                f"of case {prediction.case_id!r}; {AGAIN}"
+            )
+    return {key: prediction for key, prediction in predictions.items() if prediction.outcome != "error"}
 
 
 def _is_complete(run: Run, folder: Path) -> bool:

@@ -32,6 +32,10 @@ def counts(value: Any) -> bool:
     return type(value) is dict and all(map(whole, value.values()))
 
 
+def counts_by_name(value: Any) -> bool:
+    return type(value) is dict and all(map(counts, value.values()))
+
+
 def mapping(value: Any) -> bool:
     return type(value) is dict
 
@@ -68,6 +72,7 @@ FIELDS: Mapping[str, Check] = {
         "scores": numbers,
         "value": score,
         "detail": mapping,
+        "roles": counts_by_name,
         "outcome": outcome,
     },
 }

@@ -317,12 +317,12 @@ def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Score lines by (case, question), repeats in order.
 
     Raises:
-        RunError: there is no such file.
+        RunError: there is no such file, or a line is damaged.
     """
     if not path.is_file():
         raise RunError(f"{path} does not exist: run the experiment again to score it")
     by_question: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for record in score_lines(path):
+    for record in score_lines(path, "repeat"):
         by_question.setdefault((record["case_id"], record["question_id"]), []).append(record)
     return by_question
 

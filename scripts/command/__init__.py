@@ -22,7 +22,7 @@ PLAIN = (
     *("fetch", "data", "new-memory", "make-msc-e", "mock-endpoint"),
 )
 """Verbs that take `--flags`."""
-CHECKOUT_ONLY = ("architecture", "bench", "regress")
+CHECKOUT_ONLY = ("architecture", "bench", "regress", "torture")
 """Entry points of a checkout that are no verbs: they need its tests, its documents or its reference results."""
 
 

@@ -25,6 +25,7 @@ from data_loaders.schema import DataError
 from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, locate, manifest, sample
 from scripts import fetch as fetch_script
 from scripts.commands import data as data_script
+from scripts.experiment import downloads
 
 CONTENT = bytes(range(256)) * 4000
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -142,7 +143,7 @@ def test_a_hash_known_by_its_ends_must_match_both(tmp_path: Path, known: dict[st
 def test_a_missing_file_comes_back_as_the_command_that_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError) as caught:
         find("locomo/locomo10.json", root=tmp_path)
-    assert str(caught.value).endswith(f"python -m scripts.fetch locomo --root {tmp_path}")
+    assert str(caught.value).endswith(f"python -m scripts.fetch locomo --data {tmp_path}")
     monkeypatch.setenv("MEMSYS_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"python -m scripts\.fetch locomo$"):
         find("locomo/locomo10.json", root=None)
@@ -490,22 +491,22 @@ def test_fetch_downloads_what_a_data_set_needs(
     tmp_path: Path, server: Server, known: dict[str, Entry], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(fetch_script, "manifest", lambda: known)
+    monkeypatch.setattr(downloads, "manifest", lambda: known)
     server.files["/a"] = CONTENT
     for file in ("locomo/locomo10.json", "locomo/audit/errors.json"):
         known[file] = entry(file, url=f"{server.url}/a")
-    assert fetch_script.main(["locomo_corrected", "--root", str(tmp_path)]) == 0
+    assert fetch_script.main(["locomo_corrected", "--data", str(tmp_path)]) == 0
     assert capsys.readouterr().out.split() == [
         str(tmp_path / "locomo/locomo10.json"), str(tmp_path / "locomo/audit/errors.json"),
     ]  # fmt: skip
-    assert fetch_script.main(["no_such_set", "--root", str(tmp_path)]) == 1
+    assert fetch_script.main(["no_such_set", "--data", str(tmp_path)]) == 1
     assert "expected one of" in capsys.readouterr().err
 
 
 def test_every_official_download_can_be_asked_for_by_its_name() -> None:
     for each in manifest().values():
         if each.downloadable:
-            assert each in fetch_script.wanted(each.dataset), each.file
+            assert each in downloads.entries_to_download(each.dataset), each.file
 
 
 @pytest.mark.parametrize("name", ["locomo", "locomo_audited", "locomo_corrected", "locomo_sound"])
@@ -580,4 +581,4 @@ def test_the_data_report_ends_with_one_line_on_a_damaged_file(
 
 def test_the_data_report_says_how_to_get_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data_script.main(["locomo", "--data", str(tmp_path)]) == 2
-    assert "python -m scripts.fetch locomo --root" in capsys.readouterr().err
+    assert "python -m scripts.fetch locomo --data" in capsys.readouterr().err

@@ -98,7 +98,7 @@ def test_asking_again_answers_from_the_files(lab: Lab, bm25: Scored) -> None:
 
 def test_a_comparison_is_paired_by_question(bm25: Scored, nothing: Scored) -> None:
     gap = compare(bm25, nothing, "locomo_f1")
-    ours, theirs = bm25.cells["locomo_f1"].values, nothing.cells["locomo_f1"].values
+    ours, theirs = bm25.cells["locomo_f1"].scores, nothing.cells["locomo_f1"].scores
     clusters = {(one.case_id, one.question_id): one.cluster for one in bm25.answers.questions}
     assert gap == difference(list(ours.values()), [theirs[key] for key in ours], [clusters[key] for key in ours])
     assert gap.mean == -compare(nothing, bm25, "locomo_f1").mean != 0.0

@@ -14,6 +14,8 @@ from hydra import compose, initialize_config_dir
 
 from data_loaders.schema import Gold, Question
 from eval.records import Prediction
+from eval.report import shapes
+from eval.report.shapes import published_shape
 from eval.store import read_lines
 from eval.structure.tree import depths
 from scripts.commands import inspect, structure
@@ -248,7 +250,7 @@ def test_what_is_no_run_or_no_question_is_one_line_on_standard_error(
     run_folder: Path, tmp_path: Path, capsys: Any
 ) -> None:
     assert inspect.main([str(tmp_path), "q"]) == 2
-    assert "no run folder" in capsys.readouterr().err
+    assert "is not a run folder" in capsys.readouterr().err
     assert inspect.main([str(run_folder), "no-such-question"]) == 2
     assert "no answer to a question 'no-such-question'" in capsys.readouterr().err
 
@@ -270,7 +272,7 @@ def test_the_structure_table_stands_beside_the_published_row_and_says_stand_in(r
 
 
 def test_published_shapes_are_found_for_the_papers_own_settings_only() -> None:
-    found = structure.published_shape("memtree", "multihop_rag")
+    found = published_shape("memtree", "multihop_rag")
     assert found == (
         "MemTree T5",
         {
@@ -283,15 +285,15 @@ def test_published_shapes_are_found_for_the_papers_own_settings_only() -> None:
             "height_to_width": 6.5,
         },
     )
-    raptor = structure.published_shape("raptor_segt", "realmem")
+    raptor = published_shape("raptor_segt", "realmem")
     assert raptor is not None
     assert "calls_per_leaf" not in raptor[1]
     assert raptor[1]["branching"] == 21.54
-    assert structure.published_shape("memtree", "locomo") is None
-    assert structure.published_shape("bm25", "locomo") is None
-    for name in structure.SEGTREE_T5:
+    assert published_shape("memtree", "locomo") is None
+    assert published_shape("bm25", "locomo") is None
+    for name in shapes.SEGTREE_T5:
         for dataset in structure.SEGTREE_SETS:
-            assert structure.published_shape(name, dataset)
+            assert published_shape(name, dataset)
 
 
 def test_a_memory_without_structure_is_told_in_one_line(copied: Path, capsys: Any) -> None:

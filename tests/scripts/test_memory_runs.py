@@ -56,7 +56,11 @@ def test_every_module_of_the_run_loop_is_part_of_a_runs_identity() -> None:
         if name not in sources:
             sources[name] = (CONF.parent / "eval" / f"{name}.py").read_text()
             open_modules += re.findall(r"^from eval\.(\w+) import", sources[name], re.MULTILINE)
-    formats = {"records", "store", "fields"}  # how lines are written; a change there does not change what is asked or answered
+    formats = {
+        "records",
+        "store",
+        "fields",
+    }  # how lines are written; a change there does not change what is asked or answered
     assert {"loop", "case", "question", "run"} <= sources.keys()
     assert sources.keys() - formats <= set(RUN_LOOP)
     assert "gold_evidence" in RUN_LOOP, "a control's answers depend on it"

@@ -149,10 +149,13 @@ def test_levels_are_counted_over_the_items_of_all_questions(tmp_path: Path) -> N
     case = tmp_path / "cases" / "a"
     items = [{"key": f"k{level}", "id": "i", "text": "", "sources": [], "kind": "", "level": level} for level in (0, 2)]
     write_lines(case / "items.jsonl", items)
-    line = {"case_id": "a", "answer": "", "scores": [], "outcome": "answered", "error": ""}
+    line = {"case_id": "a", "answer": "", "outcome": "answered", "error": ""}
     write_lines(
         case / "predictions.jsonl",
-        [{**line, "question_id": "q1", "items": ["k0", "k2"]}, {**line, "question_id": "q2", "items": ["k0"]}],
+        [
+            {**line, "question_id": "q1", "items": ["k0", "k2"], "scores": [1.0, 0.5]},
+            {**line, "question_id": "q2", "items": ["k0"], "scores": [1.0]},
+        ],
     )
     assert recalled_levels(tmp_path) == Counter({0: 2, 2: 1})
 
