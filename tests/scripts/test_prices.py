@@ -11,6 +11,8 @@ from eval.store import RunError
 from scripts.experiment.assemble import CONF, bench
 from scripts.settings.prices import given_prices
 
+pytestmark = pytest.mark.slow
+
 GIVEN = {"usd_per_million_in": 0.5, "usd_per_million_out": 2.0}
 
 

@@ -27,6 +27,8 @@ from scripts.settings.checking import checked, checked_call, checked_option, che
 from scripts.settings.schema import COMMANDS, GROUPS, Common
 from scripts.sweep import sweep
 
+pytestmark = pytest.mark.slow
+
 ROOT = CONF.parent
 
 
