@@ -6,7 +6,7 @@ PROFILE ?= smoke
 PAPER ?= segtreemem
 TABLE ?= 4
 
-# Your own models and data: MODEL= JUDGE= EMBEDDER= BASE_URL= DATA= SIZE= BACKBONE= YES=1 MAX_USD= PRICES= ARGS="any=override"
+# Your own models and data: MODEL= JUDGE= EMBEDDER= BASE_URL= DATA= QUESTIONS= (SIZE= is the same) BACKBONE= YES=1 MAX_USD= PRICES= ARGS="any=override"
 # A role may have an endpoint and a key of its own: JUDGE_BASE_URL= JUDGE_KEY_ENV= (MEMORY, READER, JUDGE, PROBE, EMBEDDER); KEY_ENV= for all.
 OVERRIDES := profile=$(PROFILE)
 ifdef BASE_URL
@@ -38,7 +38,9 @@ endif
 ifdef DATA
   OVERRIDES += data.root=$(DATA)
 endif
-ifdef SIZE
+ifdef QUESTIONS
+  OVERRIDES += data.size=$(QUESTIONS)
+else ifdef SIZE
   OVERRIDES += data.size=$(SIZE)
 endif
 ifdef BACKBONE
@@ -51,14 +53,15 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help doctor test quick reproduce-table4 reproduce reproduce-all pareto bench regress regress-update audit growth sweep fetch clean
+.PHONY: help run new-memory notebooks architecture doctor test quick reproduce-table4 reproduce reproduce-all pareto bench torture regress regress-update audit growth sweep \
+  fetch clean
 
 help:
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[cluster,graph,notebooks,dev]'
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[cluster,graph,wandb,notebooks,dev]'
 	@touch $@
 
 reproduce-table4: $(VENV)/.installed ## SegTreeMem Table 4, ours beside the published numbers (PAPER= for the other papers' table 4)
@@ -77,6 +80,12 @@ reproduce-all: $(VENV)/.installed ## every table and every figure of the four pa
 pareto: $(VENV)/.installed ## quality against cost of a table that has been run: PAPER= TABLE=
 	$(PY) -m scripts.tables pareto $(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)
 
+run: $(VENV)/.installed ## one memory on one data set: MEMORY=bm25 DATASET=locomo QUESTIONS=20 (your own settings: ARGS="memory.build.k=5")
+	$(PY) -m scripts.run memory=$(or $(MEMORY),bm25) dataset=$(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
+
+new-memory: $(VENV)/.installed ## start a memory of your own: NAME=mine writes its module, its settings and its prompt
+	$(PY) -m scripts.new_memory $(NAME)
+
 doctor: $(VENV)/.installed ## what an endpoint takes, ignores and leaves out: BASE_URL= MODEL= EMBEDDER= KEY_ENV=; writes conf/llm/<name>.yaml
 	$(PY) -m scripts.doctor --model $(MODEL) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \
 	  $(if $(EMBEDDER_BASE_URL),--embedder-base-url $(EMBEDDER_BASE_URL)) $(if $(KEY_ENV),--key-env $(KEY_ENV)) $(ARGS)
@@ -94,6 +103,9 @@ quick: $(VENV)/.installed ## style and the fast half of the tests, in a minute: 
 bench: $(VENV)/.installed ## speed against the shipped mock endpoint, as ratios
 	$(PY) -m scripts.bench
 
+torture: $(VENV)/.installed ## kills, faults, bad replies, broken files, full disks, jumping clocks: SHARE=0.1 for a tenth of the half hour
+	$(PY) -m scripts.torture $(if $(SHARE),--share $(SHARE)) $(ARGS)
+
 regress: $(VENV)/.installed ## rerun the small offline subset and compare with results/regression exactly
 	$(PY) -m scripts.regress
 
@@ -109,8 +121,14 @@ growth: $(VENV)/.installed ## cost of one more unit as the history grows: MEMORY
 sweep: $(VENV)/.installed ## a sweep of a paper, resumed where it stopped: SWEEP=segtree_propagation (conf/sweep lists them)
 	$(PY) -m scripts.sweep sweep=$(or $(SWEEP),segtree_propagation) $(OVERRIDES) $(ARGS)
 
-fetch: $(VENV)/.installed ## download data sets: SET=locomo, or all
-	$(PY) -m scripts.fetch $(or $(SET),all)
+fetch: $(VENV)/.installed ## download data sets: SET=locomo, or all; into DATA=
+	$(PY) -m scripts.fetch $(or $(SET),all) $(if $(DATA),--data $(DATA))
+
+notebooks: $(VENV)/.installed ## run the notebooks anew, offline, and keep their outputs
+	MEMSYS_RESULTS=$$(mktemp -d) $(VENV)/bin/jupyter-execute --inplace --kernel_name=python3 notebooks/*.ipynb
+
+architecture: $(VENV)/.installed ## draw the packages in ARCHITECTURE.md anew, from the imports
+	$(PY) -m scripts.architecture
 
 clean: ## remove the environment and the runs
 	rm -rf $(VENV) results/runs results/cache.sqlite* *.egg-info

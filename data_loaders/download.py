@@ -1,4 +1,4 @@
-"""Raw files downloaded: from a URL (resumed where it broke off), from the hub, or out of an archive that is not trusted."""
+"""Downloads raw files: from a URL (an interrupted download is resumed), from the Hugging Face hub, or from an untrusted archive."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from data_loaders.source import SUMS, Archive, Entry, Hub, file_sha256, find, na
 MAX_DOWNLOAD = 8 << 30
 MAX_UNPACKED = 2 << 30
 MAX_RATIO = 100
-"""Unpacked bytes per packed byte; dialogue compresses to about a third, a bomb to a thousandth."""
+"""Greatest ratio of unpacked to packed bytes; dialogue compresses to about a third, a decompression bomb to a thousandth."""
 MAX_MEMBERS = 10_000
 UNREADABLE = (
     tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError, OverflowError,
 )  # fmt: skip
-"""What the standard library raises for damaged, encrypted and unsupported archives; a ValueError for the numbers of a sparse member."""
+"""Errors of the standard library for damaged, encrypted and unsupported archives; ValueError comes from malformed sparse members."""
 BLOCK = 1 << 20
 
 
 def download(entry: Entry, root: Path, *, unpinned: bool = False) -> Path:
-    """The path of the entry's file or folder, downloaded unless it is already there with the right hash.
+    """Download the entry's file or folder, unless it exists with the right sha256, and return its path.
 
-    A plain file is resumed where an earlier attempt broke off, and moved into place only after its hash was checked.
-    Raises DataError for a failed transfer, a wrong hash, an unsafe archive, and an unknown hash that is not `unpinned`.
+    An interrupted download of a plain file is resumed; a file is moved to its place only after its sha256 was verified.
+    Raises DataError for a failed transfer, a wrong sha256, an unsafe archive, and an unknown sha256 if `unpinned` is False.
     """
     target = root / entry.file
     pinned = entry.archive.sha256 if entry.archive else entry.sha256
@@ -47,11 +47,11 @@ def download(entry: Entry, root: Path, *, unpinned: bool = False) -> Path:
         raise DataError(
             f"{entry.file}: its sha256 is not known, so a download cannot be verified; accept with --unpinned"
         )
-    begun = target.is_dir() and not names_below(target)  # by a download that broke off
-    if target.exists() and not begun and find(entry.file, root=root, unpinned=unpinned).status != "partial":
+    unfinished = target.is_dir() and not names_below(target)  # the empty folder of an interrupted download
+    if target.exists() and not unfinished and find(entry.file, root=root, unpinned=unpinned).status != "partial":
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    _say(f"{entry.file}: licence {entry.licence}")
+    _print(f"{entry.file}: licence {entry.licence}")
     if entry.archive is not None:
         _download_archive(entry.archive, root)
     elif entry.hub is not None:
@@ -64,10 +64,10 @@ def download(entry: Entry, root: Path, *, unpinned: bool = False) -> Path:
 
 
 def unpack(archive: Path, into: Path, keep: str) -> tuple[str, ...]:
-    """The paths below `into` of the members taken out of a zip or tar archive.
+    """Unpack the members of a zip or tar archive whose path ends match `keep`; returns their paths below `into`.
 
-    A member is taken when the end of its path matches `keep`. Nothing is put in place before all is unpacked.
-    Raises DataError for links, special files, paths that leave the folder, and for more members or bytes than allowed.
+    Files are moved to their places only after all members are unpacked.
+    Raises DataError for links, special files, paths outside the folder, and too many members or bytes.
     """
     into.mkdir(parents=True, exist_ok=True)
     depth = len(PurePosixPath(keep).parts)
@@ -86,7 +86,7 @@ def unpack(archive: Path, into: Path, keep: str) -> tuple[str, ...]:
             raise
         except UNREADABLE as error:
             raise DataError(
-                f"{archive.name}: expected a readable zip or tar archive, found: {error}. Run the same command again to download it anew"
+                f"{archive.name}: expected a readable zip or tar archive, found: {error}. Run the same command again to download it again"
             ) from error
         if not taken:
             raise DataError(f"{archive.name}: expected members named {keep}, found none")
@@ -97,17 +97,17 @@ def unpack(archive: Path, into: Path, keep: str) -> tuple[str, ...]:
 
 
 def _into_place(part: Path, target: Path, expected: str) -> None:
-    found = file_sha256(part)
-    if expected and not same_hash(expected, found):
+    actual = file_sha256(part)
+    if expected and not same_hash(expected, actual):
         part.unlink()
-        raise DataError(f"{target.name}: expected sha256 {expected}, downloaded {found}; the download was removed")
+        raise DataError(f"{target.name}: expected sha256 {expected}, downloaded {actual}; the download was removed")
     if not expected:
-        _say(f"{target.name}: not pinned, sha256 {found}")
+        _print(f"{target.name}: not pinned, sha256 {actual}")
     os.replace(part, target)
 
 
 def _transfer(url: str, part: Path, *, limit: int, resume: bool) -> None:
-    """Fills `part` from the URL, going on where it ends when `resume`. Raises DataError when it cannot be completed."""
+    """Download the URL into `part`, with `resume` from where that file ends. Raises DataError if the download is not completed."""
     if not resume:
         part.unlink(missing_ok=True)
     have = part.stat().st_size if part.exists() else 0
@@ -123,10 +123,10 @@ def _transfer(url: str, part: Path, *, limit: int, resume: bool) -> None:
             end = start + int(length) if length else None
             _pour(response, part, start, end, limit)
     except urllib.error.HTTPError as error:
-        if error.code != 416:  # asked for bytes behind the end: the part is whole, or its hash will tell
+        if error.code != 416:  # 416: nothing is left to download; the sha256 shows whether the part is right
             raise DataError(f"{url}: expected the file, found HTTP status {error.code}") from error
     except (OSError, http.client.HTTPException) as error:
-        raise DataError(f"{url}: the download broke off ({error}); run the same command again to go on") from error
+        raise DataError(f"{url}: the download broke off ({error}); run the same command again to resume it") from error
 
 
 def _pour(response: IO[bytes], part: Path, start: int, end: int | None, limit: int) -> None:
@@ -143,11 +143,11 @@ def _pour(response: IO[bytes], part: Path, start: int, end: int | None, limit: i
             out.write(block)
             progress.update(bar, completed=have)
     if end is not None and have < end:
-        raise ConnectionError(f"{have:,} of {end:,} bytes came")
+        raise ConnectionError(f"received {have:,} of {end:,} bytes")
 
 
 def _checked(url: str) -> str:
-    """The URL itself. Raises DataError unless it is HTTPS, or plain HTTP on this machine."""
+    """Return the URL if it is HTTPS, or plain HTTP on this machine. Raises DataError otherwise."""
     parts = urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname == "127.0.0.1"):
         return url
@@ -166,7 +166,10 @@ def _from_hub(hub: Hub, target: Path) -> Path:
 
             cached = huggingface_hub.hf_hub_download(hub.repo, hub.file, repo_type="dataset", revision=hub.revision)
             shutil.copyfile(cached, part)
-    except (OSError, ValueError) as error:  # what both libraries raise for a closed network, a wrong name, a full disk
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # both libraries raise these if the network, the name or the disk is the problem
         raise DataError(f"{hub.repo} at {hub.revision}: expected a download from the hub, found: {error}") from error
     return part
 
@@ -195,11 +198,11 @@ class _Member:
 
 
 def _members(archive: Path) -> Iterator[_Member]:
-    """The files in an archive, each readable until the next is asked for."""
+    """The files of an archive; each can be read until the iterator moves on to the next."""
     budget = min(MAX_UNPACKED, MAX_RATIO * archive.stat().st_size)
     members = _zip_members(archive) if zipfile.is_zipfile(archive) else _tar_members(archive)
     for number, member in enumerate(members, 1):
-        budget -= member.size  # as declared; `_copy_member` holds it to that
+        budget -= member.size  # the declared size, which `_copy_member` enforces
         if number > MAX_MEMBERS or budget < 0:
             raise DataError(f"{archive.name}: expected a data archive, found a bomb (too many members or bytes)")
         yield member
@@ -233,7 +236,7 @@ def _safe(name: str, archive: str, *, regular: bool) -> str:
 
 
 def _copy_member(member: _Member, target: Path, archive: str) -> None:
-    """Copies at most the declared size, so that a member that lies about it cannot fill the disk."""
+    """Copy at most the declared size, so that a member with a false size cannot fill the disk."""
     target.parent.mkdir(parents=True, exist_ok=True)
     left = member.size
     with target.open("wb") as out:
@@ -244,7 +247,7 @@ def _copy_member(member: _Member, target: Path, archive: str) -> None:
             out.write(block)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     from rich.console import Console
 
     Console(stderr=True).print(line, markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""Cases that are parsed when taken, so that a data set larger than memory can be walked, sized and scheduled."""
+"""Cases that are parsed on access, so that a data set larger than memory can be iterated over and scheduled."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from data_loaders.schema import Case, DataError
 class LazyCases(Sequence[Case]):
     """A sequence of cases whose ids and sizes are known at once and whose contents are parsed on access.
 
-    Nothing is kept: taking a case twice parses it twice. A slice is lazy as well.
+    Parsed cases are not cached: accessing a case twice parses it twice. A slice is lazy too.
     """
 
     ids: tuple[str, ...]
     sizes: tuple[int, ...]
-    """Approximate work of each case (bytes or turns: comparable within one data set), for longest-first scheduling."""
+    """Approximate size of each case, in bytes or turns, comparable within one data set; the longest case is scheduled first."""
 
     def __init__(self, ids: Sequence[str], sizes: Sequence[int], parse: Callable[[int], Case]) -> None:
-        """`parse(i)` gives the case `ids[i]`.
+        """`parse(i)` returns the case `ids[i]`.
 
         Raises DataError for an id that occurs twice, ValueError for unequal lengths.
         """
@@ -47,7 +47,7 @@ class LazyCases(Sequence[Case]):
         return self._parse(range(len(self))[index])
 
     def __iter__(self) -> Iterator[Case]:
-        # Not Sequence's own: that one takes an IndexError raised inside `parse` for the end of the data.
+        # Replaces Sequence's own, which takes an IndexError raised inside `parse` for the end of the data.
         return (self._parse(index) for index in range(len(self)))
 
     def select(self, indices: Sequence[int]) -> LazyCases:
@@ -61,7 +61,7 @@ class LazyCases(Sequence[Case]):
 
 
 def as_lazy(cases: Sequence[Case]) -> LazyCases:
-    """The same cases with ids and sizes; a plain sequence is sized by its number of turns."""
+    """The same cases as `LazyCases`; for another kind of sequence, sizes are numbers of turns."""
     if isinstance(cases, LazyCases):
         return cases
     return LazyCases(

@@ -1,17 +1,16 @@
-"""LoCoMo (Maharana et al., ACL 2024; the file `data/locomo10.json` of snap-research/locomo) as cases.
+"""LoCoMo (Maharana et al., ACL 2024; the file `data/locomo10.json` of snap-research/locomo).
 
-What the raw file makes necessary:
-- Sessions are read from the sessions present, never from the dates: one conversation has dates without sessions.
-- A photo is known by its caption, not by its URL; the caption is folded into the text in our wording. The image search
-  string `query` is not part of the dialogue and is never ingested.
-- Evidence is read tolerantly ("D8:6; D9:17", "D:11:26", "D30:05"): every pair of numbers counts. What still points to
-  no turn is left out of `Gold.evidence`, kept in `Gold.detail["evidence_raw"]` and named in `Case.notes`.
-- Category names come from the ids through `CATEGORIES`; several published tables label them otherwise.
-- Answers that are numbers become text.
+How irregularities of the raw file are treated:
+- The list of sessions comes from the sessions themselves, not from the dates: one conversation has dates without sessions.
+- A photo's caption is added to the turn's text in our wording; its URL is not. The image search string `query` is not part of the
+  dialogue and is left out.
+- Evidence is parsed tolerantly ("D8:6; D9:17", "D:11:26", "D30:05"): every pair of numbers counts. Evidence that still matches no turn
+  is left out of `Gold.evidence`, kept in `Gold.detail["evidence_raw"]` and named in `Case.notes`.
+- Category names follow from the category numbers through `CATEGORIES`; several published tables name them differently.
+- Numeric answers become text.
 
-Deviation from the official scorer's reading: category 5 has the gold answer UNANSWERABLE and keeps its
-`adversarial_answer` as the trap, also for the two questions that carry an `answer` ("No") beside it. The official
-scorer reads `answer` first and fails on the other 444.
+Deviation from the official scorer: the gold answer of category 5 is UNANSWERABLE and its `adversarial_answer` is the trap, also for the
+two questions that have an `answer` ("No") too. The official scorer reads `answer` first and fails on the other 444.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ UNANSWERABLE = "Not mentioned in the conversation"
 OverlayMode = Literal["raw", "corrected", "excluded"]
 
 CORRECT = "CORRECT"
-"""Label of a question in which the audit found nothing."""
+"""Label of a question without errors according to the audit."""
 WRONG_CITATION = "WRONG_CITATION"
-"""The one error type of the audit that leaves the gold answer standing."""
+"""The only error type of the audit that does not affect the gold answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Erratum:
-    """What the audit found about one question."""
+    """The audit's finding on one question."""
 
     question: str
     error: str
@@ -57,23 +56,23 @@ class Erratum:
 
     @property
     def corrupts_score(self) -> bool:
-        """Whether the gold answer itself is at fault, so that a right answer is scored as wrong."""
+        """Whether the gold answer itself is wrong, so that a right answer gets a wrong score."""
         return self.error != WRONG_CITATION
 
 
 Errata = Mapping[tuple[int, int], Erratum]
-"""By position of the conversation in the file and of the question in the conversation."""
+"""Findings by (position of the conversation in the file, position of the question in the conversation)."""
 
 
 def load(path: Path, *, overlay: Path | str | None = None, overlay_mode: OverlayMode = "raw") -> Sequence[Case]:
-    """The conversations of a LoCoMo file, in file order; one case each.
+    """One case per conversation of a LoCoMo file, in file order; sizes are numbers of turns.
 
-    `overlay` is an errata list in the form of dial481/locomo-audit's `errors.json` (a relative path is taken from the
-    folder of `path`). It labels the questions of categories 1-4 in `Gold.detail["audit"]`, and then, by `overlay_mode`:
-    "raw" leaves gold as released; "corrected" puts in the audit's evidence, and its answer where the released one is at
-    fault; "excluded" drops the questions whose released answer is at fault (a wrong citation alone drops nothing).
+    `overlay` is an errata list in the format of dial481/locomo-audit's `errors.json` (a relative path is relative to the folder of
+    `path`). It adds the audit's label to questions of categories 1-4, in `Gold.detail["audit"]`. `overlay_mode` says what else it does:
+    "raw" nothing; "corrected" replaces evidence by the audit's, and wrong answers too; "excluded" drops questions whose released
+    answer is wrong (not those with a wrong citation only).
 
-    Raises DataError for anything that is not in the official schema.
+    Raises DataError if a file does not have the official schema, and ValueError for a wrong `overlay_mode`.
     """
     if overlay_mode not in get_args(OverlayMode):
         raise ValueError(f"overlay_mode: expected one of {get_args(OverlayMode)}, found {overlay_mode!r}")
@@ -98,9 +97,9 @@ def load(path: Path, *, overlay: Path | str | None = None, overlay_mode: Overlay
 
 
 def ceilings(cases: Iterable[Case]) -> dict[str, float]:
-    """The highest share of right answers a perfect system can get, per category and "overall", given the audit.
+    """The highest share of right answers that a perfect system can reach, per category and "overall", according to the audit.
 
-    A question whose released gold is at fault counts as lost; category 5, which was not audited, is left out.
+    A question whose released answer is wrong counts as lost. Category 5, which was not audited, is left out.
     Raises ValueError for cases that were not loaded with an overlay in mode "raw".
     """
     sound: dict[str, list[bool]] = {}
@@ -111,14 +110,14 @@ def ceilings(cases: Iterable[Case]) -> dict[str, float]:
             )
         for group in (gold.category, "overall"):
             sound.setdefault(group, []).append(gold.detail["audit"] in (CORRECT, WRONG_CITATION))
-    return {group: sum(each) / len(each) for group, each in sound.items()}
+    return {group: sum(labels) / len(labels) for group, labels in sound.items()}
 
 
 def audit_caption(path: Path, *, overlay: Path | str, overlay_mode: OverlayMode) -> str:
-    """What the caption of a table says of the audit: how it was used, and the highest score that the file's released answers allow."""
+    """A table caption's text on the audit: how it was used, and the highest score that the released answers allow."""
     file = path.parent / overlay
-    found = ceilings(load(path, overlay=overlay))
-    shares = ", ".join(f"{group} {100 * share:.2f}" for group, share in found.items() if group != "overall")
+    limits = ceilings(load(path, overlay=overlay))
+    shares = ", ".join(f"{group} {100 * share:.2f}" for group, share in limits.items() if group != "overall")
     used = {
         "raw": "answers as released",
         "corrected": "faulty answers and evidence corrected",
@@ -127,7 +126,7 @@ def audit_caption(path: Path, *, overlay: Path | str, overlay_mode: OverlayMode)
     known = sha256(file.read_bytes()).hexdigest()[:12]
     return (
         f"audited ({file.name}, sha256 {known}: {used[overlay_mode]}); with the released answers a perfect system gets "
-        f"{100 * found['overall']:.2f} % ({shares})"
+        f"{100 * limits['overall']:.2f} % ({shares})"
     )
 
 
@@ -202,7 +201,7 @@ def _gold(raw: object, known: Mapping[str, str], where: str) -> Gold:
     answer = UNANSWERABLE if adversarial else str(get(raw, "answer", (str, int, float), where))
     return Gold(
         answers=(check_text(answer, f"{where}.answer"),),
-        evidence=_found(raw_evidence, known),
+        evidence=_existing(raw_evidence, known),
         category=CATEGORIES[category],
         answerable=not adversarial,
         trap=get_text(raw, "adversarial_answer", where) if adversarial else None,
@@ -217,9 +216,10 @@ def _known_ids(sessions: Iterable[Session], where: str) -> dict[str, str]:
     return {standard: turn_id for turn_id in turn_ids for standard in evidence_ids(turn_id)}
 
 
-def _found(raw_evidence: Iterable[str], known: Mapping[str, str]) -> tuple[str, ...]:
-    wanted = (each for text in raw_evidence for each in evidence_ids(text))
-    return tuple(dict.fromkeys(known[each] for each in wanted if each in known))
+def _existing(raw_evidence: Iterable[str], known: Mapping[str, str]) -> tuple[str, ...]:
+    """Ids of the turns that the evidence names and that exist, each once."""
+    cited = (turn_id for text in raw_evidence for turn_id in evidence_ids(text))
+    return tuple(dict.fromkeys(known[turn_id] for turn_id in cited if turn_id in known))
 
 
 def _evidence_notes(question_id: str, raw_evidence: Iterable[str], known: Mapping[str, str]) -> list[str]:
@@ -259,16 +259,16 @@ def _read_errata(path: Path) -> Errata:
 
 
 def _check_errata(errata: Errata, records: Sequence[Mapping[str, Any]], where: str) -> None:
-    """Raises DataError when an erratum's question is not at its place: the indices of other releases are shifted."""
+    """Raise DataError if an erratum's question is not at its position: in other releases the positions are shifted."""
     for (case, index), erratum in errata.items():
         questions = get(records[case], "qa", list, f"{where}[{case}]") if case < len(records) else []
         raw = questions[index] if index < len(questions) else {}
-        found = raw.get("question") if isinstance(raw, dict) else raw
-        if found != erratum.question:
+        text = raw.get("question") if isinstance(raw, dict) else raw
+        if text != erratum.question:
             place = f"{where}[{case}].qa[{index}].question"
             raise DataError(
-                f"{place}: expected {erratum.question!r} as in the overlay, found {found!r}. The overlay belongs to the official "
-                "file: get that with `python -m scripts.fetch locomo`, or load this one without the overlay"
+                f"{place}: expected {erratum.question!r} as in the overlay, found {text!r}. The overlay is for the official file: "
+                "get that file with `python -m scripts.fetch locomo`, or load this one without the overlay"
             )
 
 
@@ -294,4 +294,4 @@ def _overlaid(gold: Gold, erratum: Erratum, mode: OverlayMode, known: Mapping[st
     if mode != "corrected":
         return labelled
     answers = (erratum.answer,) if erratum.corrupts_score else gold.answers
-    return replace(labelled, answers=answers, evidence=_found(erratum.evidence, known))
+    return replace(labelled, answers=answers, evidence=_existing(erratum.evidence, known))

@@ -1,15 +1,15 @@
 """LongMemEval: one long chat history with an assistant, and one question about it, per case.
 
-Wu et al., "LongMemEval: Benchmarking Chat Assistants on Long-Term Interactive Memory" (ICLR 2025). The S, M and oracle
-files of the original and of the cleaned release have one schema; they are different data (the oracle's dates are its
-own), so each is a data set of its own in the configuration.
+Wu et al., "LongMemEval: Benchmarking Chat Assistants on Long-Term Interactive Memory" (ICLR 2025). The S, M and oracle files of the
+original and of the cleaned release have the same schema but different data (the oracle file even has other dates), so the
+configuration has a data set for each.
 
 Deviations from the raw files:
-- Sessions are put in the order of their times, stably; the files sort them by day only, or not at all (oracle).
-- Sessions without turns are left out and named in the case's notes.
-- A session id that occurs again in one haystack gets `#2`, `#3` … and a note.
-- `has_answer` is not part of any text: it becomes `Gold.evidence`.
-- Numbers given as answers become text.
+- Sessions are sorted by time, stably; the files sort them by day only, or not at all (oracle).
+- Sessions without turns are left out; a note names them.
+- A session id that occurs several times in one haystack gets the suffix `#2`, `#3` … and a note.
+- `has_answer` does not become part of a text; it becomes `Gold.evidence`.
+- Numeric answers become text.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ CATEGORIES = (
     "temporal-reasoning",
     "knowledge-update",
 )
-"""The question types, in the order of the paper's tables. Abstention is no type: it cuts across them."""
+"""The question types, in the order of the paper's tables. Abstention is not one of them: each type has abstention questions."""
 
 _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 _TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) \([A-Z][a-z]{2}\) (\d\d):(\d\d)", re.ASCII)
 
 
 def load(path: Path) -> LazyCases:
-    """One case per question of a LongMemEval file, indexed now and parsed when taken.
+    """One case per question of a LongMemEval file, indexed at once and parsed on access; sizes are bytes.
 
-    Indexing streams through the file once and keeps three numbers a record, so the 2.7 GB file M costs time but no
-    memory. Sizes are bytes. `Gold.answerable` is False for ids with `_abs`, as in the official scorer; `Gold.detail` has
-    `question_id`, `question_type`, `answer_session_ids` and `evidence_user_turns` (the labelled turns that the official
-    retrieval scorer counts). Raises DataError for a file that is no list of such records.
+    Indexing reads the file once as a stream and keeps an id and two positions per record, so the 2.7 GB file M takes time but little
+    memory. `Gold.answerable` is False for ids with `_abs`, as in the official scorer. `Gold.detail` has `question_id`,
+    `question_type`, `answer_session_ids` and `evidence_user_turns` (the labelled turns that the official retrieval scorer counts).
+    Raises DataError if the file is not a list of such records.
     """
     places = tuple(_places(path))
     return LazyCases(
@@ -55,11 +55,11 @@ def load(path: Path) -> LazyCases:
 
 
 def parse_time(text: str, where: str) -> datetime:
-    """The time that LongMemEval writes as `2023/05/20 (Sat) 02:21`, without a zone; DataError when it is not one."""
-    found = _TIME.fullmatch(text)
-    if found is None:
+    """The time written as `2023/05/20 (Sat) 02:21`, without a time zone. Raises DataError for other texts."""
+    match = _TIME.fullmatch(text)
+    if match is None:
         raise DataError(f"{where}: expected a time such as 2023/05/20 (Sat) 02:21, found {text[:60]!r}")
-    year, month, day, hour, minute = map(int, found.groups())
+    year, month, day, hour, minute = map(int, match.groups())
     try:
         return datetime(year, month, day, hour, minute)
     except ValueError as error:
@@ -67,7 +67,7 @@ def parse_time(text: str, where: str) -> datetime:
 
 
 def parse_turn(raw: object, turn_id: str, where: str) -> tuple[Turn, bool | None]:
-    """The turn, and its label: whether it holds the answer, or None where the record does not say."""
+    """The turn, and its label: whether it holds the answer, or None without a label. Raises DataError."""
     role = get(raw, "role", str, where)
     if role not in _ROLES:
         raise DataError(f"{where}.role: expected user or assistant, found {role[:60]!r}")
@@ -77,7 +77,7 @@ def parse_turn(raw: object, turn_id: str, where: str) -> tuple[Turn, bool | None
 
 
 def parse_category(text: str, where: str) -> str:
-    """The question type itself, when it is one of `CATEGORIES`; judges choose their rule by it, so DataError if not."""
+    """Return the question type if it is one of `CATEGORIES`. Raises DataError otherwise, because judges choose their rule by it."""
     if text not in CATEGORIES:
         raise DataError(f"{where}: expected one of {', '.join(CATEGORIES)}, found {text[:60]!r}")
     return text
@@ -88,7 +88,7 @@ def parse_category(text: str, where: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Sitting:
-    """A session, the labels of its turns, and when it took place."""
+    """A session with its time and the labels of its turns."""
 
     session: Session
     time: datetime
@@ -123,7 +123,7 @@ def _case(path: Path, place: _Place) -> Case:
 
 
 def _haystack(record: object, where: str) -> tuple[list[_Sitting], list[str]]:
-    """The sessions that have turns, oldest first, and a note on each oddity."""
+    """The sessions that have turns, oldest first, and a note on each irregularity."""
     ids = get(record, "haystack_session_ids", list, where)
     dates = get(record, "haystack_dates", list, where)
     contents = get(record, "haystack_sessions", list, where)
@@ -157,7 +157,7 @@ def _haystack(record: object, where: str) -> tuple[list[_Sitting], list[str]]:
 
 
 def _unused(wanted: str, used: set[str]) -> str:
-    """`wanted`, or with the first of `#2`, `#3` … that nobody has."""
+    """`wanted`, with the first unused suffix of `#2`, `#3` … if it is already used."""
     name, number = wanted, 1
     while name in used:
         number += 1
@@ -207,24 +207,24 @@ class _Place:
 
 _CHUNK = 1 << 22
 _MAX_RUN = 1 << 24
-"""Bytes without a bracket outside strings. More than the longest turn there may be, however it is escaped."""
+"""Greatest number of bytes without a bracket outside strings: more than the longest valid turn has in any escaping."""
 
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-# Everything up to the next bracket that is not inside a string. Possessive: a string cut off by the end of the chunk
-# makes no match at all, instead of one that takes its contents for structure.
+# Everything up to the next bracket outside strings. The quantifiers are possessive, so that a string cut by the end of the chunk gives
+# no match, instead of a match that takes the string's content for structure.
 _TO_BRACKET = re.compile(rb'([^"{}\[\]]*+(?:' + _STRING + rb'[^"{}\[\]]*+)*+)([{}\[\]])', re.DOTALL)
 _QUESTION_ID = re.compile(rb'"question_id"\s*+:\s*+(' + _STRING + rb")", re.DOTALL)
 
 
 def _places(path: Path) -> Iterator[_Place]:
-    """The place of each record of a JSON list, in order. Raises DataError where the file is no list of records.
+    """The place of each record of a JSON list, in order. Raises DataError if the file is not a list of records.
 
-    Only the brackets and the records' own `question_id` are looked at; a record is checked when it is parsed.
+    Checks only the brackets and each record's `question_id`; the rest of a record is checked when it is parsed.
     """
     brackets = _brackets(path)
     _, before, bracket = next(brackets)
     if before.strip() or bracket != b"[":
-        raise DataError(f"{path.name}: expected a JSON list of records, found {_shown(before + bracket)}")
+        raise DataError(f"{path.name}: expected a JSON list of records, found {_excerpt(before + bracket)}")
     depth = start = count = 0
     ids: list[bytes] = []
     for offset, before, bracket in brackets:
@@ -234,7 +234,7 @@ def _places(path: Path) -> Iterator[_Place]:
             if bracket != b"{" or before.strip() != (b"," if count else b""):
                 raise DataError(
                     f"{path.name}: record {count}: expected an object after a comma, or the end of the list, "
-                    f"found {_shown(before + bracket)} at byte {offset - len(before)}"
+                    f"found {_excerpt(before + bracket)} at byte {offset - len(before)}"
                 )
             start, ids = offset, []
         elif depth == 1:
@@ -247,20 +247,20 @@ def _places(path: Path) -> Iterator[_Place]:
             count += 1
     _, before, bracket = next(brackets)
     if before.strip() or bracket:
-        raise DataError(f"{path.name}: expected nothing after the list, found {_shown(before + bracket)}")
+        raise DataError(f"{path.name}: expected nothing after the list, found {_excerpt(before + bracket)}")
 
 
 def _brackets(path: Path) -> Iterator[tuple[int, bytes, bytes]]:
-    """Each bracket outside strings: its offset, the bytes since the last one, and itself; at last the rest and b""."""
+    """Each bracket outside strings as (offset, bytes since the last one, bracket); at the end the remaining bytes with b""."""
     base, buffer = 0, b""
     try:
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK):
                 buffer += chunk
                 position = 0
-                while found := _TO_BRACKET.match(buffer, position):
-                    position = found.end()
-                    yield base + position - 1, found[1], found[2]
+                while match := _TO_BRACKET.match(buffer, position):
+                    position = match.end()
+                    yield base + position - 1, match[1], match[2]
                 base, buffer = base + position, buffer[position:]
                 if len(buffer) > _MAX_RUN:
                     raise DataError(
@@ -272,10 +272,10 @@ def _brackets(path: Path) -> Iterator[tuple[int, bytes, bytes]]:
     yield base + len(buffer), buffer, b""
 
 
-def _question_id(found: list[bytes], where: str) -> str:
-    if len(found) != 1:
-        raise DataError(f"{where}.question_id: expected one string, found {len(found)}")
-    return check_text(parse_json(found[0], f"{where}.question_id"), f"{where}.question_id")
+def _question_id(raw_ids: list[bytes], where: str) -> str:
+    if len(raw_ids) != 1:
+        raise DataError(f"{where}.question_id: expected one string, found {len(raw_ids)}")
+    return check_text(parse_json(raw_ids[0], f"{where}.question_id"), f"{where}.question_id")
 
 
 def _read(path: Path, place: _Place) -> bytes:
@@ -287,5 +287,5 @@ def _read(path: Path, place: _Place) -> bytes:
         raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
 
 
-def _shown(raw: bytes) -> str:
+def _excerpt(raw: bytes) -> str:
     return repr(raw.strip()[:40].decode("utf-8", "backslashreplace"))

@@ -1,13 +1,13 @@
-"""LongMemEval as MemoryAgentBench packs it (LongMemEval S*): a few long histories with sixty questions each.
+"""LongMemEval in MemoryAgentBench's format (LongMemEval S*): a few long histories with sixty questions each.
 
-Hu et al., "Evaluating Memory in LLM Agents via Incremental Multi-Turn Interactions" (MemoryAgentBench), split
-Accurate_Retrieval. A row's `context` is the Python literal of a list in which times and sessions take turns.
+Hu et al., "Evaluating Memory in LLM Agents via Incremental Multi-Turn Interactions" (MemoryAgentBench), split Accurate_Retrieval. A
+row's `context` is the Python literal of a list in which times and sessions alternate.
 
 Deviations from the raw rows:
-- The context has no session ids: sessions are `s1`, `s2` … in its order, which is kept.
-- Evidence is not given as ids. The labelled sessions of the metadata are looked up in the context word for word; where
-  a session stands there twice the first counts, and one that is not there is named in the case's notes.
-- The `*` of the source's name, which file systems do not like, is written `_star` in case ids.
+- The context has no session ids, so sessions are named `s1`, `s2` … in its order, which is kept.
+- Evidence is not given as ids. The labelled sessions of the metadata are searched in the context by their exact text. If a session
+  occurs twice, the first one counts; a note names each session that does not occur.
+- The `*` in the name of the source is written `_star` in case ids, because file systems may not allow it.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 _TIME_LABEL = "Chat Time: "
 _MAX_CONTEXT = 16_000_000
-"""Characters of one context; the real ones have about a tenth."""
+"""Greatest number of characters of a context; the released ones have about a tenth."""
 _PARQUET_ERRORS = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
-"""What damaged files make pyarrow and pandas raise, by experiment; most of pyarrow's errors are OSError or ValueError."""
+"""Errors that pyarrow and pandas raise for damaged files, found by experiment; most of pyarrow's are OSError or ValueError."""
 
 _Words = tuple[tuple[str, str], ...]
-"""A session as its roles and contents: what the labelled copy and the context have in common."""
+"""A session as pairs of role and text, which are the same in the labelled copy and in the context."""
 
 
 def load(path: Path, *, source: str = "longmemeval_s*") -> LazyCases:
-    """One case per row of this source, out of a parquet, JSON or JSONL file of MemoryAgentBench rows.
+    """One case per row of the given source in a parquet, JSON or JSONL file of MemoryAgentBench rows.
 
-    Rows are read now, their contexts parsed when a case is taken; sizes are characters of context. A case is named by
-    what its `qa_pair_ids` share, or by the source and the row's number where they share no more than the source.
-    `Gold.answers` is the row's list, which the official judge is shown with its brackets; `Gold.detail` has
-    `question_id`, `question_type`, `qa_pair_id` and `evidence_user_turns`. Raises DataError for malformed rows, and when
-    no row is of this source.
+    Rows are read at once, their contexts parsed on access; sizes are characters of context. The id of a case is the common part of its
+    `qa_pair_ids`, or the source and the row's number if they have no more in common. `Gold.answers` is the row's list of answers,
+    which the official judge sees as a list with brackets. `Gold.detail` has `question_id`, `question_type`, `qa_pair_id` and
+    `evidence_user_turns`. Raises DataError for malformed rows, and if no row has this source.
     """
     rows = _rows(path, source)
     if not rows:
@@ -71,7 +70,7 @@ def _read_parquet(path: Path) -> list[Any]:
     import pandas  # slow to import, and only this format needs it
 
     try:
-        # Arrow's types give plain lists and dicts; numpy's would be arrays of arrays, which no check for a list accepts.
+        # Arrow types become plain lists and dicts; NumPy types would become arrays, which the checks for lists reject.
         rows = pandas.read_parquet(path, dtype_backend="pyarrow").to_dict("records")
     except _PARQUET_ERRORS as error:
         raise DataError(f"{path}: expected a readable parquet file, found {type(error).__name__}: {error}") from error
@@ -120,7 +119,7 @@ def _case(row: object, case_id: str, where: str) -> Case:
 
 
 def _sessions(context: str, where: str) -> tuple[tuple[Session, ...], list[str]]:
-    """The sessions of a context that have turns, in its order, and a note on each that has none."""
+    """The sessions of a context that have turns, in order, and a note on each session without turns."""
     parts = _literal(context, where)
     if len(parts) % 2:
         raise DataError(f"{where}: expected a session for each time, found {len(parts)} list members")
@@ -146,12 +145,12 @@ def _sessions(context: str, where: str) -> tuple[tuple[Session, ...], list[str]]
 
 
 def _literal(context: str, where: str) -> list[Any]:
-    """The list that the text is a literal of; nothing in it is executed. Raises DataError when it is none."""
+    """The list that a Python literal describes; nothing in it is executed. Raises DataError for other texts."""
     try:
         value = ast.literal_eval(context)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        found = f"{type(error).__name__}: {error}"
-        raise DataError(f"{where}: expected the literal of a Python list, found {found[:200]}") from error
+        problem = f"{type(error).__name__}: {error}"
+        raise DataError(f"{where}: expected the literal of a Python list, found {problem[:200]}") from error
     return expect(value, list, where)
 
 
@@ -199,17 +198,17 @@ def _gold(row: object, metadata: object, index: int, question_id: str, evidence:
 
 
 def _evidence(labelled: object, held: Mapping[_Words, Session], where: str) -> tuple[tuple[Turn, ...], tuple[int, ...]]:
-    """The turns of the history that one question's labelled sessions point at, and the (1-based) sessions not held."""
+    """The history's turns that a question's labelled sessions mark as evidence, and the numbers (from 1) of sessions not found."""
     evidence: dict[str, Turn] = {}
     missing: list[int] = []
     for number, session in enumerate(expect(labelled, list, where), 1):
         place = f"{where}[{number - 1}]"
         turns = [parse_turn(turn, "", f"{place}[{count}]") for count, turn in enumerate(expect(session, list, place))]
-        found = held.get(_words([turn for turn, _ in turns]))
-        if found is None:
+        in_context = held.get(_words([turn for turn, _ in turns]))
+        if in_context is None:
             missing.append(number)
             continue
-        evidence |= {turn.id: turn for turn, (_, label) in zip(found.turns, turns, strict=True) if label}
+        evidence |= {turn.id: turn for turn, (_, label) in zip(in_context.turns, turns, strict=True) if label}
     return tuple(evidence.values()), tuple(missing)
 
 

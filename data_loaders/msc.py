@@ -5,11 +5,11 @@ Packer et al., "MemGPT: Towards LLMs as Operating Systems" (2023), for DMR (the 
 and one question each. Both have the same records.
 
 Deviations from the raw records:
-- Parity decides who speaks: turns of earlier sessions have no speaker, others a worker's number, and speakers always
-  take turns with Speaker 1 first. A turn that names the other speaker is noted.
-- Sessions have no dates. `Session.time` is None and `Session.time_text` the raw distance to the last session ("5 days
-  4 hours ago", already summed up by the data set) without the blank it may start with; the last session's is empty.
-- Personas and summaries are annotations, not dialogue: they are left out.
+- Speakers alternate, and Speaker 1 always begins: turns of earlier sessions have no speaker, others a worker's number. A turn that
+  names the other speaker gets a note.
+- Sessions have no dates. `Session.time` is None, and `Session.time_text` is the raw distance to the last session ("5 days 4 hours ago",
+  already summed by the data set) without leading blanks; for the last session it is empty.
+- Personas and summaries are annotations, not dialogue, and are left out.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ DMR_INSTRUCTION = "Speaker 2 asks this of Speaker 1. Answer as Speaker 1, in the
 
 
 def load(path: Path, *, session: int = 3, split: Literal["train", "valid", "test"] = "valid") -> LazyCases:
-    """One case without questions per conversation of MSC, with its sessions 1 to `session`.
+    """One case without questions per conversation of MSC, with its sessions 1 to `session`; sizes are numbers of turns.
 
-    `path` is one of the release's text files (whose own choice of session and split then holds), or the folder that has
-    them as `session_<n>/<split>.txt`. Sizes are turns. Raises DataError for a missing file and for malformed records.
+    `path` is one of the release's text files, which determines session and split itself, or the folder with the files
+    `session_<n>/<split>.txt`. Raises DataError for a missing file and for malformed records.
     """
     file = path / f"session_{session}" / f"{split}.txt" if path.is_dir() else path
     records = read_jsonl(file)
@@ -43,11 +43,11 @@ def load(path: Path, *, session: int = 3, split: Literal["train", "valid", "test
 
 
 def load_dmr(path: Path, *, history: Literal["all", "last_session"] = "all") -> LazyCases:
-    """One case with one question per line of MSC-Self-Instruct.
+    """One case with one question per line of MSC-Self-Instruct; sizes are numbers of turns of all sessions.
 
-    `history` is what a memory lives through: all five sessions, or only the last one, the sitting in which the question
-    is asked. Speaker 2 asks, and the answer is given as Speaker 1, which `Question.instruction` says. Nobody marked the
-    evidence, so `Gold.evidence` is empty. Sizes are turns of all sessions. Raises DataError for malformed records.
+    `history` selects the sessions that are written to the memory: all five, or only the last one, in which the question is asked.
+    Speaker 2 asks the question and Speaker 1 answers it, as `Question.instruction` says. The data set does not mark evidence, so
+    `Gold.evidence` is empty. Raises DataError for malformed records.
     """
     if history not in ("all", "last_session"):
         raise ValueError(f"history: expected all or last_session, found {history!r}")

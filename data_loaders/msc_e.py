@@ -1,18 +1,18 @@
 """MSC-E: one very long chat between two people, with questions over all of it.
 
-Named and described by Rezazadeh et al., "From Isolated Conversations to Hierarchical Schemas" (MemTree, ICLR 2025,
-A.2.3 and A.2.4): 70 conversations of about 200 rounds, about 102 questions each, reported by the position of the
-evidence in windows of 40 rounds. Their data were never published. What is read here are conversations generated anew
-after that description, in a format of our own: results on them are **not comparable** with the paper's.
+Described by Rezazadeh et al., "From Isolated Conversations to Hierarchical Schemas" (MemTree, ICLR 2025, A.2.3 and A.2.4): 70
+conversations of about 200 rounds with about 102 questions each, reported by the position of the evidence in windows of 40 rounds.
+Their data were never published. This loader reads conversations that were generated anew from that description, in our own format;
+results on them are **not comparable** with the paper's.
 
 The format is JSONL, one conversation a line:
-- `id`, and `speakers`: two names. The first opens every round and is the one the questions are asked of.
-- `rounds`: a list of pairs of texts, what the first and what the second speaker says. The turns of round n (from 1) have
-  the ids `R<n>:1` and `R<n>:2`.
-- `questions`: objects with `id`, `question`, `response`, `evidence` (turn ids), `bin` (two round numbers: the evidence
-  lies after the first and up to the second, so [0, 40] is the paper's column 0-40), and optionally `after_round`: the
-  last round before the question is asked, for questions in mid-history. Without it a question comes after the end.
-- `generator`: an object saying how the conversation was made (model, seed, seed conversation …); not read.
+- `id`, and `speakers`: two names. The first speaker begins every round and answers the questions.
+- `rounds`: a list of pairs of texts, one by the first and one by the second speaker. The turns of round n (from 1) have the ids
+  `R<n>:1` and `R<n>:2`.
+- `questions`: objects with `id`, `question`, `response`, `evidence` (turn ids), `bin` (two round numbers: the evidence is in rounds
+  after the first number and up to the second, so [0, 40] is the paper's column 0-40), and optionally `after_round`: the last round
+  before the question is asked. Without it the question is asked after the last round.
+- `generator`: an object that says how the conversation was generated (model, seed, seed conversation …); it is not read.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 
 def load(path: Path) -> LazyCases:
-    """One case per generated conversation: a single session, and questions whose category is the position bin.
+    """One case per conversation, with a single session; the category of a question is its bin; sizes are numbers of turns.
 
-    Categories read `0-40`, `40-80` …; `Gold.detail` has `bin` and `evidence_raw`. Evidence that points nowhere is left
-    out of `Gold.evidence` and noted, as is evidence outside its bin. Sizes are turns. Raises DataError for lines that do
-    not have the format of the module's description.
+    Categories are `0-40`, `40-80` …; `Gold.detail` has `bin` and `evidence_raw`. Evidence that names no turn is left out of
+    `Gold.evidence` and noted; evidence outside its bin is noted. Raises DataError for lines that do not have the format of the
+    module's description.
     """
     records = read_jsonl(path)
     ids = [get_text(record, "id", f"{path.name}: record {index}") for index, record in enumerate(records)]
@@ -73,7 +73,7 @@ def _case(record: object, case_id: str, where: str) -> Case:
 def _round(texts: object, number: int, speakers: tuple[str, str], where: str) -> dict[str, Turn]:
     pair = expect(texts, list, where)
     if len(pair) != 2:
-        raise DataError(f"{where}: expected what each of the two speakers says, found {len(pair)} texts")
+        raise DataError(f"{where}: expected two texts, one by each speaker, found {len(pair)}")
     first = Turn(f"R{number}:1", speakers[0], check_text(pair[0], f"{where}[0]"), "user")
     second = Turn(f"R{number}:2", speakers[1], check_text(pair[1], f"{where}[1]"), "assistant")
     return {first.id: first, second.id: second}
@@ -90,14 +90,14 @@ def _question(
         instruction=f"{speakers[1]} asks this of {speakers[0]}. Answer as {speakers[0]}, in the first person.",
     )
     given = get(raw, "evidence", list, where)
-    evidence_raw = tuple(check_text(each, f"{where}.evidence[{index}]") for index, each in enumerate(given))
-    evidence = tuple(dict.fromkeys(each for each in evidence_raw if each in turns))
+    evidence_raw = tuple(check_text(cited, f"{where}.evidence[{index}]") for index, cited in enumerate(given))
+    evidence = tuple(dict.fromkeys(turn_id for turn_id in evidence_raw if turn_id in turns))
     first, last = _bin(raw, where)
-    notes += [f"question {question_id}: evidence {each} is not a turn" for each in evidence_raw if each not in turns]
+    notes += [f"question {question_id}: evidence {cited} is not a turn" for cited in evidence_raw if cited not in turns]
     notes += [
-        f"question {question_id}: evidence {each} is outside rounds {first}-{last}"
-        for each in evidence
-        if not first < _round_of(each) <= last
+        f"question {question_id}: evidence {turn_id} is outside rounds {first}-{last}"
+        for turn_id in evidence
+        if not first < _round_of(turn_id) <= last
     ]
     gold = Gold(
         answers=(get_text(raw, "response", where),),
@@ -119,7 +119,7 @@ def _after(raw: object, turns: Mapping[str, Turn], where: str) -> str | None:
 
 
 def _bin(raw: object, where: str) -> tuple[int, int]:
-    """The rounds that the evidence lies in: after the first number, up to the second."""
+    """The bin of a question: its evidence is in rounds after the first number and up to the second."""
     given = get(raw, "bin", list, where)
     numbers = [expect(each, int, f"{where}.bin") for each in given]
     if len(numbers) != 2 or not 0 <= numbers[0] < numbers[1]:

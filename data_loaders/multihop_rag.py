@@ -1,14 +1,14 @@
-"""MultiHop-RAG: news articles and questions whose answer takes two to four of them.
+"""MultiHop-RAG: news articles, and questions that need two to four of them.
 
-Source: Tang & Yang 2024 (arXiv 2401.15391), files `corpus.json` and `MultiHopRAG.json`. All articles make one memory.
+Source: Tang & Yang 2024 (arXiv 2401.15391), files `corpus.json` and `MultiHopRAG.json`. All articles go into one memory.
 
 Deviations from the raw files:
-- a turn is a paragraph of the body. Title, source and time are the session's heading, because questions ask what a named paper
-  wrote when: every unit opens with it once, so a chunk of 1,024 tokens does too (MemTree A.2.1 and the leaves in its Tables A.5
-  to A.9), and counts of an article's tokens (MemTree Table A.1) leave it out;
-- `published_at` becomes a naive time in UTC;
-- evidence is found by the fact's text with white space ignored (the official retrieval scorer ignores spaces and newlines),
-  within the article the question cites: each paragraph that holds the fact, or a part of it when it crosses paragraphs.
+- a turn is a paragraph of the body. Title, source and time are the session's heading, because questions ask what a certain newspaper
+  wrote at a certain time. Every unit begins with the heading, also a chunk of 1,024 tokens (MemTree A.2.1 and the leaves in its Tables
+  A.5 to A.9); the number of an article's tokens (MemTree Table A.1) does not include it;
+- `published_at` becomes a time in UTC without a time zone;
+- evidence is searched by the fact's text, ignoring white space (the official retrieval scorer ignores spaces and newlines), in the
+  article that the question cites: every paragraph that holds the fact, or a part of it if it spans paragraphs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CATEGORIES: Mapping[str, str] = {
     "temporal_query": "temporal",
     "null_query": "null",
 }
-"""The raw `question_type` -> category."""
+"""Category by the raw `question_type`."""
 
 CASE_ID = "multihop_rag"
 
@@ -52,13 +52,13 @@ def load(
     corpus: str = "corpus.json",
     queries: str = "MultiHopRAG.json",
 ) -> Sequence[Case]:
-    """One case: every article is a session (id = its URL) in file order, with all its questions.
+    """A single case with all questions; each article is a session, in file order, whose id is the article's URL.
 
-    `null` adds the questions that no article answers (`Gold.answerable` is False). `header` puts title, source and time at
-    the head of each unit (`Session.heading`), or in a turn of their own before each article, or nowhere.
-    `corpus` and `queries` name the two files in the folder `path`. Question ids are `q<index in the file>`, the same with and
-    without null questions. `Gold.detail` has `question_type`, `facts` and `evidence_raw` (the URLs cited). Articles without a
-    body are left out with a note. Raises DataError for anything malformed.
+    `null` adds the questions that no article answers (`Gold.answerable` is False). `header` says where title, source and time go: to
+    the beginning of each unit ("unit": `Session.heading`), into a turn of their own before each article ("article"), or nowhere
+    ("none"). `corpus` and `queries` are the names of the two files in the folder `path`. Question ids are `q<index in the file>`, the
+    same with and without null questions. `Gold.detail` has `question_type`, `facts` and `evidence_raw` (the cited URLs). Articles
+    without a body are left out with a note. Raises DataError for malformed records.
     """
     articles = expect(read_json(path / corpus), list, corpus)
     asked = expect(read_json(path / queries), list, queries)
@@ -109,7 +109,7 @@ def _time(text: str) -> datetime | None:
     try:
         time = datetime.fromisoformat(text)
         return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
-    except (ValueError, OverflowError):  # no date; or one that leaves the calendar when moved to UTC
+    except (ValueError, OverflowError):  # not a date, or outside the calendar once converted to UTC
         return None
 
 
@@ -140,14 +140,14 @@ def _question(
 
 
 def holders(fact: str, paragraphs: Sequence[tuple[str, str]]) -> list[str]:
-    """Ids of the paragraphs that hold the fact, or a part of it where it crosses paragraphs, in order.
+    """Ids of the paragraphs that hold the fact, or a part of it if it spans paragraphs, in order.
 
-    All texts come without white space. An empty fact is held by none.
+    All texts must be without white space. No paragraph holds an empty fact.
     """
     if not fact:
         return []
     whole = "".join(text for _, text in paragraphs)
-    spans = [(found.start(), found.end()) for found in re.finditer(re.escape(fact), whole)]
+    spans = [(match.start(), match.end()) for match in re.finditer(re.escape(fact), whole)]
     ids, start = [], 0
     for turn_id, text in paragraphs:
         end = start + len(text)

@@ -1,18 +1,19 @@
 """PerLTQA: a character's profile, relations, events and dialogues, with questions about each.
 
 Source: Du et al. 2024 (arXiv 2402.16288), English version en_v2: `perltmem_en_v2.json` and `perltqa_en_v2.json`. The older layout
-(a list of records that name their `profile.Protagonist`) is read as well.
+(a list of records with a `profile.Protagonist`) can be read too.
 
 Deviations from the raw files:
-- a character with questions is a case. Its sessions are, in this order and in file order within: the profile (a turn per field,
-  plus one for the description), the social relations (a turn each), each event (one turn, with time), each dialogue (with time);
-- an event's turn opens with its summary and theme, on a line of their own;
-- HTML entities (`&quot;`, `&#39;` …) are unescaped everywhere; sections written as the repr of a Python object are parsed
-  with `ast.literal_eval`, at most MAX_LITERAL characters;
-- event times are free text: a day, a month or a year is read as its first moment, anything else leaves `time` None;
-- the anchors' offsets point into the Chinese original and are dropped; their texts stand in `Gold.detail["anchors"]`;
-- a reference memory that does not exist is dropped from the evidence and noted; a character without any memory
-  (one in en_v2, with 277 questions) stays a case with no sessions, so that the question count is the published one.
+- each character with questions is a case. Its sessions are, in this order: the profile (a turn per field, plus one for the
+  description), the social relations (a turn each), the events (a session of one turn each, with time) and the dialogues (with time);
+  within each kind they are in file order;
+- an event's turn begins with its summary and theme, on a line of their own;
+- HTML entities (`&quot;`, `&#39;` …) are unescaped everywhere. Sections written as the repr of a Python object are parsed with
+  `ast.literal_eval`, if they have at most MAX_LITERAL characters;
+- event times are free text: a day, month or year becomes its first moment; for any other text `time` is None;
+- the offsets of anchors refer to the Chinese original and are dropped; the anchors' texts are in `Gold.detail["anchors"]`;
+- a reference memory that does not exist is left out of the evidence and noted. A character without any memory (one in en_v2, with 277
+  questions) is a case without sessions, so that the number of questions is the published one.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ CATEGORIES: Mapping[str, str] = {
     "events": "events",
     "dialogues": "dialogues",
 }
-"""The raw section of a question -> category."""
+"""Category by the raw section of a question."""
 
 MAX_LITERAL = 200_000
-"""Characters of a Python literal that are parsed at most: the parser needs memory and stack in proportion."""
+"""Greatest number of characters of a Python literal: the parser's memory and stack grow with it."""
 
 _TIME_FORMATS = ("%Y-%m-%d %H:%M", "%Y-%m-%d", "%B %d, %Y", "%d %B %Y", "%B %Y", "%Y-%m", "%Y")
 
 
 def load(path: Path, *, memory: str = "perltmem_en_v2.json", questions: str = "perltqa_en_v2.json") -> Sequence[Case]:
-    """One case per character with questions, in the order of the question file; `memory` and `questions` name the files in `path`.
+    """One case per character with questions, in the order of the question file.
 
-    Turn ids: `profile:<field>`, `profile:profile_description`, the raw ids of relations (`4_0`) and events (`4_0_0`), and
-    `<dialogue id>:<line from 1>`. The character's own lines have the role user. Question ids are `<category>_<index>`.
-    `Gold.detail` has `evidence_raw` (the raw ids) and `anchors` (texts). A question about a dialogue has all its lines as evidence.
-    Raises DataError for anything malformed.
+    `memory` and `questions` are the names of the two files in the folder `path`. Turn ids are `profile:<field>`,
+    `profile:profile_description`, the raw ids of relations (`4_0`) and events (`4_0_0`), and `<dialogue id>:<line from 1>`. The
+    character's own lines have the role user. Question ids are `<category>_<index>`. `Gold.detail` has `evidence_raw` (the raw ids) and
+    `anchors` (texts). All lines of a dialogue are evidence for a question about it. Raises DataError for malformed records.
     """
     memories = dict(_by_character(read_json(path / memory), memory))
     asked = _by_character(read_json(path / questions), questions)
@@ -62,21 +63,21 @@ def load(path: Path, *, memory: str = "perltmem_en_v2.json", questions: str = "p
 
 
 def _by_character(raw: Any, where: str) -> list[tuple[str, tuple[Any, str]]]:
-    """(character, (record, its place)) of either layout: {name: record}, or a list of such or of records naming themselves."""
-    found: list[tuple[str, Any]] = []
+    """(character, (record, its place)) in either layout: {name: record}, or a list of such objects or of records with their name."""
+    records: list[tuple[str, Any]] = []
     for number, entry in enumerate([raw] if isinstance(raw, dict) else expect(raw, list, where)):
         place = f"{where}: record {number}"
         profile = expect(entry, dict, place).get("profile")
         if isinstance(profile, dict) and "Protagonist" in profile:
-            found.append((get_text(profile, "Protagonist", f"{place}.profile"), entry))
+            records.append((get_text(profile, "Protagonist", f"{place}.profile"), entry))
         else:
-            found.extend((check_text(name, place), record) for name, record in entry.items())
-    check_unique((name for name, _ in found), f"{where}: characters")
-    return [(name, (expect(record, dict, f"{where}: {name}"), f"{where}: {name}")) for name, record in found]
+            records.extend((check_text(name, place), record) for name, record in entry.items())
+    check_unique((name for name, _ in records), f"{where}: characters")
+    return [(name, (expect(record, dict, f"{where}: {name}"), f"{where}: {name}")) for name, record in records]
 
 
 def _section(record: Mapping[str, Any], key: str, where: str) -> Any:
-    """A section as object or list; a missing one is empty, one written as a Python literal is parsed."""
+    """A section as an object or list: empty if it is missing, parsed if it is written as a Python literal."""
     value = record.get(key, {})
     if isinstance(value, str):
         value = _literal(value, f"{where}.{key}")
@@ -97,7 +98,7 @@ def _text(record: Any, key: str, where: str) -> str:
 
 
 def _optional(record: Mapping[str, Any], key: str, where: str) -> str:
-    """A text that a record may lack (empty then), or that is a bare number such as a year."""
+    """A text or a number such as a year, as text; empty if the record does not have it."""
     value = record.get(key)
     if value is None:
         return ""
@@ -140,7 +141,7 @@ def _sessions(name: str, record: Mapping[str, Any], where: str) -> Iterator[Sess
 
 
 def _mapping(record: Mapping[str, Any], key: str, where: str) -> list[tuple[str, Any]]:
-    """The section's (id, entry) pairs; a list of one-entry objects is the other layout of the same."""
+    """The section's (id, entry) pairs; in the other layout the section is a list of objects with one entry each."""
     section = _section(record, key, where)
     parts = [section] if isinstance(section, dict) else section
     return [
@@ -175,7 +176,7 @@ def _event(key: str, raw: Any, where: str) -> Session:
 
 
 def _dialogue(name: str, key: str, raw: Any, where: str) -> Iterator[Session]:
-    """A session for each time of the dialogue; lines are numbered through."""
+    """A session for each time of the dialogue; lines are numbered across its sessions."""
     contents = get(raw, "contents", dict, where)
     line = 0
     for time_text, lines in contents.items():
@@ -207,7 +208,7 @@ def _time(text: str) -> datetime | None:
 
 
 def _turns_by_memory(sessions: Sequence[Session]) -> dict[str, list[str]]:
-    """Reference memory (profile field, relation, event or dialogue id) -> the turns that hold it."""
+    """Ids of the turns that hold each reference memory (the id of a profile field, relation, event or dialogue)."""
     turns: dict[str, list[str]] = {}
     for session in sessions:
         for turn in session.turns:

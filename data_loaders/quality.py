@@ -1,14 +1,14 @@
-"""QuALITY v1.0.1: long articles with multiple-choice questions that take reading the whole to answer.
+"""QuALITY v1.0.1: long articles with multiple-choice questions that require reading the whole article.
 
-Source: Pang et al. 2022 and the files `QuALITY.v1.0.1.htmlstripped.{train,dev}`, one JSON line per article and question
-writer. The test split ships without labels and is refused.
+Source: Pang et al. 2022 and the files `QuALITY.v1.0.1.htmlstripped.{train,dev}`, one JSON line per article and question writer. The
+test split has no labels and is rejected.
 
 Deviations from the raw files:
-- the two lines of an article become one case, so that a memory is built once and asked both question sets (MemTree
-  counts each line as a document and builds twice); when their texts differ, the first is used and a note says so;
-- paragraphs are the stretches between three or more newlines (in copies without any, between blank lines), and line
-  wraps and italic spans on lines of their own are folded into single spaces;
-- options lose the white space around them.
+- the two lines of an article become one case, so that a memory is built once for both question sets (MemTree counts each line as a
+  document and builds twice). If their texts differ, the first is used, and a note says so;
+- paragraphs are separated by three or more newlines, or by blank lines if the file has no such place. Line breaks inside them, also
+  around italic text on a line of its own, become single spaces;
+- white space around options is removed.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from data_loaders.raw import check_text, check_unique, get, get_text, read_jsonl
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 CATEGORIES: Mapping[int | None, str] = {0: "easy", 1: "hard", None: "ungraded"}
-"""The raw `difficult` -> category; copies that went through L-Eval have no difficulty."""
+"""Category by the raw value of `difficult`; the copies from L-Eval have no difficulty."""
 
 _WIDE_BREAK = re.compile(r"\n(?:[ \t]*\n){2,}")
 _BLANK_LINE = re.compile(r"\n(?:[ \t]*\n)+")
 
 
 def load(path: Path, *, setting: Literal["open", "choice"] = "open") -> Sequence[Case]:
-    """One case per article, in file order: the article is a session, its paragraphs are turns without a speaker.
+    """One case per article, in file order: the article is a session, and its paragraphs are turns without a speaker.
 
-    `setting="choice"` shows the reader the options; `"open"` (as MemTree asks) does not: the answer is free text and the gold
-    is the text of the right option. Either way `Gold.detail` has `gold_label` (from 1), `difficult` and `options`.
-    Raises DataError for anything malformed, and for questions without a label.
+    With `setting="choice"` the reader sees the options. With `"open"`, as in MemTree, it does not: the answer is free text, and the gold
+    answer is the text of the right option. `Gold.detail` has `gold_label` (from 1), `difficult` and `options` in both settings.
+    Raises DataError for malformed records and for questions without a label.
     """
     lines = read_jsonl(path)
     places = [f"{path.name}: record {index}" for index in range(len(lines))]
@@ -53,7 +53,7 @@ def load(path: Path, *, setting: Literal["open", "choice"] = "open") -> Sequence
 def paragraphs(article: str) -> list[str]:
     """The article's paragraphs in order, each on one line."""
     boundary = _WIDE_BREAK if _WIDE_BREAK.search(article.strip()) else _BLANK_LINE
-    return [" ".join(each.split()) for each in boundary.split(article) if each.strip()]
+    return [" ".join(part.split()) for part in boundary.split(article) if part.strip()]
 
 
 def _case(article_id: str, lines: Sequence[tuple[Any, str]], setting: str) -> Case:

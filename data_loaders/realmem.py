@@ -3,15 +3,14 @@
 Source: Bian et al. 2026 (arXiv 2601.06966), the ten files `<Persona>_dialogues_256k.json`.
 
 Deviations from the raw files and from the official scripts:
-- a question is a user turn of the history. It is asked before its own session is written, so it comes out of `ask="stream"` with
-  `after` = the last turn of the session before, and `""` (before anything is written) in the very first session; the
-  official scripts walk the sessions in the same way. `ask="end"` asks all of them after the whole history, which the
-  official protocol does not do: the session that answers is then part of the memory;
-- sessions keep the order of the file although their days go back and forth for three personas;
-- the data set knows which sessions hold an answer, not which turns. The turn of a gold memory is found through the
-  memory that its session lists with the same words, and that one's source (turn number and copy of its text): where
-  the copy fits no turn there, the memory has no evidence turn, and a note says so;
-- `is_query`, `memory_used` and `extracted_memory` stay out of the turns.
+- a question is a user turn of the history and is asked before its own session is written. So with `ask="stream"` its `after` is the
+  last turn of the session before, or "" (before the first turn) in the first session, as in the official scripts. With `ask="end"` all
+  questions are asked after the whole history, unlike in the official protocol: the session that answers is then in the memory;
+- sessions keep the order of the file, although the days of three personas go back and forth;
+- the data set marks the sessions that hold an answer, not the turns. The turn of a gold memory is found through the memory with the
+  same text that its session lists, and that memory's source (turn number and copy of the turn's text). If the copy matches no turn
+  there, the memory has no evidence turn, and a note says so;
+- `is_query`, `memory_used` and `extracted_memory` do not become part of a turn.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ CATEGORIES: Mapping[str, str] = {
     "Implicit Preference": "implicit-preference",
     "Temporal-reasoning": "temporal-reasoning",
 }
-"""The raw `category_name` of a query -> category."""
+"""Category by the raw `category_name` of a query."""
 
 NOT_A_QUERY = "not-a-query"
-"""Category of a user turn that has gold memories but is no query (`questions="all_gold_turns"`)."""
+"""Category of a user turn that has gold memories but is not a query (`questions="all_gold_turns"`)."""
 
 _FILES = "*_dialogues_*.json"
 _ROLES: Mapping[str, Role] = {"User": "user", "Assistant": "assistant"}
@@ -46,33 +45,33 @@ Questions = Literal["queries", "all_gold_turns"]
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """What questions refer to: sessions in file order, sessions by uuid, and the turns that hold memories."""
+    """A persona's sessions in file order, their positions by uuid, and the turns that hold memories."""
 
     records: Sequence[Any]
     sessions: Sequence[Session]
     positions: Mapping[str, Sequence[int]]
-    """Session uuid -> where in `sessions`."""
+    """Positions in `sessions` by session uuid."""
     sources: Mapping[tuple[str, str], str]
-    """(session uuid, memory text) -> the turn it was taken from."""
+    """Id of the turn that a memory was extracted from, by (session uuid, memory text)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """What the reply to a question says about the memories it needs."""
+    """The memories that the reply to a question names."""
 
     reference: str
     memories: tuple[tuple[str, str], ...]
-    """(session uuid, memory text)"""
+    """Pairs of session uuid and memory text."""
     uuids: tuple[str, ...]
-    """Gold sessions, each once."""
+    """Uuids of the gold sessions, each once."""
 
 
 def load(path: Path, *, ask: Ask = "stream", questions: Questions = "queries") -> Sequence[Case]:
-    """One case per persona file of the folder `path`, by file name; a file is parsed when its case is taken.
+    """One case per persona file of the folder `path`, sorted by file name and parsed on access; sizes are bytes.
 
-    `ask` says when questions are due (see the module's deviations). `questions="queries"` takes the user turns marked as queries
-    (1,415; answers are judged), `"all_gold_turns"` every user turn whose reply names memories (1,458; what the official
-    retrieval metrics average over). Turn ids are `<session identifier>:<turn from 1>`; question ids are the raw `query_id`, or
+    `ask` says when questions are asked (see the module's deviations). With `questions="queries"` they are the user turns marked as
+    queries (1,415, whose answers are judged), with `"all_gold_turns"` all user turns whose reply names memories (1,458, over which the
+    official retrieval metrics average). Turn ids are `<session identifier>:<turn from 1>`; question ids are the raw `query_id`, or
     the turn id of what is not a query. `Gold.answers` is the reference reply; `Gold.detail` has `gold_sessions` (session ids),
     `gold_memories` (texts), `reference`, `topic`, `category_name`, `session_type`, `is_query` and `evidence_raw` (session uuids).
     Raises DataError for anything malformed.
@@ -156,7 +155,7 @@ def _day(text: str) -> datetime | None:
 
 
 def _sources(record: Any, session: Session, where: str) -> Iterator[tuple[str, str]]:
-    """(memory text, id of the turn it was taken from) for each extracted memory whose source can be found."""
+    """(memory text, id of its source turn) for each extracted memory whose source turn can be found."""
     for number, raw in enumerate(get(record, "extracted_memory", list, where)):
         place = f"{where}.extracted_memory[{number}]"
         copy = get_text(raw, "source_content_snapshot", place)
@@ -167,7 +166,7 @@ def _sources(record: Any, session: Session, where: str) -> Iterator[tuple[str, s
 
 
 def _source_turn(turns: Sequence[Turn], number: int, copy: str) -> Turn | None:
-    """The turn a memory was taken from: numbers count from 1 in most sessions and from 0 in others, so the copy decides."""
+    """The source turn of a memory. Numbers count from 1 in most sessions and from 0 in others, so the copied text decides."""
     folded = " ".join(copy.split())
     near = [turns[index] for index in (number - 1, number) if 0 <= index < len(turns)]
     for turn in near:
@@ -175,7 +174,9 @@ def _source_turn(turns: Sequence[Turn], number: int, copy: str) -> Turn | None:
             return turn
     for turn in near:
         text = " ".join(turn.text.split())
-        if folded and text and (folded in text or text in folded):  # some copies are cut, others run on
+        if (
+            folded and text and (folded in text or text in folded)
+        ):  # some copies are shorter than the turn, others longer
             return turn
     return None
 
@@ -212,7 +213,7 @@ def _is_asked(raw: Mapping[str, Any], reply: Mapping[str, Any], questions: Quest
 
 
 def _key(reply: Mapping[str, Any], where: str) -> _Key:
-    """What the reply says about its memories; gold sessions are those it names, else those of its memories (official rule)."""
+    """The memories that the reply names. Gold sessions are those it names, else those of its memories (official rule)."""
     if get_text(reply, "speaker", where) != "Assistant":
         raise DataError(f"{where}.speaker: expected Assistant after a query, found {reply['speaker']!r}")
     memories = []
@@ -254,13 +255,13 @@ def _gold(history: _History, key: _Key, raw: Mapping[str, Any], where: str) -> G
 
 
 def _oddities(history: _History, over: int, key: _Key) -> Iterator[str]:
-    """Sentences on gold that cannot be recalled, with the first `over` sessions written when the question is asked."""
+    """Sentences on gold that cannot be recalled if only the first `over` sessions are written when the question is asked."""
     for uuid in key.uuids:
-        found = history.positions.get(uuid, ())
-        if not found:
+        positions = history.positions.get(uuid, ())
+        if not positions:
             yield f"its gold session {uuid} does not exist."
-        elif min(found) >= over:
-            yield f"its gold session {history.sessions[min(found)].id} is not over when it is asked."
+        elif min(positions) >= over:
+            yield f"its gold session {history.sessions[min(positions)].id} is not over when it is asked."
     lost = sum(each not in history.sources for each in key.memories)
     if lost:
         yield f"{lost} of its {len(key.memories)} gold memories cannot be traced to a turn."

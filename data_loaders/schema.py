@@ -1,6 +1,6 @@
-"""The records that everything else speaks: one history, and the questions asked about it.
+"""The records that all packages share: a history, and the questions asked about it.
 
-A memory and a reader see `Unit` and `Question` only. `Gold` is for scorers: handing it to a memory is a type error.
+A memory and a reader see `Unit` and `Question` only. `Gold` is for scorers; passing it to a memory is a type error.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ Role = Literal["user", "assistant"]
 
 
 class DataError(ValueError):
-    """Raw data that cannot be used; the message names file, record and field, and the remedy where there is one."""
+    """Raw data cannot be used. The message names file, record and field, and the remedy if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One utterance (or one passage of a document)."""
+    """One utterance of a dialogue, or one passage of a document."""
 
     id: str
     """Unique within its case."""
     speaker: str
     text: str
-    """What was said; an image caption is already folded in by the loader."""
+    """The words spoken; the loader adds the caption of an image."""
     role: Role = "user"
-    """Of two people the first listed is the user."""
+    """Of two people the one listed first is the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Turns that belong together: a sitting of a dialogue, or a document."""
+    """Turns that belong together: one session of a dialogue, or one document."""
 
     id: str
     turns: tuple[Turn, ...]
     time: datetime | None = None
     time_text: str = ""
-    """The time verbatim as the data set writes it, because protocols paste it into prompts."""
+    """The time as the data set writes it, because protocols put it into prompts unchanged."""
     heading: str = ""
-    """What every unit of the session opens with (a document's title and source); it is in no turn."""
+    """Text at the beginning of every unit of the session (a document's title and source). It is not part of any turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a memory ingests at once; which turns make one is the unit rule's choice (`data_loaders.units`)."""
+    """The turns that a memory takes in at once; the unit rule determines them (`data_loaders.units`)."""
 
     id: str
     turns: tuple[Turn, ...]
@@ -55,7 +55,7 @@ class Unit:
 
     @property
     def text(self) -> str:
-        """The turns as `speaker: text` lines (a document's passage, whose speaker is empty, as its text alone)."""
+        """The turns as lines `speaker: text`; without `speaker: ` if the speaker is empty, as in documents."""
         return "\n".join(f"{turn.speaker}: {turn.text}" if turn.speaker else turn.text for turn in self.turns)
 
     @property
@@ -65,18 +65,20 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """All that a memory or a reader may see of a question."""
+    """The part of a question that a memory and a reader may see."""
 
     id: str
     """Unique within its case."""
     text: str
     after: str | None = None
-    """Id of the last turn lived through before it is asked; None means after the whole history."""
+    """Id of the last turn before the question is asked: None for the whole history, "" for before the first turn."""
     options: tuple[str, ...] = ()
+    """The options of a multiple-choice question; empty for an open one."""
     time: datetime | None = None
+    """The time at which it is asked."""
     time_text: str = ""
     instruction: str = ""
-    """How the benchmark wants the answer put, when it says so per question."""
+    """The form of the answer, if the benchmark prescribes it per question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,29 +86,30 @@ class Gold:
     """The answer key of one question."""
 
     answers: tuple[str, ...]
-    """Alternatives, any of which is right; the first is the official one."""
+    """Accepted answers; the first is the official one."""
     evidence: tuple[str, ...] = ()
-    """Turn ids that hold the answer, as far as they exist in the history."""
+    """Ids of the turns that hold the answer; only turns that exist in the history."""
     category: str = ""
     answerable: bool = True
+    """Whether the history answers the question; if not, abstaining is right."""
     trap: str | None = None
-    """A tempting wrong answer, for questions that should be declined."""
+    """A plausible wrong answer to a question that is not answerable."""
     detail: Mapping[str, Any] = field(default_factory=dict)
-    """What one benchmark's official scorer needs beside (question type, gold memory texts, difficulty, facts …)."""
+    """Further fields for the benchmark's official scorer (question type, gold memory texts, difficulty, facts …)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One history and its questions: the unit of memory and of scheduling."""
+    """One history and its questions. A new memory is built for each case."""
 
     id: str
     speakers: tuple[str, ...]
     sessions: tuple[Session, ...]
     questions: tuple[tuple[Question, Gold], ...]
     cluster: str = ""
-    """What the bootstrap resamples: the case's own id, or the original case's after `oracle`."""
+    """The group that the bootstrap resamples as a whole: the case's own id, or after `oracle` the id of the original case."""
     notes: tuple[str, ...] = ()
-    """What the loader found odd in the raw record (dangling evidence, repaired ids …), one sentence each."""
+    """Irregularities of the raw record that the loader found (missing evidence, repaired ids …), one sentence each."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:

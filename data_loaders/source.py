@@ -1,8 +1,8 @@
-"""Raw files found and verified; what is not there comes back as the command that gets it (`download.py` does).
+"""Finds and verifies raw files; for a missing file the error names the command that downloads it (see `download.py`).
 
-`manifest.yaml` beside this module lists every file we know by its sha256. A file whose hash is not known is refused unless
-the caller says `unpinned`, and is then labelled so. Files taken out of a verified archive are known by the `SHA256SUMS`
-that unpacking leaves beside them.
+`manifest.yaml`, in this folder, lists all known files with their sha256. A file with an unknown sha256 is rejected unless the caller
+sets `unpinned`, and then has the status "unpinned". Files from a verified archive are verified by the `SHA256SUMS` that was written
+when the archive was unpacked.
 """
 
 from __future__ import annotations
@@ -23,33 +23,36 @@ from data_loaders.schema import DataError
 Status = Literal["official", "partial", "excerpt", "derived", "unpinned", "sample"]
 
 SUMS = "SHA256SUMS"
+"""File in which the hashes of an archive's members are recorded."""
+
+_UNPINNED = "add data.unpinned=true (in scripts.data and scripts.fetch: --unpinned)"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A raw file or folder that may be loaded, and what it is."""
+    """A raw file or folder that may be loaded, and its status."""
 
     path: Path
     sha256: str
-    """Of a folder: the hash of the lines `<sha256>  <name>` of its known files, sorted by name."""
+    """For a folder: the sha256 of the lines `<sha256>  <name>` of its known files, sorted by name."""
     status: Status
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """What a data set is loaded from."""
+    """The files that a data set is loaded from, and the loader's settings."""
 
     source: Source
     choices: Mapping[str, Any]
-    """Settings of the loader: those of the data set, and over them those of what is taken instead."""
+    """Settings of the loader: those of the data set, overridden by those of `instead` if that is used."""
     beside: tuple[Source, ...] = ()
     """Further files that the loader reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """Where a file stands on the Hugging Face hub: a file of the repository, or a split written out as parquet."""
+    """The place of a file on the Hugging Face hub: a file of the repository, or a split to be saved as parquet."""
 
     repo: str
     revision: str
@@ -59,13 +62,13 @@ class Hub:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Where an archive stands, and which of its members are wanted."""
+    """The place of an archive, and which of its members to unpack."""
 
     url: str
     into: str
     """Folder below the data root."""
     keep: str
-    """Pattern for the end of a member's path; what it matches is the member's path below `into`."""
+    """Pattern for the end of a member's path; the part that matches becomes the path below `into`."""
     sha256: str = ""
 
 
@@ -80,7 +83,7 @@ class Entry:
     licence: str
     bytes: int | None = None
     sha256: str = ""
-    """Empty when nobody published it; `<head>...<tail>` where only the ends are known."""
+    """Empty if it was never published; `<head>...<tail>` if only its two ends are known."""
     url: str = ""
     hub: Hub | None = None
     archive: Archive | None = None
@@ -94,10 +97,10 @@ class Entry:
 def locate(
     settings: Mapping[str, Any], *, real: bool = True, root: Path | None = None, unpinned: bool = False
 ) -> Located:
-    """What a data set (a file of `conf/dataset`) is loaded from: its sample, or its real files below the data root.
+    """Where to load a data set (a file of `conf/dataset`) from: its sample, or with `real` its files below the data root.
 
-    Of the real ones: `file` and those in `also`; while the official release (`file`, or `instead.missing`) is not there, what
-    `instead` names, if that is there.
+    The real files are `file` and those in `also`. If the official release (`file`, or `instead.missing`) is missing and the file that
+    `instead` names exists, that one is used.
 
     Raises DataError as `find` and `sample` do.
     """
@@ -112,12 +115,12 @@ def locate(
 
 
 def find(file: str, *, root: Path | None = None, unpinned: bool = False) -> Source:
-    """The verified file or folder `file` below the data root.
+    """The verified file or folder `file` below the data root; an absolute path is used as it is.
 
-    The root is the argument, else the environment's MEMSYS_DATA, else `memsys-bench` in the user's cache. A folder is
-    "official" when all its official files are there, and "partial", with a note, when only some known files are.
+    The root is the argument, else the environment variable MEMSYS_DATA, else `memsys-bench` in the user's cache folder. A folder is
+    "official" if all its official files exist, and "partial", with a note, if only some known files do.
 
-    Raises DataError for what is missing, has another hash than the manifest's, or has an unknown one and is not `unpinned`.
+    Raises DataError if the file is missing, its sha256 differs from the manifest's, or its sha256 is unknown and `unpinned` is False.
     """
     base = data_root(root)
     path = base / file
@@ -129,17 +132,17 @@ def find(file: str, *, root: Path | None = None, unpinned: bool = False) -> Sour
 
 
 def sample(name: str) -> Source:
-    """The small history written for this project that stands in for a data set; `name` is a file or folder in `samples`."""
+    """A data set's sample, a small history written for this project; `name` is a file or folder in `samples`."""
     path = Path(__file__).parent / "samples" / name
     if path.is_dir():
-        return Source(path, _hash_of({each: file_sha256(path / each) for each in names_below(path)}), "sample")
+        return Source(path, _hash_of({below: file_sha256(path / below) for below in names_below(path)}), "sample")
     if not path.is_file():
         raise DataError(f"{path}: no such sample")
     return Source(path, file_sha256(path), "sample")
 
 
 def data_root(root: Path | None = None) -> Path:
-    """The folder that raw files live in; it need not exist."""
+    """The folder that holds the raw files; it may not exist yet."""
     if root is not None:
         return root
     if os.environ.get("MEMSYS_DATA"):
@@ -149,14 +152,15 @@ def data_root(root: Path | None = None) -> Path:
 
 @lru_cache(maxsize=1)
 def manifest() -> Mapping[str, Entry]:
-    """Every known file and folder by its path below the data root."""
-    safe = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times faster, and this is read at every start
-    raw = safe((Path(__file__).parent / "manifest.yaml").read_text(encoding="utf-8")).get_single_data()
-    return {each["file"]: _entry(each) for each in raw}
+    """All known files and folders by their path below the data root."""
+    # libyaml's loader is ten times faster, and every script reads the manifest at its start.
+    read = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    raw_entries = read((Path(__file__).parent / "manifest.yaml").read_text(encoding="utf-8")).get_single_data()
+    return {raw["file"]: _entry(raw) for raw in raw_entries}
 
 
 def entries_for(file: str) -> tuple[Entry, ...]:
-    """The entries to download so that `file` exists: its own, those below it, or else the archive above it."""
+    """The entries to download to get `file`: its own, those of the files below it, or that of the archive that contains it."""
     known = manifest()
     if file in known and known[file].downloadable:
         return (known[file],)
@@ -168,7 +172,7 @@ def entries_for(file: str) -> tuple[Entry, ...]:
 
 
 def file_sha256(path: Path) -> str:
-    """The hexadecimal sha256 of a file's bytes, remembered for as long as size and time of the file stay."""
+    """The hexadecimal sha256 of a file's bytes, cached until the file's size or modification time changes."""
     info = path.stat()
     return _sha256(path, info.st_size, info.st_mtime_ns)
 
@@ -183,18 +187,20 @@ def _entry(raw: dict[str, Any]) -> Entry:
 
 
 def _file(file: str, root: Path, unpinned: bool) -> Source:
-    found = file_sha256(root / file)
+    actual = file_sha256(root / file)
     entry = manifest().get(file)
     expected = (entry.sha256 or _recorded(root, file)) if entry else ""
-    if entry and expected and same_hash(expected, found):
-        return Source(root / file, found, entry.status, entry.note)
+    if entry and expected and same_hash(expected, actual):
+        return Source(root / file, actual, entry.status, entry.note)
     if unpinned:
-        return Source(root / file, found, "unpinned", entry.note if entry else "")
+        return Source(root / file, actual, "unpinned", entry.note if entry else "")
     if not expected:
-        raise DataError(f"{root / file}: sha256 {found} is not one we know; say unpinned to use the file all the same")
+        raise DataError(
+            f"{root / file}: expected a file whose sha256 is in the manifest, found sha256 {actual}. To use the file anyway, {_UNPINNED}"
+        )
     raise DataError(
-        f"{root / file}: expected sha256 {expected}, found {found}. Remove the file and get it again "
-        f"({_remedy(file, root)}), or say unpinned to use it as it is"
+        f"{root / file}: expected sha256 {expected}, found {actual}. Remove the file and download it again "
+        f"({_remedy(file, root)}). To use it as it is, {_UNPINNED}"
     )
 
 
@@ -205,9 +211,12 @@ def _folder(file: str, root: Path, unpinned: bool) -> Source:
     missing = [name for name in official if name not in present]
     unknown = _unknown_files(file, root, known)
     if unknown and not unpinned:
-        raise DataError(f"{root / file}: found files we do not know ({', '.join(unknown)}); say unpinned to use them")
+        names = ", ".join(unknown)
+        raise DataError(
+            f"{root / file}: expected files of the manifest only, found {names}. To use them too, {_UNPINNED}"
+        )
     if not present and not unknown:
-        raise DataError(f"{root / file}: none of its files is there. {_remedy(file, root)}")
+        raise DataError(f"{root / file}: the folder has none of its files. {_remedy(file, root)}")
     used = sorted([*(official if official and not missing else present), *unknown])
     parts = [_file(name, root, unpinned) for name in used]
     digest = _hash_of({name.removeprefix(f"{file}/"): part.sha256 for name, part in zip(used, parts, strict=True)})
@@ -220,7 +229,7 @@ def _folder(file: str, root: Path, unpinned: bool) -> Source:
 
 
 def _unknown_files(file: str, root: Path, known: Iterable[str]) -> list[str]:
-    """Files that a loader could take for data: beside a known file and with its suffix; all of them where none is known."""
+    """Unknown files that a loader could read as data: in the folder of a known file and with its suffix. All files if none is known."""
     names = [f"{file}/{name}" for name in names_below(root / file)]
     places = {(PurePosixPath(name).parent, PurePosixPath(name).suffix) for name in known}
     beside = (name for name in names if (PurePosixPath(name).parent, PurePosixPath(name).suffix) in places)
@@ -228,13 +237,13 @@ def _unknown_files(file: str, root: Path, known: Iterable[str]) -> list[str]:
 
 
 def names_below(folder: Path) -> list[str]:
-    """Paths of the data files below a folder, without hidden files and downloads under way."""
+    """Relative paths of the data files below a folder, without hidden files and unfinished downloads."""
     files = (each for each in folder.rglob("*") if each.is_file() and each.suffix not in (".py", ".pyc", ".part"))
     return sorted(each.relative_to(folder).as_posix() for each in files if not each.name.startswith("."))
 
 
 def _recorded(root: Path, file: str) -> str:
-    """The hash that unpacking a verified archive recorded for the file; empty when there is none."""
+    """The sha256 that was recorded when a verified archive was unpacked; empty if there is none."""
     for parent in PurePosixPath(file).parents:
         sums = root / parent / SUMS
         if sums.is_file():
@@ -247,16 +256,17 @@ def _remedy(file: str, root: Path) -> str:
     entries = entries_for(file)
     if entries:
         pinned = all(each.sha256 or (each.archive and each.archive.sha256) for each in entries)
-        place = "" if root == data_root() else f" --root {shlex.quote(str(root))}"
+        place = "" if root == data_root() else f" --data {shlex.quote(str(root))}"
         return f"Get it with: python -m scripts.fetch {entries[0].dataset}{place}{'' if pinned else ' --unpinned'}"
     entry = manifest().get(file)
     where = f" ({entry.note})" if entry and entry.note else ""
-    return f"No public download is known{where}: put it there yourself"
+    return f"No public download is known{where}; put the file there yourself"
 
 
-def same_hash(expected: str, found: str) -> bool:
+def same_hash(expected: str, actual: str) -> bool:
+    """Whether a sha256 is the expected one, which may be abbreviated as `<head>...<tail>`."""
     head, _, tail = expected.partition("...")
-    return found.startswith(head) and found.endswith(tail)
+    return actual.startswith(head) and actual.endswith(tail)
 
 
 def _hash_of(parts: Mapping[str, str]) -> str:

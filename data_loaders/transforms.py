@@ -1,7 +1,7 @@
-"""Other data sets out of a data set: a subset, gold evidence only, a history in a shuffled order. All of it lazily.
+"""Transformations of a data set: a subset, gold evidence only, or histories with permuted turns. All are lazy.
 
-Every choice is drawn from the seed and the ids alone, so it depends neither on the order of cases nor on what else was
-drawn: a smaller subset is part of a larger one, and a case is permuted alike whichever others are loaded.
+Every random choice depends on the seed and the ids alone, not on the order of cases or on other choices: a smaller subset is part of a
+larger one, and a case is permuted in the same way whichever other cases are loaded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from data_loaders.schema import Case, Gold, Question, Session, Turn
 def subset(
     cases: Sequence[Case], *, n_cases: int | None = None, n_questions: int | None = None, seed: int = 0
 ) -> LazyCases:
-    """At most `n_cases` cases with at most `n_questions` questions each, chosen by the seed, in the original order.
+    """At most `n_cases` cases with at most `n_questions` questions each, selected by the seed, in their original order.
 
     Raises ValueError for a number below 1.
     """
@@ -39,13 +39,15 @@ def subset(
 
 
 def oracle(cases: Sequence[Case]) -> LazyCases:
-    """One case per question whose whole history is the question's evidence turns, in their sessions.
+    """One case per question, whose history consists of the question's evidence turns in their sessions.
 
     The case id is `<case>--<question>` and `Case.cluster` stays the original's. Questions without evidence get an empty
-    history and a note. Each original is parsed once here, to learn its questions, and again when its cases are taken.
+    history and a note. Each original case is parsed once here, to get its questions, and again when its new cases are accessed.
     """
     lazy = as_lazy(cases)
-    taken = lru_cache(maxsize=1)(lazy.__getitem__)  # its questions are usually taken one after the other
+    parsed = lru_cache(maxsize=1)(
+        lazy.__getitem__
+    )  # the cases of one original are usually accessed one after the other
     places = [
         (index, number, f"{lazy.ids[index]}--{question.id}", len(gold.evidence))
         for index in range(len(lazy))
@@ -54,7 +56,7 @@ def oracle(cases: Sequence[Case]) -> LazyCases:
 
     def parse(position: int) -> Case:
         index, number, case_id, _ = places[position]
-        case = taken(index)
+        case = parsed(index)
         return _evidence_only(case, *case.questions[number], case_id)
 
     return LazyCases([place[2] for place in places], [place[3] for place in places], parse)
@@ -63,14 +65,14 @@ def oracle(cases: Sequence[Case]) -> LazyCases:
 def permute(case: Case, *, share: float = 0.30, seed: int = 0, across_questions: bool = True) -> Case:
     """The case with a share of its turn pairs swapped (the temporal-order experiment, SegTreeMem §5.4, Table 3).
 
-    The turns are paired at random and `share` of the pairs, rounded, change places: a turn moves with id, speaker and
-    words, while session and time stay with the slot. A question asked in mid-history keeps its slot too.
+    Turns are paired at random, and `share` of the pairs, rounded, are swapped: a turn keeps its id, speaker and text, while session
+    and time belong to the position. A question asked in the middle of the history keeps its position too.
 
-    The paper swaps "randomly selected turn pairs" before the memory is built and does not say which are eligible. Here both
-    turns have the same role, so that the pattern of roles and with it the number of exchanges stays. `across_questions`
-    lets a turn cross a point at which a question is asked, as the paper's words do: a question in mid-history may then
-    come before its evidence. Without it every question keeps the turns behind it, and where questions are dense hardly a
-    turn moves far (RealMem, turns that move: median 6 places of 1,403, with it 431).
+    The paper swaps "randomly selected turn pairs" before the memory is built and does not say which pairs are eligible. Here both
+    turns have the same role, so that the sequence of roles and the number of exchanges stay the same. With `across_questions` a turn
+    may move past a point at which a question is asked, which the paper's wording allows; a question may then come before its
+    evidence. Without it every question keeps the set of turns before it, and if questions are dense, turns move only a little
+    (RealMem: a median of 6 places of 1,403 for turns that move; 431 with `across_questions`).
 
     Raises ValueError for a share outside 0..1.
     """
@@ -92,7 +94,7 @@ def permute(case: Case, *, share: float = 0.30, seed: int = 0, across_questions:
 def permute_all(
     cases: Sequence[Case], *, share: float = 0.30, seed: int = 0, across_questions: bool = True
 ) -> LazyCases:
-    """Every case permuted as `permute` does it, when taken."""
+    """All cases, each permuted by `permute` on access."""
     lazy = as_lazy(cases)
 
     def parse(index: int) -> Case:
@@ -102,7 +104,7 @@ def permute_all(
 
 
 def _chosen(names: Sequence[str], n: int | None, key: str) -> list[int]:
-    """Positions of the n names that come first when sorted by a hash of key and name, in their given order."""
+    """Positions of n names in ascending order; the names are those with the smallest hashes of key and name."""
     if n is None or n >= len(names):
         return list(range(len(names)))
     ranked = sorted(range(len(names)), key=lambda index: hashlib.sha256(f"{key}:{names[index]}".encode()).digest())
@@ -126,7 +128,7 @@ def _evidence_only(case: Case, question: Question, gold: Gold, case_id: str) -> 
 
 
 def _swappable(case: Case, across_questions: bool) -> list[list[int]]:
-    """Slots that may change places with each other: same role, and unless `across_questions` the same side of every question."""
+    """Groups of positions that may be swapped: of the same role and, unless `across_questions`, between the same questions."""
     points = set() if across_questions else {question.after for question, _ in case.questions}
     groups: dict[tuple[int, str], list[int]] = {}
     span = 0
@@ -148,5 +150,5 @@ def _refilled(sessions: Iterable[Session], slots: Sequence[Turn]) -> tuple[Sessi
 
 
 def _asked_after(question: Question, moved: dict[str, str]) -> Question:
-    # None (after everything) and "" (before anything) are no turns and stay.
+    # None (after the whole history) and "" (before the first turn) are not turn ids and stay.
     return replace(question, after=moved.get(question.after, question.after)) if question.after else question

@@ -1,20 +1,20 @@
-"""Sessions cut into what a memory ingests at once; the counts follow from the rule, so the rule is always named.
+"""Unit rules: how sessions are divided into the units that a memory takes in. Every table names its rule.
 
-Four pairings occur in the literature and give different numbers of units on the same dialogue; `chunk` is for documents
-and for protocols that feed windows of n tokens:
+The literature uses four ways to group turns, which give different numbers of units on the same dialogue; `chunk` is for documents and
+for protocols that use windows of n tokens:
 
 | rule       | a unit is                                                                              | used by            |
 |------------|----------------------------------------------------------------------------------------|--------------------|
 | utterance  | a turn                                                                                 | Mem0, A-MEM, …     |
-| floor_pair | turns 1+2, 3+4, … of a session; an odd last turn is left over                          | TiMem, Table 5     |
-| ab_pair    | a user turn directly followed by an assistant turn in the session; the rest is left over | SegTreeMem       |
+| floor_pair | turns 1+2, 3+4, … of a session; an odd last turn is unpaired                           | TiMem, Table 5     |
+| ab_pair    | a user turn directly followed by an assistant turn in the session; others are unpaired | SegTreeMem         |
 | page       | a user turn and the last assistant turn before the next user turn, across sessions     | MemoryOS (eval/)   |
-| chunk      | whole turns packed up to n tokens of a session; a longer turn is cut at sentence ends  | documents, windows |
+| chunk      | whole turns of a session, up to n tokens; a longer turn is cut at sentence ends        | documents, windows |
 
-Every unit of a session with a `heading` opens with it, on a line of its own in the unit's first turn.
+Every unit of a session with a `heading` begins with it, on a line of its own in the unit's first turn.
 
-A page whose reply comes from a later session holds a turn of that session but keeps the session and time of its user
-turn, as MemoryOS does: do not use it where questions are asked in mid-history.
+A page whose reply comes from a later session holds a turn of that session but keeps the session and time of its user turn, as in
+MemoryOS. Do not use `page` if questions are asked in the middle of a history.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Count = Callable[[str], int]
 Placed = tuple[Turn, Session]
 """A turn and the session it belongs to."""
 
-# Coarse to fine: sentence ends, then words, then characters. Each pattern matches the places where text may be cut.
+# Where a text may be cut, from coarse to fine: at sentence ends, between words, between characters.
 _CUTS = (r"(?<=[.!?。！？])\s+|(?<=[。！？])|\n+", r"\s+", r"")
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The units in stream order, and the ids of the turns that are in none of them."""
+    """The units in order, and the ids of the turns that are in no unit."""
 
     units: tuple[Unit, ...]
     dropped: tuple[str, ...] = ()
@@ -53,14 +53,14 @@ def make_units(
     on_unpaired: OnUnpaired = "drop",
     count: Count | None = None,
 ) -> Units:
-    """The units of a history under a rule; see the table above.
+    """The units of a history under a rule (see the module's table).
 
-    `tokens` and `count` (text -> its number of tokens) belong to `chunk`: what a unit holds beside its session's heading
-    never exceeds `tokens` unless a single character does. `on_unpaired` says what becomes of the left over turns of the
-    pairings: dropped and listed, or units of one turn at their place in the stream. A unit's id is its first turn's id,
-    `<first>..<last>` for several; part k of a turn that was cut is `<turn>#k` there, and keeps the turn's own id as `Turn.id`.
+    `tokens` and `count` (a function from a text to its number of tokens) are for `chunk`: a unit without its session's heading has at
+    most `tokens` tokens, unless a single character has more. `on_unpaired` is for unpaired turns: "drop" leaves them out and lists
+    their ids, "keep_single" makes each a unit at its place. The id of a unit is the id of its turn, or `<first>..<last>` of several;
+    part k of a turn that was cut is `<turn>#k` in it, and keeps the turn's own id as `Turn.id`.
 
-    Raises ValueError for an unknown rule or missing settings, DataError when the turn ids give one unit id twice.
+    Raises ValueError for an unknown rule or missing settings, and DataError if two units get the same id.
     """
     history = tuple(sessions)
     if on_unpaired not in get_args(OnUnpaired):
@@ -80,9 +80,12 @@ def make_units(
 
 
 def lost_evidence(case: Case, dropped: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Question id -> the evidence turns that no unit holds; questions that lose nothing are absent."""
-    gone = frozenset(dropped)
-    lost = {question.id: tuple(each for each in gold.evidence if each in gone) for question, gold in case.questions}
+    """Evidence turns that are in no unit, by question id; questions whose evidence is complete are absent."""
+    missing = frozenset(dropped)
+    lost = {
+        question.id: tuple(turn_id for turn_id in gold.evidence if turn_id in missing)
+        for question, gold in case.questions
+    }
     return {question_id: evidence for question_id, evidence in lost.items() if evidence}
 
 
@@ -117,7 +120,7 @@ def _pages(history: Sequence[Session]) -> list[list[Placed]]:
         if turn.role == "user":
             pages.append([(turn, session)])
         elif pages:
-            pages[-1][1:] = [(turn, session)]  # a second reply overwrites the first: MemoryOS's eval code
+            pages[-1][1:] = [(turn, session)]  # a second reply replaces the first, as in MemoryOS's evaluation code
     return [page for page in pages if len(page) == 2]
 
 
@@ -152,7 +155,7 @@ def _unit(turns: Sequence[Turn], session: Session, labels: Sequence[str] = ()) -
 
 
 def _chunks(session: Session, limit: int, count: Count) -> Iterator[Unit]:
-    """Greedy: a chunk is closed when the next turn, or the next part of a long one, would not fit; the heading is not measured."""
+    """Fill each chunk with turns, or parts of long turns, until the next one would exceed the limit. The heading is not counted."""
     bare = replace(session, heading="")
     turns: list[Turn] = []
     labels: list[str] = []
@@ -180,11 +183,11 @@ def _fragments(session: Session, limit: int, count: Count) -> Iterator[tuple[str
 
 
 def _split(text: str, fits: Callable[[str], bool], cuts: Sequence[str]) -> Iterator[str]:
-    """Parts that fit, as long as possible, cut at the coarsest places that make them fit; outer white space is lost."""
+    """Split a text into the longest parts that fit, cut at the coarsest possible places. Drops white space around each part."""
     ends = [match.end() for match in re.finditer(cuts[0], text) if 0 < match.end() < len(text)] + [len(text)]
     start = at = 0
     while at < len(ends):
-        stop = _first_too_far(text, start, ends, at, fits)
+        stop = _first_end_beyond(text, start, ends, at, fits)
         if stop > at or len(cuts) == 1:
             at = max(stop, at + 1)
             parts: Iterable[str] = [text[start : ends[at - 1]].strip()]
@@ -195,10 +198,10 @@ def _split(text: str, fits: Callable[[str], bool], cuts: Sequence[str]) -> Itera
         start = ends[at - 1]
 
 
-def _first_too_far(text: str, start: int, ends: Sequence[int], at: int, fits: Callable[[str], bool]) -> int:
-    """The first index from `at` on whose end is too far for the text from `start`; doubling steps, then bisection.
+def _first_end_beyond(text: str, start: int, ends: Sequence[int], at: int, fits: Callable[[str], bool]) -> int:
+    """The first index from `at` on for which the text from `start` to that end does not fit.
 
-    Doubling first, so that the work grows with the part and not with the rest of the text.
+    Searches with doubling steps, then by bisection, so that the work depends on the length of the part, not of the remaining text.
     """
     low, step = at, 1
     while low + step <= len(ends) and fits(text[start : ends[low + step - 1]].strip()):

@@ -1,11 +1,13 @@
-"""The files of one case while it runs, and what a step cost as a line of them."""
+"""The files of one case while it runs, and the lines that say what each step cost."""
 
 from __future__ import annotations
 
 import io
 import threading
+import time
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +27,17 @@ from eval.store import (
     write_lines,
 )
 from memsys.interface import Item, MemorySystem, NodeView
-from memsys.llm.meter import Ledger
+from memsys.llm import stopping
+from memsys.llm.meter import Ledger, metering
 from memsys.llm.secrets import redact
 
 Recalled = tuple[tuple[str, ...], tuple[float, ...]]
-"""Hashes of recalled items, and the memory's own score of each, to four decimals."""
+"""Hashes of the recalled items, and the memory's own score of each, to four decimals."""
 NOTHING: Recalled = (), ()
 
 
 class CaseLog:
-    """The files of one case while it runs."""
+    """The open files of one case: predictions, recalled items and effort; several threads may write."""
 
     def __init__(
         self, run: Run, case: Case, folder: Path, done: Mapping[str, Prediction], left: Collection[str]
@@ -53,10 +56,10 @@ class CaseLog:
         self._hidden_root = False
 
     def recalled(self, items: Sequence[Item]) -> Recalled:
-        """Write down the items that are new, and say what a prediction keeps of them all."""
+        """Save the items that are not saved yet; returns what the prediction stores of all of them."""
         keys = tuple(map(item_key, items))
         for key, item in zip(keys, items, strict=True):
-            with self._lock:  # until the line is out: another thread's prediction may name it next
+            with self._lock:  # held until the line is written: another thread's prediction may name the item next
                 if key not in self._items:
                     self._items[key] = item_record(key, item)
                     self._item_lines.add(self._items[key])
@@ -71,21 +74,24 @@ class CaseLog:
         recalled: Recalled = NOTHING,
         cut: bool = False,
     ) -> None:
+        """Save the line of a question."""
         self._predictions.add(Prediction(self.case_id, question_id, answer, *recalled, outcome, error, cut))
 
     def trouble(self, error: BaseException) -> None:
+        """Keep the traceback of an error, without secrets, for `errors.log`."""
         with self._lock:
             self._trouble.append(redact("".join(traceback.format_exception(error))))
 
     def spent(self, effort: Effort) -> None:
+        """Save what a step cost."""
         self._efforts.add(effort)
 
     def structure(self, memory: MemorySystem, first: CaseLog | None = None) -> None:
-        """Dump the finished structure: `nodes.jsonl`, and `vectors.npy` with one row a node (zeros where it has none).
+        """Save the memory's nodes: `nodes.jsonl`, and `vectors.npy` with one row per node (zeros for a node without a vector).
 
         Args:
-            memory: as it stands at the end.
-            first: a log of the same build that is written already: its vectors are linked, not stored again.
+            memory: the memory after its last question was read.
+            first: a log of the same build that is saved already; equal vectors are linked to its file, not stored again.
         """
         self._report, self._hidden_root = memory.report(), memory.HIDDEN_ROOT
         place = self._folder / "vectors.npy"
@@ -115,12 +121,14 @@ class CaseLog:
                 replace_file(place, content)
 
     def finish(self, case: Case, dropped: Sequence[str]) -> None:
-        """Sort what arrived in any order, and say what the case was."""
+        """Sort the lines, which arrived in any order, and write `case.json`, the sign that the case is complete."""
         self.close()
         order = {question.id: index for index, (question, _) in enumerate(case.questions)}
         lines = read_predictions(self._folder)
-        write_lines(self._folder / "predictions.jsonl", sorted(lines.values(), key=lambda one: order[one.question_id]))
-        write_lines(self._folder / "items.jsonl", sorted(self._items.values(), key=lambda one: str(one["key"])))
+        write_lines(
+            self._folder / "predictions.jsonl", sorted(lines.values(), key=lambda line: order[line.question_id])
+        )
+        write_lines(self._folder / "items.jsonl", sorted(self._items.values(), key=lambda item: str(item["key"])))
         if self._trouble:
             (self._folder / "errors.log").write_text("\n".join(self._trouble), encoding="utf-8")
         write_lines(
@@ -138,12 +146,13 @@ class CaseLog:
         )
 
     def close(self) -> None:
+        """Close the files; closing twice does no harm."""
         for file in (self._predictions, self._item_lines, self._efforts):
             file.close()
 
 
 def _linked(stored: Path, place: Path, content: bytes) -> bool:
-    """Whether a second name was made for a file of this content; not every file system has such names."""
+    """Whether `place` became a hard link to `stored`: its content must be the same, and the file system must know hard links."""
     try:
         if stored.read_bytes() != content:
             return False
@@ -154,12 +163,35 @@ def _linked(stored: Path, place: Path, content: bytes) -> bool:
 
 
 def _as_npy(nodes: Sequence[NodeView]) -> bytes:
-    """The vectors of nodes, float32 [nodes, d], as the content of a `.npy` file."""
+    """The nodes' vectors, float32 [nodes, d], in the `.npy` format."""
     width = max((len(node.vector) for node in nodes if node.vector is not None), default=0)
     rows = [np.zeros(width, dtype=np.float32) if node.vector is None else node.vector for node in nodes]
-    held = io.BytesIO()
-    np.save(held, np.stack(rows) if width else np.empty((len(nodes), 0), dtype=np.float32))
-    return held.getvalue()
+    content = io.BytesIO()
+    np.save(content, np.stack(rows) if width else np.empty((len(nodes), 0), dtype=np.float32))
+    return content.getvalue()
+
+
+@contextmanager
+def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callable[[], int]) -> Iterator[None]:
+    """Measure CPU seconds and calls of one step, and save them to the logs when it ends, also when it fails.
+
+    Args:
+        subject: unit id or question id, or empty.
+        held: entries in the memory, counted after the step.
+
+    Raises:
+        Stopped: the user asked for a stop before the step.
+    """
+    stopping.check()
+    started = time.thread_time()
+    with metering() as ledger:
+        try:
+            yield
+        finally:
+            own = max(0.0, time.thread_time() - started - ledger.service_cpu)
+            line = effort(logs[0].case_id, phase, subject, held(), ledger, own)
+            for log in logs:
+                log.spent(line)
 
 
 def effort(
@@ -172,7 +204,13 @@ def effort(
     context_tokens: int = 0,
     dropped: int = 0,
 ) -> Effort:
-    """A ledger as a line of `effort.jsonl`."""
+    """A line of `effort.jsonl` from the ledger of a step.
+
+    Args:
+        own_cpu: CPU seconds of the memory itself, without those of services.
+        context_tokens: of an answer, tokens of the recalled text shown to the reader.
+        dropped: of an answer, recalled items that did not fit the token budget.
+    """
     return Effort(
         case_id=case_id,
         subject=subject,
@@ -195,11 +233,12 @@ def effort(
         own_cpu_seconds=round(own_cpu, 6),
         context_tokens=context_tokens,
         dropped_items=dropped,
+        roles={role: dict(counts) for role, counts in ledger.roles.items()},
     )
 
 
 def _kept_effort(folder: Path, done: Mapping[str, Prediction]) -> list[dict[str, Any]]:
-    """On resume the build is done again, from the cache: only the lines of questions that keep their answers stay."""
+    """The effort lines that a resumed case keeps: those of answered questions. Its build is repeated, from the cache, and counted anew."""
     return [
         record
         for record in read_lines(folder / "effort.jsonl", fields=("phase", "subject"))

@@ -11,23 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from eval.store import read_lines, read_record
+from eval.store import AGAIN, RunError, read_lines, read_record
 
 BUILD = ("embed", "write", "consolidate")
 ROLES = {**dict.fromkeys((*BUILD, "read"), "memory"), "answer": "reader"}
-"""Whose model works in a phase; what a memory asks of a probe model is booked as the memory's."""
+"""The role whose model works in a phase, apart from the calls that a memory makes to the probe."""
+PROBE = "probe"
+"""The role whose calls effort lines keep apart (`Effort.roles`), because another model may fill it than the memory's."""
 
 Price = Callable[[int, int, int], float | None]
-"""Tokens in, out and cached to US dollars; None when the price is unknown."""
-
+"""US dollars for tokens in, out and cached; None when the price is unknown."""
 
 PREFIX_AGAIN = ".prefix_again"
-"""Ends the name of a note that counts prompt tokens which an earlier prompt of the same read began with already."""
+"""End of the name of a note that counts repeated prompt tokens: an earlier prompt of the same read began with them already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Sums and means over a run; None where there was nothing to measure, or where the effort of a case is missing."""
+    """Sums and means over a run; a mean is None where nothing was measured or the effort file of a case is missing."""
 
     units: int
     questions: int
@@ -36,34 +37,32 @@ class Costs:
     inference_tokens: float | None
     """Model tokens in and out of reading and answering, mean per question."""
     inference_tokens_prefix_once: float | None
-    """The same with a prefix that prompts of one read share counted once, as for a server that keeps it (xMemory's release)."""
+    """The same, but a prefix that prompts of one read share counts once, as on a server that caches it (xMemory's release)."""
     build_tokens_per_unit: float | None
-    """Model tokens in and out of building, per unit; embedding tokens are apart."""
+    """Model tokens in and out of building, per unit; without embedding tokens."""
     embedding_tokens_per_unit: float | None
     calls_per_insertion: float | None
     """Logical model calls of building per unit, consolidations included (amortised)."""
     calls_per_query: float | None
-    """Logical model calls of reading, mean per question; the reader's own call is not among them."""
+    """Logical model calls of reading, mean per question, without the reader's own call."""
     recall_seconds_p50: float | None
-    """Own CPU + provider seconds on the critical path of a read: median over questions."""
+    """Own CPU plus provider seconds on the critical path of a read: median over questions."""
     recall_seconds_p95: float | None
     recall_seconds_sum_p50: float | None
-    """The same with concurrent calls added up: median."""
+    """The same median with concurrent calls added up."""
     build_seconds: float
-    """Own CPU + provider seconds of all building."""
+    """Own CPU plus provider seconds of all building."""
     parse_failures: int
     cut: int
-    """Replies to the memory that were cut at their limit, in the answer or before it."""
+    """Replies to the memory that were cut at their token limit, within the answer or before it."""
     failed_calls: int
     dropped_items: int
     """Recalled items that did not fit the reader's token budget."""
     held: int
-    """Entries at the end of the largest case."""
-    tokens: Mapping[str, tuple[int, int, int]]
-    """Tokens (in, out, cached) by role: memory, reader."""
+    """Entries in the largest memory of any case."""
     embedding_tokens: int
     missing: str
-    """Why the means are missing: how many cases have no effort file; empty when all have one."""
+    """Why there are no means: how many cases have no effort file; empty when all have one."""
 
 
 SUMMED = (
@@ -80,10 +79,11 @@ SUMMED = (
 )
 COUNTED = ("calls", "failures", "parse_failures")
 """Fields of an effort line that hold counts by purpose."""
+NEEDED = ("phase", "subject", "held", "notes", *SUMMED, *COUNTED)
 
 
 class _Sums(Counter[str]):
-    """What effort lines add up to; `steps` is their number."""
+    """Effort lines added up; `steps` counts the lines, `probe.<field>` holds the probe's share."""
 
     def add(self, line: Mapping[str, Any]) -> None:
         self["steps"] += 1
@@ -95,26 +95,24 @@ class _Sums(Counter[str]):
             count for name, count in line["notes"].items() if name.endswith((": cut", ": cut in thought"))
         )
         self["prefix_again"] += sum(count for name, count in line["notes"].items() if name.endswith(PREFIX_AGAIN))
+        for name, count in line.get("roles", {}).get(PROBE, {}).items():  # lines of earlier versions have no roles
+            self[f"{PROBE}.{name}"] += count
 
     @property
     def tokens(self) -> int:
         return self["tokens_in"] + self["tokens_out"]
 
-    @property
-    def by_kind(self) -> tuple[int, int, int]:
-        return self["tokens_in"], self["tokens_out"], self["tokens_cached"]
-
 
 def costs(run_folder: Path) -> Costs:
     """Add up all effort lines of a run."""
-    found, seconds, plain, held = _spent(run_folder, _stamp(run_folder))
+    by_phase, seconds, summed_seconds, held = _spent(run_folder, _stamp(run_folder))
     missing = effort_missing(run_folder)
-    units, reads, answers = found["write"]["steps"], found["read"], found["answer"]
+    units, reads, answers = by_phase["write"]["steps"], by_phase["read"], by_phase["answer"]
     inference = reads.tokens + answers.tokens
     built, memory, everything = _Sums(), _Sums(), _Sums()
-    for phase, sums in found.items():
-        for total, wanted in ((built, phase in BUILD), (memory, ROLES[phase] == "memory"), (everything, True)):
-            if wanted:
+    for phase, sums in by_phase.items():
+        for total, belongs in ((built, phase in BUILD), (memory, ROLES[phase] == "memory"), (everything, True)):
+            if belongs:
                 total.update(sums)
 
     def mean(total: float, count: int) -> float | None:
@@ -132,52 +130,65 @@ def costs(run_folder: Path) -> Costs:
         calls_per_query=mean(reads["calls"], reads["steps"]),
         recall_seconds_p50=None if missing else _percentile(seconds, 50),
         recall_seconds_p95=None if missing else _percentile(seconds, 95),
-        recall_seconds_sum_p50=None if missing else _percentile(plain, 50),
+        recall_seconds_sum_p50=None if missing else _percentile(summed_seconds, 50),
         build_seconds=float(built["own_cpu_seconds"] + built["provider_seconds"]),
         parse_failures=everything["parse_failures"],
         cut=memory["cut"],
         failed_calls=everything["failures"],
         dropped_items=everything["dropped_items"],
         held=held,
-        tokens={"memory": memory.by_kind, "reader": answers.by_kind},
         embedding_tokens=everything["embedding_tokens"],
         missing=missing,
     )
 
 
 def effort_missing(run_folder: Path) -> str:
-    """How many cases have answers but no effort file, in words; empty when none."""
+    """A sentence that says how many cases have answers but no effort file; empty when none."""
     cases = [path.parent for path in run_folder.glob("cases/*/predictions.jsonl")]
     lost = sum(not (case / "effort.jsonl").is_file() for case in cases)
     return f"effort of {lost} of {len(cases)} cases missing" if lost else ""
 
 
-@lru_cache(maxsize=512)  # more than the runs of a table, which would else push each other out in turn
+@lru_cache(maxsize=512)  # more than the runs of any table: a table asks for the same sums several times
 def _spent(run_folder: Path, stamp: object) -> tuple[dict[str, _Sums], list[float], list[float], int]:
-    """Sums by phase, seconds of each read (critical path; plain sum), entries held at most: a table asks for them several times."""
-    found = {phase: _Sums() for phase in ROLES}
+    """Sums by phase, seconds of each read (critical path, then concurrent calls summed), most entries held.
+
+    Args:
+        stamp: of the effort files, so that sums are not taken from the cache once a file has changed.
+    """
+    by_phase = {phase: _Sums() for phase in ROLES}
     seconds: list[float] = []
-    plain: list[float] = []
+    summed_seconds: list[float] = []
     held = 0
     for line in efforts(run_folder):
-        found[line["phase"]].add(line)
+        by_phase[line["phase"]].add(line)
         held = max(held, line["held"])
         if line["phase"] == "read":
             seconds.append(line["own_cpu_seconds"] + line["provider_seconds"])
-            plain.append(line["own_cpu_seconds"] + line["provider_seconds_sum"])
-    return found, seconds, plain, held
+            summed_seconds.append(line["own_cpu_seconds"] + line["provider_seconds_sum"])
+    return by_phase, seconds, summed_seconds, held
 
 
 def _stamp(run_folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """What changes when an effort file does."""
-    known = [(path, path.stat()) for path in sorted(run_folder.glob("cases/*/effort.jsonl"))]
-    return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in known)
+    """Path, size and time of each effort file: they differ once one is written."""
+    stats = [(path, path.stat()) for path in sorted(run_folder.glob("cases/*/effort.jsonl"))]
+    return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats)
 
 
 def efforts(run_folder: Path) -> Iterator[dict[str, Any]]:
-    """The effort lines of a run, a case at a time."""
+    """The effort lines of a run, case by case."""
     for path in sorted(run_folder.glob("cases/*/effort.jsonl")):
-        yield from read_lines(path, again=False, fields=("phase", "subject", "calls", "tokens_in", "tokens_out"))
+        yield from read_lines(path, again=False, fields=NEEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Calls and tokens of one role."""
+
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    tokens_cached: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +197,9 @@ class PhaseCost:
 
     phase: str
     role: str
-    """memory or reader; of a judge the identity of its model."""
+    """memory or reader; of a judge, the identity of its model."""
+    probe: Usage
+    """The part of the sums that the memory asked of the probe."""
     steps: int
     calls: int
     sent: int
@@ -199,25 +212,37 @@ class PhaseCost:
     provider_seconds: float
     """On the critical path of each step."""
     provider_seconds_sum: float
+    """Concurrent calls added up."""
+
+    @property
+    def by_role(self) -> dict[str, Usage]:
+        """The sums split by the role whose model is paid for them: `role`, and the probe where it was asked."""
+        names = [field.name for field in fields(Usage)]
+        own = Usage(**{name: getattr(self, name) - getattr(self.probe, name) for name in names})
+        return {self.role: own, **({PROBE: self.probe} if self.probe.calls else {})}
 
 
 def phases(run_folder: Path) -> list[PhaseCost]:
-    """What each phase of a run cost, in order; then each judge that has scored it."""
-    found = _spent(run_folder, _stamp(run_folder))[0]
-    made = [_phase(phase, ROLES[phase], sums) for phase, sums in found.items() if sums["steps"]]
+    """What each phase of a run cost, in order, then what each judge cost."""
+    by_phase = _spent(run_folder, _stamp(run_folder))[0]
+    made = [_phase(phase, ROLES[phase], sums) for phase, sums in by_phase.items() if sums["steps"]]
     for path in sorted(run_folder.glob("scores/*.effort.jsonl")):
         name = path.name.removesuffix(".effort.jsonl")
-        settings = read_record(path.with_name(f"{name}.json"))
+        settings = path.with_name(f"{name}.json")
+        model = read_record(settings).get("model")
+        if not isinstance(model, str):
+            raise RunError(f"{settings} names no model; {AGAIN}")
         sums = _Sums()
-        for line in read_lines(path, again=False):
+        for line in read_lines(path, again=False, fields=NEEDED):
             sums.add(line)
-        made.append(_phase(name.rpartition("-")[0], settings["model"], sums))
+        made.append(_phase(name.rpartition("-")[0], model, sums))
     return made
 
 
 def _phase(phase: str, role: str, sums: _Sums) -> PhaseCost:
-    names = (field.name for field in fields(PhaseCost) if field.name not in ("phase", "role"))
-    return PhaseCost(phase, role, **{name: sums[name] for name in names})
+    names = (field.name for field in fields(PhaseCost) if field.name not in ("phase", "role", "probe"))
+    probe = Usage(**{field.name: sums[f"{PROBE}.{field.name}"] for field in fields(Usage)})
+    return PhaseCost(phase, role, probe, **{name: sums[name] for name in names})
 
 
 def by_purpose(run_folder: Path, counter: str = "calls") -> Counter[str]:

@@ -1,8 +1,7 @@
-"""Judges: what a grading model is asked about one answer, and what its reply says.
+"""Judges: the request that asks a grading model about one answer, and the score in its reply.
 
-The prompts are in `memsys/prompts/judge`, in our own words. Which rule a question gets and what a reply means is decided by the
-benchmarks' own modules in `eval.metrics` (locomo, longmemeval, msc, realmem); a reply without a verdict is a score without a value,
-never a zero.
+The prompts are in `memsys/prompts/judge`, in our own words. The benchmarks' modules in `eval.metrics` (locomo, longmemeval, msc, realmem)
+decide which rule a question gets and what a reply means. A reply without a verdict is a score without a value, never a zero.
 
 | rule        | used by              | the reply                     | value                                   |
 |-------------|----------------------|-------------------------------|-----------------------------------------|
@@ -11,14 +10,17 @@ never a zero.
 | grade       | SegTreeMem, RealMem  | JSON {reason, score 0-3}      | 1 from `threshold` on; the grade is kept |
 | longmemeval | LongMemEval, MAB     | yes or no, by one of 5 prompts | 1 for yes                               |
 | memory      | RealMem              | JSON, of the retrieved texts  | recall in [0, 1]; helpfulness is kept   |
+| rubric      | a judge of your own  | JSON {reason, label}          | 1 for CORRECT, .5 for PARTIAL           |
 
-A judge's reasoning is never read (`memsys.llm.replies`). A reply that was cut counts only if its verdict stands complete before the cut:
-the closed field of a JSON reply, or the bare word or digit that the reply begins with and goes on after.
+A rubric needs no code: its text stands in the judge's file and says when an answer is CORRECT, PARTIAL or WRONG (conf/judge/rubric.yaml).
 
-Labels, digits, yes and no are matched whole (`eval.metrics.labels`): "NOT CORRECT" is no verdict.
+A judge's reasoning is never read (`memsys.llm.replies`). A reply that was cut counts only if its verdict is complete before the cut: a
+closed field of a JSON reply, or the word or digit that the reply begins with, followed by more text.
 
-Deviations: a LongMemEval reply that does not say yes or no by itself has no verdict; the official script takes any "yes" inside it for
-yes, and everything else, also an empty reply, for no.
+Labels, digits, yes and no must stand alone (`eval.metrics.labels`): "NOT CORRECT" is no verdict.
+
+Deviations: a LongMemEval reply that does not state yes or no has no verdict. The official script takes any "yes" in it for yes, and
+everything else, an empty reply included, for no.
 """
 
 from __future__ import annotations
@@ -30,12 +32,16 @@ from typing import Literal
 
 from data_loaders.schema import Gold, Question
 from eval.metrics import locomo, longmemeval, msc, realmem
+from eval.metrics.labels import stated
 from eval.records import Score
+from eval.store import RunError
 from memsys.llm.protocol import Completion, Request
 from memsys.llm.replies import why_none
 from memsys.prompts import Prompts
 
-Rule = Literal["label", "binary", "grade", "longmemeval", "memory"]
+Rule = Literal["label", "binary", "grade", "longmemeval", "memory", "rubric"]
+RUBRIC = {"CORRECT": 1.0, "PARTIAL": 0.5, "WRONG": 0.0}
+"""Value by label of a rubric."""
 NO_MEMORY = "(no memory is needed for this message)"
 UNANSWERABLE = "This is not mentioned in the conversation."
 
@@ -51,22 +57,34 @@ class Judge:
     title: str
     rule: Rule
     prompt: str
-    """Name of the prompt file; of `longmemeval`, the beginning of five names."""
+    """Name of the prompt file; with the rule `longmemeval` the common beginning of five names."""
     threshold: int = 3
-    """Of `grade`: the grade from which an answer counts as right."""
+    """With the rule `grade`: the lowest grade that counts as right."""
     gold_as_list: bool = False
     """Whether the gold answers are shown as a bracketed list, as MemoryAgentBench does."""
+    rubric: str = ""
+    """Of `rubric`: when an answer is CORRECT, PARTIAL or WRONG, in the user's words."""
+
+    def __post_init__(self) -> None:
+        if (self.rule == "rubric") != bool(self.rubric.strip()):
+            wants = (
+                "needs a text in `rubric`" if self.rule == "rubric" else "takes no `rubric`; only the rule rubric does"
+            )
+            raise RunError(f"judge {self.name}: the rule {self.rule} {wants}")
 
     @property
     def prompt_names(self) -> tuple[str, ...]:
-        """The prompt files it may use."""
+        """Names of the prompt files that the judge may use."""
         return tuple(f"{self.prompt}_{rule}" for rule in _LONGMEMEVAL) if self.rule == "longmemeval" else (self.prompt,)
 
 
 def judge_request(
     judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0
 ) -> Request:
-    """The request that asks for a verdict on an answer (of the rule `memory`: on the recalled texts); `sample` numbers repeats.
+    """The request that asks for a verdict on an answer; with the rule `memory`, on the recalled texts.
+
+    Args:
+        sample: number of the repeat; requests that differ in it are separate draws.
 
     Raises:
         ValueError: a LongMemEval question of an unknown type.
@@ -80,13 +98,14 @@ def judge_request(
             "category": gold.category,
             "reference": gold.detail.get("reference", ""),
             "unanswerable": not gold.answerable,
+            **({"rubric": judge.rubric.strip()} if judge.rule == "rubric" else {}),
         }
     )
     return replace(request, sample=sample)
 
 
 def judged(judge: Judge, reply: Completion, gold: Gold) -> Score:
-    """What a judge's reply says; a score without a value, and why, where it has no answer or was cut before its verdict was complete."""
+    """The score in a judge's reply; without a value, but with the reason, when the reply is empty or was cut before its verdict."""
     if not reply.usable:
         return Score(None, f"no verdict: {why_none(reply)}")
     if reply.stopped != "cut":
@@ -101,9 +120,9 @@ def judged(judge: Judge, reply: Completion, gold: Gold) -> Score:
 
 
 def verdict(judge: Judge, text: str, gold: Gold) -> Score:
-    """What a judge's reply says; a score without a value, and the reply as the reason, where it says nothing.
+    """The score in the text of a judge's reply; without a value when the text has no verdict.
 
-    A reply is read strictly: nothing is guessed from prose around a missing label or number.
+    Replies are parsed strictly: a missing label or number is not guessed from the prose around it.
     """
     score = _READINGS[judge.rule](judge, text)
     return Score(None, f"no verdict in the reply: {text[:200]!r}") if score is None else score
@@ -119,7 +138,7 @@ def _prompt(judge: Judge, question: Question, gold: Gold) -> str:
 
 
 def _gold(judge: Judge, gold: Gold) -> str | tuple[str, ...]:
-    """The reference as the judge sees it: never the trap of a question that should be declined."""
+    """The reference answer as the judge sees it; never the tempting wrong answer of an unanswerable question."""
     if "gold_memories" in gold.detail and judge.rule in ("grade", "memory"):
         return tuple(gold.detail["gold_memories"]) or NO_MEMORY
     if judge.rule == "grade" and "category_id" in gold.detail:
@@ -149,8 +168,17 @@ def _yes_or_no(judge: Judge, text: str) -> Score | None:
 
 
 def _memory(judge: Judge, text: str) -> Score | None:
-    found = realmem.memory_verdict(text)
-    return None if found is None else Score(found.recall, detail={"helpful": found.helpful})
+    verdict = realmem.memory_verdict(text)
+    return None if verdict is None else Score(verdict.recall, detail={"helpful": verdict.helpful})
+
+
+def _by_rubric(judge: Judge, text: str) -> Score | None:
+    """The JSON field decides where there is one, else a phrase that is nothing but the label; two labels are no verdict."""
+    labels = set(re.findall(r'"label"\s*:\s*"([^"]*)"', text))
+    if not labels and len(set(re.findall(r"\b(?:CORRECT|PARTIAL|WRONG)\b", text))) == 1:
+        labels = {stated(text, tuple(RUBRIC), capitals=True)}
+    value = RUBRIC.get(labels.pop()) if len(labels) == 1 else None
+    return None if value is None else Score(value)
 
 
 def _binary(right: bool | None) -> Score | None:
@@ -163,26 +191,28 @@ _READINGS: Mapping[Rule, Callable[[Judge, str], Score | None]] = {
     "grade": _grade,
     "longmemeval": _yes_or_no,
     "memory": _memory,
+    "rubric": _by_rubric,
 }
 
 
 def _field(pattern: str) -> Callable[[str], str]:
-    """A JSON object of the one field that decides, where it closes in the text and always says the same; else nothing."""
+    """A parser that returns the deciding field as a JSON object if it is closed and always has the same value, else nothing."""
     field = re.compile(pattern)
     return lambda text: "{" + closed.pop() + "}" if len(closed := set(field.findall(text))) == 1 else ""
 
 
 def _beginning(pattern: str) -> Callable[[str], str]:
-    """What the text begins with, where it matches; else nothing."""
+    """A parser that returns the beginning of the text if it matches, else nothing."""
     start = re.compile(rf"[\s\"'`*(]*({pattern})", re.IGNORECASE)
-    return lambda text: found[1] if (found := start.match(text)) else ""
+    return lambda text: match[1] if (match := start.match(text)) else ""
 
 
 _COMPLETE: Mapping[Rule, Callable[[str], str]] = {
     "label": _field(r'"label"\s*:\s*"[^"]*"'),
+    "rubric": _field(r'"label"\s*:\s*"[^"]*"'),
     "grade": _field(r'("score"\s*:\s*\d+)\s*[,}]'),
     "binary": _beginning(r"[01](?=[^\w.]|\.\D)"),
     "longmemeval": _beginning(r"(?:yes|no)(?=\W)"),
-    "memory": lambda text: text,  # its reader takes nothing but a JSON object that closes
+    "memory": lambda text: text,  # its parser accepts only a closed JSON object
 }
-"""By rule, the part of a cut reply that holds a complete verdict."""
+"""Parsers by rule: the part of a cut reply that holds a complete verdict."""

@@ -1,7 +1,7 @@
-"""How small a paired difference between two memories could still be found: the detectable difference at 80 % power.
+"""The smallest paired difference between two memories that is detected with 80 % power.
 
-From the spread that a comparison has shown, or, before anything is run, from an assumption that is printed beside the number.
-The test is the two-sided t-test at 5 % whose interval the tables print.
+It is computed from the observed spread of a comparison or, before anything is run, from an assumption that is printed beside it. The test
+is the two-sided t-test at 5 % whose interval the tables print.
 """
 
 from __future__ import annotations
@@ -10,28 +10,32 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
-from eval.report.tables import Column, Table
+from eval.report.cell import Column
+from eval.report.tables import Table
 from eval.stats import ENOUGH_CLUSTERS, Sampling, t_point
 
 POWER = 0.8
 DISAGREEING = 0.3
-"""Assumed share of the questions on which one of two memories is right and the other wrong."""
+"""Assumed share of questions that exactly one of two memories answers right."""
 ALIKE = 0.02
-"""Assumed intraclass correlation: how much more alike than others the differences of one history are."""
+"""Assumed intraclass correlation of the differences within one history."""
 ASSUMED = f"assumed: the two differ on {DISAGREEING:.0%} of the questions"
 
 
 def detectable(sampling: Sampling) -> float:
-    """The true difference that is found with 80 % probability, in the unit of the mean."""
+    """The true difference that is detected with 80 % probability, in the unit of the mean."""
     from scipy.special import nctdtrinc
 
     return float(nctdtrinc(sampling.freedom, 1 - POWER, t_point(sampling.freedom))) * sampling.error
 
 
 def planned(sizes: Sequence[int]) -> tuple[float, str] | None:
-    """The detectable difference of so many 0/1-scored questions in each history, and what was assumed; None for fewer than two questions.
+    """The detectable difference of 0/1 scores and a sentence about the assumption; None for fewer than two questions.
 
-    By case from five histories on, with Kish's design effect for unequal sizes; else by question.
+    From five histories on it is by case, with Kish's design effect for unequal sizes; otherwise by question.
+
+    Args:
+        sizes: number of questions by history.
     """
     sizes = [size for size in sizes if size]
     questions = sum(sizes)
@@ -47,12 +51,12 @@ def planned(sizes: Sequence[int]) -> tuple[float, str] | None:
 
 
 def shown(difference: float) -> str:
-    """A detectable difference of shares for print: one of more than 1 cannot be."""
+    """A detectable difference of shares as text; `none` above 1, because no difference is that large."""
     return f"{difference:.3f}" if difference <= 1 else "none"
 
 
 def detectable_lines(table: Table) -> list[str]:
-    """What a table says of it: a line a data set, for its metrics over most questions."""
+    """Lines for a table's caption: one per data set, for the metrics that cover most questions."""
     lines = []
     for dataset in dict.fromkeys(column.dataset for column in table.columns if column.questions):
         columns = {place: one for place, one in enumerate(table.columns) if one.dataset == dataset and one.questions}
@@ -78,6 +82,6 @@ def _line(table: Table, first: Column, columns: dict[int, Column]) -> list[str]:
 
 
 def _observed(table: Table, place: int) -> list[float]:
-    """By pair of the column, as far as its differences scatter at all."""
+    """Detectable differences of the column's pairs; pairs whose differences do not vary are left out."""
     scatter = [pair.difference.sampling for (_, column), pair in table.pairs.items() if column == place]
     return [detectable(one) for one in scatter if one is not None and one.error > 0]

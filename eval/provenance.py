@@ -1,8 +1,8 @@
-"""Who made this number: the identity of a run, and what is recorded beside it.
+"""Where a number comes from: the identity of a run, and the versions that are recorded beside it.
 
-Identity = settings (less runtime, metrics and judge) + contents of the prompts used + data sha256 + source of data_loaders, the
-memory's modules wherever they live, run and reader + versions of the distributions that these import. The same identity is the
-same folder; anything else is another folder, filled from the cache.
+A run's identity covers its settings (without runtime settings, metrics and judge), the prompts that it uses, the sha256 of its data, the
+source code of loader, memory and run loop, and the versions of the packages that they import. Runs with the same identity share a folder;
+another identity gets another folder, which is filled from the cache as far as possible.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ PACKAGES = ("data_loaders", "memsys", "eval")
 
 
 def identity(parts: Mapping[str, Any]) -> str:
-    """Twelve hex digits that stand for the settings and contents given."""
+    """Twelve hex digits that identify these settings and contents."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def source_digest(modules: Iterable[str]) -> str:
-    """sha256 over the source of modules and of all modules that they import and that are no installed package's or Python's own.
+    """sha256 of the source of these modules and of the modules that they import, directly or indirectly.
 
-    Modules of the project are followed, and those of anybody who keeps a memory elsewhere; a module that is named here is
-    hashed with the rest of its package even where it is installed.
+    Imports of installed packages and of Python's own modules are not followed; imports of the project and of a user's own working copy
+    are. A module that is named in `modules` is hashed with the rest of its package even if it is installed.
     """
     hashed = hashlib.sha256()
     for name, path in sorted({item for module in modules for item in _closure(module).files}):
@@ -47,7 +47,7 @@ def has_source(module: str) -> bool:
 
 
 def distributions(modules: Iterable[str]) -> dict[str, str]:
-    """Versions of the installed distributions that modules import, directly or through modules that `source_digest` follows."""
+    """Versions of the installed distributions that these modules, and the modules that `source_digest` follows, import."""
     from importlib.metadata import PackageNotFoundError, version
 
     found: dict[str, str] = {}
@@ -55,19 +55,17 @@ def distributions(modules: Iterable[str]) -> dict[str, str]:
         for distribution in _distributions_of().get(top, [top]):
             try:
                 found[distribution] = version(distribution)
-            except (
-                PackageNotFoundError
-            ):  # a word of a docstring that looks like an import, or a package that is optional
+            except PackageNotFoundError:  # an optional package, or a docstring that looks like an import
                 continue
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """What a module is made of."""
+    """The source files and packages that a module depends on."""
 
     files: frozenset[tuple[str, Path]]
-    """Name and file of each module whose source is followed."""
+    """Name and file of each module that is followed."""
     packages: frozenset[str]
     """Top-level names of the installed packages that they import."""
 
@@ -85,7 +83,7 @@ def _closure(module: str) -> Closure:
             continue
         seen.add(name)
         top, package = name.split(".")[0], name.rpartition(".")[0]
-        open_modules += [package] if package else []  # Python runs it first
+        open_modules += [package] if package else []  # importing a module runs its package first
         path = _path(name)
         if path is None:
             if top not in PACKAGES and _installed(_found(top)):
@@ -103,7 +101,7 @@ def _named(module: str, path: Path) -> str:
 
 
 def _path(module: str) -> Path | None:
-    """The source file of a module; None for a name that is no module, or one without source."""
+    """The source file of a module; None for a module without source and for names that are no modules."""
     if module.split(".")[0] in PACKAGES:
         stem = ROOT.joinpath(*module.split("."))
         return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
@@ -113,11 +111,11 @@ def _path(module: str) -> Path | None:
 
 @lru_cache(maxsize=4096)
 def _found(module: str) -> Path | None:
-    """The file that Python would import a module from."""
+    """The file that Python would import a module from; None when there is none."""
     if module.split(".")[0] in sys.stdlib_module_names:
         return None
     above, _, last = module.rpartition(".")
-    if above:  # looked for in the folder of its package: find_spec would import that
+    if above:  # searched in the package's folder, because find_spec would import the package
         package = _found(above)
         folder = package.parent if package is not None and package.name == "__init__.py" else package
         files = () if folder is None else (folder / f"{last}.py", folder / last / "__init__.py", folder / last)
@@ -133,7 +131,7 @@ def _found(module: str) -> Path | None:
 
 
 def _installed(path: Path | None) -> bool:
-    """Whether a file belongs to an installed package, not to somebody's working copy."""
+    """Whether a file belongs to an installed package, not to a working copy."""
     return path is not None and bool({"site-packages", "dist-packages"} & set(path.parts))
 
 
@@ -150,7 +148,7 @@ _IMPORT = re.compile(
 
 
 def _imports(path: Path, module: str) -> list[str]:
-    """Modules that a file imports, also inside functions; a name imported from a package may be a module of it."""
+    """Modules that a file imports, also inside functions; names imported from a package are included, as they may be modules."""
     names: list[str] = []
     for base, parts, plain in _IMPORT.findall(path.read_text(encoding="utf-8")):
         words = re.findall(r"[\w.]+", plain or parts)
@@ -160,7 +158,7 @@ def _imports(path: Path, module: str) -> list[str]:
 
 
 def _absolute(base: str, module: str, path: Path) -> str:
-    """The full name of what `from base import …` names in a module; leading dots climb from its package."""
+    """The absolute name of `base` in `from base import …`; leading dots are relative to the module's package."""
     rest = base.lstrip(".")
     if rest == base:
         return base
@@ -170,7 +168,7 @@ def _absolute(base: str, module: str, path: Path) -> str:
 
 
 def surroundings() -> dict[str, Any]:
-    """Commit, interpreter and versions of the packages that can change a number."""
+    """Commit, Python version and versions of the packages that can change a number."""
     from importlib.metadata import PackageNotFoundError, version
 
     packages: dict[str, str] = {}

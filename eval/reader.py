@@ -1,10 +1,10 @@
-"""The reader: what was recalled, and the question, as one request to the answering model. The same for every memory of a table.
+"""The reader: recalled items and question as one request to the answering model, the same for every memory of a table.
 
-The prompts are in `memsys/prompts/reader`, in our own words. One token budget per experiment is enforced here, by leaving out
-whole items from the end of the ranking.
+The prompts are in `memsys/prompts/reader`, in our own words. The token budget of the experiment is enforced here: whole items are left
+out, the lowest-ranked first.
 
-Deviations: LoCoMo's official prompts differ by category (and offer the trap as an option in category 5); a reader does not see the
-category, so all questions get one prompt with a rule for what the conversation does not tell.
+Deviations: LoCoMo's official prompts differ by category, and in category 5 they offer the wrong answer as an option. Our reader does
+not see the category: all questions get one prompt, with a rule for questions that the conversation does not answer.
 """
 
 from __future__ import annotations
@@ -27,42 +27,45 @@ NOTHING = "(nothing was recalled)"
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """How answers are asked for: one file of `conf/reader`."""
+    """How the answering model is asked: one file of `conf/reader`."""
 
     name: str
     title: str
     prompt: str
     """Name of the prompt file."""
     max_context_tokens: int | None
-    """Most tokens of recalled text; None shows all of it."""
+    """Token budget for recalled text; None shows all of it."""
     answer_tokens: int
     temperature: float
     order: Literal["rank", "chronological"] = "rank"
-    """As the memory returned the items, or by the time in front of them (items without one last)."""
+    """`rank`: as the memory returned the items. `chronological`: by the time in front of each item, items without a time last."""
     date: bool = True
     """Whether the date of the question is shown."""
     numbered: bool = False
     """Whether the items are numbered, from 1."""
     sections: Mapping[str, str] = field(default_factory=dict)
-    """Item kind -> heading, in order; items of another kind come first, without a heading."""
+    """Headings by item kind, in order; items of other kinds come first, without a heading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A request to the answering model, and what it shows."""
+    """A request to the answering model, and how much of the recall it shows."""
 
     request: Request
     context_tokens: int
-    """Of the recalled text that is shown."""
+    """Tokens of the recalled text that is shown."""
     dropped: int
-    """Recalled items that did not fit the budget."""
+    """Recalled items that did not fit the token budget."""
 
 
 def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall, *, sample: int = 0) -> Rendered:
-    """The request that asks for the answer to a question, given what was recalled; `sample` numbers replicates.
+    """The request that asks for the answer to a question, given the recall.
+
+    Args:
+        sample: number of the replicate; requests that differ in it are separate draws.
 
     Raises:
-        ValueError: the recall comes with an answer, or was aborted: there is nothing to read.
+        ValueError: the recall has an answer already, or was aborted.
         PromptError: the reader's prompt is missing or needs a field that readers do not have.
     """
     if recall.answer is not None or recall.aborted:
@@ -79,8 +82,8 @@ def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall,
             "memories": tuple(item.text for item in items),
             "now": now,
             "options": options,
-            "shown": _shown(reader, items),
-            "asked": _asked(question, options),
+            "shown": _recalled_text(reader, items),
+            "asked": _question_text(question, options),
             "today": f"\nCurrent date: {now}" if now else "",
         }
     )
@@ -89,9 +92,10 @@ def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall,
 
 
 def within(items: Sequence[Item], limit: int | None) -> list[Item]:
-    """The best items that fit into `limit` tokens together, in their given order; the very best is cut when it alone does not fit.
+    """The highest-scored items that fit into `limit` tokens together, in their given order; all of them when `limit` is None.
 
-    Best is by score, equal scores in the given order: a memory may return its items in another order than its ranking.
+    Items are ranked by score, because a memory may return them in another order; of equal scores the earlier item wins. When not even
+    the best item fits, it is cut to the limit.
     """
     if limit is None:
         return list(items)
@@ -110,26 +114,26 @@ def within(items: Sequence[Item], limit: int | None) -> list[Item]:
 
 
 def _time(item: Item) -> datetime:
-    """The time that stands in brackets in front of an item; the end of time where there is none."""
+    """The time in brackets in front of an item's text; `datetime.max` without one."""
     head = item.text[1:].partition("]")[0] if item.text.startswith("[") else ""
     return parse_time(head) or datetime.max
 
 
-def _shown(reader: Reader, items: Sequence[Item]) -> str:
+def _recalled_text(reader: Reader, items: Sequence[Item]) -> str:
     if not items:
         return NOTHING
     groups = {kind: [item for item in items if item.kind == kind] for kind in reader.sections}
-    lines = [*(item for item in items if item.kind not in reader.sections)]
-    shown = [_listed(reader, lines)] if lines else []
-    shown += [f"{reader.sections[kind]}:\n{_listed(reader, group)}" for kind, group in groups.items() if group]
-    return "\n\n".join(shown)
+    others = [item for item in items if item.kind not in reader.sections]
+    parts = [_listed(reader, others)] if others else []
+    parts += [f"{reader.sections[kind]}:\n{_listed(reader, group)}" for kind, group in groups.items() if group]
+    return "\n\n".join(parts)
 
 
 def _listed(reader: Reader, items: Sequence[Item]) -> str:
     return "\n".join(f"{index}. {item.text}" if reader.numbered else item.text for index, item in enumerate(items, 1))
 
 
-def _asked(question: Question, options: Sequence[Option]) -> str:
-    """The question with its options as lettered lines and with the benchmark's own instruction."""
+def _question_text(question: Question, options: Sequence[Option]) -> str:
+    """The question, its options as lettered lines, and the benchmark's own instruction."""
     lines = [question.text, *(f"({option.label}) {option.text}" for option in options), question.instruction]
     return "\n".join(line for line in lines if line)

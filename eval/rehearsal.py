@@ -1,7 +1,7 @@
-"""A rehearsal before anything is timed: a memory lives through a short made-up history with offline engines.
+"""A rehearsal before the first timed build: the memory writes and reads a short artificial history with offline engines.
 
-What a first build loads and compiles (UMAP's compiled loops take twenty seconds) would else be counted as that memory's own CPU. Each
-class with the same choices is rehearsed once a process; nothing of it is kept, and what it costs stands nowhere.
+Otherwise, what the first build loads and compiles (twenty seconds for UMAP) would count as the memory's own CPU time. Each class is
+rehearsed once per process and choice of settings. Results and costs of a rehearsal are discarded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 
 SESSIONS, TURNS, WORDS = 4, 12, 70
-"""Of the made-up history: 48 chunks of a hundred tokens, enough for a clustering to have something to reduce and to group."""
+"""Size of the artificial history: 48 turns of about a hundred tokens, enough for dimension reduction and clustering to run."""
 _VOCABULARY = (
     "morning garden train letter kitchen music window river market doctor island paper summer bridge winter coffee camera "
     "lesson mountain ticket family dinner painter harbour village football library engine flower holiday"
@@ -36,12 +36,12 @@ _lock = threading.Lock()
 
 
 def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: Prompts) -> None:
-    """Build a memory of this kind once over the made-up history and read from it; a second time nothing happens.
+    """Build a memory over the artificial history and read from it; memories of the same kind are rehearsed only once.
 
-    A memory that fails here is reported on standard error and goes on: the run itself will show what is wrong.
+    A failure is reported on standard error and ignored: the run itself will show it.
     """
     key = repr((_kind(build), sorted(unit.items(), key=str)))
-    with _lock:  # others wait: what they would build next needs the same imports
+    with _lock:  # other builds wait, because they need the same imports
         if key in _done:
             return
         _done.add(key)
@@ -53,7 +53,7 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
 
 
 def made_up() -> Case:
-    """The history: dated sessions of two people, the same words in every process."""
+    """The artificial history: dated sessions of two speakers, with the same words in every process."""
     rng = np.random.default_rng(0)
     sessions = tuple(
         Session(
@@ -99,7 +99,7 @@ def _live(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: 
 
 
 def _kind(build: Any) -> tuple[str, ...]:
-    """The class and the choices that decide which code runs: words and switches, not sizes; a wrapper's inner memory too."""
+    """A memory's class and the settings that decide which code runs: strings and booleans, those of a wrapped memory included."""
     if not isinstance(build, partial):
         return (getattr(build, "__qualname__", repr(build)),)
     choices = [f"{name}={value}" for name, value in sorted(build.keywords.items()) if isinstance(value, str | bool)]

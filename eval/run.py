@@ -1,4 +1,4 @@
-"""What there is to do: a run is one memory on one data set; with the services it is handed, and what is told while it is done."""
+"""What a run is: one memory on one data set, with the services that it is handed and the progress that it reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from memsys.prompts import Prompts
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What memories and readers are handed: models by role, the embedder, the prompts."""
+    """What memories and readers may use: a model for each role, the embedder, the prompts."""
 
     llm: LLM
     reader: LLM
@@ -33,13 +33,13 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One memory on one data set: everything that a cell needs."""
+    """One memory on one data set, with everything that its cells need."""
 
     name: str
     folder: Path
     cases: Sequence[Case]
     sizes: Sequence[int]
-    """Approximate work of each case; the longest start first."""
+    """Approximate work of each case, in any unit; the longest cases start first."""
     build: Callable[..., MemorySystem]
     reader: Reader
     unit: Mapping[str, Any]
@@ -48,45 +48,56 @@ class Run:
     seed: int = 0
     replicate: int = 0
     rebuild_every: int = 1
-    """Offline memories: consolidate only at every n-th due point (and at the first); units since then are kept raw."""
+    """Offline memories consolidate at the first due point and at every n-th from there; later units are shown raw until then."""
     questions: Callable[[str, str], bool] = field(default=lambda case_id, question_id: True)
     """Which questions are asked."""
-    gold_evidence: bool = False
-    """A control, not a memory: every question is answered from the units that hold its evidence, whatever the memory recalls."""
+    control: Callable[[Case], MemorySystem] | None = None
+    """Builds a control that needs the case's answer key, in place of `build` (`eval.gold_evidence`). None for every memory."""
     shared: str = ""
-    """Runs of one name differ in nothing but read knobs (`MemorySystem.READ_KNOBS`) and share their builds; empty = shares none."""
+    """Name of the build: runs with the same one differ only in read knobs (`MemorySystem.READ_KNOBS`) and are built together.
+    Empty: the run is built alone."""
     rehearse: Callable[[], None] = field(default=lambda: None)
-    """Called before a case is built: loads and compiles what a first build would otherwise be timed for."""
+    """Called before a case is built: loads and compiles what would otherwise be counted as the first build's time."""
     vectors: bool = True
-    """Whether the nodes' vectors are kept; they are most of a run folder, and few tools read them."""
+    """Whether the nodes' vectors are saved; they are most of a run folder, and few tools read them."""
     record: Mapping[str, Any] = field(default_factory=dict)
-    """What identifies the run and what was known when it was made: written to `run.json`."""
+    """The parts of the run's identity and the versions it was made with: written to `run.json`."""
 
     def case_folder(self, case_id: str) -> Path:
+        """Where the files of a case are."""
         return self.folder / "cases" / safe_name(case_id)
 
 
 OUTSTANDING = 256
-"""Answers, or judgements, that may be awaited at once: enough for any in-flight limit, few enough to keep their prompts in memory."""
+"""Most answers, or judgements, that are outstanding at once: above any in-flight limit, yet their prompts fit into memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Told after every question, and (`question_id` empty) when a case begins, after each of its units, and when it is complete."""
+    """One step of a run: a question is done, or (with an empty `question_id`) a case begins, a unit is written, a case is complete."""
 
     run: str
     case_id: str
     question_id: str
     outcome: str
-    """Of a question; else `begun`, `written`, `kept` or `complete`."""
+    """A question's outcome, or of a case `begun`, `written`, `kept` or `complete`."""
     kept: int = 0
-    """Questions of a case whose answers are there already."""
+    """With `kept`: questions of the case that were answered in an earlier run."""
     units: int = 0
-    """Units of a case that has begun; 0 when all its answers are there."""
+    """With `begun`: units of the case; 0 when all its questions are answered already."""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def ignore_progress(progress: Progress) -> None:
+    """For callers that show no progress."""
 
 
 def build_memory(run: Run, case: Case) -> MemorySystem:
-    """A fresh memory for a case, given the services that its signature names."""
+    """A fresh memory for a case, given the services that its constructor names; of a control, the control for this case."""
+    if run.control is not None:
+        return run.control(case)
     code = np.frombuffer(case.id.encode() or b"\0", dtype=np.uint8)
     offered: dict[str, Any] = {
         "llm": run.services.llm,
@@ -99,14 +110,14 @@ def build_memory(run: Run, case: Case) -> MemorySystem:
 
 
 def declared_prompts(build: Callable[..., MemorySystem]) -> tuple[str, ...]:
-    """Folders of prompts that a memory's class declares, and the class of the memory that it wraps."""
+    """Prompt folders that a memory's class declares, followed by those of the memory that it wraps."""
     target, given = (build.func, build.keywords) if isinstance(build, partial) else (build, {})
     inner = declared_prompts(given["inner"]) if "inner" in given else ()
     return (*getattr(target, "PROMPTS", ()), *inner)
 
 
 def needs(build: Callable[..., MemorySystem]) -> frozenset[str]:
-    """Names of the services that a memory's constructor asks for and its configuration has not filled."""
+    """Parameters of a memory's constructor that its configuration leaves open; services are among them."""
     target = build.func if isinstance(build, partial) else build
     given = build.keywords if isinstance(build, partial) else {}
     return frozenset(inspect.signature(target).parameters) - frozenset(given)

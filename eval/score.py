@@ -1,6 +1,6 @@
-"""Predictions joined with gold by id, scored, and kept: `scores/<metric>-<hash of its settings>.jsonl`, recomputed as often as we like.
+"""Scores of a run: its predictions are joined with the gold by id, and each metric writes `scores/<metric>-<hash of its settings>.jsonl`.
 
-A line is reused as long as the answer it judged is the same; lexical metrics need no model, judges go through the cache.
+A line stays valid as long as the answer that it scored is the same. Lexical metrics need no model; judges go through the cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Scorer = Callable[[Question, Gold, Prediction], Score]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A lexical metric: a function of question, gold and prediction, with its settings bound."""
+    """A lexical metric: a function of question, gold and prediction, whose settings are bound."""
 
     name: str
     score: Scorer
@@ -47,10 +47,10 @@ class Judging:
     judge: Judge
     llm: LLM
     model: str
-    """Identity of the model: part of the score file's."""
+    """Identity of the model; it is part of the score file's identity."""
     prompts: Prompts
     repeats: int = 1
-    """How often the same answer is judged, as separate draws."""
+    """How often each answer is judged, in separate draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,21 @@ class Scored:
     why: str
     detail: Mapping[str, Any]
     answer: str
-    """Hash of what was scored: the answer, or what was recalled."""
+    """Hash of the scored text: the answer, or the recalled items."""
 
 
 def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
-    """Score every prediction of a run with functions, in one pass over its cases; returns the score files by metric.
+    """Score every prediction of a run in one pass over its cases; returns the score files by metric.
 
-    A file that already holds exactly these answers is left as it is: its name says by which code and settings it was made.
+    A file that holds scores of exactly these answers is kept: its name identifies the code and settings that made it.
     """
     paths = {metric.name: _path(run, metric.name, _metric_identity(metric)) for metric in metrics}
-    asked = _asked(run)
-    stale = [metric for metric in metrics if not paths[metric.name].is_file() or _answers(paths[metric.name]) != asked]
+    answers = _answers_of(run)
+    stale = [
+        metric
+        for metric in metrics
+        if not paths[metric.name].is_file() or _scored_answers(paths[metric.name]) != answers
+    ]
     if stale:
         lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
         for case_id, question, gold, prediction in answered(run):
@@ -86,41 +90,52 @@ def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
     return paths
 
 
+def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judging], k_evidence: int) -> dict[str, Path]:
+    """Where the scores of a run stand under these settings, by metric; nothing is scored or written."""
+    paths = {metric.name: _place(run, metric.name, _metric_identity(metric)) for metric in metrics}
+    paths[f"evidence@{k_evidence}"] = _place(run, f"evidence@{k_evidence}", _evidence_identity())
+    for name, judging in judges.items():
+        paths[f"judge_{name}"] = _place(run, f"judge_{judging.judge.name}", _judge_identity(judging))
+    return paths
+
+
 def _metric_identity(metric: Metric) -> dict[str, Any]:
     module = getattr(metric.score, "func", metric.score).__module__
     return {"settings": metric.settings, "source": source_digest([module])}
 
 
-def _asked(run: Run, scored: Callable[[Prediction], str] = lambda one: one.answer) -> set[tuple[str, str, str]]:
-    """(case, question, hash of what is scored of it) of every prediction that can be scored."""
+def _answers_of(
+    run: Run, scored_text: Callable[[Prediction], str] = lambda prediction: prediction.answer
+) -> set[tuple[str, str, str]]:
+    """(case id, question id, hash of the scored text) of every prediction that can be scored."""
     return {
-        (one.case_id, one.question_id, _hash(scored(one)))
+        (prediction.case_id, prediction.question_id, _hash(scored_text(prediction)))
         for folder in sorted((run.folder / "cases").glob("*"))
-        for one in read_predictions(folder).values()
-        if one.outcome != "error"
+        for prediction in read_predictions(folder).values()
+        if prediction.outcome != "error"
     }
 
 
-def _answers(path: Path) -> set[tuple[str, str, str]]:
-    return {_answer(record) for record in score_lines(path)}
+def _scored_answers(path: Path) -> set[tuple[str, str, str]]:
+    return {_answer_key(record) for record in score_lines(path, "answer")}
 
 
-def _answer(record: Mapping[str, Any]) -> tuple[str, str, str]:
-    return record["case_id"], record["question_id"], record.get("answer", "")  # without one it is stale
+def _answer_key(record: Mapping[str, Any]) -> tuple[str, str, str]:
+    return record["case_id"], record["question_id"], record.get("answer", "")  # a line without a hash is stale
 
 
-def _verdict(record: Mapping[str, Any]) -> tuple[str, str, str, int]:
-    """What a judge's line, or the line of its cost, is about."""
-    return (*_answer(record), record["repeat"])
+def _verdict_key(record: Mapping[str, Any]) -> tuple[str, str, str, int]:
+    """Answer and repeat that a judge's line, or the line of its cost, belongs to."""
+    return (*_answer_key(record), record["repeat"])
 
 
 def score_evidence(run: Run, k: int) -> Path:
-    """How much of the evidence the first `k` recalled items bring back.
+    """Score how much of the evidence the first `k` recalled items bring back; returns the score file.
 
-    The value is `covered@k`; the detail holds `verbatim@k`, nDCG and the mean number of sources per item.
+    The value is `covered@k`. The detail holds `verbatim@k`, nDCG@k and the mean number of sources per item.
     """
-    path = _path(run, f"evidence@{k}", {"source": source_digest(["eval.metrics.retrieval"])})
-    if path.is_file() and _answers(path) == _asked(run, _ranking):
+    path = _path(run, f"evidence@{k}", _evidence_identity())
+    if path.is_file() and _scored_answers(path) == _answers_of(run, _ranking):
         return path
     lines: list[Scored] = []
     for case in _cases(run):
@@ -135,7 +150,7 @@ def score_evidence(run: Run, k: int) -> Path:
                 unnamed = Score(None, "the data set names no evidence")
                 lines.append(_scored(case.id, prediction, unnamed, _ranking(prediction)))
                 continue
-            # By the memory's own score, best first: a recall may be ordered for the reader instead.
+            # Ranked by the memory's own scores: the order of a recall may be meant for the reader.
             ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
             recalled = [items[prediction.items[place]] for place in ranking]
             score = _evidence(recalled, gold.evidence, texts, k)
@@ -144,8 +159,12 @@ def score_evidence(run: Run, k: int) -> Path:
     return path
 
 
+def _evidence_identity() -> dict[str, Any]:
+    return {"source": source_digest(["eval.metrics.retrieval"])}
+
+
 def _ranking(prediction: Prediction) -> str:
-    """What was recalled and how it was scored."""
+    """Hashes and scores of the recalled items, as text."""
     return " ".join(f"{item}:{score}" for item, score in zip(prediction.items, prediction.scores, strict=True))
 
 
@@ -159,32 +178,43 @@ def _evidence(items: Sequence[Mapping[str, Any]], evidence: Sequence[str], texts
     return Score(covered_at_k(sources, evidence, k), detail=detail)
 
 
-def score_judge(run: Run, judging: Judging, told: Callable[[], None] = lambda: None) -> Path:
+def score_judge(run: Run, judging: Judging, on_progress: Callable[[], None] = lambda: None) -> Path:
     """Let a judge grade every answer of a run, `repeats` times; returns the score file.
 
-    The file holds one line for each answer as it stands and each repeat asked for, and what each cost beside it: judgements of answers
-    that have changed since are dropped, the others are kept. A call that fails for good, or a reply without a verdict, is a line without
-    a value, and asked for again the next time. Other settings, prompt or model: another file.
+    The file holds one line per answer and repeat; a second file beside it holds their costs. Verdicts on answers that have changed are
+    dropped, all others are kept. A call that fails for good, or a reply without a verdict, is a line without a value and is repeated
+    the next time. Other settings, another prompt or another model make another file.
+
+    Args:
+        on_progress: called after every verdict.
 
     Raises:
-        EndOfRun: no further call can be made; what was judged is kept.
+        EndOfRun: no further call can be made; verdicts so far are kept.
     """
     path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging))
-    shown = _shown(run, judging.judge)
-    wanted = {(*key, repeat) for key in _asked(run, shown) for repeat in range(judging.repeats)}
-    if path.is_file() and {_verdict(one) for one in score_lines(path, "repeat") if one["value"] is not None} == wanted:
-        return path
+    judged_text = _judged_text(run, judging.judge)
+    wanted = {(*key, repeat) for key in _answers_of(run, judged_text) for repeat in range(judging.repeats)}
+    if path.is_file():
+        lines = score_lines(path, "answer", "repeat")
+        if {_verdict_key(line) for line in lines if line["value"] is not None} == wanted:
+            return path
     with locked(path.parent):
-        given = {_verdict(one): one for one in read_lines(path) if one["value"] is not None}
+        given = {
+            _verdict_key(line): line for line in score_lines(path, "answer", "repeat") if line["value"] is not None
+        }
         kept = {verdict: line for verdict, line in given.items() if verdict in wanted}
         write_lines(path, kept.values())
-        efforts = path.with_suffix(".effort.jsonl")
-        write_lines(efforts, {_verdict(one): one for one in read_lines(efforts) if _verdict(one) in kept}.values())
-        book, costs = Appender(path), Appender(efforts)
+        effort_path = path.with_suffix(".effort.jsonl")
+        efforts = {
+            _verdict_key(line): line
+            for line in read_lines(effort_path, fields=("case_id", "question_id", "answer", "repeat"))
+        }
+        write_lines(effort_path, [line for verdict, line in efforts.items() if verdict in kept])
+        scores, costs = Appender(path), Appender(effort_path)
         try:
-            _judge_all(run, judging, shown, kept, book, costs, told)
+            _judge_all(run, judging, judged_text, kept, scores, costs, on_progress)
         finally:
-            book.close()
+            scores.close()
             costs.close()
         write_lines(path, sorted(read_lines(path), key=_order(run)))
     return path
@@ -193,35 +223,35 @@ def score_judge(run: Run, judging: Judging, told: Callable[[], None] = lambda: N
 def _judge_all(
     run: Run,
     judging: Judging,
-    shown: Callable[[Prediction], str],
+    judged_text: Callable[[Prediction], str],
     kept: Container[tuple[str, str, str, int]],
-    book: Appender,
+    scores: Appender,
     costs: Appender,
-    told: Callable[[], None],
+    on_progress: Callable[[], None],
 ) -> None:
-    under_way: deque[_Call] = deque()
+    outstanding: deque[_Call] = deque()
     for case_id, question, gold, prediction in answered(run):
-        judged = shown(prediction)
+        judged = judged_text(prediction)
         for repeat in range(judging.repeats):
             if (case_id, question.id, _hash(judged), repeat) in kept:
                 continue
             if prediction.outcome == "aborted":
                 aborted = Score(0.0, f"aborted: {prediction.error}", repeat)
-                book.add(_scored(case_id, prediction, aborted, judged))
+                scores.add(_scored(case_id, prediction, aborted, judged))
                 continue
             request = judge_request(judging.judge, judging.prompts, question, gold, judged, sample=repeat)
             with metering() as ledger:
                 call = judging.llm.submit(request)
-            under_way.append(_Call(case_id, prediction, judged, gold, repeat, ledger, call))
-            if len(under_way) > OUTSTANDING:
-                _book(under_way.popleft(), judging, book, costs, told)
-    for one in under_way:
-        _book(one, judging, book, costs, told)
+            outstanding.append(_Call(case_id, prediction, judged, gold, repeat, ledger, call))
+            if len(outstanding) > OUTSTANDING:
+                _save(outstanding.popleft(), judging, scores, costs, on_progress)
+    for waiting in outstanding:
+        _save(waiting, judging, scores, costs, on_progress)
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A judgement under way."""
+    """A judge's call whose reply is outstanding."""
 
     case_id: str
     prediction: Prediction
@@ -233,8 +263,8 @@ class _Call:
     reply: Future[Completion]
 
 
-def _book(call: _Call, judging: Judging, book: Appender, costs: Appender, told: Callable[[], None]) -> None:
-    """Wait for a judgement and write it down."""
+def _save(call: _Call, judging: Judging, scores: Appender, costs: Appender, on_progress: Callable[[], None]) -> None:
+    """Wait for the judge's reply; save the verdict and its cost."""
     error = call.reply.exception()
     if isinstance(error, EndOfRun):
         raise error
@@ -245,15 +275,15 @@ def _book(call: _Call, judging: Judging, book: Appender, costs: Appender, told: 
         else judged(judging.judge, call.reply.result(), call.gold)
     )
     line = _scored(call.case_id, call.prediction, replace(score, repeat=call.repeat), call.judged)
-    book.add(line)
+    scores.add(line)
     spent = effort(call.case_id, "judge", call.prediction.question_id, 0, call.ledger, 0.0)
-    # Beside its verdict's repeat and hash, so that it stays or goes with the verdict.
+    # The cost carries the verdict's repeat and hash, so that both are kept or dropped together.
     costs.add({**asdict(spent), "question_id": line.question_id, "repeat": line.repeat, "answer": line.answer})
-    told()
+    on_progress()
 
 
-def _shown(run: Run, judge: Judge) -> Callable[[Prediction], str]:
-    """What a judge is shown of a prediction: its answer; for a judge of the memory, the recalled texts."""
+def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
+    """What a judge sees of a prediction: the answer, or the recalled texts if the judge grades the memory."""
 
     def recalled(prediction: Prediction) -> str:
         items = read_items(run.case_folder(prediction.case_id))
@@ -274,7 +304,7 @@ def _judge_identity(judging: Judging) -> dict[str, Any]:
 
 
 def answered(run: Run) -> Iterator[tuple[str, Question, Gold, Prediction]]:
-    """Every question of a run that has an answer to score, with its gold, in order of the data."""
+    """Case id, question, gold and prediction of every question that can be scored, in the order of the data."""
     for case in _cases(run):
         predictions = read_predictions(run.case_folder(case.id))
         for question, gold in case.questions:
@@ -291,17 +321,20 @@ def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """
     if not path.is_file():
         raise RunError(f"{path} does not exist: run the experiment again to score it")
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    by_question: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in score_lines(path):
-        found.setdefault((record["case_id"], record["question_id"]), []).append(record)
-    return found
+        by_question.setdefault((record["case_id"], record["question_id"]), []).append(record)
+    return by_question
 
 
 def score_lines(path: Path, *more: str) -> list[dict[str, Any]]:
-    """The lines of a score file, each with its value and what else is asked for.
+    """The lines of a score file.
+
+    Args:
+        more: fields that every line must have, beside the ids and the value.
 
     Raises:
-        RunError: a damaged line.
+        RunError: a line is damaged or lacks a field.
     """
     return read_lines(path, fields=("case_id", "question_id", "value", *more))
 
@@ -311,15 +344,23 @@ def _cases(run: Run) -> Iterator[Case]:
 
 
 def _path(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
-    """The score file under these settings; they stand beside it in a file of their own."""
-    path = run.folder / "scores" / f"{name}-{identity(settings)}.jsonl"
+    """The score file for these settings, which are saved beside it as JSON."""
+    path = _place(run, name, settings)
     if not path.with_suffix(".json").is_file():
         replace_file(path.with_suffix(".json"), json.dumps(settings, indent=1, sort_keys=True, default=str))
     return path
 
 
+def _place(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
+    return run.folder / "scores" / f"{name}-{identity(settings)}.jsonl"
+
+
 def _scored(case_id: str, prediction: Prediction, score: Score, scored: str) -> Scored:
-    """A line about `scored`, the text that the score was given for."""
+    """A line of a score file.
+
+    Args:
+        scored: the text that was scored.
+    """
     value = None if score.value is None else round(float(score.value), 6)
     return Scored(case_id, prediction.question_id, score.repeat, value, score.why, score.detail, _hash(scored))
 

@@ -1,18 +1,18 @@
-"""How sure a number is: intervals by question and by case, paired differences, a permutation test, and Holm's adjustment.
+"""Uncertainty of a mean: intervals by question and by case, paired differences, a permutation test, Holm's adjustment.
 
-By question is what papers print; by case treats whole histories as what was sampled, because questions about one history share its luck.
-Both stand side by side. Nothing here draws on a global random state.
+Papers print intervals by question. Intervals by case treat whole histories as the sample, because questions about one history are
+correlated. Tables show both. Nothing here uses a global random state.
 
 The interval by case:
 
-- Standard error: the delete-one-history jackknife of the mean. For histories of equal size it gives Student's interval; for unequal ones it
-  corrects the linearised ratio for the leverage of the large (MacKinnon, Nielsen and Webb 2023, "Leverage, influence, and the jackknife in
-  clustered regression models", Stata Journal 23). A mean of group means is jackknifed as it stands.
-- Degrees of freedom: Kish's effective number of histories less one. With equal sizes that is G - 1; where one history holds most of the
-  questions, its luck alone decides, and there are fewer.
+- Standard error: the delete-one-history jackknife of the mean. For histories of equal size it gives Student's interval. For unequal
+  sizes it corrects the linearised ratio for the leverage of large histories (MacKinnon, Nielsen and Webb 2023, "Leverage, influence, and
+  the jackknife in clustered regression models", Stata Journal 23). A mean of group means is jackknifed as it stands.
+- Degrees of freedom: Kish's effective number of histories minus one. With G histories of equal size this is G - 1; it is smaller when few
+  histories hold most of the questions.
 - Shares (all values in [0, 1]) get their interval on the logit scale, as survey packages do for proportions: near 0 and 1 the histories'
   means are skewed, and a symmetric interval covers too little. Differences and other quantities stay on their own scale.
-- Fewer than five histories, or histories whose means do not differ at all, say too little about the spread: no interval.
+- There is no interval for fewer than five histories, or when the histories' means are equal: the spread is not known then.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean and how sure it is."""
+    """A mean with its intervals."""
 
     mean: float
     n: int
     by_question: Interval | None
     """Wilson for 0/1 values, Student's t otherwise; None for fewer than two values."""
     by_case: Interval | None
-    """Jackknife over clusters with Student's t; None for fewer than five clusters, or where they do not differ."""
+    """Jackknife over clusters with Student's t; None for fewer than five clusters, or when their means are equal."""
     clusters: int
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A paired difference, first minus second, over the questions that both have."""
+    """A paired difference, first minus second, over the questions that both have a score for."""
 
     mean: float
     n: int
@@ -58,15 +58,15 @@ class Difference:
     p: float | None
     """Two-sided sign-flip permutation test over questions; None for fewer than two pairs."""
     p_by_case: float | None
-    """Two-sided t-test with the standard error of `by_case`; None where that is."""
+    """Two-sided t-test with the standard error of `by_case`; None where `by_case` is."""
     clusters: int
     sampling: Sampling | None
-    """By case where there is an interval by case, else by question; None for fewer than two pairs."""
+    """Sampling error by case where there is an interval by case, else by question; None for fewer than two pairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a mean scatters from sample to sample."""
+    """Sampling error of a mean."""
 
     error: float
     """Standard error, in the unit of the mean."""
@@ -75,13 +75,13 @@ class Sampling:
 
 
 def estimate(values: Sequence[float], clusters: Sequence[str], without: Sequence[float] | None = None) -> Estimate:
-    """The mean of per-question values with both intervals.
+    """The mean of scores with both intervals.
 
     Args:
-        values: one a question, scored ones only.
-        clusters: what each question's history is, same length.
-        without: the mean without each cluster, by sorted name, where leaving one out changes what the others' values are
-            (of several memories the best is chosen, and would be chosen anew).
+        values: one per scored question.
+        clusters: history of each question, same length.
+        without: the mean without each cluster, in the order of sorted names; needed only when leaving out a cluster changes the values
+            of the others (the best of several memories would be chosen anew).
 
     Raises:
         ValueError: there are no values, or the lengths differ.
@@ -92,10 +92,15 @@ def estimate(values: Sequence[float], clusters: Sequence[str], without: Sequence
     return Estimate(mean, array.size, by_question(array), case, int(codes.max()) + 1)
 
 
+def preferred_interval(ours: Estimate) -> Interval | None:
+    """The interval that verdicts and figures use: by case from five cases on, else by question."""
+    return ours.by_case if ours.clusters >= ENOUGH_CLUSTERS and ours.by_case is not None else ours.by_question
+
+
 def by_question(values: Sequence[float] | np.ndarray) -> Interval | None:
     """95 % interval of a mean of independent questions: Wilson's for 0/1 values (as SegTreeMem prints), else Student's t.
 
-    Scores that all lie in [0, 1] get an interval within it.
+    Scores in [0, 1] get an interval within [0, 1].
     """
     array = np.asarray(values, dtype=float)
     if array.size < 2:
@@ -121,7 +126,7 @@ def wilson(successes: int, n: int) -> Interval:
     share = successes / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
-    low = 0.0 if successes == 0 else centre - half  # exactly, not up to rounding
+    low = 0.0 if successes == 0 else centre - half  # exactly 0, without a rounding error
     return Interval(low, 1.0 if successes == n else centre + half)
 
 
@@ -132,9 +137,12 @@ def difference(
     seed: int = 0,
     without: Sequence[float] | None = None,
 ) -> Difference:
-    """A paired comparison of two systems on the same questions, in the same order.
+    """A paired comparison of two systems.
 
     Args:
+        first, second: scores of the same questions in the same order.
+        clusters: history of each question, same length.
+        seed: of the permutation test.
         without: as for `estimate`, of the difference.
 
     Raises:
@@ -156,18 +164,17 @@ def difference(
 
 
 def permutation_p(gap: np.ndarray, seed: int = 0, flips: int = 10_000) -> float | None:
-    """Two-sided p of a paired difference: the share of sign flips whose mean is at least as far from 0.
+    """Two-sided p of a paired difference: the share of sign flips whose mean is at least as far from 0; None for fewer than two pairs.
 
-    Exact where all gaps are of one size, else from `flips` random ones, itself counted.
+    Exact when all non-zero gaps have one size; otherwise from `flips` random sign flips and the observed one.
     """
     if gap.size < 2:
         return None
     moved = gap[gap != 0.0]
     if not moved.size:
         return 1.0
-    if (
-        np.abs(moved) == abs(moved[0])
-    ).all():  # signs alone: the sum is binomial, and p is exact (McNemar's test for 0/1 scores)
+    if (np.abs(moved) == abs(moved[0])).all():
+        # Only signs differ: their sum is binomial and p is exact (McNemar's test for 0/1 scores).
         from scipy.special import bdtr
 
         return min(1.0, float(2 * bdtr(min((moved > 0).sum(), (moved < 0).sum()), moved.size, 0.5)))
@@ -180,9 +187,9 @@ def permutation_p(gap: np.ndarray, seed: int = 0, flips: int = 10_000) -> float 
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down adjustment (1979): each p as large as it must be for all of them to err together at most as often as it says.
+    """Holm's step-down adjustment (1979), which bounds the probability of any false positive among all tests.
 
-    Comparisons without a p stay without one and do not count among the tests.
+    None stays None and does not count as a test.
     """
     known = sorted((p, place) for place, p in enumerate(ps) if p is not None)
     adjusted: list[float | None] = [None] * len(ps)
@@ -194,14 +201,14 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
 
 
 def t_point(freedom: float, probability: float = 0.975) -> float:
-    """The point below which Student's t falls with this probability; `freedom` may be a fraction."""
-    from scipy.special import stdtrit  # here: half a second that a start without intervals does not spend
+    """The quantile of Student's t; `freedom` may be a fraction."""
+    from scipy.special import stdtrit  # imported here: it takes half a second, which a start without intervals saves
 
     return float(stdtrit(freedom, probability))
 
 
 def _t_test(mean: float, sampling: Sampling) -> float:
-    """Two-sided p of a mean that is 0."""
+    """Two-sided p of the null hypothesis that the mean is 0."""
     from scipy.special import stdtr
 
     return float(2 * stdtr(sampling.freedom, -abs(mean) / sampling.error))
@@ -213,7 +220,7 @@ def _around(mean: float, sampling: Sampling) -> Interval:
 
 
 def _score_interval(mean: float, array: np.ndarray, sampling: Sampling | None) -> Interval | None:
-    """On the logit scale for shares, as they are for other quantities."""
+    """The interval on the logit scale for shares, on their own scale for other quantities."""
     if sampling is None:
         return None
     if array.min() < 0.0 or array.max() > 1.0 or not 0.0 < mean < 1.0:
@@ -234,13 +241,13 @@ def _independent(array: np.ndarray) -> Sampling | None:
 def _jackknife(
     array: np.ndarray, groups: np.ndarray, clusters: np.ndarray, without: Sequence[float] | None = None
 ) -> Sampling | None:
-    """How the unweighted mean of group means scatters when each cluster in turn is left out; one group makes it the plain mean.
+    """Jackknife error of the unweighted mean of group means; with one group, of the plain mean. None where it cannot be estimated.
 
-    A group that is left without questions is left out of that mean, too.
+    A group without remaining questions is left out of a replicate's mean.
 
     Args:
-        groups, clusters: numbers from 0 on, one a value.
-        without: the means without each cluster, where they are not simply those of the values that are left.
+        groups, clusters: numbers from 0, one per value.
+        without: the means without each cluster, where they differ from the means of the remaining values.
     """
     size = int(clusters.max()) + 1
     if size < ENOUGH_CLUSTERS:
@@ -253,7 +260,7 @@ def _jackknife(
     means = np.divide(total - sums, left, out=np.full_like(sums, np.nan), where=left > 0)
     gaps = (np.nanmean(means, axis=1) if without is None else np.asarray(without)) - (total / questions).mean()
     error = float(((size - 1) / size * (gaps**2).sum()) ** 0.5)
-    if error < 1e-9:  # rounding: the clusters do not differ
+    if error < 1e-9:  # only rounding errors: the clusters do not differ
         return None
     weights = (counts / questions).mean(axis=1)
     return Sampling(error, max(1.0, 1 / float((weights**2).sum()) - 1))
@@ -273,11 +280,12 @@ def _array(values: Sequence[float], clusters: Sequence[str]) -> np.ndarray:
 def stratified(
     values: Sequence[float], groups: Sequence[str], clusters: Sequence[str], without: Sequence[float] | None = None
 ) -> Estimate:
-    """The unweighted mean of group means (RealMem averages personas, LongMemEval's task average averages types).
+    """The unweighted mean of group means: RealMem averages personas, LongMemEval's task average averages question types.
 
-    By question: normal interval from the groups' own variances. By case: as for any mean.
+    The interval by question is a normal interval from the groups' variances; the interval by case is that of any mean.
 
     Args:
+        groups: group of each value, same length.
         without: as for `estimate`, of the mean of group means.
 
     Raises:

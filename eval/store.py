@@ -1,6 +1,6 @@
-"""Where a run lives on disk: one folder a run, one a case, JSON lines appended as things happen.
+"""Files of a run: one folder per run, one per case, JSON lines that are appended while the run goes on.
 
-A line that a kill cut short is dropped when the file is read; a torn tail is never mistaken for data.
+A last line that was cut when the process died is dropped when the file is read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from eval.fields import wrong_field
 from eval.records import Prediction
 from memsys.interface import Item
 from memsys.jsons import canonical, decoded, encoded
@@ -24,17 +25,17 @@ from memsys.llm.secrets import redact_bytes
 
 
 class RunError(RuntimeError):
-    """An experiment that cannot go on; the message says what to do."""
+    """An experiment cannot go on; the message says what to do."""
 
 
 AGAIN = "delete the file and run the same command again"
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The JSON object that a file holds.
+    """The JSON object in a file.
 
     Raises:
-        RunError: it holds something else.
+        RunError: the file holds anything else.
     """
     try:
         record = decoded(path.read_bytes())
@@ -46,9 +47,9 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def safe_name(identifier: str) -> str:
-    """A file name for an id that came from data: nothing but letters, digits, `._-`; a hash keeps different ids apart.
+    """A file name for an id from the data: letters, digits and `._-` only; a hash keeps different ids apart.
 
-    Ids that differ in case only have names that differ in more.
+    Ids that differ only in upper and lower case get different names on every file system.
     """
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", identifier).strip("._") or "case"
     if plain == identifier.lower() and len(plain) <= 80:  # many file systems take `A` and `a` for one name
@@ -57,41 +58,45 @@ def safe_name(identifier: str) -> str:
 
 
 def read_lines(path: Path, *, again: bool = True, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """The whole JSON lines of a file; none where there is no file.
+    """The JSON objects of a file, one per line; empty when there is no file.
 
     Args:
-        again: it may soon be read again, as a row's predictions and scores are by run, checks and table: keep its lines in memory.
-        fields: what every line must hold.
+        again: keep the lines in memory, because the file will soon be read again.
+        fields: keys that every line must have.
 
     Raises:
-        RunError: a line that is not JSON, other than a torn last one, or that lacks a field.
+        RunError: a line is not JSON (a last line that was cut is dropped instead), lacks a field, or holds one of another type.
     """
     if not path.is_file():
         return []
     known = path.stat()
     lines = list(_kept_lines(path, known.st_size, known.st_mtime_ns) if again else _lines(path))
+    needed = set(fields)
     for number, record in enumerate(lines, 1):
-        if not record.keys() >= set(fields):
-            raise RunError(f"{path}: line {number} has no {min(set(fields) - record.keys())}; {AGAIN}")
+        if not record.keys() >= needed:
+            raise RunError(f"{path}: line {number} has no {min(needed - record.keys())}; {AGAIN}")
     return lines
 
 
 @lru_cache(maxsize=16)
 def _kept_lines(path: Path, size: int, changed: int) -> tuple[dict[str, Any], ...]:
-    """The lines of a file as it stood."""
+    """The lines of a file with this size and time."""
     return tuple(_lines(path))
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     pieces = path.read_bytes().split(b"\n")
     lines = [piece for piece in pieces if piece.strip()]
-    try:  # in one go, which is faster, and the records share their keys
+    try:  # all lines at once, which is faster and lets the records share their keys
         records = decoded(b"[" + b",".join(lines) + b"]")
-        if len(records) == len(lines) and all(isinstance(record, dict) for record in records):
-            return list(records)
+        if len(records) != len(lines) or not all(isinstance(record, dict) for record in records):
+            raise ValueError("some line is no object")
     except ValueError:
-        pass
-    return list(_one_by_one(path, pieces))
+        records = list(_one_by_one(path, pieces))
+    for number, record in enumerate(records if path.suffix == ".jsonl" else (), 1):
+        if name := wrong_field(record):
+            raise RunError(f"{path}: line {number} holds no {name}, but {str(record[name])[:40]!r}; {AGAIN}")
+    return list(records)
 
 
 def _one_by_one(path: Path, pieces: Sequence[bytes]) -> Iterator[dict[str, Any]]:
@@ -101,7 +106,7 @@ def _one_by_one(path: Path, pieces: Sequence[bytes]) -> Iterator[dict[str, Any]]
         try:
             record = decoded(piece)
         except ValueError:
-            # The last piece has no newline behind it: it was being written when the process died.
+            # The last piece has no newline: it was being written when the process died.
             if number < len(pieces):
                 raise RunError(f"{path}: line {number} is not JSON; {AGAIN}") from None
             return
@@ -111,12 +116,12 @@ def _one_by_one(path: Path, pieces: Sequence[bytes]) -> Iterator[dict[str, Any]]
 
 
 def write_lines(path: Path, records: Iterable[Any]) -> None:
-    """Replace a file by these lines, at once or not at all."""
+    """Replace a file by these lines, atomically."""
     replace_file(path, b"".join(map(line, records)))
 
 
 def replace_file(path: Path, content: bytes | str) -> None:
-    """Replace a file, at once or not at all; of two processes that do, the later one is right."""
+    """Replace a file, atomically; of two processes that do, the later one wins. Secrets in text are redacted."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
     draft.write_bytes(content if isinstance(content, bytes) else redact_bytes(content.encode()))
@@ -124,14 +129,14 @@ def replace_file(path: Path, content: bytes | str) -> None:
 
 
 def line(record: Any) -> bytes:
-    """One JSON line: of a mapping, or of a dataclass with slots."""
-    # dataclasses.asdict copies deeply, which costs more than writing the line
+    """A mapping, or a dataclass with slots, as one JSON line without secrets."""
+    # Not dataclasses.asdict: it copies deeply, which takes longer than writing the line.
     plain = record if isinstance(record, Mapping) else {name: getattr(record, name) for name in record.__slots__}
     return redact_bytes(encoded(plain)) + b"\n"
 
 
 class Appender:
-    """A file that lines are appended to from several threads, each written through at once."""
+    """A file that several threads append lines to; each line is flushed at once."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,9 +156,9 @@ class Appender:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder against other processes; while another holds it, say so and wait.
+    """Lock a run folder against other processes; while another process holds it, say so on standard error and wait.
 
-    Whoever takes several takes them in the order of their paths, so that two never wait for each other.
+    To avoid deadlocks, several folders must be locked in the order of their paths.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as handle:
@@ -166,7 +171,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def item_key(item: Item) -> str:
-    """The hash under which a recalled item stands in `items.jsonl`."""
+    """The hash that identifies a recalled item in `items.jsonl`."""
     parts = [item.id, item.text, item.sources, item.kind, item.level]
     return hashlib.sha256(canonical(parts)).hexdigest()[:16]
 
@@ -187,7 +192,7 @@ def read_predictions(case_folder: Path) -> dict[str, Prediction]:
     """Predictions of a case by question id; a later line replaces an earlier one.
 
     Raises:
-        RunError: a line that is no prediction.
+        RunError: a line is not a prediction.
     """
     path = case_folder / "predictions.jsonl"
     try:
@@ -198,6 +203,8 @@ def read_predictions(case_folder: Path) -> dict[str, Prediction]:
 
 def prediction(record: Mapping[str, Any]) -> Prediction:
     """A line of `predictions.jsonl` as a record."""
+    if len(record["items"]) != len(record["scores"]):
+        raise TypeError(f"{len(record['items'])} items with {len(record['scores'])} scores")
     return Prediction(**{**record, "items": tuple(record["items"]), "scores": tuple(record["scores"])})
 
 
@@ -205,7 +212,7 @@ def read_items(case_folder: Path) -> dict[str, dict[str, Any]]:
     """Recalled items of a case by their hash.
 
     Raises:
-        RunError: a line that is no item.
+        RunError: a line is not an item.
     """
     path = case_folder / "items.jsonl"
     records = read_lines(path, fields=("key", "id", "text", "sources", "kind", "level"))
@@ -213,7 +220,7 @@ def read_items(case_folder: Path) -> dict[str, dict[str, Any]]:
 
 
 class Items(dict[str, dict[str, Any]]):
-    """Recalled items by their hash; a prediction that names another says that the file is damaged."""
+    """Recalled items by hash; looking up an unknown hash raises `RunError`, because the file must be damaged."""
 
     def __init__(self, path: Path, items: Mapping[str, dict[str, Any]]) -> None:
         super().__init__(items)

@@ -1,11 +1,11 @@
-"""Dates in text: reading a benchmark's time texts, and turning "yesterday" or "last week" into a date, given the day it was said.
+"""Dates in text: parses the time texts of benchmarks, and resolves expressions such as "yesterday" against the day of speaking.
 
-Dates are written the way long-term memory benchmarks write them: an exact day as "7 May 2023", a month as "June 2023", a
-year as "2022", and what the speaker left open as an anchored form, "the week before 9 June 2023". Nothing here looks at a clock.
+Resolved dates have the form that benchmarks for long-term memory use: a day is "7 May 2023", a month "June 2023", a year "2022", and
+an inexact expression is anchored to a day, as in "the week before 9 June 2023". No function uses the system clock.
 
-A named weekday is anchored too ("last Friday" and "on Friday" are "the Friday before 9 June 2023"; "next Friday" and "this
-Friday" come after the day of speaking), with the day it stands for beside it. A month without a year is the nearest one to the
-day of speaking, the past one in doubt.
+Weekdays are anchored too: "last Friday" and "on Friday" become "the Friday before 9 June 2023", "next Friday" and "this Friday" become
+"the Friday after 9 June 2023"; `Mention.day` has the exact day. A month without a year is the one nearest to the day of speaking; of
+two at the same distance, the past one.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _FORMATS = (
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """One date expression of a text."""
+    """One date expression in a text."""
 
     start: int
     end: int
-    """Characters of the text that it covers: `text[start:end]`."""
+    """The expression is `text[start:end]`."""
     resolved: str
-    """As an answer would put it; the words themselves where the day of speaking would be needed and is not known."""
+    """The resolved date; the expression itself if it is relative and the day of speaking is unknown."""
     day: date | None = None
-    """The day it stands for, where it stands for one."""
+    """The exact day, if the expression means one."""
     relative: bool = False
-    """True when it says nothing without the day of speaking."""
+    """Whether its meaning depends on the day of speaking."""
 
 
 @lru_cache(maxsize=1 << 14)
 def parse_time(text: str) -> datetime | None:
-    """The naive time that a data set's time text writes; of a span "first – last" the first; None where there is none."""
+    """The time in a data set's time text, without a time zone; of a span "first – last" the first; None if it cannot be parsed."""
     text = " ".join(text.split(" – ")[0].split())
     for form in _FORMATS:
         try:
@@ -65,33 +65,34 @@ def parse_time(text: str) -> datetime | None:
 
 
 def written(day: date) -> str:
-    """A day as "7 May 2023"."""
+    """A day written as "7 May 2023"."""
     return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
 
 
 def resolve(expression: str, said: date) -> str | None:
-    """The first date expression of a text as an answer would put it, given the day on which it was said; None without one."""
-    found = mentions(expression, said)
-    return found[0].resolved if found else None
+    """The first date expression of a text, resolved against the day of speaking; None if there is none."""
+    dates = mentions(expression, said)
+    return dates[0].resolved if dates else None
 
 
 def mentions(text: str, said: date | None) -> tuple[Mention, ...]:
-    """Every date expression of a text, in order and without overlap, resolved against the day on which it was said."""
-    found: list[Mention] = []
+    """All date expressions of a text, in order and without overlap, resolved against the day of speaking (None: unknown)."""
+    accepted: list[Mention] = []
     for pattern, relative, rule in _RULES:
         for match in pattern.finditer(text):
-            if any(match.start() < other.end and other.start < match.end() for other in found):
+            if any(match.start() < other.end and other.start < match.end() for other in accepted):
                 continue
-            mention = _read(match, relative, rule, said)
+            mention = _mention(match, relative, rule, said)
             if mention is not None:
-                found.append(mention)
-    return tuple(sorted(found, key=lambda mention: mention.start))
+                accepted.append(mention)
+    return tuple(sorted(accepted, key=lambda mention: mention.start))
 
 
 Rule = Callable[[re.Match[str], date], date | str]
+"""Resolves a match against the day of speaking: to an exact day, or to a text."""
 
 
-def _read(match: re.Match[str], relative: bool, rule: Rule, said: date | None) -> Mention | None:
+def _mention(match: re.Match[str], relative: bool, rule: Rule, said: date | None) -> Mention | None:
     if relative and said is None:
         return Mention(match.start(), match.end(), match.group(), None, True)
     try:
@@ -104,7 +105,7 @@ def _read(match: re.Match[str], relative: bool, rule: Rule, said: date | None) -
 
 
 def _weekday_of(anchored: str) -> date | None:
-    """The day that "the Friday before 9 June 2023" is."""
+    """The exact day of an anchored weekday such as "the Friday before 9 June 2023"; None for other texts."""
     match = re.match(rf"the ({'|'.join(WEEKDAYS)}) (before|after) (.+)", anchored, re.IGNORECASE)
     anchor = parse_time(match[3]) if match else None
     if match is None or anchor is None:
@@ -149,7 +150,7 @@ def _nearest_year(month: int, said: date) -> int:
 
 
 def _anchored(match: re.Match[str], said: date) -> date | str:
-    """ "the week before 9 June 2023", as it stands, its date rewritten."""
+    """ "the week before 9 June 2023": stays as it is, with its date in standard form; "two days after …" becomes a day."""
     anchor = mentions(match["date"], said)
     if not anchor:
         raise ValueError("no such day")
@@ -218,7 +219,7 @@ def _month(name: str) -> int:
 
 _COUNTS = {word: number for number, word in enumerate("one two three four five six seven eight nine ten".split(), 1)}
 _COUNTS |= {"a": 1, "an": 1}
-# Capitalised, because "may" and "march" are words too.
+# Only capitalised, because "may" and "march" are also ordinary words.
 _M = rf"(?P<m>(?-i:{'|'.join(MONTHS)}|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b))"
 _D = r"(?P<d>[0-3]?\d)(?:st|nd|rd|th)?"
 _Y = r"(?P<y>(?:19|20)\d\d)"
@@ -226,7 +227,7 @@ _N = rf"(?P<n>\d{{1,5}}|{'|'.join(_COUNTS)}|(?:a )?few|several|(?:a )?couple(?: 
 _DAY_NAMES = "|".join(WEEKDAYS)
 _WHICH = "(?:(?:this|the) )?(?:last|past|previous|next|coming)|this"
 _ANY_DATE = re.sub(r"\?P<\w+>", "?:", rf"(?:{_D}(?: of)? {_M},? {_Y}|{_M} {_D},? {_Y})")
-# In order of precedence: an expression inside one that was found before it does not count.
+# In order of precedence: a match that overlaps an earlier pattern's match is ignored.
 _PATTERNS: tuple[tuple[str, bool, Rule], ...] = (
     (
         rf"(?:the )?(?P<count>{_N} )?(?P<what>(?:day|week|weekend|month|year)s?|{_DAY_NAMES}) (?P<side>before|after|of) "

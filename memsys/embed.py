@@ -1,6 +1,6 @@
-"""Text to unit vectors: the embedder protocol, the offline hashing embedder, and one for tests.
+"""Embedders: the protocol, an offline embedder based on feature hashing, and one for tests.
 
-The OpenAI-compatible embedder stands beside the client (`memsys.llm.client`); sentence-transformers is an optional extra.
+The embedder for OpenAI-compatible servers is in `memsys.llm.client`, the one for sentence-transformers in `memsys.local_embedder`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from memsys.vectors import normalised
 
 
 class Embedder(Protocol):
-    """Something that turns texts into vectors."""
+    """Turns texts into unit vectors."""
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
-        """Unit vectors, float32 [n, d]; `query` selects the query side of asymmetric models."""
+        """The unit vectors of n texts, float32 [n, d]. `query` selects the query encoder of an asymmetric model."""
 
 
 _WORD = re.compile(r"\w+(?:'\w+)?", re.UNICODE)
-# Function words of English; they carry a tenth of the weight of other words.
+# English function words; their weight is a tenth of that of other words.
 _LIGHT = frozenset(
     """
     a about after all also am an and any are as at be been before but by can could did do does for from get go got
@@ -42,7 +42,7 @@ _LIGHT = frozenset(
 
 
 class HashingEmbedder:
-    """Signed feature hashing of stemmed words and word pairs. A stand-in for a model: deterministic, no vocabulary, no download.
+    """Signed feature hashing of stemmed words and word pairs: a deterministic substitute for a model, without vocabulary or download.
 
     Args:
         dimension: length of the vectors.
@@ -52,7 +52,7 @@ class HashingEmbedder:
         self.dimension = dimension
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
-        """Unit vectors, float32 [n, dimension]; a text without words gets the zero vector."""
+        """Unit vectors, float32 [n, dimension]; the vector of a text without words is zero."""
         started = time.thread_time()
         with meter.service_time():
             vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
@@ -61,7 +61,7 @@ class HashingEmbedder:
             ledger = meter.current()
             if (
                 ledger is not None and texts
-            ):  # counted as a model's calls would be, so that a plan can be made from an offline run
+            ):  # metered as a model would be, so that an offline run can predict a real one's cost
                 ledger.add_embedding(sum(map(count_tokens, texts)), time.thread_time() - started)
         return vectors
 
@@ -78,7 +78,7 @@ def _hashed(text: str, dimension: int) -> np.ndarray:
     vector = np.zeros(dimension, dtype=np.float32)
     for feature, weight in weights.items():
         code = zlib.crc32(feature.encode())
-        # Sublinear in the count, as in tf-idf weighting: the tenth mention says less than the second.
+        # The square root makes the tenth mention of a word weigh less than the second, as sublinear tf-idf does.
         vector[code % dimension] += (1 if code & 0x80000000 else -1) * weight**0.5
     unit = normalised(vector)
     unit.flags.writeable = False
@@ -103,10 +103,10 @@ def _porter() -> Any:
 
 
 class TableEmbedder:
-    """Vectors from a table, for tests; any other text falls to `other`.
+    """Looks vectors up in a table, for tests. Texts that are not in the table go to the embedder `other`.
 
     Raises:
-        KeyError: a text that is not in the table, when there is no `other`.
+        KeyError: on `embed`, for a text that is not in the table when there is no `other`.
     """
 
     def __init__(self, table: Mapping[str, Sequence[float]], other: Embedder | None = None) -> None:
@@ -115,11 +115,11 @@ class TableEmbedder:
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
         """Unit vectors, float32 [n, d]."""
-        rows = [self._one(text, query) for text in texts]
+        rows = [self._vector(text, query) for text in texts]
         return np.stack(rows) if rows else np.empty((0, len(next(iter(self._table.values()), ()))), dtype=np.float32)
 
-    def _one(self, text: str, query: bool) -> np.ndarray:
+    def _vector(self, text: str, query: bool) -> np.ndarray:
         if text not in self._table and self._other is not None:
-            other: np.ndarray = self._other.embed([text], query=query)[0]
-            return other
+            vector: np.ndarray = self._other.embed([text], query=query)[0]
+            return vector
         return self._table[text]

@@ -1,22 +1,22 @@
-"""What a memory system is: three methods, and the records that they exchange.
+"""The interface of a memory system: the methods `write`, `consolidate` and `read`, and the records that they exchange.
 
-A memory is built fresh for every case and receives the services that its `__init__` names, by keyword:
+A new memory is built for every case. It receives, by keyword, the services that its `__init__` names:
 `llm` (`memsys.llm.protocol.LLM`), `probe` (an LLM that returns log-probabilities), `embedder` (`memsys.embed.Embedder`),
-`prompts` (`memsys.prompts.Prompts`), `rng` (`numpy.random.Generator`, seeded per case). Everything else in the signature
-is a setting and comes from `conf/memory/<name>.yaml`.
+`prompts` (`memsys.prompts.Prompts`) and `rng` (`numpy.random.Generator`, seeded per case). All other parameters are settings; their
+values come from `conf/memory/<name>.yaml`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from data_loaders.schema import Question, Unit
+from data_loaders.schema import Question, Turn, Unit
 
 Mode = TypeVar("Mode", bound=str)
 
@@ -27,24 +27,26 @@ class Item:
 
     id: str
     text: str
-    """As the reader shows it; `dated` puts the time in front where the time is known."""
+    """The text that the reader shows; `dated` puts the time in front, if there is one."""
     score: float
+    """The memory's own ranking score; scores of different memories are not comparable."""
     sources: tuple[str, ...]
-    """Turn ids it stands for, also when rewritten: a summary carries the union of its descendants'."""
+    """Ids of the turns that the text comes from, also when it is rewritten: a summary has the union of its descendants' ids."""
     kind: str = "leaf"
     level: int = 0
-    """0 = raw unit; higher = more abstract."""
+    """0 for a raw unit; higher for a more abstract text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What a memory returns for a question, in the order in which the reader shows it."""
+    """What a memory returns for a question."""
 
     items: tuple[Item, ...]
+    """In the order in which the reader shows them."""
     answer: str | None = None
-    """Only from systems that answer in their own loop."""
+    """The answer itself, only from systems that answer in their own loop."""
     aborted: str = ""
-    """Why a search ended without a result: an outcome of its own, never an abstention."""
+    """Why the search ended without a result; empty if it did not. Aborted searches are an outcome of their own, not abstentions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,80 +55,83 @@ class NodeView:
 
     id: str
     parents: tuple[str, ...]
-    """Several for soft clusters, none for a root."""
+    """Ids of the parent nodes: several with soft clusters, none for a root."""
     level: int
     kind: str
     text: str
     vector: np.ndarray | None
-    """float32 [d], unit length."""
+    """float32 [d], unit length; None for a node without a vector."""
     sources: tuple[str, ...]
+    """Ids of the turns that the node's text comes from."""
     start: datetime | None = None
+    """Time of its earliest turn, if known."""
     end: datetime | None = None
+    """Time of its latest turn, if known."""
 
 
 class MemorySystem(ABC):
-    """Fed a history unit by unit, read with questions.
+    """A memory: the run writes a history into it unit by unit and reads it with questions.
 
-    No wall clock and no global random state inside: time comes from units and questions, randomness from `rng`.
+    A memory uses neither the system clock nor global random state: times come from units and questions, randomness from `rng`.
     """
 
     READ_KNOBS: ClassVar[tuple[str, ...]] = ()
-    """Attributes a sweep may set on `copy.copy(memory)` between reads of one build."""
+    """Attributes that a sweep may set on `copy.copy(memory)` between reads of one build."""
     PROMPTS: ClassVar[tuple[str, ...]] = ()
-    """Folders of `memsys/prompts` it may use; their contents are part of a run's identity."""
+    """Folders of `memsys/prompts` that it uses; their contents are part of a run's identity."""
     MODES: ClassVar[tuple[str, ...]] = ()
-    """What its setting `mode` may be, the default first; empty = it has no such setting."""
+    """Valid values of its setting `mode`, the default first; empty if it has no such setting."""
     UNIT: ClassVar[dict[str, Any]] = {}
-    """Its own unit rule, e.g. `{"rule": "utterance"}`; empty = the data set's default. A table may override it."""
+    """Its own unit rule, e.g. `{"rule": "utterance"}`; empty for the data set's default. A table may override it."""
     EMBEDS_UNITS: ClassVar[bool] = True
-    """False when it never embeds a unit's own text: then the run loop does not embed them in advance."""
+    """Whether it embeds the text of units. If not, the run loop does not embed them in advance."""
     OFFLINE: ClassVar[bool] = False
-    """True when `consolidate` rebuilds everything: a new unit costs a whole build."""
+    """Whether `consolidate` rebuilds the whole structure, so that one new unit costs a complete build."""
     HIDDEN_ROOT: ClassVar[bool] = False
-    """True when its topmost nodes hang from a root that `nodes` never yields, not even above a single node."""
+    """Whether its topmost nodes have a common root that `nodes` does not yield."""
     REHEARSED: ClassVar[bool] = True
-    """False when its writes leave this process: before the first build is timed, no short one is made with offline engines."""
+    """Whether the run makes a short build with offline engines before it times the first one. False if writes leave this process."""
     PAST_K: ClassVar[str] = ""
-    """Why a recall may hold more items than the setting `k`; empty = it may not."""
+    """Why a recall may hold more items than the setting `k`; empty if it may not."""
 
     @abstractmethod
     def write(self, unit: Unit) -> None:
-        """Take in the next unit, in stream order."""
+        """Add the next unit of the history."""
 
     def end_session(self, session_id: str) -> None:  # noqa: B027 - an optional hook
-        """Told after the last unit of a session."""
+        """Called after the last unit of a session."""
 
     def consolidate(self) -> None:  # noqa: B027 - an optional hook
-        """Told before questions are read. Provisional: writes may follow, as if it had not been called."""
+        """Called before questions are read. Further writes may follow, and must work as if it had not been called."""
 
     @abstractmethod
     def read(self, question: Question) -> Recall:
-        """Recall what bears on the question. Leaves the memory as it was; safe from several threads at once."""
+        """Recall what is relevant to the question. Does not change the memory; several threads may call it at once."""
 
     def nodes(self) -> Iterator[NodeView]:
-        """The structure as it stands; nothing where there is none."""
+        """The nodes of the current structure; none for a memory without structure."""
         return iter(())
 
     @property
     def held(self) -> int:
-        """Number of entries that a read chooses from (reported as memory size); 0 where nothing is counted."""
+        """Number of entries that a read selects from (reported as memory size); 0 if the memory does not count them."""
         return 0
 
     @property
     def asks_logprobs(self) -> bool:
-        """Whether its reads need the log-probabilities of the service `probe`; looked at only where it takes that service."""
+        """Whether its reads need log-probabilities from the service `probe`; used only if its `__init__` takes that service."""
         return True
 
     def report(self) -> dict[str, Any]:
-        """Numbers of the build worth keeping (node counts, rates of fallbacks …), JSON-serialisable; written once per case."""
+        """Statistics of the build (node counts, fallback rates …), JSON-serialisable; written once per case."""
         return {}
 
 
 def known_mode(memory: MemorySystem, mode: Mode) -> Mode:
-    """The mode itself, where it is one of the memory's `MODES`.
+    """Return the mode if it is one of the memory's `MODES`.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the mode is unknown.
     """
     if mode not in memory.MODES:
         raise ValueError(f"mode must be one of {', '.join(memory.MODES)}, found {mode!r}")
@@ -134,19 +139,46 @@ def known_mode(memory: MemorySystem, mode: Mode) -> Mode:
 
 
 def positive(name: str, value: int) -> int:
-    """The value of a setting that must be at least 1.
+    """Return the value of the setting `name`, which must be at least 1.
 
     Raises:
-        ValueError: it is not; the message names the setting.
+        ValueError: the value is below 1; the message names the setting.
     """
     if value < 1:
         raise ValueError(f"{name} must be at least 1, found {value}")
     return value
 
 
+def one_of(name: str, value: str, choices: Sequence[str]) -> str:
+    """The value of a setting that must be one of several words.
+
+    Raises:
+        ValueError: it is none of `choices`; the message names the setting.
+    """
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
+    return value
+
+
 def dated(text: str, time_text: str) -> str:
-    """Text with its time in front, the form in which every memory here shows dates to the reader."""
+    """The text with its time in front, `[time] text`: the form in which all memories show dates to the reader."""
     return f"[{time_text}] {text}" if time_text else text
+
+
+def period_text(first: Unit, last: Unit) -> str:
+    """The times of two units as one text, `first – last`; a single time where both are the same or one is unknown."""
+    return " – ".join(dict.fromkeys(unit.time_text for unit in (first, last) if unit.time_text))
+
+
+def period(units: Iterable[Unit]) -> tuple[datetime | None, datetime | None]:
+    """The earliest and the latest known time of the units; (None, None) where none is known."""
+    times = [unit.time for unit in units if unit.time is not None]
+    return min(times, default=None), max(times, default=None)
+
+
+def spoken(turn: Turn) -> str:
+    """A turn as `speaker: text`, or its text alone where the speaker has no name."""
+    return f"{turn.speaker}: {turn.text}" if turn.speaker else turn.text
 
 
 def unit_item(unit: Unit, score: float = 0.0, *, kind: str = "leaf") -> Item:
@@ -155,5 +187,5 @@ def unit_item(unit: Unit, score: float = 0.0, *, kind: str = "leaf") -> Item:
 
 
 def union(sources: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """Turn ids of several pieces, each once, in first-seen order."""
-    return tuple(dict.fromkeys(turn for piece in sources for turn in piece))
+    """The union of several lists of turn ids: each id once, in order of first occurrence."""
+    return tuple(dict.fromkeys(turn_id for turn_ids in sources for turn_id in turn_ids))

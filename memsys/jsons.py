@@ -1,4 +1,4 @@
-"""JSON where there is much of it: orjson, and the standard library for the little that orjson refuses."""
+"""Fast JSON with orjson, falling back to the standard library for values that orjson rejects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import orjson
 
 
 def encoded(value: Any) -> bytes:
-    """The value as JSON, on one line; NaN and infinities become null. A lone surrogate, which no UTF-8 holds, is escaped."""
+    """The value as JSON on one line. NaN and infinities become null; a lone surrogate, which UTF-8 cannot encode, is escaped."""
     try:
         return orjson.dumps(value)
     except TypeError:  # also for subclasses of float, such as NumPy's
@@ -25,36 +25,38 @@ def canonical(value: Any) -> bytes:
 
 
 def decoded(text: bytes | str) -> Any:
-    """The value of a JSON text; NaN and infinities, which are not JSON, are read as Python writes them;
-    whole numbers past 64 bits become floats.
+    """The value of a JSON text. NaN and infinities are accepted as Python writes them; integers beyond 64 bits become floats.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: the text is not JSON, or its values are nested too deep.
     """
     try:
         return orjson.loads(text)
     except ValueError:
-        return json.loads(text)
-
-
-def received(text: bytes) -> Any:
-    """The value of a JSON text that came from elsewhere: as `decoded`, and a lone surrogate, which no file holds, is U+FFFD.
-
-    Raises:
-        ValueError: it is not JSON, or nested deeper than anything that means something.
-    """
-    try:
-        return orjson.loads(text)  # refuses lone surrogates
-    except ValueError:
         try:
-            return _whole(json.loads(text))
+            return json.loads(text)
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
 
 
-def _whole(value: Any) -> Any:
+def received(text: bytes) -> Any:
+    """The value of a JSON text from outside: as `decoded`, with each lone surrogate, which no file can hold, replaced by U+FFFD.
+
+    Raises:
+        ValueError: the text is not JSON, or is nested too deeply.
+    """
+    try:
+        return orjson.loads(text)  # rejects lone surrogates
+    except ValueError:
+        try:
+            return _without_surrogates(json.loads(text))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+
+
+def _without_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {_whole(name): _whole(inner) for name, inner in value.items()}
-    return [_whole(inner) for inner in value] if isinstance(value, list) else value
+        return {_without_surrogates(name): _without_surrogates(inner) for name, inner in value.items()}
+    return [_without_surrogates(inner) for inner in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Sentence-transformers models on this machine; needs the extra `local`."""
+"""Embedding models that run on this machine with sentence-transformers; needs the extra `local`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from memsys.tokens import count_tokens
 
 
 class LocalEmbedder:
-    """An embedding model run here.
+    """An embedding model run with sentence-transformers.
 
     Args:
-        model: a name that sentence-transformers knows, or a folder.
+        model: the name of a sentence-transformers model, or a folder that holds one.
 
     Raises:
-        ImportError: the package is not installed; the message says how to get it.
+        ImportError: sentence-transformers is not installed; the message names the command that installs it.
     """
 
     def __init__(self, model: str) -> None:
@@ -29,7 +29,7 @@ class LocalEmbedder:
         self._model = SentenceTransformer(model)
 
     def fetch(self, texts: Sequence[str], *, query: bool = False) -> list[Embedded]:
-        """Unit vectors of the texts, with their tokens and their share of the time."""
+        """The unit vector of each text with its number of tokens and its share of the seconds."""
         started = time.perf_counter()
         vectors = np.asarray(self._model.encode(list(texts), normalize_embeddings=True), dtype=np.float32)
         seconds = (time.perf_counter() - started) / max(1, len(texts))

@@ -1,20 +1,20 @@
-"""A prompt is a file: front matter says what kind of step it is and what comes back, the body is a `string.Template`.
+"""Prompt files: the front matter describes the step and its reply, the body is a `string.Template`.
 
 ```
 ---
-kind: summarise          # what the offline engine should do: answer, summarise, extract, choose, rate, keywords, boundary, judge
+kind: summarise              # task for the offline engine: answer, summarise, extract, choose, rate, keywords, boundary, judge, chat
 max_tokens: 300
 temperature: 0
-schema: {type: object, …}    # the reply is JSON that satisfies this
-labels: [MERGE, CONTINUE]    # or: the reply is exactly one of these (a field `labels` overrides them)
+schema: {type: object, …}    # the reply is JSON that satisfies this schema
+labels: [MERGE, CONTINUE]    # or: the reply is exactly one of these labels (a field `labels` overrides them)
 logprobs: false
-cut: fail                    # a reply cut at max_tokens: fail (JSON, labels), or keep what there is (prose); this overrides it
+cut: fail                    # what to do with a reply cut at max_tokens: fail (default for JSON and labels) or keep (for prose)
 ---
 System text.
 ===
 User text with $fields.
 ```
-Without a `===` line the whole body is the user message. Folders are laid over each other: the first that has the file wins.
+Without a `===` line the whole body is the user message. `Prompts` looks a file up in the user's folder first, then in the shipped one.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _KNOWN = {"kind", "max_tokens", "temperature", "schema", "labels", "logprobs", "
 
 
 class PromptError(ValueError):
-    """A prompt file that cannot be used, or a field that it needs and did not get."""
+    """A prompt file is missing or malformed, or a field of its template is missing."""
 
 
 class UndeclaredPrompt(PromptError):
-    """A memory reads a prompt that its class does not declare, so that the run's identity would not know of it."""
+    """A memory reads a prompt that its class does not declare; the run's identity would not cover that prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A labelled piece of text shown to a model."""
+    """A labelled text for a model to choose from."""
 
     label: str
     text: str
@@ -67,18 +67,18 @@ class Prompt:
     labels: tuple[str, ...]
     logprobs: bool
     cut: str = ""
-    """What a reply cut at the limit is: `keep` uses what there is, `fail` is no value; empty keeps prose and fails the rest."""
+    """What to do with a reply cut at the token limit: `keep` uses it, `fail` does not; empty keeps prose and fails the rest."""
 
     def render(self, fields: Mapping[str, Any]) -> Request:
-        """The request with `fields` filled in: text as it is, sequences as lines, `Option`s as `[label] text` lines.
+        """The request with `fields` filled in: strings as they are, sequences as lines, `Option`s as `[label] text` lines.
 
         Raises:
             PromptError: a field of the template is missing.
         """
-        shown = {name: _shown(value) for name, value in fields.items()}
+        texts = {name: _as_text(value) for name, value in fields.items()}
         try:
             messages = tuple(
-                (role, Template(text).substitute(shown))
+                (role, Template(text).substitute(texts))
                 for role, text in (("system", self.system), ("user", self.user))
                 if text
             )
@@ -96,15 +96,15 @@ class Prompt:
         )
 
     def labels_for(self, fields: Mapping[str, Any]) -> tuple[str, ...]:
-        """The labels a reply may consist of: a field `labels` overrides the file's."""
+        """The valid labels of a reply: those of the field `labels` if there is one, else those of the file."""
         return tuple(fields.get("labels", self.labels))
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, Option):
         return f"[{value.label}] {value.text}"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "\n".join(_shown(part) for part in value)
+        return "\n".join(_as_text(part) for part in value)
     return str(value)
 
 
@@ -112,10 +112,10 @@ class Prompts:
     """The prompt files of one experiment."""
 
     def __init__(self, overlay: Path | str | None = None) -> None:
-        """Lay the folder `overlay` over the shipped prompts.
+        """Use the shipped prompts, replaced by the files of the folder `overlay` where it has them.
 
         Raises:
-            PromptError: `overlay` is no folder.
+            PromptError: the folder `overlay` does not exist.
         """
         if overlay and not Path(overlay).is_dir():
             raise PromptError(f"the prompt folder {overlay} does not exist")
@@ -127,8 +127,8 @@ class Prompts:
         """The prompt called `<system>/<step>`.
 
         Raises:
-            PromptError: there is none, or its front matter is wrong.
-            UndeclaredPrompt: this view holds declared prompts only, and it is none of them.
+            PromptError: the file is missing, or its front matter is not valid.
+            UndeclaredPrompt: this view is limited to declared prompts, and the prompt is not one of them.
         """
         if self._declared is not None and not {name, name.rpartition("/")[0]} & set(self._declared):
             raise UndeclaredPrompt(
@@ -146,20 +146,20 @@ class Prompts:
         raise PromptError(f"no prompt {name}.md in {', '.join(map(str, self._folders))}")
 
     def only(self, declared: Iterable[str]) -> Prompts:
-        """The same prompts, of which no other than the declared folders and files can be read.
+        """A view of the same prompts in which only the declared folders and files can be read.
 
         Args:
-            declared: as `MemorySystem.PROMPTS` says.
+            declared: names of folders and files, as in `MemorySystem.PROMPTS`.
         """
         view = copy(self)
         view._declared = tuple(declared)
         return view
 
     def digest(self, names: Iterable[str]) -> dict[str, str]:
-        """sha256 of every prompt in the named folders (or of the named files): part of a run's identity.
+        """The sha256 of every prompt in the named folders, and of the named files; part of a run's identity.
 
         Raises:
-            PromptError: a name that is neither a folder with prompts nor a prompt.
+            PromptError: a name is neither a prompt nor a folder with prompts.
         """
         return {
             stem: hashlib.sha256(path.read_bytes()).hexdigest()
@@ -168,14 +168,14 @@ class Prompts:
         }
 
     def _files(self, name: str) -> dict[str, Path]:
-        found: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for folder in reversed(self._folders):
             single = folder / f"{name}.md"
             for path in [single] if single.is_file() else sorted((folder / name).glob("*.md")):
-                found[path.relative_to(folder).with_suffix("").as_posix()] = path
-        if not found:
+                paths[path.relative_to(folder).with_suffix("").as_posix()] = path
+        if not paths:
             raise PromptError(f"no prompt {name}.md or {name}/*.md in {', '.join(map(str, self._folders))}")
-        return found
+        return paths
 
 
 def _parse(name: str, text: str) -> Prompt:

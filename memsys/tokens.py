@@ -1,4 +1,4 @@
-"""Token counts with OpenAI's o200k and cl100k vocabularies, which come inside a package; loaded when first used."""
+"""Token counts with OpenAI's o200k and cl100k vocabularies. They are part of an installed package and are loaded on first use."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 
 def count_tokens(text: str, encoding: str = "o200k_base") -> int:
-    """Number of tokens of a text."""
-    # Turns and facts are counted over and over; whole prompts are counted once, and thousands of them would fill the memory.
-    return _known_count(text, encoding) if len(text) <= 2000 else _count(text, encoding)
+    """The number of tokens of a text."""
+    # Short texts (turns, facts) are counted many times and are cached; long ones (prompts) are counted once and would fill the memory.
+    return _cached_count(text, encoding) if len(text) <= 2000 else _count(text, encoding)
 
 
 def _count(text: str, encoding: str) -> int:
-    return int(_vocabulary(encoding).count(_whole(text))) if text else 0
+    return int(_vocabulary(encoding).count(_without_surrogates(text))) if text else 0
 
 
-_known_count = lru_cache(maxsize=1 << 14)(_count)
+_cached_count = lru_cache(maxsize=1 << 14)(_count)
 
 
 def truncate(text: str, limit: int, encoding: str = "o200k_base") -> str:
-    """The text cut after its first `limit` tokens; a character that the cut would halve is left out."""
+    """The text cut after its first `limit` tokens; a character that the cut would split is left out."""
     if len(text.encode(errors="replace")) <= limit:  # a token is at least one byte
         return text
     starts = _starts(text, encoding)
@@ -31,12 +31,12 @@ def truncate(text: str, limit: int, encoding: str = "o200k_base") -> str:
 
 
 def split_tokens(text: str, size: int, overlap: int = 0, encoding: str = "o200k_base") -> list[str]:
-    """Windows of `size` tokens, each starting `size - overlap` tokens after the last; stops once the text is covered.
+    """The text as windows of `size` tokens, each starting `size - overlap` tokens after the one before.
 
-    A character made of several tokens belongs to one window whole, so that windows without overlap join to the text.
+    A character that consists of several tokens is never split, so windows without overlap join to the original text.
 
     Raises:
-        ValueError: `overlap` is not smaller than `size`.
+        ValueError: `overlap` is negative or not smaller than `size`.
     """
     if not 0 <= overlap < size:
         raise ValueError(f"overlap {overlap} must be at least 0 and smaller than the window {size}")
@@ -48,26 +48,26 @@ def split_tokens(text: str, size: int, overlap: int = 0, encoding: str = "o200k_
 
 
 def _starts(text: str, encoding: str) -> list[int]:
-    """For every token the index of the character in which it starts; tokens that only together make whole characters count as one place."""
+    """For every token the index of the character at which it starts. Tokens that form a character only together share its index."""
     vocabulary, starts, at, pending = _vocabulary(encoding), [], 0, []
-    for token in vocabulary.encode(_whole(text)):
+    for token in vocabulary.encode(_without_surrogates(text)):
         starts.append(at)
         pending.append(token)
         try:
             at += len(vocabulary.decode(pending))
-        except ValueError:  # not yet whole characters
+        except ValueError:  # the tokens so far do not form complete characters
             continue
         pending = []
     return starts
 
 
-def _whole(text: str) -> str:
-    """The text with lone surrogates, which have no UTF-8, replaced by question marks."""
+def _without_surrogates(text: str) -> str:
+    """The text with lone surrogates, which UTF-8 cannot encode, replaced by question marks."""
     return text.encode(errors="replace").decode()
 
 
 def _vocabulary(encoding: str) -> Any:
-    with _lock:  # lru_cache alone would let several first callers each load 60 MB
+    with _lock:  # with lru_cache alone, several threads could each load 60 MB
         return _loaded(encoding)
 
 
@@ -76,7 +76,7 @@ _lock = threading.Lock()
 
 @lru_cache(maxsize=2)
 def _loaded(encoding: str) -> Any:
-    # The extension alone: the package's own __init__ unpacks every vocabulary a second time, in Python (60 MB and half a second).
+    # Loads only the extension: the package's own __init__ unpacks every vocabulary a second time (60 MB and half a second).
     package = importlib.util.find_spec("bpe_openai")
     if package is None or not package.submodule_search_locations:
         raise ImportError("token counts need the package bpe-openai: pip install bpe-openai")

@@ -1,4 +1,4 @@
-"""A growable matrix of unit vectors with exact top-k search; ties go to the lower index."""
+"""A growable matrix of unit vectors with exact top-k search; of equal scores the lower index comes first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Vectors:
-    """Rows appended one by one in amortised constant time; float32 [n, d]."""
+    """A matrix of unit vectors, float32 [n, d], that grows row by row."""
 
     def __init__(self) -> None:
         self._rows = np.empty((0, 0), dtype=np.float32)
@@ -23,7 +23,7 @@ class Vectors:
         return self._rows[: self._count]
 
     def add(self, vector: np.ndarray) -> int:
-        """Append a row and return its index."""
+        """Append a vector, float32 [d], and return its index. Takes amortised constant time."""
         if self._count == len(self._rows):
             self._grow(vector.shape[-1])
         self._rows[self._count] = vector
@@ -31,15 +31,15 @@ class Vectors:
         return self._count - 1
 
     def set(self, index: int, vector: np.ndarray) -> None:
-        """Replace a row."""
+        """Replace the row `index` by a vector, float32 [d]."""
         self.matrix[index] = vector
 
     def similarities(self, query: np.ndarray) -> np.ndarray:
-        """Cosine of the query with every row, float32 [n]."""
+        """Cosine similarity of the query, float32 [d], with every row; float32 [n]."""
         return self.matrix @ query if self._count else np.empty(0, dtype=np.float32)
 
     def top(self, query: np.ndarray, k: int) -> list[tuple[int, float]]:
-        """The `k` rows most similar to the query as (index, cosine), best first."""
+        """The `k` rows most similar to the query, float32 [d], as (index, cosine), best first."""
         similarities = self.similarities(query)
         return [(index, float(similarities[index])) for index in best(similarities, k)]
 
@@ -51,14 +51,14 @@ class Vectors:
 
 
 def best(scores: np.ndarray | Sequence[float], k: int) -> list[int]:
-    """Indices of the `k` highest scores, best first; equal scores in index order."""
+    """Indices of the `k` highest of the scores [n], best first; equal scores in index order."""
     values = np.asarray(scores)
     if k <= 0 or not len(values):
         return []
     if k < len(values) // 4:
-        # Everything at or above the k-th score is a candidate, so that ties at the border still go to the lower index.
-        border = np.partition(values, len(values) - k)[len(values) - k]
-        candidates = np.flatnonzero(values >= border)
+        # All scores that equal the k-th are candidates, so that among them too the lower index wins.
+        threshold = np.partition(values, len(values) - k)[len(values) - k]
+        candidates = np.flatnonzero(values >= threshold)
     else:
         candidates = np.arange(len(values))
     order = candidates[np.argsort(-values[candidates], kind="stable")]
@@ -66,7 +66,7 @@ def best(scores: np.ndarray | Sequence[float], k: int) -> list[int]:
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:
-    """Vectors scaled to unit length along the last axis; zero vectors stay zero."""
+    """Vectors [..., d] scaled to unit length along the last axis; zero vectors stay zero."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     scaled: np.ndarray = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
     return scaled

@@ -1,4 +1,4 @@
-"""Downloads raw data: `python -m scripts.fetch <set>|all [--root DIR] [--unpinned]`."""
+"""Downloads raw data: `python -m scripts.fetch <set>|all [--data ROOT] [--unpinned]`."""
 
 from __future__ import annotations
 
@@ -9,42 +9,17 @@ from pathlib import Path
 
 from data_loaders.download import download
 from data_loaders.schema import DataError
-from data_loaders.source import Entry, data_root, entries_for, manifest
-from scripts.data import read_set, set_names
+from data_loaders.source import data_root
+from scripts.experiment.downloads import download_names, entries_to_download, set_names
 from scripts.experiment.exits import guarded
 from scripts.settings.arguments import add_traceback
-
-
-def wanted(name: str) -> tuple[Entry, ...]:
-    """The manifest entries to download for a data set, by its configuration or by the manifest's own name for it.
-
-    Raises DataError when nothing is known under the name or nothing of it can be downloaded.
-    """
-    if name in set_names():
-        settings = read_set(name)
-        files = [settings["file"], *settings.get("also", [])]
-    else:
-        files = [file for file, entry in manifest().items() if entry.dataset == name]
-        if not files:
-            raise DataError(f"data set: expected one of {', '.join(names())}, found {name!r}")
-    entries = dict.fromkeys(entry for file in files for entry in entries_for(file))
-    if not entries:
-        raise DataError(
-            f"{name}: no public download is known for {', '.join(files)}; put them below the data root yourself"
-        )
-    return tuple(entries)
-
-
-def names() -> list[str]:
-    """All names that can be asked for."""
-    return sorted({*set_names(), *(entry.dataset for entry in manifest().values())})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Downloads what is missing; returns 1 when anything failed, after trying the rest."""
     parser = argparse.ArgumentParser(prog="python -m scripts.fetch", description=__doc__)
-    parser.add_argument("set", help=f"one of: all, {', '.join(names())}")
-    parser.add_argument("--root", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
+    parser.add_argument("set", help=f"one of: all, {', '.join(download_names())}")
+    parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
     parser.add_argument("--unpinned", action="store_true", help="accept downloads whose sha256 is not known")
     add_traceback(parser)
     args = parser.parse_args(arguments)
@@ -55,8 +30,8 @@ def _fetched(args: argparse.Namespace) -> int:
     failed = 0
     for name in set_names() if args.set == "all" else [args.set]:
         try:
-            for entry in wanted(name):
-                print(download(entry, data_root(args.root), unpinned=args.unpinned))
+            for entry in entries_to_download(name):
+                print(download(entry, data_root(args.data), unpinned=args.unpinned))
         except DataError as error:
             print(error, file=sys.stderr)
             failed = 1

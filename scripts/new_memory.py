@@ -6,65 +6,10 @@ In a checkout the files go where the other memories stand. In any other folder t
 
 from __future__ import annotations
 
-import argparse
-import re
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from string import Template
 
+from scripts.commands.new_memory import main
 from scripts.experiment.exits import guarded
-
-TEMPLATES = Path(__file__).parent / "templates"
-
-
-def files(name: str, folder: Path) -> dict[Path, str]:
-    """What is to be written below `folder`: content by path.
-
-    Raises:
-        ValueError: the name cannot name a Python module.
-    """
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise ValueError(f"a memory's name is a lower-case Python name such as my_memory, found {name!r}")
-    checkout = (folder / "memsys" / "systems").is_dir()
-    fields = {
-        "name": name,
-        "title": name.replace("_", " ").capitalize(),
-        "cls": "".join(part.capitalize() for part in name.split("_")),
-        "module": f"memsys.systems.{name}" if checkout else name,
-    }
-    module = folder / "memsys" / "systems" if checkout else folder
-    prompts = folder / "memsys" / "prompts" if checkout else folder / "prompts"
-    targets = {
-        module / f"{name}.py": "memory.py.txt",
-        folder / "conf" / "memory" / f"{name}.yaml": "memory.yaml.txt",
-        prompts / name / "note.md": "note.md.txt",
-    }
-    return {
-        path: Template((TEMPLATES / template).read_text(encoding="utf-8")).substitute(fields)
-        for path, template in targets.items()
-    }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="lower-case Python name, e.g. my_memory")
-    name = parser.parse_args(arguments).name
-    try:
-        contents = files(name, Path.cwd())
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if existing := [path for path in contents if path.exists()]:
-        print(f"error: {existing[0]} exists already; nothing was written", file=sys.stderr)
-        return 2
-    for path, text in contents.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        print(f"written: {path.relative_to(Path.cwd())}")
-    print(f"next: python -m scripts.run memory={name}    pytest tests/memsys/test_contract.py -k {name}")
-    return 0
-
 
 if __name__ == "__main__":
     sys.exit(guarded(main))

@@ -1,6 +1,6 @@
 """A table of a paper: `python -m scripts.reproduce table=segtreemem_t4 profile=smoke|subset|paper [backbone=qwen]`.
 
-Every row and column of the table is printed, beside the published number and a verdict; files land in `results/tables/`.
+Runs what is missing and prints every row and column beside the published number with a verdict; files are written to `results/tables/`.
 """
 
 from __future__ import annotations
@@ -8,20 +8,17 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import hydra
-
-from scripts.experiment.launch import ended, launch
+from scripts.experiment.launch import launch
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="reproduce")
-def main(cfg: DictConfig) -> None:
+def main(cfg: DictConfig) -> int:
     from scripts.experiment.table import reproduce
 
-    ended(reproduce(cfg))
+    return reproduce(cfg)
 
 
 if __name__ == "__main__":
-    sys.exit(launch(main))
+    sys.exit(launch(main, "reproduce"))

@@ -1,1 +1,1 @@
-"""Metrics: lexical, retrieval, evidence, and each benchmark's official rules."""
+"""Metrics: word overlap, retrieval, evidence density, and the official rules of each benchmark."""

@@ -1,14 +1,14 @@
-"""How densely the recalled items carry the answer, and how much must be read to have all of it (xMemory section 5.2, Tables 3 and 5).
+"""Evidence density of recalled items, and how much must be read to see the whole answer (xMemory section 5.2, Tables 3 and 5).
 
-The content words of the reference answer (lower-case, no stop words, each once) are the evidence. A recalled item that holds one of
-them is a 1-hit block, two a 2-hit block, three or more a multi-hit block; coverage is the number of items, best first, and their
-tokens, until every content word has been seen. Beside them: tokens of everything recalled (TiMem's recalled memory length) and the
+The evidence is the set of content words of the reference answer (lower-case, without stop words). A recalled item with one of them is a
+1-hit block, with two a 2-hit block, with three or more a multi-hit block. Coverage is the number of items, best first, and their tokens,
+until every content word has occurred. The module also reports the tokens of all recalled items (TiMem's recalled memory length) and the
 levels that items come from.
 
-Deviations. "Minimum number of retrieved blocks" is read as the shortest prefix of the ranking: the printed means (10.81 of 20 for
-answers of a few words) are too high for the smallest subset. Questions whose answer is never covered count in `covered`, not in the
-means; the paper does not say what it does with them. The stop words are NLTK's English list, as `bm25s` ships it. Unanswerable
-questions are left out.
+Deviations. We take "minimum number of retrieved blocks" for the shortest prefix of the ranking: the printed means (10.81 of 20 for
+answers of a few words) are too high for the smallest subset. Questions whose answer is never covered count in `covered` but not in the
+means; the paper does not say how it treats them. The stop words are NLTK's English list as shipped with `bm25s`. Unanswerable questions
+are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WORD = re.compile(r"\w+(?:'\w+)?")
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What it takes to have seen every content word of the answer."""
+    """Items and tokens that must be read to see every content word of the answer."""
 
     blocks: int
     tokens: int
@@ -43,9 +43,9 @@ class Evidence:
     """Evidence density over the questions of a category."""
 
     questions: int
-    """Answerable, with an answer of at least one content word, and recalled for."""
+    """Answerable questions with at least one content word in the answer and a recall."""
     left_out: int
-    """Unanswerable ones, answers without a content word, failed questions."""
+    """Unanswerable questions, answers without a content word, failed questions."""
     blocks: int
     """Recalled items."""
     hits: tuple[float, float, float, float]
@@ -62,7 +62,7 @@ class Evidence:
 
 
 def content_words(text: str) -> frozenset[str]:
-    """The distinct words of a text that are no stop words, in lower case."""
+    """The distinct words of a text in lower case, without stop words."""
     return _words(text) - _stop_words()
 
 
@@ -72,7 +72,7 @@ def hit_count(words: frozenset[str], text: str) -> int:
 
 
 def coverage(words: frozenset[str], texts: Sequence[str]) -> Coverage | None:
-    """The shortest prefix of `texts` that holds all the words; None when even all of them together do not."""
+    """The shortest prefix of `texts` that contains all words; None when all texts together do not."""
     missing, tokens = set(words), 0
     for number, text in enumerate(texts, 1):
         missing -= _words(text)
@@ -84,20 +84,20 @@ def coverage(words: frozenset[str], texts: Sequence[str]) -> Coverage | None:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What was recalled for one question whose answer has content words."""
+    """The recall for one question whose answer has content words."""
 
     hits: tuple[int, ...]
-    """Content words in each item."""
+    """Number of content words in each item."""
     tokens: int
-    """Of all items."""
+    """Tokens of all items."""
     coverage: Coverage | None
     levels: tuple[int, ...]
 
 
 def recalled(run_folder: Path, cases: Iterable[Case]) -> Iterator[tuple[Case, Gold, Recalled | None]]:
-    """Every question of a run that was reached; None with those that have no evidence to find: unanswerable, wordless or failed.
+    """Every question of a run that was reached, with its recall; None for unanswerable or failed questions and wordless answers.
 
-    Items are taken by the memory's own score, best first: a recall may be ordered for the reader instead.
+    Items are ranked by the memory's own scores, because the order of a recall may be meant for the reader.
     """
     for case in cases:
         folder = run_folder / "cases" / safe_name(case.id)
@@ -107,20 +107,21 @@ def recalled(run_folder: Path, cases: Iterable[Case]) -> Iterator[tuple[Case, Go
             if prediction is None:
                 continue
             words = content_words(gold.answers[0]) if gold.answerable and gold.answers else frozenset()
-            found = None
+            recall = None
             if words and prediction.outcome != "error":
                 ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
-                found = _recalled(words, [items[prediction.items[place]] for place in ranking])
-            yield case, gold, found
+                recall = _recalled(words, [items[prediction.items[place]] for place in ranking])
+            yield case, gold, recall
 
 
 def evidence(run_folder: Path, cases: Iterable[Case]) -> dict[str, Evidence]:
-    """Evidence density of a run by category, in alphabetical order, and under `all` over all of them."""
-    found: dict[str, list[Recalled | None]] = {}
-    for _, gold, one in recalled(run_folder, cases):
+    """Evidence density of a run by category in alphabetical order, followed by `all`."""
+    recalls: dict[str, list[Recalled | None]] = {}
+    for _, gold, recall in recalled(run_folder, cases):
         for category in (gold.category, "all"):
-            found.setdefault(category, []).append(one)
-    return {category: _summed(found[category]) for category in sorted(found, key=lambda name: (name == "all", name))}
+            recalls.setdefault(category, []).append(recall)
+    order = sorted(recalls, key=lambda name: (name == "all", name))
+    return {category: _summed(recalls[category]) for category in order}
 
 
 def _recalled(words: frozenset[str], items: Sequence[Mapping[str, Any]]) -> Recalled:

@@ -1,7 +1,7 @@
-"""Which of a judge's labels a reply states. A label counts only where it stands alone, never inside another phrase.
+"""Reads a label from a judge's reply. A label counts only as a phrase of its own, never inside another phrase.
 
-"NOT CORRECT" states nothing, although CORRECT is in it; nor do "INCORRECT" and "yesterday". What states no label, or
-two that exclude each other, is no verdict: the answer stays unscored and is counted as such.
+"NOT CORRECT" does not state CORRECT; "INCORRECT" and "yesterday" state nothing either. A reply that states no label, or
+two different ones, is no verdict: the answer stays unscored and is counted as such.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import re
 from collections.abc import Sequence
 
 _PIECES = re.compile(r"[,;:\n]|[.!](?=\s|$)|\s[-–—]+\s")
-"""What separates phrases. A question mark does not: "CORRECT? No" states nothing."""
+"""Separators of phrases. A question mark is none: "CORRECT? No" states nothing."""
 _EDGES = " \t\r\n.,:;!\"'`*_()[]{}<>#"
 
 
 def stated(reply: str, labels: Sequence[str], *, capitals: bool = False) -> str | None:
-    """The one label that a phrase of the reply consists of, as in `labels`; None where there is none.
+    """The only label that is a phrase of the reply, spelled as in `labels`; None when there is no such label.
 
-    None, too, where other phrases consist of another label or begin with one ("No, yes it is").
+    None also when another phrase is a different label or begins with one ("No, yes it is").
 
     Args:
-        capitals: labels are written in capitals, so that "correct" in prose is no label; else case does not matter.
+        capitals: accept labels only in capitals, so that "correct" in prose is no label; otherwise case is ignored.
     """
     as_compared = str if capitals else str.casefold
     pieces = [as_compared(piece.strip(_EDGES)) for piece in _PIECES.split(reply)]

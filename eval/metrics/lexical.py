@@ -1,23 +1,23 @@
-"""Word-overlap scores of an answer against a gold answer, every implementation under its own name.
+"""Word overlap of an answer with a gold answer; every implementation has a name of its own.
 
-"Token F1" is at least four different numbers in this field, so none of the functions here is called that:
+"Token F1" means at least four different numbers in this field, so no function here has that name:
 
 - LoCoMo (snap-research/locomo, task_eval/evaluation.py): drops `and` with the articles, Porter stems, multisets;
 - Mem0 and A-MEM (their evaluation metrics): four punctuation marks become spaces, sets;
 - SQuAD (the MRQA code, as in HippoRAG): drops articles, no stems, multisets;
 - MemoryAgentBench adds a yes/no rule to SQuAD's (`eval.metrics.longmemeval_mab`).
 
-The plain functions take strings and return what the official code returns. The `metric(question, gold, prediction)`
-wrappers at the end return the best score over the gold answers, in [0, 1]; an answered but empty reply scores 0, a
-question that was never answered is not scored at all.
+The plain functions take strings and return what the official code returns. The wrappers `metric(question, gold,
+prediction)` at the end return the best score over the gold answers, in [0, 1]. An empty reply scores 0; a question whose
+call failed is not scored.
 
-Deviations. nltk.word_tokenize needs the punkt model, which has to be downloaded. `word_tokenize` uses it where NLTK finds
-it, and never downloads it; elsewhere it runs the same sentence algorithm with a short list of abbreviations in place of
-the trained parameters. The two differ in whether the period after a rare abbreviation is a token: in 3 of the 3,080
-answers that Memobase published, all of which name "J.K. Rowling". Which one is used is a setting of the metric. So is the
-version of NLTK: since 3.10 an opening single quote is a token of its own, which it was not when those answers were scored
-(6 of the 3,080, such as 'Sleep' or '16). METEOR, SBERT similarity and BERTScore, which A-MEM reports too, need downloaded
-models and are left out.
+Deviations. nltk.word_tokenize needs the punkt model, which must be downloaded. `word_tokenize` uses it where NLTK finds
+it, and never downloads it. Elsewhere it runs the same sentence algorithm with a short list of abbreviations instead of
+the trained parameters. They differ in whether the period after a rare abbreviation is a token: in 3 of the 3,080 answers
+that Memobase published, all of which name "J.K. Rowling". The choice is a setting of the metric, and so is the version of
+NLTK: since 3.10 an opening single quote is a token of its own, which it was not when those answers were scored (6 of the
+3,080, such as 'Sleep' or '16). METEOR, SBERT similarity and BERTScore, which A-MEM also reports, need downloaded models
+and are left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from memsys.lean import without
 BleuOrder = Literal[1, 2, 3, 4]
 RougeKind = Literal["rouge1", "rouge2", "rougeL", "rougeLsum"]
 Splitter = Literal["punkt", "abbreviations"]
-"""What tells NLTK's tokenizer where sentences end: its own trained model, or our short list of abbreviations."""
+"""How NLTK's tokenizer finds the ends of sentences: with its trained model, or with our short list of abbreviations."""
 SacreSmoothing = Literal["none", "floor", "add-k", "exp"]
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -126,7 +126,7 @@ def word_tokenize(text: str, sentences: Splitter | None = None) -> list[str]:
 
 
 def splitter(choice: str = "auto") -> Splitter:
-    """The choice itself; of `auto`, punkt where NLTK finds its data, else the abbreviations.
+    """The sentence splitter for a setting: `auto` is punkt where NLTK finds its data, else the abbreviations.
 
     Raises:
         ValueError: an unknown choice, or `punkt` without its data.
@@ -174,7 +174,7 @@ def _word_tokenizer() -> Any:
 
 
 def overlap_f1(prediction: Iterable[str], gold: Iterable[str]) -> float:
-    """F1 of the tokens both sides share, counted as often as both have them; 0 when they share none."""
+    """F1 over tokens as multisets; 0 when the two sides share no token."""
     predicted, wanted = Counter(prediction), Counter(gold)
     shared = (predicted & wanted).total()
     if shared == 0:
@@ -203,7 +203,7 @@ def locomo_set_match(prediction: str, gold: str) -> bool:
 def locomo_rouge1_f(prediction: str, gold: str) -> float:
     """ROUGE-1 F over the sets of stems: what the LoCoMo scorer computes under the name ROUGE-L (package `rouge` 1.0.1).
 
-    That package adds 1e-8 to the denominator, so identical texts come out a hair below 1.
+    That package adds 1e-8 to the denominator, so identical texts score slightly below 1.
     """
     predicted, wanted = set(locomo_stems(prediction)), set(locomo_stems(gold))
     if not predicted or not wanted:
@@ -292,10 +292,10 @@ def _rouge_scorer(kind: RougeKind, stemmer: bool) -> Any:
 
 
 def unanswered(prediction: Prediction) -> Score | None:
-    """The score of a question that was not answered; None when it was.
+    """The score of a question without an answer; None when the question was answered.
 
-    A call that failed says nothing about the memory: no score. A search that the memory itself gave up is its answer, and wrong,
-    under judges and functions alike: a mean over the searches that it finished would flatter it.
+    A failed call has no score, because it says nothing about the memory. Aborted searches count as wrong, here and with judges:
+    otherwise a memory would gain by giving up.
     """
     if prediction.outcome == "answered":
         return None

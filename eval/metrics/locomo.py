@@ -1,11 +1,11 @@
-"""The official rules of LoCoMo, and the verdicts of the judges that are used on it.
+"""The official rules of LoCoMo, and what the replies of its judges mean.
 
-Source: snap-research/locomo, task_eval/evaluation.py and gpt_utils.py at 3eb6f2c. Rules go by category number
-(1 multi-hop, 2 temporal, 3 open-domain, 4 single-hop, 5 adversarial), never by name: published tables disagree.
+Source: snap-research/locomo, task_eval/evaluation.py and gpt_utils.py at 3eb6f2c. Rules depend on the category number
+(1 multi-hop, 2 temporal, 3 open-domain, 4 single-hop, 5 adversarial), not on its name: published tables disagree.
 
-Deviations. A category 5 question needs no gold answer (the scorer reads one first and fails on 444 of 446). An empty
-list of retrieved ids recalls nothing (the scorer fails on it). A judge's reply without a clear label has no verdict
-(Mem0's script counts it as wrong). Per-question scores are not rounded to three decimals, as the scorer's file of them.
+Deviations. A category 5 question needs no gold answer (the official scorer requires one and fails on 444 of 446). An
+empty list of retrieved ids recalls nothing (the scorer fails on it). A judge's reply without a clear label has no verdict
+(Mem0's script counts it as wrong). Scores of single questions are not rounded to three decimals.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from eval.records import Prediction, Score
 PRINT_ORDER = (4, 1, 2, 3, 5)
 """The order in which the official scorer prints the categories."""
 ABSTENTIONS = ("no information available", "not mentioned")
-"""What the lower-cased reply to a category 5 question must contain one of."""
+"""Phrases, one of which the lower-cased reply to a category 5 question must contain."""
 
 _LABELS = ("CORRECT", "WRONG")
 _JSON_LABEL = re.compile(r'"label"\s*:\s*"([^"]*)"', re.IGNORECASE)
@@ -62,12 +62,16 @@ def first_part(answer: str) -> str:
 
 
 def abstains(prediction: str) -> bool:
-    """Whether the reply says that the conversation does not tell (official rule of category 5)."""
+    """Whether the reply says that the conversation has no answer (official rule of category 5)."""
     return any(phrase in prediction.lower() for phrase in ABSTENTIONS)
 
 
 def category_id(gold: Gold) -> int:
-    """The category number the loader keeps in `Gold.detail`. Raises ValueError when it is missing or no integer."""
+    """The category number from `Gold.detail`.
+
+    Raises:
+        ValueError: it is missing or not an integer.
+    """
     number = gold.detail.get("category_id")
     if not isinstance(number, int):
         raise ValueError(f"expected a LoCoMo gold with an integer detail['category_id'], found {number!r}")

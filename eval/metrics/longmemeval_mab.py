@@ -1,11 +1,11 @@
-"""The official rules of LongMemEval as MemoryAgentBench asks it (LongMemEval S*).
+"""The official rules of LongMemEval in MemoryAgentBench (LongMemEval S*).
 
-Source: HUST-AI-HYZ/MemoryAgentBench, utils/eval_other_utils.py at 455306d. Every lexical number is the higher of two:
-of the raw reply, and of what follows "Answer:" in it. The headline number is a judge with the five rules of
-`eval.metrics.longmemeval`.
+Source: HUST-AI-HYZ/MemoryAgentBench, utils/eval_other_utils.py at 455306d. Every lexical score is the higher one of two:
+the raw reply's, and that of the text after "Answer:". The benchmark's main number comes from a judge with the five rules
+of `eval.metrics.longmemeval`.
 
-Deviation. An empty reply scores 0 in the metrics at the end, where the script would let it match a gold that normalises
-to nothing ("the").
+Deviation. An empty reply scores 0 in the metrics at the end of this module. The script lets it match a gold answer that
+is empty after normalisation ("the").
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from eval.metrics.lexical import best_of, rouge, squad_exact_match, squad_normal
 from eval.records import Prediction, Score
 
 Golds = str | Sequence[str] | Sequence[Sequence[str]]
-"""One gold answer, alternatives, or lists of alternatives: all are alternatives."""
+"""One gold answer, several alternatives, or lists of alternatives; lists are flattened."""
 
 _SPECIAL_ANSWERS = ("yes", "no", "noanswer")
 _AFTER_ANSWER = re.compile(r"Answer:(.*)(?:\n|$)", re.IGNORECASE)
@@ -28,7 +28,7 @@ _LEADING_ANSWER = re.compile(r"^Answer:", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class MabScores:
-    """The lexical numbers of one reply, best over the gold answers, each in [0, 1]; all ROUGE with stemmer."""
+    """Lexical scores of one reply, best over the gold answers, each in [0, 1]; ROUGE with stemmer."""
 
     exact_match: float
     f1: float
@@ -40,7 +40,7 @@ class MabScores:
 
 
 def token_f1(prediction: str, gold: str) -> float:
-    """SQuAD's F1, but 0 when one side is exactly yes, no or noanswer and the other is not the same."""
+    """SQuAD's F1, but 0 when a side is exactly yes, no or noanswer and the other side differs."""
     predicted, wanted = squad_normalise(prediction), squad_normalise(gold)
     if predicted != wanted and (predicted in _SPECIAL_ANSWERS or wanted in _SPECIAL_ANSWERS):
         return 0.0
@@ -48,19 +48,23 @@ def token_f1(prediction: str, gold: str) -> float:
 
 
 def substring_match(prediction: str, gold: str) -> bool:
-    """Whether the normalised gold stands somewhere in the normalised reply, even inside a word."""
+    """Whether the normalised reply contains the normalised gold answer, even inside a word."""
     return squad_normalise(gold) in squad_normalise(prediction)
 
 
 def parse_output(output: str) -> str:
-    """What follows the first "Answer:" on its line, in any case; without one, the first line of the reply."""
+    """The rest of the line after the first "Answer:" (in any case); without one, the first line of the reply."""
     match = _AFTER_ANSWER.search(output)
     line = match[1] if match else output.split("\n", 1)[0]
     return _LEADING_ANSWER.sub("", line.strip()).strip()
 
 
 def reply_scores(prediction: str, golds: Golds) -> MabScores:
-    """The lexical numbers of a reply as it is. Raises ValueError when there is no gold answer."""
+    """The lexical scores of a raw reply.
+
+    Raises:
+        ValueError: there is no gold answer.
+    """
     alternatives = list(_alternatives(golds))
     rouge_l = [rouge(prediction, gold, "rougeL", stemmer=True) for gold in alternatives]
     rouge_lsum = [rouge(prediction, gold, "rougeLsum", stemmer=True) for gold in alternatives]
@@ -76,9 +80,10 @@ def reply_scores(prediction: str, golds: Golds) -> MabScores:
 
 
 def post_processed_scores(output: str, golds: Golds) -> MabScores:
-    """The numbers the benchmark reports: each the higher of the raw reply's and the parsed reply's.
+    """The scores that the benchmark reports: each the higher one of the raw and the parsed reply.
 
-    Raises ValueError when there is no gold answer.
+    Raises:
+        ValueError: there is no gold answer.
     """
     raw, parsed = reply_scores(output, golds), reply_scores(parse_output(output), golds)
     return MabScores(*map(max, astuple(raw), astuple(parsed)))
@@ -93,7 +98,7 @@ def _alternatives(golds: Golds) -> Iterator[str]:
 
 
 def judge_answer(answers: Sequence[str]) -> str:
-    """The gold as the judge gets it: the script passes the list, so it is shown with brackets and quotes."""
+    """The gold answers as the judge sees them: as a list with brackets and quotes, because the script passes a list."""
     return str(list(answers))
 
 
@@ -101,7 +106,7 @@ def judge_answer(answers: Sequence[str]) -> str:
 
 
 def mab_em(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """Exact match after normalising, of the raw or the parsed reply."""
+    """Exact match of the raw or the parsed reply after normalisation."""
     return best_of(_raw_or_parsed(squad_exact_match), gold, prediction)
 
 
@@ -111,7 +116,7 @@ def mab_f1(question: Question, gold: Gold, prediction: Prediction) -> Score:
 
 
 def mab_substring_em(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """Whether the gold stands in the raw or the parsed reply."""
+    """Whether the raw or the parsed reply contains the gold answer."""
     return best_of(_raw_or_parsed(substring_match), gold, prediction)
 
 

@@ -1,10 +1,10 @@
-"""The rules by which answers to DMR (MSC-Self-Instruct) and MSC-E questions are judged.
+"""The judges' rules for DMR (MSC-Self-Instruct) and MSC-E questions.
 
-No official script exists. MemGPT (section 3.1.1) reports the share of replies a judge calls CORRECT, and ROUGE-L recall
-because replies are verbose (`eval.metrics.lexical.rouge_l_recall`). Zep's public evaluation asks for a boolean, MemTree
-(appendix A.2) for one digit. All three judges are generous in different ways, so a table names the one it used.
+There is no official script. MemGPT (section 3.1.1) reports the share of replies that a judge calls CORRECT, and ROUGE-L
+recall because replies are verbose (`eval.metrics.lexical.rouge_l_recall`). Zep's public evaluation asks for a boolean,
+MemTree (appendix A.2) for one digit. The three judges are lenient in different ways, so a table names its judge.
 
-Deviation: a reply without a clear verdict has none; it is not counted as wrong.
+Deviation: a reply without a clear verdict is not counted as wrong; it has no verdict.
 """
 
 from __future__ import annotations

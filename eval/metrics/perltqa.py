@@ -1,11 +1,11 @@
-"""The rules of PerLTQA: sentence overlap as xMemory reports it, keyword containment, and recall of memories.
+"""The rules of PerLTQA: sentence overlap as in xMemory, keyword containment, and recall of memories.
 
-The official repository has no scorer. xMemory (section 4.1) reports BLEU-1, token F1 and ROUGE-L; its code for LoCoMo
-has the BLEU-1 and set F1 of Mem0 and A-MEM, so these are taken, and with them A-MEM's ROUGE-L with stemmer. Keyword
-containment is the rule of wangyu-ustc/Mem-alpha (evaluate_agent_results.py), for golds cut down to keywords.
+The official repository has no scorer. xMemory (section 4.1) reports BLEU-1, token F1 and ROUGE-L. Its code for LoCoMo
+uses the BLEU-1 and set F1 of Mem0 and A-MEM, so we use these, and A-MEM's ROUGE-L with stemmer. Keyword containment is the
+rule of wangyu-ustc/Mem-alpha (evaluate_agent_results.py) for gold answers that are lists of keywords.
 
-Deviations. Which ROUGE-L xMemory computes is not known, the choice is ours. The PerLTQA paper's MAP on anchors and its
-judged correctness and coherence are not here.
+Deviations. It is not known which ROUGE-L xMemory computes; the choice is ours. The PerLTQA paper's MAP on anchors and its
+judged correctness and coherence are not implemented.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Source: the definitions in the README of nyu-mll/quality (v1.0.1); no scorer is published. Labels count from 1.
 
-Deviation: the authors' systems predict a label, ours write text, so `chosen_option` reads the label from a reply. A
-reply that names no option, or several, chooses none and is wrong, as a missing label is.
+Deviation: the authors' systems predict a label, ours write text, so `chosen_option` reads the label from the reply. A
+reply that names no option or several is wrong, like a missing label.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def _folded(text: str) -> str:
 
 
 def quality_accuracy(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """1 when the reply chooses the gold option, else 0; `detail` says which one it chose and whether it is a hard one.
+    """1 when the reply chooses the gold option, else 0; `detail` holds the chosen option and whether the question is hard.
 
-    Not scored: a question whose call failed, and one that was put without options (its answers need a judge).
+    Not scored: a question whose call failed, and a question without options (it needs a judge).
     """
     if (score := unanswered(prediction)) is not None:
         return score

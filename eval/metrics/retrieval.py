@@ -1,14 +1,13 @@
-"""How much of the evidence a recall brings back, and in what form: the retrieval metrics of this harness.
+"""The retrieval metrics of this project: how much of the evidence a recall brings back, and in what form.
 
-Items of different memories are not alike: a raw turn has one source, a root summary has every turn as a source. So
-three numbers stand side by side and none is read alone:
+Items of different memories are not comparable: a raw turn has one source, a root summary has every turn as a source.
+Therefore three numbers are reported together, and none is meaningful alone:
 
-- `covered_at_k`: evidence turns among the sources of the top items (a root summary has all of them),
-- `verbatim_at_k`: evidence turns whose own words stand in a top item (a root summary has hardly any),
-- `sources_per_item`: how many turns an item stands for (the price of coverage, in place of a precision).
+- `covered_at_k`: share of evidence turns among the sources of the top items (a root summary covers all),
+- `verbatim_at_k`: share of evidence turns whose own words occur in a top item (a root summary has hardly any),
+- `sources_per_item`: number of turns that an item stands for (the price of coverage, instead of a precision).
 
-The benchmarks' own retrieval metrics live in their files: `eval.metrics.longmemeval`, `eval.metrics.realmem`, `eval.metrics.multihop_rag`,
-`eval.metrics.locomo`, `eval.metrics.perltqa`. No deviation to name: these are ours.
+The official retrieval recall of LoCoMo is in `eval.metrics.locomo`, PerLTQA's in `eval.metrics.perltqa`.
 """
 
 from __future__ import annotations
@@ -21,10 +20,14 @@ T = TypeVar("T")
 
 
 def covered_at_k(items_sources: Sequence[Collection[str]], evidence: Collection[str], k: int) -> float | None:
-    """The share of the evidence turns among the sources of the first `k` items, in [0, 1].
+    """The share of the evidence turns among the sources of the first `k` items, in [0, 1]; None without evidence.
 
-    Arguments: the source turn ids of each recalled item, best first, and the evidence turn ids. None when there is no
-    evidence to find. Raises ValueError when `k` is below 1.
+    Args:
+        items_sources: source turn ids of each recalled item, best first.
+        evidence: ids of the evidence turns.
+
+    Raises:
+        ValueError: `k` is below 1.
     """
     wanted = set(evidence)
     reached = {source for sources in _top(items_sources, k) for source in sources}
@@ -32,23 +35,28 @@ def covered_at_k(items_sources: Sequence[Collection[str]], evidence: Collection[
 
 
 def verbatim_at_k(item_texts: Sequence[str], evidence_texts: Sequence[str], k: int) -> float | None:
-    """The share of the evidence turns whose own words occur literally in one of the first `k` items, in [0, 1].
+    """The share of the evidence turns whose text occurs literally in one of the first `k` items, in [0, 1].
 
-    White space is folded on both sides; a turn cut in two by a chunk border does not count, nor does "no" in "nothing".
-    Turns without words are left out; None when that leaves none. Raises ValueError when `k` is below 1.
+    White space is normalised on both sides. Only whole words match ("no" is not in "nothing"), and a turn that is split
+    between two items does not count. Turns without words are left out; None when no turn remains.
+
+    Raises:
+        ValueError: `k` is below 1.
     """
     texts = [_folded(text) for text in _top(item_texts, k)]
     wanted = [words for text in evidence_texts if (words := _folded(text))]
-    found = [any(_occurs(words, text) for text in texts) for words in wanted]
-    return sum(found) / len(found) if found else None
+    occurs = [any(_occurs(words, text) for text in texts) for words in wanted]
+    return sum(occurs) / len(occurs) if occurs else None
 
 
 def ndcg_at_k(items_sources: Sequence[Collection[str]], evidence: Collection[str], k: int) -> float | None:
-    """How early the first `k` items bring evidence that was not there yet, in [0, 1] (nDCG, discount log2(rank + 1)).
+    """nDCG of the first `k` items with discount log2(rank + 1), in [0, 1]; None without evidence.
 
-    An item gains 1 when it has at least one new evidence turn among its sources, however many: the ideal recall has one
-    evidence turn per item, so that one summary of everything is far from ideal. None when there is no evidence to find.
-    Raises ValueError when `k` is below 1.
+    An item gains 1 when its sources include at least one evidence turn that no earlier item had. The ideal recall has one
+    evidence turn per item, so a single summary of everything scores low.
+
+    Raises:
+        ValueError: `k` is below 1.
     """
     missing = set(evidence)
     if not missing:
@@ -63,9 +71,10 @@ def ndcg_at_k(items_sources: Sequence[Collection[str]], evidence: Collection[str
 
 
 def sources_per_item(items_sources: Sequence[Collection[str]], k: int) -> float | None:
-    """The mean number of turns that one of the first `k` items stands for; None when nothing was recalled.
+    """The mean number of source turns of the first `k` items; None when nothing was recalled.
 
-    Raises ValueError when `k` is below 1.
+    Raises:
+        ValueError: `k` is below 1.
     """
     counts = [len(set(sources)) for sources in _top(items_sources, k)]
     return sum(counts) / len(counts) if counts else None
@@ -86,7 +95,7 @@ def _folded(text: str) -> str:
 
 
 def _occurs(words: str, text: str) -> bool:
-    """Whether the words stand in the text as whole words."""
+    """Whether the text contains the words as whole words."""
     at = text.find(words)
     while at >= 0:
         before, after = text[at - 1 : at], text[at + len(words) : at + len(words) + 1]

@@ -1,33 +1,30 @@
-"""What does not add up in a table of scores: totals, fractions, intervals, differences and numbers printed twice.
+"""Checks of published tables, row by row: do totals follow from their categories, and are accuracies possible fractions?
 
-A total is taken for the mean of its categories weighted by their questions. With every cell rounded to its last digit it may be off by
-half of the total's last digit, or by as much as the cells' rounding explains; anything more is a mismatch. An accuracy is k right
-answers of n, so few values are possible. Everything is computed in exact fractions from the digits as printed.
+A total should be the mean of its categories, weighted by their numbers of questions. It may be off by half of its last printed digit,
+or by as much as the rounding of the cells explains; more is a mismatch. An accuracy is k right answers of n, so only few values are
+possible. Everything is computed in exact fractions from the digits as printed. `eval.report.audit_numbers` checks single numbers.
 
-Deviation from a plain recomputation: when most totals of a table disagree with its headings, every order of the question counts is
-tried, and the one that fits most rows is used from there on (and reported).
+Deviation from a plain recomputation: when most totals of a table contradict its headings, every order of the question counts is tried.
+The one that fits most rows is used from there on, and reported.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import groupby, permutations
-from math import ceil, floor, sqrt
+from math import ceil, floor
 from typing import Literal
 
 from eval.report.published import Published
 
 OVERALL = ("Overall", "Average", "All")
 """What papers call the column of totals."""
-Z = 1.959964
-"""Of a 95 % interval."""
 MOST_RUNS = 20
-"""Beyond so many repetitions nearly every printed value is possible."""
+"""Most runs that are tried: with more, nearly every printed value is possible."""
 MOST_ORDERED = 6
-"""Categories whose orders are all tried (720)."""
+"""Most categories whose orders are all tried (720 orders)."""
 
 Verdict = Literal["OK", "OK within rounding", "MISMATCH"]
 Kind = Literal[
@@ -37,7 +34,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that does not add up."""
+    """One inconsistency in a published table."""
 
     kind: Kind
     where: str
@@ -55,7 +52,7 @@ class Value:
 
     printed: str
     still: bool = False
-    """Its standard deviation over repeated runs is printed as zero."""
+    """Whether the paper prints a standard deviation of zero over repeated runs."""
 
     @property
     def exact(self) -> Fraction:
@@ -63,18 +60,18 @@ class Value:
 
     @property
     def half(self) -> Fraction:
-        """Half of the last digit: how far rounding may have moved it."""
+        """Half of the last printed digit: how far rounding may have moved the value."""
         _, _, decimals = self.printed.partition(".")
         return Fraction(1, 2 * 10 ** len(decimals))
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of a table: its categories, their counts of questions, and the total."""
+    """One row of a table: its categories, their numbers of questions, and the total."""
 
     where: str
     column: str
-    """What its total may be compared with: data set, models, metric."""
+    """Data set, models and metric: totals of the same column are comparable."""
     name: str
     categories: tuple[str, ...]
     counts: tuple[int, ...]
@@ -83,9 +80,9 @@ class Line:
     scale: int = 1
     """100 where shares are printed as percentages."""
     counted: bool = True
-    """Whether a cell is right answers of questions; False for means such as F1."""
+    """Whether a cell is a share of right answers; False for means such as F1."""
     runs: int = 1
-    """Repetitions that the paper says its cells are means of."""
+    """Runs that the cells are means of, according to the paper."""
 
     @property
     def row(self) -> str:
@@ -93,7 +90,7 @@ class Line:
 
 
 def weighted_mean(line: Line) -> Fraction:
-    """The total that the cells give, in the unit of the table."""
+    """The total that follows from the cells, in the unit of the table."""
     weighted = sum((n * cell.exact for n, cell in zip(line.counts, line.cells, strict=True)), Fraction())
     return weighted / sum(line.counts)
 
@@ -108,12 +105,12 @@ def average_verdict(line: Line) -> Verdict:
 
 
 def feasible(value: Value, n: int, scale: int = 1) -> bool:
-    """Whether some whole number of right answers out of `n` prints as this value."""
+    """Whether a whole number of right answers out of `n` is printed as this value."""
     return ceil((value.exact - value.half) * n / scale) <= floor((value.exact + value.half) * n / scale)
 
 
 def infeasible_cells(line: Line, runs: int) -> list[str]:
-    """Categories whose cell is no k/n over so many runs; a cell that never varied must be k/n of a single one."""
+    """Categories whose cell is no k/n over this many runs; a cell with zero deviation must be k/n of a single run."""
     return [
         name
         for name, n, cell in zip(line.categories, line.counts, line.cells, strict=True)
@@ -122,14 +119,14 @@ def infeasible_cells(line: Line, runs: int) -> list[str]:
 
 
 def fewest_runs(line: Line) -> int | None:
-    """The smallest number of runs over which every cell is k/n; None when none up to `MOST_RUNS` is."""
+    """The smallest number of runs that makes every cell a possible k/n; None when none up to `MOST_RUNS` does."""
     return next((runs for runs in range(1, MOST_RUNS + 1) if not infeasible_cells(line, runs)), None)
 
 
 def one_question_less(line: Line) -> Line | None:
-    """The row with the counts that its unvarying cells ask for: one question less where n is impossible and n - 1 is not.
+    """The row with one question less in each category whose zero-deviation cell is impossible for n but possible for n - 1.
 
-    None when no cell asks for it.
+    None when there is no such category.
     """
     counts = tuple(
         n - 1 if cell.still and not feasible(cell, n, line.scale) and feasible(cell, n - 1, line.scale) else n
@@ -139,16 +136,16 @@ def one_question_less(line: Line) -> Line | None:
 
 
 def repairs(line: Line) -> dict[str, Fraction]:
-    """By category the value that would give the printed total if all other cells stand; impossible shares are left out."""
+    """By category, the value that makes the printed total right if all other cells are right; impossible shares are left out."""
     missing = (line.total.exact - weighted_mean(line)) * sum(line.counts)
-    found = {
+    values = {
         name: cell.exact + missing / n for name, n, cell in zip(line.categories, line.counts, line.cells, strict=True)
     }
-    return {name: value for name, value in found.items() if 0 <= value <= line.scale}
+    return {name: value for name, value in values.items() if 0 <= value <= line.scale}
 
 
 def best_order(lines: Sequence[Line]) -> tuple[int, ...]:
-    """The order of the question counts under which most totals are the mean of their cells; of equals the closest.
+    """The order of the question counts under which most totals are the mean of their cells; of equal orders the closest.
 
     Args:
         lines: rows of one table, with the same categories.
@@ -167,13 +164,17 @@ def _agreeing(lines: Iterable[Line]) -> int:
 
 
 def reordered(lines: Sequence[Line]) -> tuple[list[Line], list[Finding]]:
-    """The rows with counts that fit: those of the headings, or where most totals contradict them another order."""
+    """The rows with the counts of the headings, or with another order of them where most totals contradict the headings.
+
+    Returns:
+        the rows, and a finding for every table whose order was changed.
+    """
     done: list[Line] = []
     findings: list[Finding] = []
-    for (where, categories, counts), found in groupby(
+    for (where, categories, counts), rows in groupby(
         lines, key=lambda line: (line.where, line.categories, line.counts)
     ):
-        group = list(found)
+        group = list(rows)
         fitting = _agreeing(group)
         if len(group) > 1 and 2 * fitting < len(group) and len(counts) <= MOST_ORDERED:
             other = best_order(group)
@@ -206,7 +207,7 @@ def _pairs(names: Iterable[str], counts: Iterable[int]) -> str:
 
 
 def audit_lines(lines: Sequence[Line]) -> list[Finding]:
-    """Headings, totals and fractions of tables; rows of one table stand together."""
+    """Findings about headings, totals and fractions; rows of one table must be adjacent."""
     lines, findings = reordered(lines)
     for line in lines:
         if average_verdict(line) == "MISMATCH":
@@ -220,14 +221,14 @@ def audit_lines(lines: Sequence[Line]) -> list[Finding]:
 
 def _mismatch(line: Line, column: Sequence[Line]) -> Finding:
     mean = weighted_mean(line)
-    parts = [f"total {line.total.printed}, its cells give {_shown(mean, line.total)}"]
+    parts = [f"total {line.total.printed}, its cells give {_one_digit_more(mean, line.total)}"]
     if line.counted and not infeasible_cells(line, line.runs):
-        wanted = ", ".join(f"{name} {_shown(value, line.total)}" for name, value in repairs(line).items())
+        wanted = ", ".join(f"{name} {_one_digit_more(value, line.total)}" for name, value in repairs(line).items())
         parts.append(f"a single cell would mend it: {wanted}" if wanted else "no single cell would mend it")
     passed = [one.name for one in column if (one.total.exact - line.total.exact) * (one.total.exact - mean) < 0]
     if passed:
         parts.append(
-            f"with {_shown(mean, line.total)} it would be {'above' if mean > line.total.exact else 'below'} {', '.join(passed)}"
+            f"with {_one_digit_more(mean, line.total)} it would be {'above' if mean > line.total.exact else 'below'} {', '.join(passed)}"
         )
     return Finding("average", line.where, line.row, "; ".join(parts))
 
@@ -249,31 +250,29 @@ def _fractions(line: Line) -> list[Finding]:
             for name, cell, n, now in zip(line.categories, line.cells, line.counts, fewer.counts, strict=True)
             if n != now
         )
-        mean = _shown(weighted_mean(fewer), line.total)
+        mean = _one_digit_more(weighted_mean(fewer), line.total)
         text = f"{counts}; over {sum(fewer.counts)} questions the total is {mean}, printed {line.total.printed}"
         findings.append(Finding("questions", line.where, line.row, text))
     return findings
 
 
-def _shown(value: Fraction, like: Value) -> str:
-    """One digit more than a printed number has."""
+def _one_digit_more(value: Fraction, like: Value) -> str:
+    """The value with one digit more than a printed number has."""
     return f"{float(value):.{len(like.printed.partition('.')[2]) + 1}f}"
 
 
-# --- numbers one by one ------------------------------------------------------------------------------------------------
-
-
 def where(one: Published) -> str:
-    """Paper and table."""
+    """Paper and table of a number."""
     return f"{one.paper} {one.table}"
 
 
 def row_name(one: Published) -> str:
-    """Method and variant."""
+    """Method and variant of a number."""
     return " / ".join(filter(None, (one.method, one.variant)))
 
 
-def _value(one: Published) -> Value:
+def exact_value(one: Published) -> Value:
+    """A published number with its digits as printed."""
     return Value(one.printed, still=one.std == 0)
 
 
@@ -283,12 +282,12 @@ def lines_of(
     accuracies: Sequence[str],
     runs: Mapping[str, int],
 ) -> list[Line]:
-    """The rows that have a total, a cell for at least two categories, and no category without a count.
+    """The rows of published tables that have a total, at least two categories, and a count for each category.
 
     Args:
         counts: questions by data set and lower-case category.
-        accuracies: metrics that are right answers of questions.
-        runs: repetitions by paper; one where it says nothing.
+        accuracies: metrics that are shares of right answers.
+        runs: number of runs by paper; 1 where a paper names none.
     """
     groups: dict[tuple[str, str, str], list[Published]] = {}
     for one in numbers:
@@ -308,172 +307,11 @@ def lines_of(
                     name,
                     tuple(one.category for one in cells),
                     tuple(known[one.category.lower()] for one in cells),
-                    tuple(_value(one) for one in cells),
-                    _value(totals[0]),
+                    tuple(exact_value(one) for one in cells),
+                    exact_value(totals[0]),
                     100 if max(one.value for one in group) > 1 else 1,
                     group[0].metric in accuracies,
                     runs.get(group[0].paper, 1),
                 )
             )
     return sorted(lines, key=lambda line: line.where)
-
-
-def interval_methods(value: float, low: float, high: float, n: int, half: float) -> set[str]:
-    """Which 95 % intervals of a share over `n` questions print as this one.
-
-    Args:
-        half: half of the last printed digit; the share may be off by it, and so may each end.
-    """
-    spread = Z * sqrt(value * (1 - value) / n)
-    middle = (value + Z * Z / (2 * n)) / (1 + Z * Z / n)
-    reach = Z * sqrt(value * (1 - value) / n + Z * Z / (4 * n * n)) / (1 + Z * Z / n)
-    ends = {"Wald": (value - spread, value + spread), "Wilson": (middle - reach, middle + reach)}
-    slack = 2 * half + 1e-9
-    return {name for name, (a, b) in ends.items() if abs(a - low) <= slack and abs(b - high) <= slack}
-
-
-def audit_intervals(
-    numbers: Iterable[Published], questions: Mapping[str, int], accuracies: Sequence[str]
-) -> list[Finding]:
-    """Printed intervals of shares that are of no known kind, and tables that mix kinds.
-
-    Args:
-        questions: asked in all, by data set.
-        accuracies: metrics that are right answers of questions; the interval of a mean needs the scores themselves.
-    """
-    findings, kinds = [], dict[str, Counter[str]]()
-    printed = [
-        one
-        for one in numbers
-        if one.low is not None and one.high is not None and one.dataset in questions and one.metric in accuracies
-    ]
-    for one in printed:
-        assert one.low is not None
-        assert one.high is not None
-        n, half = questions[one.dataset], float(_value(one).half)
-        found = interval_methods(one.value, one.low, one.high, n, half)
-        row = f"{one.dataset}, {one.backbone}, {one.metric} · {row_name(one)}"
-        if found:
-            kinds.setdefault(where(one), Counter()).update(found if len(found) == 1 else ())
-            continue
-        shared = _shares_numbers(one, printed)
-        text = f"{one.printed} [{one.low}, {one.high}] is neither a Wald nor a Wilson interval of {n} questions"
-        findings.append(Finding("interval", where(one), row, text + (f"; {shared}" if shared else "")))
-    for place, counted in kinds.items():
-        if len(counted) > 1:
-            said = ", ".join(f"{n} only {name}" for name, n in sorted(counted.items()))
-            findings.append(Finding("interval", place, "", f"two kinds of interval in one table: {said}"))
-    return findings
-
-
-def _shares_numbers(one: Published, printed: Iterable[Published]) -> str:
-    """Rows of the same column whose value is an end of this interval, or the other way round."""
-    column = (one.table, one.dataset, one.backbone, one.metric)
-    found = [
-        row_name(other)
-        for other in printed
-        if other is not one
-        and (other.table, other.dataset, other.backbone, other.metric) == column
-        and {other.value} & {one.low, one.high} | {one.value} & {other.low, other.high}
-    ]
-    return f"its value or ends are those of {', '.join(found)}" if found else ""
-
-
-def audit_differences(numbers: Sequence[Published]) -> list[Finding]:
-    """Printed differences (`delta_…`) that are not the difference of the two printed values.
-
-    The row called Delta is Permuted minus Original; elsewhere the one setting without a difference is the reference.
-    """
-    findings = []
-    for one in numbers:
-        if not one.metric.startswith("delta_"):
-            continue
-        metric = one.metric.removeprefix("delta_")
-        same = [
-            other
-            for other in numbers
-            if (where(other), other.dataset, other.backbone, other.method, other.category)
-            == (where(one), one.dataset, one.backbone, one.method, one.category)
-        ]
-        values = {other.variant: other for other in same if other.metric.split()[-1] == metric}
-        changed = {other.variant for other in same if other.metric == one.metric}
-        first, second = (
-            ("Permuted", "Original")
-            if one.variant == "Delta"
-            else (one.variant, next((variant for variant in values if variant not in changed), ""))
-        )
-        if first not in values or second not in values:
-            continue
-        gap = _value(values[first]).exact - _value(values[second]).exact
-        if abs(gap - _value(one).exact) > _value(one).half:
-            text = f"{one.printed} printed, {values[first].printed} - {values[second].printed} = {float(gap):.4g}"
-            findings.append(Finding("difference", where(one), f"{one.dataset} · {row_name(one)}", text))
-    return findings
-
-
-Setting = tuple[str, str, str, str, str, str, str]
-"""Paper, data set, models, method, variant, category, metric: what a number is of, under one name each."""
-
-
-def audit_repetitions(numbers: Sequence[Published], setting: Callable[[Published], Setting]) -> list[Finding]:
-    """Numbers of one setting that two tables print differently, beyond the rounding of the coarser one."""
-    found: dict[Setting, list[Published]] = {}
-    for one in numbers:
-        found.setdefault(setting(one), []).append(one)
-    findings = []
-    for group in found.values():
-        first = group[0]
-        for other in group[1:]:
-            if abs(_value(first).exact - _value(other).exact) > max(_value(first).half, _value(other).half):
-                row = f"{first.dataset}, {first.backbone}, {first.category} {first.metric} · {row_name(first)}"
-                text = f"{first.printed}, but {other.printed} in {where(other)} ({row_name(other)})"
-                text += "".join(
-                    f"; {one.printed} is also {row_name(one)} of {where(one)}"
-                    for one in _namesakes(other, group, numbers)
-                )
-                findings.append(Finding("repetition", where(first), row, text))
-    return findings
-
-
-def _namesakes(value: Published, group: Sequence[Published], numbers: Iterable[Published]) -> list[Published]:
-    """Other rows of the group's tables with this very value: where it may have been copied from."""
-    tables = {where(one) for one in group}
-    return [
-        one
-        for one in numbers
-        if one not in group
-        and where(one) in tables
-        and (one.dataset, one.metric, one.printed) == (value.dataset, value.metric, value.printed)
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """One metric of a row as a function of others of the same row."""
-
-    metric: str
-    of: tuple[str, ...]
-    formula: Callable[..., float]
-    words: str
-    methods: tuple[str, ...] = ()
-    """Only these; empty for all."""
-
-
-def audit_relations(numbers: Iterable[Published], relations: Sequence[Relation]) -> list[Finding]:
-    """Rows in which a printed number is not what the others make it."""
-    rows: dict[tuple[str, str, str, str], dict[str, Published]] = {}
-    for one in numbers:
-        rows.setdefault((where(one), one.dataset, one.backbone, row_name(one)), {})[one.metric] = one
-    findings = []
-    for (place, dataset, _, name), row in rows.items():
-        for relation in relations:
-            told = row.get(relation.metric)
-            if told is None or not all(metric in row for metric in relation.of):
-                continue
-            if relation.methods and told.method not in relation.methods:
-                continue
-            expected = relation.formula(*(row[metric].value for metric in relation.of))
-            if abs(expected - told.value) > float(_value(told).half) + 1e-9:
-                text = f"{relation.metric} {told.printed}, but {relation.words} gives {expected:.5g}"
-                findings.append(Finding("relation", place, f"{dataset} · {name}", text))
-    return findings

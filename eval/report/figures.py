@@ -1,15 +1,16 @@
-"""Points drawn for a column of a paper, 3.3 inches wide: the same points give the same bytes, as PDF and as PNG.
+"""Figures for one column of a paper, 3.3 inches wide: the same points give the same bytes, as PDF and as PNG.
 
-Here is the sheet: panels side by side (`panels.py` draws each), the title and the key above them, the footnote below. Names that do not
-fit at what they name stand in the key, in its colour. Nothing here reads a run: `draw` sees points and a sheet, and what it draws is
-what the CSV beside the figure says.
+This module lays out the sheet: title and key above, panels side by side (`panels.py` draws each), footnote below. Series without a
+label in the panel are named in the key, in their colour. `draw` sees points and a sheet, never a run: a figure shows what the CSV file
+beside it holds.
 """
 
 from __future__ import annotations
 
 import logging
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,31 @@ RC: Any = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What stands around the panels, line by line, and how high everything is, in inches."""
+
+    title: Sequence[str]
+    key: Sequence[Sequence[tuple[str, str]]]
+    footnote: Sequence[str]
+    across: int
+    """Panels side by side."""
+    heights: Sequence[float]
+    """Of each row of panels."""
+
+    @property
+    def above(self) -> float:
+        return 0.125 * len(self.title) + 0.11 * len(self.key) + 0.05
+
+    @property
+    def below(self) -> float:
+        return 0.085 * len(self.footnote) + 0.06
+
+    @property
+    def height(self) -> float:
+        return sum(self.heights) + self.above + self.below
+
+
 def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
     """The figure of these points.
 
@@ -43,52 +69,77 @@ def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
         raise ValueError(f"{sheet.title}: nothing to draw")
     if sheet.draw not in KINDS:
         raise ValueError(f"draw must be one of {', '.join(KINDS)}, found {sheet.draw!r}")
-    panels = list(dict.fromkeys(point.panel for point in points))
+    panels = _by_panel(points)
     style = Style(tuple(dict.fromkeys(point.series for point in points)))
-    key = _key(sheet, points, style)
-    across = min(sheet.across, len(panels))
-    rows = -(-len(panels) // across)
-    foot = [line for text in sheet.footnote for line in textwrap.wrap(text, int(sheet.width * 27))]
-    title = textwrap.wrap(sheet.title, int(sheet.width * 15))
-    key_lines = _broken(key, int(sheet.width * 20))
-    top, bottom = 0.125 * len(title) + 0.11 * len(key_lines) + 0.05, 0.085 * len(foot) + 0.06
-    heights = [
-        max(_height(sheet, [point for point in points if point.panel in panels[row * across : (row + 1) * across]]))
-        for row in range(rows)
-    ]
-    height = sum(heights) + top + bottom
+    layout = _layout(sheet, points, style)
     with mpl.rc_context(RC):
         engine = ConstrainedLayoutEngine()
-        rect = (0.0, bottom / height, 1.0, 1.0 - (top + bottom) / height)
+        panels_share = 1.0 - (layout.above + layout.below) / layout.height
+        rect = (0.0, layout.below / layout.height, 1.0, panels_share)
         engine.set(rect=rect, w_pad=0.05, h_pad=0.02, hspace=0.02, wspace=0.03)
-        figure = Figure((sheet.width, height), dpi=DPI, layout=engine)
-        grid = figure.add_gridspec(rows, across, height_ratios=heights)
-        for place, panel in enumerate(panels):
-            axes = figure.add_subplot(grid[place // across, place % across])
-            KINDS[sheet.draw](axes, sheet, [point for point in points if point.panel == panel], style)
-            if panel:
-                axes.set_title(
-                    "\n".join(textwrap.wrap(panel, int(sheet.width / across * 16), break_on_hyphens=False)), loc="left"
-                )
-            lowest = place + across >= len(panels)
-            _labelled(axes, sheet, lowest=lowest, leftmost=place % across == 0)
-        _written(figure, height, title, key_lines, foot)
-        figure.draw_without_rendering()  # the layout is settled here, under these settings, not when it is saved
-        figure.set_layout_engine("none")
-        for axes in figure.axes:  # the solver's last digits differ from time to time, and a pixel may hang on them
-            box = axes.get_position()
-            axes.set_position((round(box.x0, 5), round(box.y0, 5), round(box.width, 5), round(box.height, 5)))
+        figure = Figure((sheet.width, layout.height), dpi=DPI, layout=engine)
+        _draw_panels(figure, sheet, panels, style, layout)
+        _write_around(figure, layout)
+        _settle(figure)
         if sheet.draw == "pareto":
-            for axes, panel in zip(figure.axes, panels, strict=True):
-                labels_of_pareto(axes, [point for point in points if point.panel == panel])
+            for axes, own in zip(figure.axes, panels.values(), strict=True):
+                labels_of_pareto(axes, own)
     return figure
 
 
+def _by_panel(points: Sequence[Point]) -> dict[str, list[Point]]:
+    panels: dict[str, list[Point]] = {}
+    for point in points:
+        panels.setdefault(point.panel, []).append(point)
+    return panels
+
+
+def _layout(sheet: Sheet, points: Sequence[Point], style: Style) -> _Layout:
+    panels = list(_by_panel(points).values())
+    across = min(sheet.across, len(panels))
+    rows = [panels[start : start + across] for start in range(0, len(panels), across)]
+    return _Layout(
+        textwrap.wrap(sheet.title, int(sheet.width * 15)),
+        _broken(_key(sheet, points, style), int(sheet.width * 20)),
+        [line for text in sheet.footnote for line in textwrap.wrap(text, int(sheet.width * 27))],
+        across,
+        [max(_panel_height(sheet, own) for own in row) for row in rows],
+    )
+
+
+def _draw_panels(
+    figure: Figure, sheet: Sheet, panels: Mapping[str, Sequence[Point]], style: Style, layout: _Layout
+) -> None:
+    across = layout.across
+    grid = figure.add_gridspec(len(layout.heights), across, height_ratios=layout.heights)
+    for place, (panel, own) in enumerate(panels.items()):
+        axes = figure.add_subplot(grid[place // across, place % across])
+        KINDS[sheet.draw](axes, sheet, own, style)
+        if panel:
+            lines = textwrap.wrap(panel, int(sheet.width / across * 16), break_on_hyphens=False)
+            axes.set_title("\n".join(lines), loc="left")
+        lowest = place + across >= len(panels)
+        _label_axes(axes, sheet, lowest=lowest, leftmost=place % across == 0)
+
+
+def _settle(figure: Figure) -> None:
+    """Fix the layout now, under the present settings; saving must not move anything."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:  # rounded, because the solver's last digits vary and may move a pixel
+        box = axes.get_position()
+        axes.set_position((round(box.x0, 5), round(box.y0, 5), round(box.width, 5), round(box.height, 5)))
+
+
 def save(figure: Figure, stem: Path, about: str) -> list[Path]:
-    """The figure as `stem`.pdf and `stem`.png; `about` goes into both files, dates and program names do not."""
+    """Save the figure as `stem`.pdf and `stem`.png; returns both paths.
+
+    Args:
+        about: a description, kept in the files' metadata. Dates and program names are left out, so that equal figures have equal bytes.
+    """
     import matplotlib as mpl
 
-    for name in ("fontTools", "matplotlib"):  # they tell every step of embedding a font
+    for name in ("fontTools", "matplotlib"):  # they log every step of embedding a font
         logging.getLogger(name).setLevel(logging.WARNING)
     stem.parent.mkdir(parents=True, exist_ok=True)
     files = [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("pdf", "png")]
@@ -104,20 +155,15 @@ def save(figure: Figure, stem: Path, about: str) -> list[Path]:
     return files
 
 
-def _height(sheet: Sheet, points: Sequence[Point]) -> list[float]:
-    """Inches of each panel among the points of a row."""
-    found = []
-    for panel in dict.fromkeys(point.panel for point in points):
-        own = [point for point in points if point.panel == panel]
-        if sheet.draw == "bars":
-            bars = len({(point.x, point.series) for point in own})
-            found.append(0.42 + 0.115 * bars + 0.05 * len({point.x for point in own}))
-        else:
-            found.append(sheet.height)
-    return found
+def _panel_height(sheet: Sheet, points: Sequence[Point]) -> float:
+    """Height of a panel in inches: bars need more the more there are."""
+    if sheet.draw != "bars":
+        return sheet.height
+    bars = len({(point.x, point.series) for point in points})
+    return 0.42 + 0.115 * bars + 0.05 * len({point.x for point in points})
 
 
-def _labelled(axes: Axes, sheet: Sheet, *, lowest: bool, leftmost: bool) -> None:
+def _label_axes(axes: Axes, sheet: Sheet, *, lowest: bool, leftmost: bool) -> None:
     if lowest and sheet.x_label:
         axes.set_xlabel(sheet.x_label)
     if leftmost and sheet.y_label:
@@ -125,25 +171,25 @@ def _labelled(axes: Axes, sheet: Sheet, *, lowest: bool, leftmost: bool) -> None
 
 
 def _key(sheet: Sheet, points: Sequence[Point], style: Style) -> list[tuple[str, str]]:
-    """Names with their colours, for what carries no name of its own."""
+    """Names with their colours, for series that are not labelled in the panel."""
     names = [name for name in style.names if name and name != sheet.overlay]
-    found: list[tuple[str, str]] = []
+    entries: list[tuple[str, str]] = []
     if sheet.draw in ("bars", "stacked") and len(names) > 1:
-        found = [(f"■ {name}", stack_colour(sheet, style, name)) for name in names]
+        entries = [(f"■ {name}", stack_colour(sheet, style, name)) for name in names]
     if sheet.draw == "map":
         signs = dict(zip(MARKERS, "●■▲◆▼✚★✖", strict=True))
-        found = [(f"{signs[style.marker(name)]} {name}", style.colour(name)) for name in names]
+        entries = [(f"{signs[style.marker(name)]} {name}", style.colour(name)) for name in names]
     if sheet.draw == "tree":
-        found = [("● unit", "#000000"), ("○ inner node", "#000000")]
+        entries = [("● unit", "#000000"), ("○ inner node", "#000000")]
     if sheet.overlay and any(point.series == sheet.overlay for point in points):
-        found.append((f"–•– {sheet.overlay}", "#000000"))
+        entries.append((f"–•– {sheet.overlay}", "#000000"))
     if any(point.origin == PUBLISHED for point in points):
-        found.append(("◇ published", "#000000"))
-    return found
+        entries.append(("◇ published", "#000000"))
+    return entries
 
 
 def _broken(key: Sequence[tuple[str, str]], width: int) -> list[list[tuple[str, str]]]:
-    """The names of the key in lines of so many characters."""
+    """The key broken into lines of at most `width` characters."""
     lines: list[list[tuple[str, str]]] = []
     room = 0
     for name, colour in key:
@@ -155,17 +201,18 @@ def _broken(key: Sequence[tuple[str, str]], width: int) -> list[list[tuple[str, 
     return lines
 
 
-def _written(
-    figure: Figure, height: float, title: Sequence[str], key: Sequence[Sequence[tuple[str, str]]], foot: Sequence[str]
-) -> None:
-    """Title and key above, the footnote below."""
+def _write_around(figure: Figure, layout: _Layout) -> None:
+    """Write title and key above the panels, the footnote below."""
+    title, height = layout.title, layout.height
     figure.text(0.01, 1 - 0.03 / height, "\n".join(title), va="top", fontsize=7.5, fontweight="bold", linespacing=1.15)
     renderer = figure.canvas.get_renderer() if hasattr(figure.canvas, "get_renderer") else None
-    for number, line in enumerate(key):
+    for number, line in enumerate(layout.key):
         x = 0.01
         level = 1 - (0.125 * len(title) + 0.11 * number + 0.05) / height
         for name, colour in line:
             for part, shade, gap in zip(name.split(" ", 1), (colour, "#222222"), (0.012, 0.025), strict=True):
                 text = figure.text(x, level, part, va="top", fontsize=6, color=shade)
                 x = figure.transFigure.inverted().transform(text.get_window_extent(renderer))[1][0] + gap
-    figure.text(0.01, 0.03 / height, "\n".join(foot), va="bottom", fontsize=4.8, color="#444444", linespacing=1.2)
+    figure.text(
+        0.01, 0.03 / height, "\n".join(layout.footnote), va="bottom", fontsize=4.8, color="#444444", linespacing=1.2
+    )

@@ -1,15 +1,15 @@
-"""Numbers of a table that are no means of scores: what a run cost, the shape of its memory, how much recall covers an answer, the data.
+"""Values of a table that aren't mean scores: costs of a run, the shape of its memory, coverage of answers, statistics of the data.
 
-Each function returns an `Estimate`, or None where there is nothing to measure: a mean over histories or questions with its interval, or
-one number of the whole run without an interval.
+Each function returns an `Estimate`, either a mean over histories or questions with its interval, or one number of the whole run without
+an interval. It returns None where there is nothing to measure.
 
 Deviations and decisions:
 
 - A run with replicates is measured on its first.
-- Coverage (xMemory section 5.2) is that of `eval.metrics.evidence`. Questions whose answer the recall never covers, or whose answer has no
-  content word, are left out; `n` says how many are left.
-- Spread of a level (TiMem App. D, which gives no formulas) is that of `eval.structure.manifold`, over all histories; where a level must be
-  sampled, always the same nodes are.
+- Coverage (xMemory section 5.2) is computed by `eval.metrics.evidence`. Questions whose answer is never covered, or has no content word,
+  are left out; `n` is the number of questions that remain.
+- Spread of a level (TiMem App. D, which gives no formulas) is computed by `eval.structure.manifold`, over all histories. Large levels are
+  sampled with a fixed seed.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ OVER: Mapping[str, Callable[[Sequence[float]], float]] = {"sum": sum, "max": max
 
 
 def single(value: float | None, n: int) -> Estimate | None:
-    """One number of a whole run: no interval."""
+    """One number of a whole run, without an interval."""
     return None if value is None else Estimate(float(value), n, None, None, 0)
 
 
 def mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate | None:
-    """The mean of numbers that are no verdicts: all 0 or 1, they get no interval by question, because Wilson's is meant for shares."""
+    """The mean of counts or quantities. Values that are all 0 or 1 get no interval by question: Wilson's is meant for shares."""
     if not values:
         return None
-    found = estimate(values, clusters)
-    return replace(found, by_question=None) if set(values) <= {0, 1} else found
+    ours = estimate(values, clusters)
+    return replace(ours, by_question=None) if set(values) <= {0, 1} else ours
 
 
 def gathered(values: Mapping[str, float], over: str = "mean") -> Estimate | None:
-    """One number a history as a mean with intervals, or as the `sum` or `max` of all."""
+    """One number per history, combined into a mean with intervals, or into their `sum` or `max`."""
     if not values:
         return None
     if over == "mean":
@@ -58,97 +58,112 @@ def gathered(values: Mapping[str, float], over: str = "mean") -> Estimate | None
 
 
 def cost(folder: Path, name: str) -> Estimate | None:
-    """A field of `eval.costs.Costs`, `build_calls` (all model calls of building), or `calls:<purpose>` (of that purpose per question)."""
-    found = costs(folder)
+    """A cost of a run.
+
+    Args:
+        name: a field of `eval.costs.Costs`, `build_calls` (model calls of the whole build), or `calls:<purpose>` (calls per question).
+    """
+    totals = costs(folder)
     if name.startswith("calls:"):
         calls = by_purpose(folder)[name.removeprefix("calls:")]
-        return single(calls / found.questions, found.questions) if found.questions else None
+        return single(calls / totals.questions, totals.questions) if totals.questions else None
     if name == "build_calls":
-        return single(sum(build_calls(path.parent) for path in _dumps(folder, "effort.jsonl")), found.units)
-    return single(getattr(found, name), found.questions)
+        return single(sum(build_calls(path.parent) for path in _dumps(folder, "effort.jsonl")), totals.units)
+    return single(getattr(totals, name), totals.questions)
 
 
 def report(folder: Path, name: str, *, over: str = "mean", per: str = "") -> Estimate | None:
-    """A number of the memory's own report; dots lead into it (`nodes.segment`).
+    """A number of the memory's own report (`MemorySystem.report`).
 
     Args:
-        per: another one by which it is divided, sum by sum.
+        name: its key; dots separate nested keys (`nodes.segment`).
+        per: key of another number; the sum of the first is divided by the sum of the second.
     """
     reports = {path.parent.name: read_record(path).get("memory", {}) for path in _dumps(folder, "case.json")}
-    values = {case: float(value) for case, found in reports.items() if (value := _within(found, name)) is not None}
+    values = {case: float(value) for case, own in reports.items() if (value := _nested(own, name)) is not None}
     if not per:
         return gathered(values, over)
-    whole = sum(float(_within(found, per) or 0) for found in reports.values())
+    whole = sum(float(_nested(own, per) or 0) for own in reports.values())
     return single(sum(values.values()) / whole, len(values)) if whole else None
 
 
-def _within(found: Any, name: str) -> Any:
+def _nested(value: Any, name: str) -> Any:
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def tree(folder: Path, name: str, *, over: str = "mean", chains: bool = True) -> Estimate | None:
-    """A property (of `Shape`) of each history's tree, over histories; `chains=False` leaves out nodes with a single child."""
+    """A field of `eval.structure.tree.Shape`, over the trees of all histories.
+
+    Args:
+        chains: False leaves out nodes with a single child.
+    """
     values = {}
     for path in _dumps(folder, "case.json"):
-        if (found := read_tree(path.parent)) is not None:
-            seen = shape(found if chains else without_chains(found), build_calls(path.parent))
-            values[path.parent.name] = float(getattr(seen, name))
+        if (built := read_tree(path.parent)) is not None:
+            own = shape(built if chains else without_chains(built), build_calls(path.parent))
+            values[path.parent.name] = float(getattr(own, name))
     return gathered(values, over)
 
 
 def spread(folder: Path, name: str, level: int) -> Estimate | None:
-    """How the nodes of one level lie, by a name of `eval.structure.manifold.MEASURES`; None without two nodes.
+    """One of `eval.structure.manifold.MEASURES` over the nodes of a level; None for fewer than two nodes.
 
     Raises:
-        RunError: scikit-learn, which the silhouette needs, is not installed.
+        RunError: scikit-learn is not installed; the silhouette needs it.
     """
     trees = (read_tree(path.parent, vectors=True) for path in _dumps(folder, "case.json"))
-    found = cloud((tree for tree in trees if tree is not None), level, np.random.default_rng(0))
-    return single(MEASURES[name](found), found.nodes) if found.nodes > 1 else None
+    nodes = cloud((tree for tree in trees if tree is not None), level, np.random.default_rng(0))
+    return single(MEASURES[name](nodes), nodes.nodes) if nodes.nodes > 1 else None
 
 
 def coverage(folder: Path, cases: Iterable[Case], name: str) -> Estimate | None:
-    """`blocks` or `tokens` of recall, best first, until every content word of the gold answer has occurred."""
+    """Recalled `blocks` or `tokens`, best first, until every content word of the gold answer has occurred."""
     values: list[float] = []
     clusters: list[str] = []
-    for case, _, found in recalled(folder, cases):
-        if found is not None and found.coverage is not None:
-            values.append({"blocks": found.coverage.blocks, "tokens": found.coverage.tokens}[name])
+    for case, _, recall in recalled(folder, cases):
+        if recall is not None and recall.coverage is not None:
+            values.append({"blocks": recall.coverage.blocks, "tokens": recall.coverage.tokens}[name])
             clusters.append(case.cluster or case.id)
     return mean(values, clusters)
 
 
 def statistic(cases: Iterable[Case], name: str, unit: Mapping[str, Any], category: str = "") -> Estimate | None:
-    """A property of the data: `histories`, `sessions`, `questions` (of a category), or a mean.
+    """A statistic of the data.
 
-    Means: `units`, `turns`, `tokens` and `questions_per_history` by history, `tokens_per_session`, `tokens_per_turn`.
+    Args:
+        name: a count (`histories`, `sessions`, `questions`), a mean over histories (`units`, `turns`, `tokens`, `questions_per_history`),
+            `tokens_per_session` or `tokens_per_turn`.
+        unit: the unit rule and its settings.
+        category: with `questions`, counts only these; empty counts all.
     """
-    found = list(cases)
-    clusters = [case.cluster or case.id for case in found]
-    if not found:
+    histories = list(cases)
+    clusters = [case.cluster or case.id for case in histories]
+    if not histories:
         return None
     if name == "histories":
-        return single(len(found), len(found))
+        return single(len(histories), len(histories))
     if name == "questions":
-        counts = Counter(gold.category for case in found for _, gold in case.questions)
-        return single(counts[category] if category else counts.total(), len(found))
+        counts = Counter(gold.category for case in histories for _, gold in case.questions)
+        return single(counts[category] if category else counts.total(), len(histories))
     if name == "sessions":
-        return single(sum(len(case.sessions) for case in found), len(found))
+        return single(sum(len(case.sessions) for case in histories), len(histories))
     if name == "tokens_per_session":
         lengths = [
             (_tokens(session.turns), owner)
-            for case, owner in zip(found, clusters, strict=True)
+            for case, owner in zip(histories, clusters, strict=True)
             for session in case.sessions
         ]
         return mean([tokens for tokens, _ in lengths], [owner for _, owner in lengths])
     if name == "tokens_per_turn":
         pairs = [
-            (count_tokens(turn.text), owner) for case, owner in zip(found, clusters, strict=True) for turn in case.turns
+            (count_tokens(turn.text), owner)
+            for case, owner in zip(histories, clusters, strict=True)
+            for turn in case.turns
         ]
         return mean([tokens for tokens, _ in pairs], [owner for _, owner in pairs])
-    return mean([_size(case, name, unit) for case in found], clusters)
+    return mean([_size(case, name, unit) for case in histories], clusters)
 
 
 def _size(case: Case, name: str, unit: Mapping[str, Any]) -> float:

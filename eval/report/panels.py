@@ -1,7 +1,7 @@
-"""What stands in one panel of a figure, kind by kind: lines, bars, stacked bars, a heat map, a tree, a map, a front of Pareto.
+"""Draws one panel of a figure: lines, bars, stacked bars, a heat map, a tree, a map or a Pareto front.
 
-Colours are those of Okabe and Ito (2008), which stay apart for colour-blind readers, with markers beside them; names stand at the lines
-where they fit. Open diamonds are published numbers.
+Colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart; series also differ in their markers. Lines are named
+at their ends where there is room. Open diamonds are published numbers.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ GREY = "#777777"
 LINE = 0.082
 """Inches between two lines of the smallest print."""
 FEW = 10
-"""Whole numbers that all stand at a tick."""
+"""Up to this many whole numbers each get a tick."""
 PUBLISHED = "published"
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """How points are drawn."""
+    """How a figure is drawn."""
 
     title: str
     footnote: tuple[str, ...]
-    """Lines below: what made the numbers, and what the marks mean."""
+    """Lines below the panels: what made the numbers, and what the marks mean."""
     draw: str
     """lines, bars, stacked, heatmap, tree, map or pareto."""
     x_label: str = ""
@@ -42,14 +42,14 @@ class Sheet:
     width: float = 3.3
     """Inches."""
     height: float = 1.35
-    """Inches of a row of panels; bars take what they need."""
+    """Inches per row of panels; bars take the height that they need."""
     spacing: str = "linear"
-    """The horizontal axis of lines: linear, log, or even (the values at equal distances)."""
+    """Horizontal axis of lines: linear, log, or even (values at equal distances)."""
     log_y: bool = False
     stars: bool = False
-    """Lines: a star at the best of each series, with its gain over the dashed line."""
+    """Lines: whether the best point of each series gets a star and its gain over the dashed line."""
     overlay: str = ""
-    """Stacked bars: the series that is drawn as a line across them."""
+    """Stacked bars: name of the series that is drawn as a line across them."""
 
 
 Axis = Any
@@ -58,7 +58,7 @@ Axis = Any
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Which colour and marker belong to which series, over all panels."""
+    """Colours and markers of the series, the same in all panels."""
 
     names: tuple[str, ...]
     colours: Mapping[str, str] = field(default_factory=dict)
@@ -79,7 +79,7 @@ def _by_series(points: Sequence[Point]) -> dict[str, list[Point]]:
 
 
 def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """A line a series with its band; a series without `x` is a dashed level; published points are diamonds."""
+    """One line per series with its band; a series without `x` is a dashed horizontal line; published points are diamonds."""
     place = _positions(sheet, points)
     ends: list[tuple[float, str, str]] = []
     levels = [point for point in points if point.x == "" and point.origin != PUBLISHED]
@@ -112,7 +112,7 @@ def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> N
 
 
 def _positions(sheet: Sheet, points: Sequence[Point]) -> Callable[[str | float], float]:
-    """Where a value stands on the horizontal axis."""
+    """A function from a value to its position on the horizontal axis."""
     values = list(dict.fromkeys(point.x for point in points if point.x != ""))
     if sheet.spacing != "even" and all(not isinstance(value, str) for value in values):
         return lambda value: float(value)
@@ -154,7 +154,7 @@ def _star(
     above: bool,
     colour: str,
 ) -> None:
-    """The best of a series, and what it gains over the dashed level."""
+    """A star at the best point of a series, with its gain over the dashed line."""
     best = max(own, key=lambda point: point.y)
     axes.plot([place(best.x)], [best.y], "*", color=colour, ms=6.5, mec="white", mew=0.4, zorder=4)
     if levels and levels[0].y:
@@ -167,7 +167,7 @@ def _star(
 
 
 def _named_ends(axes: Axis, sheet: Sheet, ends: Sequence[tuple[float, str, str]]) -> None:
-    """Names to the right of where the lines end, moved apart where they would meet."""
+    """Names to the right of the ends of the lines, moved apart where they would overlap."""
     axes.margins(y=0.12)
     axes.autoscale_view()
     inside = axes.transAxes.inverted()
@@ -188,7 +188,7 @@ def _named_ends(axes: Axis, sheet: Sheet, ends: Sequence[tuple[float, str, str]]
 
 
 def apart(wanted: Sequence[float], gap: float) -> list[float]:
-    """Ascending positions, moved as little as it takes until none is nearer than `gap` to the next."""
+    """Ascending positions, moved as little as possible so that neighbours are at least `gap` apart."""
     groups: list[tuple[float, int]] = []
     for value in wanted:
         groups.append((value, 1))
@@ -201,7 +201,7 @@ def apart(wanted: Sequence[float], gap: float) -> list[float]:
 
 
 def _bars(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """A lying bar a category and series, its interval, its value; the first category on top."""
+    """A horizontal bar per category and series with its interval and its value; the first category is on top."""
     categories = list(dict.fromkeys(point.x for point in points))
     levels: dict[tuple[str | float, str], float] = {}
     at, ticks = 0.0, []
@@ -231,7 +231,7 @@ def _bars(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> No
 
 
 def _valued(axes: Axis, point: Point, level: float) -> None:
-    """The value at the right edge of the panel, where no bar hides it."""
+    """Write the value at the right edge of the panel, where no bar hides it."""
     text = f"{point.y:.3f}" if abs(point.y) < 10 else f"{point.y:,.0f}"
     axes.annotate(
         text, (1.0, level), (2, 0), ("axes fraction", "data"), textcoords="offset points", va="center", fontsize=5.2
@@ -239,7 +239,7 @@ def _valued(axes: Axis, point: Point, level: float) -> None:
 
 
 def stack_colour(sheet: Sheet, style: Style, name: str) -> str:
-    """Stacked parts are steps of one scale, light to dark, because they have an order."""
+    """The colour of a series; stacked parts have an order and get steps of one scale, from light to dark."""
     if sheet.draw != "stacked":
         return style.colour(name)
     import matplotlib as mpl
@@ -250,7 +250,7 @@ def stack_colour(sheet: Sheet, style: Style, name: str) -> str:
 
 
 def _stacked(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """Shares on top of one another; the overlay runs across them."""
+    """Stacked shares; the overlay is a line across them."""
     categories = list(dict.fromkeys(point.x for point in points))
     base = dict.fromkeys(categories, 0.0)
     for name, own in _by_series([point for point in points if point.origin != PUBLISHED]).items():
@@ -269,7 +269,7 @@ def _stacked(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) ->
 
 
 def _heatmap(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """A cell a pair of settings, its value in it; the rows are the series."""
+    """A heat map of pairs of settings with the value in each field; rows are series."""
     ours = [point for point in points if point.origin != PUBLISHED]
     columns = sorted({point.x for point in ours}, key=lambda value: (isinstance(value, str), value))
     rows = list(dict.fromkeys(point.series for point in ours))
@@ -295,7 +295,7 @@ def _heatmap(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) ->
 
 
 def _tree(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """Leaves filled, inner nodes outlined, all in the colour of their dialogue; every link to a parent is drawn."""
+    """A tree: leaves filled, inner nodes outlined, coloured by dialogue; every link to a parent is drawn."""
     import matplotlib as mpl
     from matplotlib.collections import LineCollection
 
@@ -327,7 +327,7 @@ def _tree(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> No
 
 
 def _map(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """Nodes in two dimensions, a colour and a marker a history."""
+    """Nodes in two dimensions, with a colour and a marker per history."""
     size = max(2.0, min(12.0, 900.0 / len(points)))
     for name, own in _by_series(points).items():
         axes.scatter(
@@ -341,7 +341,7 @@ def _map(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> Non
 
 
 def _pareto(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """Quality over cost; the non-dominated rows are filled, joined and named, the others carry numbers that the footnote explains."""
+    """Quality over cost: non-dominated rows are filled, joined and named; the others have numbers that the footnote explains."""
     best = sorted(front(points), key=lambda point: float(point.x))
     axes.step(
         [point.x for point in best],
@@ -376,7 +376,7 @@ def _pareto(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> 
 
 
 def labels_of_pareto(axes: Axis, points: Sequence[Point]) -> None:
-    """Names and numbers beside their marks, each moved up or down until it covers no other; needs the final layout."""
+    """Write names and numbers beside their marks, each moved up or down until it overlaps no other; needs the final layout."""
     best = front(points)
     inch = axes.figure.dpi_scale_trans.inverted()
     box = axes.get_window_extent().transformed(inch)

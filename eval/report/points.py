@@ -1,11 +1,11 @@
-"""What a figure shows, as points, before anything is drawn: the CSV beside every figure holds exactly these lines.
+"""The points of a figure, before anything is drawn: the CSV file beside every figure holds exactly these lines.
 
-Sources: cells of a table, levels of what was recalled, depths and shapes of trees, maps of their vectors, costs by size.
+Points come from cells of a table, levels of recalled items, depths and shapes of trees, maps of node vectors, and costs by size.
 
-Deviations and decisions. Papers print their figures without numbers, so a published point stands only where a table or a sentence states
-it. Several settings under one mark (SegTreeMem Fig. 6 averages over horizons) are averaged question by question, over the questions that
-all of them scored. TiMem's Fig. 3 is a UMAP; ours is a projection on the first two principal components, UMAP on request, and one map a
-data set, so that its levels share their axes.
+Deviations and decisions. Papers print their figures without numbers, so a published point is drawn only where a table or a sentence
+states it. Several settings under one mark (SegTreeMem Fig. 6 averages over horizons) are averaged question by question, over the
+questions that all of them scored. TiMem's Fig. 3 is a UMAP. Ours is a projection on the first two principal components, with UMAP on
+request, and one map per data set, so that its levels share their axes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from statistics import fmean
 import numpy as np
 
 from data_loaders.schema import Case
+from eval.report.cell import Cell
 from eval.report.published import Published
-from eval.report.tables import AnyCell, Cell, Figure
-from eval.stats import Estimate, Interval, estimate, stratified
+from eval.report.tables import AnyCell, Measure
+from eval.stats import Estimate, estimate, preferred_interval, stratified
 from eval.store import RunError, read_items, read_predictions
 from eval.structure.tree import Tree, depths, top_down
 from memsys.tokens import count_tokens
 
-ENOUGH_CASES = 5
-"""From so many histories on, an interval is that by case."""
 PROJECTIONS = ("pca", "umap")
 
 
@@ -40,27 +39,27 @@ class Point:
     panel: str
     series: str
     x: str | float
-    """A category, or a number; empty for a level that holds for the whole panel."""
+    """A category or a number; empty for a horizontal line across the whole panel."""
     y: float
     low: float | None = None
     high: float | None = None
-    """The 95 % interval, or what the figure says instead."""
+    """Ends of the 95 % interval, unless the figure names another range."""
     n: int = 0
-    """Questions, nodes or steps behind it; 0 for a published one."""
+    """Number of questions, nodes or steps that the point summarises; 0 for a published one."""
     origin: str = "ours"
     """ours or published."""
     label: str = ""
     link: str = ""
-    """Trees: places of the parents among the points of the panel, separated by spaces."""
+    """Trees: indices of the parents among the points of the panel, separated by spaces."""
     shade: float | None = None
-    """Trees: the dialogue that a node comes from, the mean of several."""
+    """Trees: number of the dialogue that a node comes from; of several dialogues the mean."""
 
 
 FIELDS = tuple(Point.__slots__)
 
 
 def as_csv(points: Iterable[Point], engine: str) -> str:
-    """One line a point; `engine` says in every line what made it."""
+    """One CSV line per point; every line ends with `engine`, what made the numbers."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*FIELDS, "engine"])
@@ -78,52 +77,50 @@ def _text(value: object) -> object:
 # --- scores -------------------------------------------------------------------------------------------------------------
 
 
-def interval(found: Estimate) -> Interval | None:
-    """The interval that a figure draws: by case from five histories on, else by question."""
-    return found.by_case if found.clusters >= ENOUGH_CASES and found.by_case is not None else found.by_question
-
-
 def averaged(cells: Sequence[AnyCell]) -> Estimate | None:
-    """One estimate of the cells under one mark: of several the mean of each question that all scored. None: nothing to average.
+    """One estimate for the cells under one mark; several cells are averaged over the questions that all of them scored.
+
+    None when no cell has a number.
 
     Raises:
-        ValueError: several that are no scores of questions.
+        ValueError: several cells, some of which are measures: they have no scores of questions.
     """
     known = [cell for cell in cells if not isinstance(cell, str)]
     if len(known) == 1:
-        return known[0].ours if isinstance(known[0], Figure) else known[0].estimate()
+        return known[0].ours if isinstance(known[0], Measure) else known[0].estimate()
     scored = [cell for cell in known if isinstance(cell, Cell)]
     if len(scored) < len(known):
         raise ValueError("several costs or properties under one mark cannot be averaged question by question")
     if not scored:
         return None
     column = scored[0].column
-    kept = [one for one in column.questions if all((one.case_id, one.question_id) in cell.values for cell in scored)]
-    if not kept:
+    shared = [question for question in column.questions if all(question.key in cell.scores for cell in scored)]
+    if not shared:
         return None
-    values = [fmean(cell.values[one.case_id, one.question_id] for cell in scored) for one in kept]
-    clusters = [one.cluster for one in kept]
+    values = [fmean(cell.scores[question.key] for cell in scored) for question in shared]
+    clusters = [question.cluster for question in shared]
     if column.aggregate == "question":
         return estimate(values, clusters)
-    return stratified(values, clusters if column.aggregate == "case" else [one.category for one in kept], clusters)
+    categories = [question.category for question in shared]
+    return stratified(values, clusters if column.aggregate == "case" else categories, clusters)
 
 
 def scored(at: Point, cells: Sequence[AnyCell]) -> list[Point]:
-    """Our mark in the place of `at`, and the published one where a single cell has one."""
+    """Our point in the place of `at`, followed by the published one if there is a single cell that has one."""
     known = [cell for cell in cells if not isinstance(cell, str)]
-    found = averaged(cells)
+    ours = averaged(cells)
     points = []
-    if found is not None:
-        span = interval(found)
-        low, high = (None, None) if span is None else (span.low, span.high)
-        points.append(replace(at, y=found.mean, low=low, high=high, n=found.n))
+    if ours is not None:
+        interval = preferred_interval(ours)
+        low, high = (None, None) if interval is None else (interval.low, interval.high)
+        points.append(replace(at, y=ours.mean, low=low, high=high, n=ours.n))
     if len(known) == 1 and known[0].published is not None:
         points.append(published(at, known[0].published, known[0].column.scale))
     return points
 
 
 def published(at: Point, number: Published, scale: float = 1.0) -> Point:
-    """A printed number in the place of `at`, in our unit."""
+    """A published number in the place of `at`, divided by `scale` to be in our unit."""
     low, high = (None if bound is None else bound / scale for bound in (number.low, number.high))
     return replace(at, y=number.value / scale, low=low, high=high, n=0, origin="published")
 
@@ -132,22 +129,22 @@ def published(at: Point, number: Published, scale: float = 1.0) -> Point:
 
 
 def recalled_levels(folder: Path) -> Counter[int]:
-    """How many recalled items of a run stand at each level, over all questions."""
-    found: Counter[int] = Counter()
+    """Number of recalled items of a run by level, over all questions."""
+    counts: Counter[int] = Counter()
     for case in sorted((folder / "cases").glob("*")):
         levels = {key: int(item["level"]) for key, item in read_items(case).items()}
         for prediction in read_predictions(case).values():
-            found.update(levels[key] for key in prediction.items)
-    return found
+            counts.update(levels[key] for key in prediction.items)
+    return counts
 
 
 # --- trees --------------------------------------------------------------------------------------------------------------
 
 
 def by_depth(trees: Sequence[Tree], at: Point) -> list[Point]:
-    """Nodes at each depth, as the mean over trees, and the tokens of their texts: the median with its quartiles.
+    """Two points per depth: the mean number of nodes per tree, and the median tokens of a node's text with its quartiles.
 
-    The series of `at` is kept, its panel becomes `nodes` or `tokens`, behind what it was.
+    They keep the series of `at`; `nodes` or `tokens` is appended to the name of its panel.
     """
     tokens: dict[int, list[int]] = {}
     for tree in trees:
@@ -157,20 +154,20 @@ def by_depth(trees: Sequence[Tree], at: Point) -> list[Point]:
     for depth, counts in sorted(tokens.items()):
         low, middle, high = (float(value) for value in np.percentile(counts, (25, 50, 75)))
         place = replace(at, x=float(depth), n=len(counts))
-        points.append(replace(place, panel=_behind(at.panel, "nodes"), y=len(counts) / len(trees)))
-        points.append(replace(place, panel=_behind(at.panel, "tokens"), y=middle, low=low, high=high))
+        points.append(replace(place, panel=_with_suffix(at.panel, "nodes"), y=len(counts) / len(trees)))
+        points.append(replace(place, panel=_with_suffix(at.panel, "tokens"), y=middle, low=low, high=high))
     return points
 
 
-def _behind(panel: str, what: str) -> str:
-    return f"{panel}, {what}" if panel else what
+def _with_suffix(panel: str, suffix: str) -> str:
+    return f"{panel}, {suffix}" if panel else suffix
 
 
 def drawn_tree(tree: Tree, case: Case, panel: str) -> list[Point]:
     """A tree as points: leaves side by side in the order of the history, parents above the middle of their children.
 
-    A node with several parents stands below the first and is linked to all. `y` is the depth, downwards; a root that is not among the
-    nodes is drawn all the same. `shade` is the number of the dialogue of a node's sources, or the mean of several.
+    A node with several parents is placed below the first and linked to all. `y` is the negative depth; a hidden root is drawn, too.
+    `shade` is the mean number of the dialogues that a node's sources belong to.
     """
     dialogue, order = _places(case)
     deep, below = depths(tree), tree.children
@@ -198,21 +195,21 @@ def drawn_tree(tree: Tree, case: Case, panel: str) -> list[Point]:
 
 
 def _places(case: Case) -> tuple[dict[str, int], dict[str, int]]:
-    """Number of the dialogue, and place in the history, of each turn."""
+    """Number of the dialogue of each turn, and its place in the history."""
     dialogue = {turn.id: number for number, session in enumerate(case.sessions, 1) for turn in session.turns}
     return dialogue, {name: place for place, name in enumerate(dialogue)}
 
 
 def _left_to_right(tree: Tree, own: Sequence[Sequence[int]], first: Sequence[int]) -> list[int]:
-    """Nodes that have no child of their own, from left to right."""
+    """Nodes without a child that is placed below them, from left to right."""
     waiting = sorted((node for node, above in enumerate(tree.parents) if not above), key=lambda node: -first[node])
-    found = []
+    ordered = []
     while waiting:
         node = waiting.pop()
         waiting += sorted(own[node], key=lambda child: (-first[child], -child))
         if not own[node]:
-            found.append(node)
-    return found
+            ordered.append(node)
+    return ordered
 
 
 def _mean(values: Sequence[int]) -> float | None:
@@ -220,7 +217,7 @@ def _mean(values: Sequence[int]) -> float | None:
 
 
 def _rooted(points: Sequence[Point], tree: Tree, panel: str) -> list[Point]:
-    """The points below a root that the memory keeps to itself; it comes last."""
+    """The points linked to a point for the hidden root, which comes last."""
     tops = [node for node, above in enumerate(tree.parents) if not above]
     shades = [shade for node in tops if (shade := points[node].shade) is not None]
     middle = fmean(float(points[node].x) for node in tops)

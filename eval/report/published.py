@@ -1,6 +1,6 @@
-"""The papers' own numbers, and the verdict on ours beside them.
+"""The numbers that papers print, and the verdict on ours beside them.
 
-`results/published/*.csv` holds one line a printed number: where it stands, what it measures, its value and interval.
+`results/published/*.csv` holds one line per published number: its table, what it measures, its value and its interval.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from math import log10
 from pathlib import Path
 
 from eval.provenance import ROOT
-from eval.stats import ENOUGH_CLUSTERS, Estimate, Interval
+from eval.stats import Estimate, Interval, preferred_interval
 
 ROUNDING = 1e-9
-"""Of binary fractions: 0.55 is 0.05 from 0.50."""
+"""Tolerance for binary fractions: 0.55 - 0.50 must count as 0.05."""
 FOLDER = ROOT / "results" / "published"
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One printed number; shares in [0, 1] as far as `scale` says so, other quantities as printed."""
+    """One published number, in the unit in which the paper prints it; a column's `scale` turns percentages into shares."""
 
     paper: str
     table: str
@@ -37,10 +37,10 @@ class Published:
     std: float | None
     note: str
     printed: str
-    """As it stands in the paper."""
+    """The digits as the paper prints them."""
 
     def scaled(self, scale: float) -> str:
-        """As it stands in the paper but in our unit, with all its digits: 46.18 of a percentage is 0.4618."""
+        """The printed number divided by `scale`, with all its digits: 46.18 % is 0.4618."""
         if scale == 1.0:
             return self.printed
         digits = len(self.printed.partition(".")[2]) + round(log10(scale))
@@ -51,24 +51,23 @@ def read_published(name: str, folder: Path = FOLDER) -> tuple[Published, ...]:
     """All numbers of one table, e.g. `segtreemem_t4`.
 
     Raises:
-        ValueError: a line that is not a number where one must be.
+        ValueError: a field that must be a number is not one.
     """
     with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as handle:
         return tuple(_published(row) for row in csv.DictReader(handle))
 
 
 def find(numbers: Sequence[Published], wanted: Mapping[str, str]) -> Published | None:
-    """The one number whose fields equal `wanted`; None when there is none.
+    """The only number whose fields equal `wanted`; None when no number does.
 
     Raises:
-        ValueError: several fit, so the reference is ambiguous.
+        ValueError: several numbers do, so the reference is ambiguous.
     """
-    found = [one for one in numbers if all(getattr(one, name) == value for name, value in wanted.items())]
-    if len(found) > 1:
-        raise ValueError(
-            f"{len(found)} published numbers fit {dict(wanted)}: {[(one.method, one.variant, one.metric) for one in found]}"
-        )
-    return found[0] if found else None
+    fitting = [number for number in numbers if all(getattr(number, name) == value for name, value in wanted.items())]
+    if len(fitting) > 1:
+        named = [(number.method, number.variant, number.metric) for number in fitting]
+        raise ValueError(f"{len(fitting)} published numbers fit {dict(wanted)}: {named}")
+    return fitting[0] if fitting else None
 
 
 def verdict(
@@ -79,15 +78,16 @@ def verdict(
     tolerance: float = 0.02,
     why_not: str = "",
 ) -> str:
-    """What the difference between our number and the printed one means.
+    """What the difference between our number and the published one means.
 
-    OK: within the interval of the difference, which has both intervals' reach towards the other number (Zou and Donner 2008): ours by case
-    from five cases on, else by question; theirs where printed.
-    close: at most `tolerance` beyond it (2 points; for costs 5 % of the value). off: more, on either side.
+    OK: the difference lies within its interval, which combines how far each number's own interval reaches towards the other number
+    (Zou and Donner 2008). Ours is `preferred_interval`; theirs counts where it is printed.
+    close: at most `tolerance` outside that interval. off: further, on either side.
 
     Args:
-        scale: what the printed value is divided by to be in our unit (100 for percentages).
-        why_not: when given, the numbers are not comparable, for this reason.
+        scale: divisor that brings the published value into our unit (100 for percentages).
+        tolerance: in our unit; 0.02 is 2 points.
+        why_not: the reason why the numbers are not comparable; empty when they are.
     """
     if published is None:
         return "not published"
@@ -98,15 +98,12 @@ def verdict(
     printed = published.value / scale
     gap = abs(ours.mean - printed)
     half = (
-        _reach(_interval(ours), ours.mean, printed) ** 2 + _reach(_printed(published, scale), printed, ours.mean) ** 2
+        _reach(preferred_interval(ours), ours.mean, printed) ** 2
+        + _reach(_printed(published, scale), printed, ours.mean) ** 2
     ) ** 0.5
     if gap <= half + ROUNDING:
         return "OK"
     return "close" if gap <= half + tolerance + ROUNDING else "off"
-
-
-def _interval(ours: Estimate) -> Interval | None:
-    return ours.by_case if ours.clusters >= ENOUGH_CLUSTERS and ours.by_case is not None else ours.by_question
 
 
 def _printed(published: Published, scale: float) -> Interval | None:
@@ -116,7 +113,7 @@ def _printed(published: Published, scale: float) -> Interval | None:
 
 
 def _reach(interval: Interval | None, value: float, other: float) -> float:
-    """How far an interval extends from its value towards another one; 0 where there is none."""
+    """How far an interval reaches from its value towards another value; 0 without an interval."""
     if interval is None:
         return 0.0
     return max(0.0, interval.high - value if other > value else value - interval.low)

@@ -1,4 +1,4 @@
-"""A table in print: Markdown with everything, CSV for further work, LaTeX for a paper."""
+"""A table as text: Markdown with everything, CSV for further work, LaTeX for a paper."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ from statistics import fmean
 
 from eval.costs import Costs, PhaseCost, Price, costs, effort_missing, phases
 from eval.power import detectable_lines
+from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories
 from eval.report.published import Published
-from eval.report.tables import ALL, ANSWERABLE, AnyCell, Cell, Column, Figure, Pair, Row, Table, categories
+from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.score import read_scores
 from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number for print; `–` for none."""
+    """A number as text; `–` for None."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def span(interval: Interval | None, brackets: str = "[]", digits: int = 3) -> str:
-    """An interval for print; nothing for none."""
+    """An interval as text; empty for None."""
     return (
         "" if interval is None else f"{brackets[0]}{interval.low:.{digits}f}, {interval.high:.{digits}f}{brackets[1]}"
     )
 
 
 def by_case(ours: Estimate | Difference, digits: int = 3) -> str:
-    """The interval by case for print, or why there is none: `{3 cases}` below five, `{no spread}` where their means are all the same."""
+    """The interval by case as text, or why there is none: `{3 cases}` below five cases, `{no spread}` when their means are equal."""
     if ours.by_case is not None:
         return span(ours.by_case, "{}", digits)
-    if ours.clusters < 1:  # one number of a whole run
+    if ours.clusters < 1:  # a single number for a whole run
         return ""
     return f"{{{ours.clusters} case{'s' * (ours.clusters > 1)}}}" if ours.clusters < ENOUGH_CLUSTERS else "{no spread}"
 
 
 def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
-    """A cell for print: ours [by question] {by case} ± spread · scored/unscored/errored/not reached · published · verdict."""
+    """A cell as text: mean ± spread [by question] {by case} · scored/unscored/errored/not reached · published · verdict."""
     if isinstance(cell, str):
         return cell
-    if isinstance(cell, Figure):
-        return _shown_figure(cell)
+    if isinstance(cell, Measure):
+        return _measure_text(cell)
     counts, ours = cell.counts(category), cell.estimate(category)
     parts = [f"{counts.scored}/{counts.unscored}/{counts.errored}/{counts.not_reached}"]
     if ours is None:
@@ -61,7 +62,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
     return " · ".join(parts)
 
 
-def _shown_figure(cell: Figure) -> str:
+def _measure_text(cell: Measure) -> str:
     ours = cell.ours
     digits = 1 if ours is not None and abs(ours.mean) >= 100 else 3
     parts = [number(None)]
@@ -74,7 +75,7 @@ def _shown_figure(cell: Figure) -> str:
 
 
 def markdown(table: Table, *, brief: bool = False) -> str:
-    """The whole table; `brief` leaves out categories, paired differences and the costs of each phase."""
+    """The whole table in Markdown; `brief` leaves out categories, paired differences and the costs by phase."""
     caption = (*table.caption, *detectable_lines(table))
     parts = [f"# {table.title}", "", *(f"- {line}" for line in caption), "", _scores(table)]
     if not brief:
@@ -161,7 +162,7 @@ def _p(question: float | None, case: float | None) -> str:
 
 
 def _evidence(table: Table) -> list[str]:
-    """How much of the evidence came back: as sources, in its own words, how early, and how many turns an item stands for."""
+    """Evidence recall by row: covered by sources, verbatim, nDCG, and the number of turns that an item stands for."""
     parts: list[str] = []
     for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
         rows = [[row.title, *_evidence_means(row.evidence[dataset])] for row in table.rows if dataset in row.evidence]
@@ -188,7 +189,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _inference(cost: Costs) -> str:
-    """Tokens of reading and answering; where prompts of one read begin alike, also with that prefix counted once."""
+    """Tokens of reading and answering; in brackets with shared prefixes counted once, where prompts of a read share one."""
     full, once = number(cost.inference_tokens, 0), number(cost.inference_tokens_prefix_once, 0)
     return full if full == once else f"{full} ({once} with shared prefixes once)"
 
@@ -281,15 +282,10 @@ def _phase_rows(row: Row, folder: Path, prices: Mapping[str, Price]) -> list[lis
 
 
 def _money(cost: PhaseCost, prices: Mapping[str, Price]) -> str:
-    """Dollars; `–` where no model with a price worked, `unknown` where one has none."""
-    parts = [
-        prices[role](*tokens)
-        for role, tokens in (
-            (cost.role, (cost.tokens_in, cost.tokens_out, cost.tokens_cached)),
-            ("embedder", (cost.embedding_tokens, 0, 0)),
-        )
-        if role in prices and any(tokens)
-    ]
+    """US dollars; `–` where only offline engines worked, `unknown` where a model's price is not known."""
+    tokens = {role: (usage.tokens_in, usage.tokens_out, usage.tokens_cached) for role, usage in cost.by_role.items()}
+    tokens["embedder"] = (cost.embedding_tokens, 0, 0)
+    parts = [prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts)]
     known = [part for part in parts if part is not None]
     return "unknown" if len(known) < len(parts) else number(sum(known) if known else None, 4)
 
@@ -301,7 +297,7 @@ FIELDS = (
 
 
 def as_csv(table: Table) -> str:
-    """One line a cell and category, everything that the Markdown shows of scores."""
+    """One CSV line per cell and category, with every number that the Markdown prints of scores."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(FIELDS)
@@ -313,7 +309,7 @@ def as_csv(table: Table) -> str:
 
 def _csv_lines(table: Table, row: Row, column: Column, cell: AnyCell) -> list[list[str]]:
     start = [table.name, row.name, column.dataset, column.metric]
-    if isinstance(cell, Figure):
+    if isinstance(cell, Measure):
         return [
             [
                 *(*start, ALL, *[""] * 7, *_csv_ours(cell.ours), "", "", ""),
@@ -380,7 +376,7 @@ _TEX = str.maketrans(
 
 
 def latex(table: Table) -> str:
-    """The scores as a booktabs table: ours with its interval by question, the published number in small print."""
+    """The scores as a booktabs table: our mean with its interval by question, and the published number in small print."""
     lines = [
         r"\begin{table}",
         r"\centering",
@@ -402,7 +398,7 @@ def latex(table: Table) -> str:
 def _tex(cell: AnyCell) -> str:
     if isinstance(cell, str):
         return cell.translate(_TEX)
-    ours = cell.ours if isinstance(cell, Figure) else cell.estimate()
+    ours = cell.ours if isinstance(cell, Measure) else cell.estimate()
     if ours is None:
         return "--"
     interval = (

@@ -1,8 +1,8 @@
-"""Configuration, numbers, tables and figures in a Weights & Biases run, for those who keep their experiments there.
+"""Logs configuration, numbers, tables and figures to a Weights & Biases run.
 
-Off unless `logger=wandb` is asked for. By default the run is written below `<results>/wandb` and nothing leaves this machine (`wandb sync`
-uploads it, if ever); `logger.mode=online` is the only mode that connects. What is logged is the configuration as it was composed, which
-names the variable that holds a key and never the key; no host name, source or git state is collected.
+The logger is off unless `logger=wandb`. By default the run is written below `<results>/wandb` and nothing leaves this machine (`wandb
+sync` uploads it later); only `logger.mode=online` connects. The logged configuration names the environment variable that holds a key,
+never the key. No host name, source code or git state is collected.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from eval.report.cell import Cell
 from eval.report.rendering import as_csv
-from eval.report.tables import Cell, Figure, Table
+from eval.report.tables import Measure, Table
 from eval.store import RunError
 from memsys.llm.secrets import redact_values
 
@@ -22,10 +23,10 @@ MODES = ("offline", "online")
 
 
 def log_table(config: Mapping[str, Any], table: Table) -> None:
-    """A table with the mean of every cell; nothing unless the logger is `wandb`.
+    """Log a table and the mean of every cell; without the logger `wandb` this does nothing.
 
     Raises:
-        RunError: an unknown logger or mode, or an online one where the network is forbidden.
+        RunError: the logger or mode is unknown, or the mode is online where the profile forbids the network.
     """
     with _run(config, table.name, "table") as run:
         if run is not None:
@@ -34,7 +35,7 @@ def log_table(config: Mapping[str, Any], table: Table) -> None:
 
 
 def log_sweep(config: Mapping[str, Any], name: str, file: Path) -> None:
-    """The CSV of a sweep, one line a setting; nothing unless the logger is `wandb`.
+    """Log the CSV of a sweep, one line per setting; without the logger `wandb` this does nothing.
 
     Raises:
         RunError: as `log_table`.
@@ -45,7 +46,7 @@ def log_sweep(config: Mapping[str, Any], name: str, file: Path) -> None:
 
 
 def log_figure(config: Mapping[str, Any], name: str, files: Sequence[Path]) -> None:
-    """A figure and the points it was drawn from; nothing unless the logger is `wandb`.
+    """Log a figure and its points; without the logger `wandb` this does nothing.
 
     Raises:
         RunError: as `log_table`.
@@ -63,13 +64,13 @@ def log_figure(config: Mapping[str, Any], name: str, files: Sequence[Path]) -> N
 
 def means(table: Table) -> dict[str, float]:
     """The number of every cell that has one, by `row/data set/metric`."""
-    found = {}
+    numbers = {}
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=True):
-            ours = cell.estimate() if isinstance(cell, Cell) else cell.ours if isinstance(cell, Figure) else None
+            ours = cell.estimate() if isinstance(cell, Cell) else cell.ours if isinstance(cell, Measure) else None
             if ours is not None:
-                found[f"{row.name}/{column.dataset}/{column.metric}"] = ours.mean
-    return found
+                numbers[f"{row.name}/{column.dataset}/{column.metric}"] = ours.mean
+    return numbers
 
 
 def _log_csv(run: Any, name: str, text: str) -> None:
@@ -81,15 +82,18 @@ def _log_csv(run: Any, name: str, text: str) -> None:
 
 @contextmanager
 def _run(config: Mapping[str, Any], name: str, kind: str) -> Iterator[Any]:
-    """A W&B run, finished behind the block; None where the logger is off."""
+    """A W&B run that is finished when the block ends; None when the logger is off."""
     chosen = config["logger"]
     if chosen["name"] == "none":
         yield None
         return
     _check(config)
-    import wandb
+    try:
+        import wandb
+    except ImportError as error:
+        raise RunError("logger=wandb needs wandb: pip install 'memsys-bench[wandb]'") from error
 
-    folder = Path(config["results"])  # W&B makes a folder of its own name there
+    folder = Path(config["results"])  # W&B makes a subfolder `wandb`
     folder.mkdir(parents=True, exist_ok=True)
     quiet = wandb.Settings(
         silent=True,

@@ -1,6 +1,6 @@
-"""How the embeddings of a memory's nodes lie in space, level by level, across histories (TiMem appendix D, Tables 11 and 12).
+"""Geometry of the embeddings of a memory's nodes, level by level, over all histories (TiMem appendix D, Tables 11 and 12).
 
-The paper names the metrics and prints values, but no formulas. What is computed here:
+The paper names the metrics and prints values, but no formulas. This module computes:
 
 - intrinsic dimension: principal components that explain 95 % of the variance, at most 100 (the printed values saturate at 100);
 - silhouette over histories (Rousseeuw 1987), cosine distance: evenly scattered nodes with a separation ratio of R have about
@@ -12,8 +12,8 @@ The paper names the metrics and prints values, but no formulas. What is computed
 - trustworthiness and continuity (Venna and Kaski 2001), five neighbours, of the projection on the first two principal components;
   continuity is the trustworthiness with the roles of the two spaces exchanged.
 
-Deviations. All formulas are a reading, so only trends compare with the printed values. Levels of more than 3,000 nodes are sampled:
-LoCoMo's are measured whole (2,871 segments), those of LongMemEval-S are not. Nodes without a vector are left out.
+Deviations. All formulas are our interpretation, so only trends compare with the printed values. Levels of more than 3,000 nodes are
+sampled: those of LongMemEval-S are, LoCoMo's (2,871 segments) are not. Nodes without a vector are left out.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ MOST = 3000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cloud:
-    """Nodes of one level, of all histories together."""
+    """Nodes of one level, over all histories."""
 
     nodes: int
-    """With a vector, before sampling."""
+    """Number of nodes with a vector, before sampling."""
     vectors: np.ndarray
     """float64 [n, d]"""
     histories: np.ndarray
-    """int [n], the number of the history that each is of."""
+    """int [n]: number of the history that each node belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifold:
-    """The metrics of one level; None where there are too few nodes or histories to say."""
+    """The metrics of one level; None where there are too few nodes or histories."""
 
     level: int
     nodes: int
@@ -64,18 +64,21 @@ class Manifold:
 
 
 def manifold(trees: Sequence[Tree], rng: np.random.Generator, *, most: int = MOST) -> list[Manifold]:
-    """The metrics of each level over the nodes of all trees, lowest level first; nodes without a vector are left out.
+    """The metrics of each level over the nodes of all trees, lowest level first.
+
+    Args:
+        most: nodes of a level beyond which it is sampled.
 
     Raises:
         RunError: scikit-learn is not installed.
     """
     levels = sorted({level for tree in trees for level in tree.levels})
     clouds = {level: cloud(trees, level, rng, most=most) for level in levels}
-    return [_measured(level, found) for level, found in clouds.items() if found.nodes]
+    return [_measured(level, nodes) for level, nodes in clouds.items() if nodes.nodes]
 
 
 def cloud(trees: Iterable[Tree], level: int, rng: np.random.Generator, *, most: int = MOST) -> Cloud:
-    """The nodes of a level that have a vector, or a sample of `most` of them in their order."""
+    """The nodes of a level that have a vector; of more than `most` nodes a random sample, in their order."""
     rows, histories = [np.empty((0, 0), np.float32)], [np.empty(0, np.int64)]
     for number, tree in enumerate(trees):
         here = tree.vectors[np.asarray(tree.levels) == level]
@@ -88,17 +91,17 @@ def cloud(trees: Iterable[Tree], level: int, rng: np.random.Generator, *, most: 
     return Cloud(len(vectors), vectors[kept].astype(np.float64), labels[kept])
 
 
-def _measured(level: int, found: Cloud) -> Manifold:
+def _measured(level: int, nodes: Cloud) -> Manifold:
     return Manifold(
         level=level,
-        nodes=found.nodes,
-        histories=len(np.unique(found.histories)),
-        **{name: measure(found) for name, measure in MEASURES.items()},  # type: ignore[arg-type]
+        nodes=nodes.nodes,
+        histories=len(np.unique(nodes.histories)),
+        **{name: measure(nodes) for name, measure in MEASURES.items()},  # type: ignore[arg-type]
     )
 
 
 def intrinsic_dimension(vectors: np.ndarray) -> int | None:
-    """Principal components of rows [n, d] that explain 95 % of their variance, at most 100; None where nothing varies."""
+    """Number of principal components of rows [n, d] that explain 95 % of the variance, at most 100; None without variance."""
     variances = np.linalg.svd(vectors - vectors.mean(axis=0), compute_uv=False) ** 2
     if len(vectors) < 2 or variances.sum() <= 1e-12:
         return None
@@ -107,14 +110,14 @@ def intrinsic_dimension(vectors: np.ndarray) -> int | None:
 
 
 def silhouette(vectors: np.ndarray, labels: np.ndarray) -> float | None:
-    """Mean silhouette of the histories by cosine distance, in [-1, 1]; None unless there are 2 … n-1 histories."""
+    """Mean silhouette of the histories by cosine distance, in [-1, 1]; None unless there are 2 to n-1 histories."""
     if not 1 < len(np.unique(labels)) < len(labels):
         return None
     return float(_sklearn("metrics").silhouette_score(vectors, labels, metric="cosine"))
 
 
 def separation_ratio(vectors: np.ndarray, labels: np.ndarray) -> float | None:
-    """Mean distance between the centroids of histories over mean distance to the own centroid; None where one is missing or 0."""
+    """Mean distance between centroids of histories over mean distance to the own centroid; None for one history or distance 0."""
     groups, number = np.unique(labels, return_inverse=True)
     if len(groups) < 2:
         return None
@@ -131,32 +134,32 @@ def spread(vectors: np.ndarray) -> float:
 
 
 def variation(vectors: np.ndarray) -> float | None:
-    """Standard deviation over mean of these distances; None where all are 0."""
+    """Coefficient of variation of the distances to the centroid; None when all are 0."""
     far = _far(vectors)
     return float(far.std() / far.mean()) if far.any() else None
 
 
 def radius(vectors: np.ndarray) -> float:
-    """The 95th percentile of these distances."""
+    """The 95th percentile of the distances to the centroid."""
     return float(np.percentile(_far(vectors), 95))
 
 
 def _far(vectors: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.linalg.norm(vectors - vectors.mean(axis=0), axis=1)
-    return found
+    distances: np.ndarray = np.linalg.norm(vectors - vectors.mean(axis=0), axis=1)
+    return distances
 
 
 MEASURES: Mapping[str, Callable[[Cloud], float | None]] = {
-    "silhouette": lambda found: silhouette(found.vectors, found.histories),
-    "separation": lambda found: separation_ratio(found.vectors, found.histories),
-    "spread": lambda found: spread(found.vectors),
-    "cv": lambda found: variation(found.vectors),
-    "radius95": lambda found: radius(found.vectors),
-    "intrinsic_dimension": lambda found: intrinsic_dimension(found.vectors),
-    "trustworthiness": lambda found: neighbourhoods(found.vectors)[0],
-    "continuity": lambda found: neighbourhoods(found.vectors)[1],
+    "silhouette": lambda nodes: silhouette(nodes.vectors, nodes.histories),
+    "separation": lambda nodes: separation_ratio(nodes.vectors, nodes.histories),
+    "spread": lambda nodes: spread(nodes.vectors),
+    "cv": lambda nodes: variation(nodes.vectors),
+    "radius95": lambda nodes: radius(nodes.vectors),
+    "intrinsic_dimension": lambda nodes: intrinsic_dimension(nodes.vectors),
+    "trustworthiness": lambda nodes: neighbourhoods(nodes.vectors)[0],
+    "continuity": lambda nodes: neighbourhoods(nodes.vectors)[1],
 }
-"""The measures that tables print, by field of `Manifold`; they want at least one node."""
+"""The measures that tables print, by field of `Manifold`; they need at least one node."""
 
 
 def neighbourhoods(vectors: np.ndarray, dimensions: int = 2) -> tuple[float | None, float | None]:

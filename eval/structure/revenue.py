@@ -1,25 +1,22 @@
-"""Moseley-Wang revenue of a hierarchy, and Online Top-Down insertion (OTD): a numerical look at MemTree's Theorem 1.
+"""Moseley-Wang revenue of a hierarchy: the quantity of MemTree's Theorem 1.
 
-Points with similarities w_ij >= 0; a rooted hierarchy earns `sum over pairs of w_ij (n - leaves below their lowest common ancestor)`
-(MemTree appendix B, Definition 1; Moseley and Wang 2017). Telescoped over the nodes it is `sum over v of W(v) (|parent(v)| - |v|)`,
-where W(v) adds the pairs inside v, so that embeddings cost one vector sum a node, O(nodes x d).
+Given points with similarities w_ij >= 0, a rooted hierarchy earns `sum over pairs of w_ij (n - leaves below their lowest common ancestor)`
+(MemTree appendix B, Definition 1; Moseley and Wang 2017). Summed over nodes this is `sum over v of W(v) (|parent(v)| - |v|)`, where W(v)
+adds the pairs inside v. Embeddings therefore cost one vector sum per node, O(nodes x d).
 
-Similarities are bilinear here, w_ij = left_i . right_j, which covers a matrix (left = unit vectors) and cosines alike. Cosines may be
-negative, and the bounds need w >= 0: `from_vectors` takes (1 + cosine) / 2. Revenue ratios depend on that choice.
+Similarities are bilinear here, w_ij = left_i . right_j, which covers both a matrix (left = unit vectors) and cosines. Cosines may be
+negative, but the bounds need w >= 0: `from_vectors` uses (1 + cosine) / 2. Revenue ratios depend on that choice.
 
-What is checked and what is only observed. The guarantee Rev(OTD) >= (beta/3) Rev(optimum) is OTD's (Menon et al. 2019). It does not
-carry over to MemTree as specified: MemTree attaches below its threshold and so builds multi-way trees (n equal similarities below it
-give a star, of revenue 0), compares with embeddings of summaries in place of averages, and follows a fixed schedule of thresholds.
-So a MemTree's revenue is reported as an observation, beside OTD's, average linkage's and a random tree over the same leaves.
-
-Deviations. `binarised` rebuilds a node's children by OTD with each child as one point, the mean of its leaves. The random tree merges
-random pairs; its law is ours. The pseudo-code of Menon et al. was read in MemTree's summary of it, not in the original.
+What is checked, and what is only observed. The guarantee Rev(OTD) >= (beta/3) Rev(optimum) holds for OTD (Menon et al. 2019). It does not
+carry over to MemTree as specified: MemTree attaches below its threshold and so builds multi-way trees (n equal similarities below it give
+a star, whose revenue is 0), it compares with embeddings of summaries instead of averages, and its thresholds follow a fixed schedule.
+A MemTree's revenue is therefore reported as an observation, beside that of OTD, average linkage and a random tree over the same leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,14 +24,14 @@ import numpy as np
 from eval.structure.tree import Tree
 
 Nested = int | tuple[Any, ...]
-"""A hierarchy written out: a point's number, or a tuple of hierarchies."""
+"""A hierarchy in nested form: a point's number, or a tuple of hierarchies."""
 EXACT = 12
-"""Most points for which the optimum is searched: 3^n splits."""
+"""Most points for which the optimum is searched: there are 3^n splits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Similarities of n points, w_ij = left_i . right_j: float64 [n, d] each; the two are one array for embeddings."""
+    """Similarities of n points, w_ij = left_i . right_j, float64 [n, d] each; for embeddings both are the same array."""
 
     left: np.ndarray
     right: np.ndarray
@@ -51,12 +48,12 @@ class Weights:
 
     @property
     def total(self) -> float:
-        """Sum over pairs."""
+        """Sum of the similarities of all pairs."""
         return _within(self.left.sum(axis=0), self.right.sum(axis=0), float((self.left * self.right).sum()))
 
 
 def from_matrix(matrix: np.ndarray) -> Weights:
-    """Given similarities [n, n]; the diagonal is not used.
+    """Weights from similarities [n, n]; the diagonal is ignored.
 
     Raises:
         ValueError: not square, not symmetric, or negative.
@@ -69,20 +66,20 @@ def from_matrix(matrix: np.ndarray) -> Weights:
 
 
 def from_vectors(vectors: np.ndarray) -> Weights:
-    """w = (1 + cosine) / 2 of unit vectors [n, d]."""
+    """Weights from unit vectors [n, d]: w = (1 + cosine) / 2."""
     rows = np.asarray(vectors, dtype=np.float64)
     shifted = np.hstack([rows, np.ones((len(rows), 1))]) / np.sqrt(2)
     return Weights(shifted, shifted)
 
 
 def _within(left: np.ndarray, right: np.ndarray, own: float) -> float:
-    """Sum over the pairs of a set, from its vector sums and the sum of its points' products with themselves."""
+    """Sum over the pairs of a set, from its vector sums and `own`, the sum of its points' products with themselves."""
     return (float(left @ right) - own) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """A rooted tree over n points: nodes 0 … n-1 are the points, `parents[v]` is -1 at the root."""
+    """A rooted tree over n points: nodes 0 … n-1 are the points; `parents[v]` is -1 for the root."""
 
     n: int
     parents: tuple[int, ...]
@@ -97,7 +94,7 @@ class Hierarchy:
 
 
 def hierarchy(nested: Nested) -> Hierarchy:
-    """A hierarchy from its written form, e.g. `((0, 1), 2)`.
+    """A hierarchy from its nested form, e.g. `((0, 1), 2)`.
 
     Raises:
         ValueError: the points are not 0 … n-1, each once.
@@ -124,7 +121,8 @@ def hierarchy(nested: Nested) -> Hierarchy:
     return Hierarchy(n, (*top, *(parents[-1 - node] + n if -1 - node in parents else -1 for node in range(inner))))
 
 
-def _bottom_up(tree: Hierarchy) -> list[int]:
+def bottom_up(tree: Hierarchy) -> list[int]:
+    """All nodes, every node after its children."""
     below = tree.children
     order = [tree.parents.index(-1)]
     for node in order:
@@ -134,11 +132,11 @@ def _bottom_up(tree: Hierarchy) -> list[int]:
 
 def sizes(tree: Hierarchy) -> list[int]:
     """Number of points below each node."""
-    found = [1] * tree.n + [0] * (len(tree.parents) - tree.n)
-    for node in _bottom_up(tree):
+    counts = [1] * tree.n + [0] * (len(tree.parents) - tree.n)
+    for node in bottom_up(tree):
         if tree.parents[node] >= 0:
-            found[tree.parents[node]] += found[node]
-    return found
+            counts[tree.parents[node]] += counts[node]
+    return counts
 
 
 def revenue(tree: Hierarchy, weights: Weights) -> float:
@@ -146,7 +144,7 @@ def revenue(tree: Hierarchy, weights: Weights) -> float:
     below, size = tree.children, sizes(tree)
     sums: dict[int, tuple[np.ndarray, np.ndarray, float]] = {}
     earned = 0.0
-    for node in _bottom_up(tree):
+    for node in bottom_up(tree):
         if node < tree.n:
             sums[node] = weights.left[node], weights.right[node], float(weights.left[node] @ weights.right[node])
             continue
@@ -163,7 +161,7 @@ def _added(parts: Sequence[tuple[np.ndarray, np.ndarray, float]]) -> tuple[np.nd
 
 
 def upper_bound(weights: Weights) -> float:
-    """(n - 2) times all similarity: no hierarchy earns more."""
+    """(n - 2) times the sum of all similarities: no hierarchy earns more."""
     return (len(weights) - 2) * weights.total
 
 
@@ -185,7 +183,7 @@ def optimum(weights: Weights) -> float:
             continue
         size, part = members.bit_count(), rest
         candidates = []
-        while part:  # the part without the lowest point; never empty, so that the other part is a proper one
+        while part:  # the part without the lowest point; it is never empty, so both parts are proper subsets
             other = members ^ part
             across = within[members] - within[part] - within[other]
             candidates.append(across * (n - size) + highest[part] + highest[other])
@@ -194,179 +192,13 @@ def optimum(weights: Weights) -> float:
     return highest[-1]
 
 
-# --- Online Top-Down ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Node:
-    """A subtree with what insertion needs to know of it."""
-
-    left: np.ndarray
-    right: np.ndarray
-    size: int
-    within: float
-    """Sum over its pairs."""
-    children: list[_Node] = field(default_factory=list)
-    point: int = -1
-
-    @property
-    def mean(self) -> float:
-        """Mean similarity inside; a single point has no pairs."""
-        return self.within / (self.size * (self.size - 1) / 2)
-
-
-@dataclass(frozen=True, slots=True)
-class OTD:
-    """A hierarchy made online, and how well separated the points turned out to be."""
-
-    tree: Hierarchy
-    beta: float
-    """Smallest mean(A) / mean(A, x) over all descents, A the child not taken; at most 1, which it also is when nothing limits it."""
-
-
-def otd(weights: Weights, order: Sequence[int] | None = None) -> OTD:
-    """Insert the points one by one, top down (Menon et al. 2019, as in MemTree appendix B.2), O(depth x d) each.
-
-    At subtree S a point becomes S's sibling when S is a single point or mean(S) >= mean(S, x); else it goes on into the child
-    with the higher mean similarity, at a tie into the second. A child that was entered is the second from then on.
-
-    Raises:
-        ValueError: no points, or an order that is no permutation of them.
-    """
-    order = range(len(weights)) if order is None else order
-    if not len(weights) or sorted(order) != list(range(len(weights))):
-        raise ValueError(f"order must be a permutation of {len(weights)} points, at least one")
-    beta = 1.0
-    root: _Node | None = None
-    for point in order:
-        leaf = _Node(weights.left[point], weights.right[point], 1, 0.0, point=point)
-        if root is None:
-            root = leaf
-            continue
-        root, separation = _insert(root, leaf)
-        beta = min(beta, separation)
-    assert root is not None
-    return OTD(_numbered(root, len(weights)), beta)
-
-
-def _insert(root: _Node, leaf: _Node) -> tuple[_Node, float]:
-    beta, above, node = 1.0, None, root
-    while True:
-        across = float(node.left @ leaf.right)
-        if node.size == 1 or node.mean >= across / node.size:
-            pair = _Node(
-                node.left + leaf.left, node.right + leaf.right, node.size + 1, node.within + across, [node, leaf]
-            )
-            if above is None:
-                return pair, beta
-            above.children[1] = pair
-            return root, beta
-        first, second = node.children
-        near_first, near_second = (float(child.left @ leaf.right) / child.size for child in (first, second))
-        if near_first > near_second:
-            first, second, near_first = second, first, near_second
-        if first.size > 1 and near_first > 0:
-            beta = min(beta, first.mean / near_first)
-        node.left, node.right = node.left + leaf.left, node.right + leaf.right
-        node.size, node.within, node.children = node.size + 1, node.within + across, [first, second]
-        above, node = node, second
-
-
-def _numbered(root: _Node, n: int) -> Hierarchy:
-    """The finished tree as a hierarchy: its points keep their numbers, inner nodes follow from the root down."""
-    parents = [-1] * n
-    open_nodes: list[tuple[_Node, int]] = [(root, -1)]
-    while open_nodes:
-        node, parent = open_nodes.pop()
-        if node.point >= 0:
-            parents[node.point] = parent
-            continue
-        parents.append(parent)
-        # The last one pushed is visited first, so children keep their order.
-        open_nodes += [(child, len(parents) - 1) for child in reversed(node.children)]
-    return Hierarchy(n, tuple(parents))
-
-
-# --- hierarchies to compare with --------------------------------------------------------------------------------------------
-
-
-def binarised(tree: Hierarchy, weights: Weights) -> Hierarchy:
-    """The tree with every node of more than two children rebuilt by OTD on them, each child as the mean of its points."""
-    below, size = tree.children, sizes(tree)
-    left = {point: weights.left[point] for point in range(tree.n)}
-    right = {point: weights.right[point] for point in range(tree.n)}
-    parents = list(tree.parents)
-    for node in _bottom_up(tree):
-        under = below[node]
-        if not under:
-            continue
-        left[node], right[node] = sum(left[child] for child in under), sum(right[child] for child in under)
-        if len(under) > 2:
-            count = np.array([[size[child]] for child in under])
-            means = Weights(
-                np.stack([left[child] for child in under]) / count, np.stack([right[child] for child in under]) / count
-            )
-            _graft(parents, node, under, otd(means).tree)
-        for child in under:
-            del left[child], right[child]
-    return Hierarchy(tree.n, tuple(parents))
-
-
-def _graft(parents: list[int], node: int, under: Sequence[int], made: Hierarchy) -> None:
-    """Hang the children of `node` as the made hierarchy says; its root is `node` itself."""
-    root = made.parents.index(-1)
-    inner = [number for number in range(made.n, len(made.parents)) if number != root]
-    place = {root: node, **dict(enumerate(under)), **{number: len(parents) + at for at, number in enumerate(inner)}}
-    parents += [-1] * len(inner)
-    for number, parent in enumerate(made.parents):
-        if number != root:
-            parents[place[number]] = place[parent]
-
-
-def average_linkage(weights: Weights) -> Hierarchy:
-    """Agglomerative clustering by mean similarity (SciPy); earns at least a third of the upper bound (Moseley and Wang 2017)."""
-    from scipy.cluster.hierarchy import linkage
-    from scipy.spatial.distance import squareform
-
-    if len(weights) == 1:
-        return Hierarchy(1, (-1,))
-    full = weights.matrix
-    far = full.max() - full
-    np.fill_diagonal(far, 0.0)
-    return _merged(
-        len(weights), ((int(row[0]), int(row[1])) for row in linkage(squareform(far, checks=False), "average"))
-    )
-
-
-def random_binary(n: int, rng: np.random.Generator) -> Hierarchy:
-    """Random pairs merged until one tree is left."""
-
-    def draws() -> Iterator[tuple[int, int]]:
-        open_nodes = list(range(n))
-        for made in range(n, 2 * n - 1):
-            first, second = sorted(rng.choice(len(open_nodes), 2, replace=False))
-            pair = open_nodes[first], open_nodes[second]
-            open_nodes[first] = made
-            open_nodes[second] = open_nodes[-1]
-            open_nodes.pop()
-            yield pair
-
-    return _merged(n, draws())
-
-
-def _merged(n: int, merges: Iterator[tuple[int, int]]) -> Hierarchy:
-    """The hierarchy of a sequence of merges; the i-th makes node n + i."""
-    parents = [-1] * n
-    for first, second in merges:
-        parents[first] = parents[second] = len(parents)
-        parents.append(-1)
-    return Hierarchy(n, tuple(parents))
-
-
 def leaf_hierarchy(tree: Tree, order: Sequence[str] = ()) -> tuple[Hierarchy, np.ndarray]:
-    """A memory's tree over its leaves, and the leaves' vectors [n, d]; leaves are numbered as their ids stand in `order`.
+    """A memory's tree as a hierarchy over its leaves, and the leaves' vectors [n, d].
 
-    Leaves that are not in `order` come last, as dumped; a root is added where the memory keeps its own to itself.
+    A root is added where the memory hides its own.
+
+    Args:
+        order: ids of the leaves in the order in which they are numbered; others follow in the order of the file.
 
     Raises:
         ValueError: a node has several parents, or a leaf has no vector.
@@ -387,91 +219,3 @@ def leaf_hierarchy(tree: Tree, order: Sequence[str] = ()) -> tuple[Hierarchy, np
     top = len(nodes) if several else -1
     parents = [number[tree.parents[node][0]] if tree.parents[node] else top for node in nodes]
     return Hierarchy(len(leaves), (*parents, *([-1] if several else []))), vectors
-
-
-# --- what is reported ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RevenueReport:
-    """Revenues of several hierarchies over the same leaves."""
-
-    n: int
-    total: float
-    bound: float
-    """(n - 2) x total similarity."""
-    earned: Mapping[str, float]
-    """observed, binarised, otd, average linkage, random binary, and the optimum where n <= 12."""
-    beta: float
-    """Of the OTD run."""
-
-    @property
-    def ratios(self) -> dict[str, float | None]:
-        """Shares of the upper bound; None for fewer than three leaves, which earn nothing in any tree."""
-        return {name: value / self.bound if self.bound > 0 else None for name, value in self.earned.items()}
-
-    @property
-    def holds(self) -> bool:
-        """Whether OTD earned beta / 3 of the upper bound here, which is more than the theorem asks."""
-        return self.earned["otd"] >= self.beta / 3 * self.bound * (1 - 1e-9)
-
-
-def report(tree: Hierarchy, weights: Weights, rng: np.random.Generator) -> RevenueReport:
-    """All rows for one observed tree; OTD takes the points in the order of their numbers."""
-    online = otd(weights)
-    earned = {
-        "observed": revenue(tree, weights),
-        "binarised": revenue(binarised(tree, weights), weights),
-        "otd": revenue(online.tree, weights),
-        "average linkage": revenue(average_linkage(weights), weights),
-        "random binary": revenue(random_binary(len(weights), rng), weights),
-    }
-    if len(weights) <= EXACT:
-        earned["optimum"] = optimum(weights)
-    return RevenueReport(len(weights), weights.total, upper_bound(weights), earned, online.beta)
-
-
-@dataclass(frozen=True, slots=True)
-class Guarantee:
-    """OTD's bounds on random instances."""
-
-    trials: int
-    below_optimum: int
-    """Instances that earned less than beta/3 of the optimum: 0 unless the theorem or this code is wrong."""
-    below_bound: int
-    """Instances that earned less than beta/3 of the upper bound, which the theorem does not promise."""
-    tightest: float
-    """Smallest revenue / (beta/3 x upper bound)."""
-    worst: float
-    """Smallest revenue / optimum."""
-
-
-def check_guarantee(trials: int, rng: np.random.Generator) -> Guarantee:
-    """OTD against its guarantee on random weight matrices (3-7 points) and, every twentieth time, random embeddings (4-8)."""
-    to_optimum, to_promise, to_bound = [], [], []
-    for trial in range(trials):
-        weights = _random_vectors(rng) if trial % 20 == 19 else _random_matrix(rng)
-        run = otd(weights)
-        earned, best = revenue(run.tree, weights), optimum(weights)
-        to_optimum.append(earned / best)
-        to_promise.append(earned / (run.beta / 3 * best) if run.beta else np.inf)
-        to_bound.append(earned / (run.beta / 3 * upper_bound(weights)) if run.beta else np.inf)
-    slack = 1 - 1e-9
-    return Guarantee(
-        trials,
-        sum(ratio < slack for ratio in to_promise),
-        sum(ratio < slack for ratio in to_bound),
-        float(min(to_bound)),
-        float(min(to_optimum)),
-    )
-
-
-def _random_matrix(rng: np.random.Generator) -> Weights:
-    n = int(rng.integers(3, 8))
-    upper = np.triu(rng.random((n, n)), 1)
-    return from_matrix(upper + upper.T)
-
-
-def _random_vectors(rng: np.random.Generator) -> Weights:
-    rows = rng.standard_normal((int(rng.integers(4, 9)), 3))
-    return from_vectors(rows / np.linalg.norm(rows, axis=1, keepdims=True))

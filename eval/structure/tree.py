@@ -1,41 +1,31 @@
-"""The shape of what a memory built, read from a run folder: nodes, depths, branching, tokens; and whether a model agrees with the tree.
+"""The structure that a memory built, read from a run folder: nodes, depths, branching, tokens by depth.
 
-The quantities are those of SegTreeMem Table 5 and of MemTree Tables 5 and A.3 and Figure 4. Depth counts edges from the root. MemTree
-and other memories whose root holds no text do not dump it: their topmost nodes stand at depth 1, and the root counts as a branching
-node but not as a node. A node with several parents (soft clusters) lies one below its deepest parent and is a child of each.
+The quantities are those of SegTreeMem Table 5, MemTree Tables 5 and A.3, and MemTree Figure 4. Depth counts edges from the root. MemTree
+and other memories whose root has no text do not save it: their topmost nodes are at depth 1, and the root counts as a branching node but
+not as a node. A node with several parents (soft clusters) is one deeper than its deepest parent and a child of each.
 
-The triplet test is MemTree's appendix A.3.8 with a language model in place of the five people: it measures agreement with a model.
-
-Deviations. MemTree does not define its height-to-width ratio; the printed values (6.5 at depth 13, 7.5 at depth 15) are half the
-maximum depth, and so is ours. SegTreeMem keeps all leaves of a tree at one depth, yet its Table 5 prints deviations other than zero:
-`without_chains` gives the view in which they can arise.
+Deviations. MemTree does not define its height-to-width ratio. The printed values (6.5 at depth 13, 7.5 at depth 15) are half the maximum
+depth, and so is ours. SegTreeMem keeps all leaves of a tree at one depth, yet its Table 5 prints standard deviations above zero: they can
+only arise in a view such as `without_chains`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Literal
 
 import numpy as np
 
 from eval.costs import BUILD
 from eval.store import RunError, read_lines, read_record
-from memsys.llm.ask import ask_all
-from memsys.llm.parsing import ParseFailure
-from memsys.llm.protocol import LLM
-from memsys.prompts import Option, Prompts
 from memsys.tokens import count_tokens
-
-Tier = Literal["easy", "hard"]
-TIERS: tuple[Tier, Tier] = ("easy", "hard")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tree:
-    """One case's structure as it was dumped; nodes are numbered in that order."""
+    """The saved structure of one case; nodes are numbered in the order of the file."""
 
     case_id: str
     ids: tuple[str, ...]
@@ -45,13 +35,13 @@ class Tree:
     texts: tuple[str, ...]
     sources: tuple[tuple[str, ...], ...]
     vectors: np.ndarray
-    """float32 [nodes, d]; a row of zeros where a node has none."""
+    """float32 [nodes, d]; zeros for a node without a vector."""
     hidden_root: bool
-    """Whether the topmost nodes hang from a root that is not among the nodes."""
+    """Whether the topmost nodes have a common parent that is not among the nodes."""
 
     @property
     def children(self) -> list[list[int]]:
-        """Children of each node, in order of the dump."""
+        """Children of each node, in ascending order."""
         below: list[list[int]] = [[] for _ in self.ids]
         for node, parents in enumerate(self.parents):
             for parent in parents:
@@ -60,14 +50,15 @@ class Tree:
 
 
 def read_tree(case_folder: Path, *, vectors: bool = False) -> Tree | None:
-    """The structure that a case's memory dumped; None when it has none.
+    """The saved structure of a case; None when its memory has none.
 
-    `case.json` says whether the memory keeps its root to itself; of others, several topmost nodes are taken for the sign of it.
-    The nodes' vectors are read with `vectors` only; without, each node has one of length 0.
+    The root is hidden when `case.json` says so, or when there are several topmost nodes.
+
+    Args:
+        vectors: whether to read the nodes' vectors; without them each node has a vector of length 0.
 
     Raises:
-        RunError: a parent that is not there, a node that is its own ancestor, or vectors that are not there, damaged, or of
-            another number than the nodes.
+        RunError: a parent does not exist, a node is its own ancestor, or the vectors are missing, damaged, or not one per node.
     """
     path = case_folder / "nodes.jsonl"
     lines = read_lines(path, fields=("id", "parents", "level", "kind", "text", "sources"))
@@ -113,14 +104,14 @@ def _vectors(case_folder: Path) -> np.ndarray:
 
 
 def read_trees(run_folder: Path, *, vectors: bool = False) -> list[Tree]:
-    """The structures of all finished cases of a run, in order of their folders."""
+    """The structures of all complete cases of a run, in the order of their folders."""
     folders = sorted(path.parent for path in run_folder.glob("cases/*/case.json"))
     trees = (read_tree(folder, vectors=vectors) for folder in folders)
     return [tree for tree in trees if tree is not None]
 
 
 def top_down(tree: Tree) -> list[int]:
-    """All nodes, every node after all of its parents.
+    """All nodes, each after all of its parents.
 
     Raises:
         RunError: a node is its own ancestor.
@@ -141,24 +132,24 @@ def top_down(tree: Tree) -> list[int]:
 
 
 def depths(tree: Tree) -> list[int]:
-    """Edges from the root to each node; with several parents, one more than the deepest of them."""
-    found = [0] * len(tree.ids)
+    """Depth of each node: edges from the root; with several parents, one more than the deepest of them."""
+    deep = [0] * len(tree.ids)
     for node in top_down(tree):
-        above = [found[parent] for parent in tree.parents[node]]
-        found[node] = max(above) + 1 if above else int(tree.hidden_root)
-    return found
+        above = [deep[parent] for parent in tree.parents[node]]
+        deep[node] = max(above) + 1 if above else int(tree.hidden_root)
+    return deep
 
 
 def ancestors(tree: Tree) -> list[frozenset[int]]:
-    """All nodes above each node."""
-    found: list[frozenset[int]] = [frozenset()] * len(tree.ids)
+    """Ancestors of each node."""
+    above: list[frozenset[int]] = [frozenset()] * len(tree.ids)
     for node in top_down(tree):
-        found[node] = frozenset(tree.parents[node]).union(*(found[parent] for parent in tree.parents[node]))
-    return found
+        above[node] = frozenset(tree.parents[node]).union(*(above[parent] for parent in tree.parents[node]))
+    return above
 
 
 def without_chains(tree: Tree) -> Tree:
-    """The tree less every node that has a single child which has no other parent; the child takes its place."""
+    """The tree without nodes that have a single child with no other parent; the child takes its parent's place."""
     below = tree.children
     gone = {node for node, under in enumerate(below) if len(under) == 1 and len(tree.parents[under[0]]) == 1}
     stand_ins: dict[int, tuple[int, ...]] = {}
@@ -185,33 +176,33 @@ def without_chains(tree: Tree) -> Tree:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The numbers of one tree, or their means over the trees of a run."""
+    """Properties of one tree, or their means over the trees of a run."""
 
     nodes: float
-    """A hidden root is not among them."""
+    """Without a hidden root."""
     leaves: float
     inner: float
     shared: float
     """Nodes with several parents."""
     depth_max: float
     depth_mean: float
-    """Of all nodes (MemTree Table 5)."""
+    """Over all nodes (MemTree Table 5)."""
     depth_std: float
     leaf_depth_max: float
     leaf_depth_mean: float
-    """Of the leaves alone (SegTreeMem Table 5)."""
+    """Over the leaves (SegTreeMem Table 5)."""
     leaf_depth_std: float
     """Population standard deviation, within a tree."""
     branching: float
-    """Mean number of children of the nodes that have any, a hidden root included; 0 where nothing branches."""
+    """Mean number of children of inner nodes, a hidden root included; 0 in a tree without inner nodes."""
     height_to_width: float
-    """Half the maximum depth, see the module."""
+    """Half the maximum depth, see the module's deviations."""
     calls_per_leaf: float
-    """Logical model calls of the whole build over the leaves."""
+    """Logical model calls of the whole build, divided by the number of leaves."""
 
 
 def shape(tree: Tree, calls: float) -> Shape:
-    """The numbers of one tree whose build took `calls` logical model calls."""
+    """Properties of one tree whose build took `calls` logical model calls."""
     below, deep = tree.children, depths(tree)
     leaves = [node for node, under in enumerate(below) if not under]
     inner = len(below) - len(leaves)
@@ -244,16 +235,16 @@ def mean_shape(shapes: Sequence[Shape]) -> Shape:
     """Means over trees, as SegTreeMem Table 5 prints them.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are no trees.
     """
     if not shapes:
         raise ValueError("no tree to take a mean over")
-    return Shape(**{name: fmean(getattr(one, name) for one in shapes) for name in Shape.__slots__})
+    return Shape(**{name: fmean(getattr(own, name) for own in shapes) for name in Shape.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
 class DepthTokens:
-    """How long the texts at one depth are (MemTree Figure 4)."""
+    """Tokens of the node texts at one depth (MemTree Figure 4)."""
 
     depth: int
     nodes: int
@@ -263,131 +254,12 @@ class DepthTokens:
 
 
 def tokens_by_depth(trees: Sequence[Tree]) -> list[DepthTokens]:
-    """Token counts of node texts by depth, over the nodes of all trees."""
-    found: dict[int, list[int]] = {}
+    """Tokens of node texts by depth, over the nodes of all trees."""
+    by_depth: dict[int, list[int]] = {}
     for tree in trees:
         for depth, text in zip(depths(tree), tree.texts, strict=True):
-            found.setdefault(depth, []).append(count_tokens(text))
+            by_depth.setdefault(depth, []).append(count_tokens(text))
     return [
         DepthTokens(depth, len(counts), fmean(counts), median(counts), float(np.std(counts)))
-        for depth, counts in sorted(found.items())
+        for depth, counts in sorted(by_depth.items())
     ]
-
-
-# --- the triplet test (MemTree A.3.8) -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Triplet:
-    """Is `near`, a descendant of `source`, more like it than `far`, which is not but lies as deep?"""
-
-    tree: int
-    source: int
-    near: int
-    far: int
-    depth: int
-    """Of the two alternatives."""
-    tier: Tier
-    """easy: only the root is above both alternatives; hard: they share another ancestor."""
-    near_first: bool
-
-
-def sample_triplets(trees: Sequence[Tree], count: int, rng: np.random.Generator) -> list[Triplet]:
-    """At most `count` different triplets of each tier, easy ones first: fewer where the trees have no more to offer.
-
-    The source is drawn among the nodes with descendants, the first alternative among these at any depth, the second among
-    the other nodes of that depth; which is shown first is drawn, too. The root is never a source: nothing lies beside it.
-    """
-    views = [_Kin(tree) for tree in trees]
-    sources = [(number, node) for number, kin in enumerate(views) for node in kin.sources]
-    found: list[Triplet] = []
-    for tier in TIERS:
-        seen: set[tuple[int, int, int, int]] = set()
-        for _ in range(50 * count if sources else 0):
-            if len(seen) == count:
-                break
-            number, source = sources[rng.integers(len(sources))]
-            kin = views[number]
-            near = int(rng.choice(kin.under[source]))
-            others = kin.beside(source, near, tier)
-            if not others:
-                continue
-            key = (number, source, near, int(rng.choice(others)))
-            if key not in seen:
-                seen.add(key)
-                found.append(Triplet(*key, kin.depths[near], tier, bool(rng.integers(2))))
-    return found
-
-
-class _Kin:
-    """Who is above, below and level with whom in one tree."""
-
-    def __init__(self, tree: Tree) -> None:
-        tops = [node for node, parents in enumerate(tree.parents) if not parents]
-        self.root = frozenset() if tree.hidden_root or len(tops) > 1 else frozenset(tops)
-        self.depths, self.above = depths(tree), ancestors(tree)
-        self.under: list[list[int]] = [[] for _ in tree.ids]
-        self.level: dict[int, list[int]] = {}
-        for node, above in enumerate(self.above):
-            self.level.setdefault(self.depths[node], []).append(node)
-            for other in above:
-                self.under[other].append(node)
-        self.sources = [node for node, under in enumerate(self.under) if under and node not in self.root]
-
-    def beside(self, source: int, near: int, tier: Tier) -> list[int]:
-        """Nodes as deep as `near` that are not below `source`, and share an ancestor with `near` as the tier says."""
-        shared = self.above[near] - self.root
-        return [
-            node
-            for node in self.level[self.depths[near]]
-            if source not in self.above[node] and (shared.isdisjoint(self.above[node])) == (tier == "easy")
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """How often the annotator chose the descendant, among the triplets that it answered."""
-
-    asked: int
-    answered: int
-    agreed: int
-
-    @property
-    def share(self) -> float | None:
-        return self.agreed / self.answered if self.answered else None
-
-
-def ask_triplets(llm: LLM, prompts: Prompts, trees: Sequence[Tree], triplets: Sequence[Triplet]) -> list[bool | None]:
-    """Whether a model finds the descendant more similar, for each triplet; None where its reply names neither.
-
-    Raises:
-        ModelError: a call failed for good.
-    """
-    asks = [(prompts["judge/triplet"], _fields(trees[one.tree], one)) for one in triplets]
-    replies = ask_all(llm, asks, retries=1)
-    return [
-        None if isinstance(reply, ParseFailure) else (reply == "A") == one.near_first
-        for one, reply in zip(triplets, replies, strict=True)
-    ]
-
-
-def _fields(tree: Tree, one: Triplet) -> Mapping[str, Any]:
-    first, second = (one.near, one.far) if one.near_first else (one.far, one.near)
-    options = [Option("A", tree.texts[first]), Option("B", tree.texts[second])]
-    return {"query": tree.texts[one.source], "options": options}
-
-
-def agreement(triplets: Sequence[Triplet], agreed: Sequence[bool | None]) -> dict[tuple[Tier, str], Agreement]:
-    """Agreement by tier and depth of the alternatives, in the paper's bands (up to 5, deeper) and over all."""
-    found: dict[tuple[Tier, str], Agreement] = {}
-    for tier in TIERS:
-        for band, low, high in (("all", 0, 10**9), ("depth 1-5", 0, 5), ("depth 6+", 6, 10**9)):
-            said = [
-                verdict
-                for one, verdict in zip(triplets, agreed, strict=True)
-                if one.tier == tier and low <= one.depth <= high
-            ]
-            found[tier, band] = Agreement(
-                len(said), sum(one is not None for one in said), sum(one is True for one in said)
-            )
-    return found

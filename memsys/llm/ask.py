@@ -22,10 +22,10 @@ def complete(llm: LLM, request: Request) -> Completion:
 
 
 def ask(llm: LLM, prompt: Prompt, *, retries: int = 0, sample: int = 0, **fields: Any) -> Any:
-    """Render a prompt, make the call, parse the reply: a value, or a `ParseFailure` after `retries` more attempts.
+    """Render a prompt, make the call and parse the reply: returns a value, or a `ParseFailure` after `retries` more attempts.
 
-    The value is text, one of the labels, or what the prompt's JSON schema describes. A reply that could not be parsed, or that was
-    cut where it has to be whole, is counted by the meter, each time.
+    The value is text, one of the labels, or what the prompt's JSON schema describes. The meter counts every reply that cannot be
+    parsed, also one that was cut where only a complete reply can be used.
 
     Raises:
         ModelError: the call failed for good.
@@ -39,7 +39,7 @@ def ask_all(
     """`ask` for calls that do not depend on each other: submit all, collect in order.
 
     Raises:
-        ModelError: one of the calls failed for good; the others have been waited for.
+        ModelError: one of the calls failed for good; raised after all calls have ended.
     """
     requests = [replace(prompt.render(fields), sample=sample) for prompt, fields in asks]
     values = _round(llm, asks, requests)

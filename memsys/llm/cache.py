@@ -1,7 +1,8 @@
-"""Every answer on disk before it is handed on: one SQLite file from which a run replays to the same bytes with no key.
+"""Caching wrappers around a model and an embedder: each answer is committed to one SQLite file before its caller gets it.
 
-The key is what can change the output (model, messages, sampling, schema, replicate and retry number) and an endpoint label, so
-that a mock never answers for the real model; never timeouts or folders. A cached answer keeps its tokens and its recorded seconds.
+From that file a run can be replayed to the same bytes without an API key. The cache key covers what can change the output (model,
+messages, sampling, schema, replicate and retry number) and an endpoint label, so that a mock never answers for the real model. It
+does not cover timeouts or folders. A cached answer keeps its token counts and its recorded seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from memsys.llm.store import Store, unwritable
 
 
 def request_key(settings: ModelSettings, endpoint: str, request: Request) -> bytes:
-    """sha256 over everything that can change the completion."""
+    """The sha256 of everything that can change the completion: 32 bytes."""
     parts = {
         "model": settings.model,
         "endpoint": endpoint,
@@ -44,78 +45,78 @@ def request_key(settings: ModelSettings, endpoint: str, request: Request) -> byt
 
 
 class CachedLLM:
-    """A model behind the store. A request that is already under way is not sent twice.
+    """A model whose answers are cached. A request that is already in flight is not sent a second time.
 
     Args:
-        inner: None replays only: what is not in the file fails.
+        inner: the model to call for what is not cached; None to replay, where a request that is not cached fails.
     """
 
     def __init__(self, inner: LLM | None, store: Store, settings: ModelSettings, endpoint: str) -> None:
         self._inner, self._store, self._settings, self._endpoint = inner, store, settings, endpoint
-        self._under_way: dict[bytes, Future[Completion]] = {}
+        self._in_flight: dict[bytes, Future[Completion]] = {}
         self._lock = threading.Lock()
 
     def submit(self, request: Request) -> Future[Completion]:
         key = request_key(self._settings, self._endpoint, request)
         future: Future[Completion] = Future()
         with self._lock:
-            if (shared := self._under_way.get(key)) is not None:
+            if (shared := self._in_flight.get(key)) is not None:
                 return shared
             try:
-                known = self._store.answer(key)
-                if known is None and self._inner is None:
-                    known = self._store.outcome(key)
+                stored = self._store.answer(key)
+                if stored is None and self._inner is None:
+                    stored = self._store.outcome(key)
             except ModelError as error:
                 future.set_exception(error)
                 return future
-            if known is None and self._inner is not None:
-                self._under_way[key] = future
-        if known is not None:
-            future.set_result(replace(known, cached=True))
+            if stored is None and self._inner is not None:
+                self._in_flight[key] = future
+        if stored is not None:
+            future.set_result(replace(stored, cached=True))
         elif self._inner is None:
             future.set_exception(
                 ModelError(f"replay: the cache {self._store.path} has no answer for this {request.purpose} call")
             )
         else:
             try:
-                sent = self._inner.submit(request)
+                inner_future = self._inner.submit(request)
             except BaseException as error:
-                self._hand_on(key, future, _raising(error))
+                self._end(key, future, _raising(error))
                 raise
-            sent.add_done_callback(lambda done: self._settle(key, done, future))
+            inner_future.add_done_callback(lambda done: self._store_then_end(key, done, future))
         return future
 
-    def _settle(self, key: bytes, done: Future[Completion], future: Future[Completion]) -> None:
-        def written(error: Exception | None) -> None:
-            ended = done.result if error is None else _raising(unwritable(self._store.path, error))
-            self._hand_on(key, future, ended)
+    def _store_then_end(self, key: bytes, done: Future[Completion], future: Future[Completion]) -> None:
+        def on_written(error: Exception | None) -> None:
+            result = done.result if error is None else _raising(unwritable(self._store.path, error))
+            self._end(key, future, result)
 
         try:
-            self._store.keep_answer(key, done.result(), written)
+            self._store.keep_answer(key, done.result(), on_written)
         except BaseException as error:
-            self._hand_on(key, future, _raising(error))
+            self._end(key, future, _raising(error))
 
-    def _hand_on(self, key: bytes, future: Future[Completion], ended: Callable[[], Completion]) -> None:
+    def _end(self, key: bytes, future: Future[Completion], result: Callable[[], Completion]) -> None:
         with self._lock:
-            self._under_way.pop(key, None)
-        settle(future, ended)
+            self._in_flight.pop(key, None)
+        settle(future, result)
 
 
 def _raising(error: BaseException) -> Callable[[], Completion]:
-    def ended() -> Completion:
+    def result() -> Completion:
         raise error
 
-    return ended
+    return result
 
 
 class Fetching(Protocol):
-    """An embedder that tells what each vector cost, or why there is none."""
+    """An embedder that returns each vector with its cost, or the error that prevented it."""
 
     def fetch(self, texts: Sequence[str], *, query: bool = False) -> Sequence[Embedded | ModelError]: ...
 
 
 class CachedEmbedder:
-    """An embedding model behind the store, metered: known texts are not sent, but still count their tokens and seconds."""
+    """An embedding model whose vectors are cached and metered. Cached texts are not sent, but their tokens and seconds still count."""
 
     def __init__(
         self, inner: Fetching | None, store: Store, model: str, endpoint: str, query_differs: bool = False
@@ -128,43 +129,49 @@ class CachedEmbedder:
         """Unit vectors, float32 [n, d].
 
         Raises:
-            ModelError: a call failed for good, a vector is of another dimension than those before it, or a text is not in the
-                cache during a replay.
+            ModelError: a call failed for good, a vector's dimension differs from the earlier ones', or a text is not in the cache
+                during a replay.
         """
         with meter.service_time():
-            side = query and self._query_differs
-            keys = [self._key(text, side) for text in texts]
-            found = self._store.vectors(list(dict.fromkeys(keys)))
-            self._check(found.values(), "the cache holds")
-            missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+            as_query = query and self._query_differs
+            keys = [self._key(text, as_query) for text in texts]
+            vectors = self._store.vectors(list(dict.fromkeys(keys)))
+            self._check_dimension(vectors.values(), "the cache holds")
+            missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in vectors}
             if missing:
-                found.update(self._fetched(missing, query))
+                vectors.update(self._fetch(missing, query))
         if (ledger := meter.current()) is not None and texts:
             ledger.add_embedding(
-                sum(found[key].tokens for key in keys), sum(found[key].seconds for key in dict.fromkeys(keys))
+                sum(vectors[key].tokens for key in keys), sum(vectors[key].seconds for key in dict.fromkeys(keys))
             )
-        return np.stack([found[key].vector for key in keys]) if texts else np.empty((0, 0), dtype=np.float32)
+        return np.stack([vectors[key].vector for key in keys]) if texts else np.empty((0, 0), dtype=np.float32)
 
-    def _fetched(self, missing: dict[bytes, str], query: bool) -> dict[bytes, Embedded]:
+    def _fetch(self, missing: dict[bytes, str], query: bool) -> dict[bytes, Embedded]:
+        """Embed the missing texts and commit their vectors.
+
+        Raises:
+            ModelError: a text has no vector; an `EndOfRun` is raised before other errors.
+        """
         if self._inner is None:
             raise ModelError(f"replay: the cache {self._store.path} lacks {len(missing)} vectors of {self._model}")
-        embedded = dict(zip(missing, self._inner.fetch(list(missing.values()), query=query), strict=True))
-        fetched = {key: one for key, one in embedded.items() if isinstance(one, Embedded)}
-        self._check(fetched.values(), "the server gave")
-        self._store.keep_vectors(list(fetched.items()))  # also where others failed: they are paid for
-        failures = [one for one in embedded.values() if isinstance(one, ModelError)]
+        outcomes = dict(zip(missing, self._inner.fetch(list(missing.values()), query=query), strict=True))
+        vectors = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, Embedded)}
+        self._check_dimension(vectors.values(), "the server gave")
+        self._store.keep_vectors(list(vectors.items()))  # also when other texts failed, because these are paid for
+        failures = [outcome for outcome in outcomes.values() if isinstance(outcome, ModelError)]
         if failures:
-            raise next((one for one in failures if isinstance(one, EndOfRun)), failures[0])
-        return fetched
+            raise next((failure for failure in failures if isinstance(failure, EndOfRun)), failures[0])
+        return vectors
 
-    def _check(self, vectors: Iterable[Embedded], whose: str) -> None:
-        """Vectors of two lengths are of two models, whatever their name."""
-        for one in vectors:
-            self._dimension = self._dimension or len(one.vector)
-            if len(one.vector) != self._dimension:
+    def _check_dimension(self, vectors: Iterable[Embedded], origin: str) -> None:
+        """Raise a ModelError for a vector of another dimension: two dimensions mean two models under one name."""
+        for embedded in vectors:
+            dimension = len(embedded.vector)
+            self._dimension = self._dimension or dimension
+            if dimension != self._dimension:
                 raise ModelError(
-                    f"{self._model}: {whose} a vector of {len(one.vector)} numbers, those before it have {self._dimension}: another "
-                    "model answers under this name? give it another endpoint.label"
+                    f"{self._model}: {origin} a vector of {dimension} numbers, those before it have {self._dimension}. "
+                    "Another model probably answers under this name: set another endpoint.label for it"
                 )
 
     def _key(self, text: str, query: bool) -> bytes:

@@ -1,4 +1,4 @@
-"""The models at an OpenAI-compatible endpoint: `Client` for chat, `HttpEmbedder` for vectors; they share an `Endpoint`."""
+"""Models behind an OpenAI-compatible endpoint: `Client` for chat, `HttpEmbedder` for vectors; they may share an `Endpoint`."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Client:
         self._most_seen = 0  # prompt tokens; read and written in the event loop's thread alone
 
     def submit(self, request: Request) -> Future[Completion]:
-        body, read = chat_body(self.settings, request), partial(self._completion, request)
+        body, parse = chat_body(self.settings, request), partial(self._completion, request)
         try:
-            return self.endpoint.start("/chat/completions", body, self._worst(request), self._price, read)
+            return self.endpoint.start("/chat/completions", body, self._worst_cost(request), self._price, parse)
         except ModelError as error:
             refused: Future[Completion] = Future()
             refused.set_exception(error)
@@ -75,10 +75,10 @@ class Client:
         self._most_seen = max(self._most_seen, completion.prompt_tokens)
         return completion
 
-    def _worst(self, request: Request) -> float | None:
-        # A token is at least one byte of UTF-8, so bytes bound the prompt from above.
-        most = sum(len(content.encode()) + 16 for _, content in request.messages)
-        return self.settings.cost(most, self.settings.output_limit(request.max_tokens))
+    def _worst_cost(self, request: Request) -> float | None:
+        # A token is at least one byte of UTF-8, so the number of bytes is an upper bound on the prompt's tokens.
+        most_tokens = sum(len(content.encode()) + 16 for _, content in request.messages)
+        return self.settings.cost(most_tokens, self.settings.output_limit(request.max_tokens))
 
     def _price(self, value: Mapping[str, Any]) -> float | None:
         usage = usage_of(value)
@@ -89,19 +89,20 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """One vector as the provider returned it, with its share of tokens and seconds."""
+    """One vector with its share of its call's tokens and seconds."""
 
     vector: np.ndarray
+    """float32 [d], unit length."""
     tokens: int
     seconds: float
 
 
 class HttpEmbedder:
-    """An embedding model at an endpoint; inputs longer than the model takes are truncated, and counted.
+    """An embedding model at an endpoint. It truncates inputs that are longer than the model's limit, and counts them.
 
     Args:
-        batch: texts per call.
-        query_prefix: put before queries, for models that want it.
+        batch: number of texts per call.
+        query_prefix: text put before each query, for models that need one.
     """
 
     def __init__(
@@ -111,11 +112,11 @@ class HttpEmbedder:
         self.endpoint, self.settings, self.batch, self.query_prefix = endpoint, settings, batch, query_prefix
 
     def fetch(self, texts: Sequence[str], *, query: bool = False) -> list[Embedded | ModelError]:
-        """Embed texts, in batches sent together: the vector of each, or why there is none."""
+        """The vector of each text, or the error that prevented it. All batches are sent at once."""
         inputs = [self._prepared(text, query) for text in texts]
         batches = [inputs[start : start + self.batch] for start in range(0, len(inputs), self.batch)]
-        under_way = [(batch, self._send(batch)) for batch in batches]
-        return [one for batch, future in under_way for one in self._embedded(batch, future)]
+        calls = [(batch, self._send(batch)) for batch in batches]
+        return [outcome for batch, future in calls for outcome in self._embedded(batch, future)]
 
     def _prepared(self, text: str, query: bool) -> str:
         text = (self.query_prefix if query else "") + text
@@ -123,7 +124,7 @@ class HttpEmbedder:
         if limit is not None and len(text) > limit and count_tokens(text, self.settings.encoding) > limit:
             meter.note("embedding_truncated")
             text = truncate(text, limit, self.settings.encoding)
-        return text or " "  # providers refuse the empty string
+        return text or " "  # providers reject the empty string
 
     def _send(self, batch: Sequence[str]) -> Future[Sent]:
         body = {"model": self.settings.model, "input": list(batch), **self.settings.extra_body}
@@ -146,8 +147,8 @@ class HttpEmbedder:
             counts = _shares(batch, usage_of(value).prompt, self.settings.encoding)
         except ModelError as error:
             return [error] * len(batch)
-        except Exception as odd:
-            why = redact(f"{self.endpoint.base_url}: no vectors of {self.settings.model}: {odd}")
+        except Exception as error:
+            why = redact(f"{self.endpoint.base_url}: no vectors of {self.settings.model}: {error}")
             return [ModelError(why)] * len(batch)
         return [Embedded(matrix[row], counts[row], seconds / len(batch)) for row in range(len(batch))]
 
@@ -155,38 +156,39 @@ class HttpEmbedder:
 def unit_vectors(rows: Any, count: int) -> np.ndarray:
     """The vectors of a reply in the order of their `index`, scaled to unit length; float32 [count, d].
 
-    A vector that is wrong in silence changes every score that it touches, and the cache would keep it for ever.
+    Every vector is checked, because an undetected wrong one changes all scores that depend on it and stays in the cache.
 
     Raises:
-        ValueError: not one vector for each text, or one that is no finite direction in the space of the others.
+        ValueError: the reply does not hold one vector per text, the vectors differ in length, or one is zero or not finite.
     """
     if not isinstance(rows, list) or len(rows) != count:
-        raise ValueError(f"{len(rows) if isinstance(rows, list) else 'no list of'} vectors for {count} texts")
+        raise ValueError(f"expected {count} vectors, found {len(rows) if isinstance(rows, list) else 'no list'}")
     by_index: dict[int, Any] = {}
     for row in rows:
         index = row.get("index") if isinstance(row, dict) else None
         if type(index) is not int or not 0 <= index < count or index in by_index:
-            raise ValueError(f"each vector needs an index of its own from 0 to {count - 1}, found {index!r}")
+            raise ValueError(f"expected a different index from 0 to {count - 1} for each vector, found {index!r}")
         by_index[index] = row.get("embedding")
     vectors = [by_index[index] for index in range(count)]
     sizes = {len(vector) if isinstance(vector, list) else 0 for vector in vectors}
     if len(sizes) != 1 or 0 in sizes:
-        raise ValueError(f"vectors must be lists of numbers of one length, found lengths {sorted(sizes)[:5]}")
-    numbers = np.asarray(vectors)
-    if numbers.ndim != 2 or numbers.dtype.kind not in "iuf":
-        raise ValueError("a vector holds something that is no number")
+        raise ValueError(f"expected vectors of one length, found lengths {sorted(sizes)[:5]}")
+    if not all({*map(type, vector)} <= {int, float} for vector in vectors):  # NumPy would take true for 1
+        raise ValueError("expected vectors of numbers, found other values in one")
     with np.errstate(all="ignore"):
-        matrix = normalised(numbers.astype(np.float32))
+        matrix = normalised(np.asarray(vectors, dtype=np.float64).astype(np.float32))
     if not np.all(np.abs(np.linalg.norm(matrix, axis=1) - 1.0) < 1e-3):
-        raise ValueError("a vector has no direction: all zero, or holding NaN, infinity, null or numbers too large")
+        raise ValueError(
+            "expected vectors with a direction, found one that is zero or holds NaN, infinity, null or too large a number"
+        )
     return matrix
 
 
 def _shares(batch: Sequence[str], total: int | None, encoding: str) -> list[int]:
-    """Tokens of each text: our count, corrected so that they add up to the provider's where it gives one."""
+    """The number of tokens of each text: our count, with the last corrected so that the sum equals the provider's, if it reports one."""
     counts = [count_tokens(text, encoding) for text in batch]
     if total is not None and total < LEAST_SHARE * sum(counts) > LEAST_SHARE * LONG_PROMPT:
-        meter.note("embedding_truncated_by_server")  # many models have short windows: counted, as our own truncation is
+        meter.note("embedding_truncated_by_server")  # many models have short context windows
     if total is not None and counts:
         counts[-1] += total - sum(counts)
     return counts

@@ -1,7 +1,7 @@
-"""One OpenAI-compatible server: its in-flight limit, its retries, its pauses while it is away, what is under way there.
+"""One OpenAI-compatible server: its in-flight limit, retries, pauses during an outage, and the state of its calls.
 
-Nothing here blocks a thread per call: `start` hands a coroutine to the one event loop and returns a future; `transport.py` holds
-the loop and the two ways to send.
+No call blocks a thread: `start` hands a coroutine to the one event loop and returns a future. `transport.py` has the loop and the two
+HTTP transports.
 """
 
 from __future__ import annotations
@@ -14,57 +14,56 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
+from dataclasses import replace
 from typing import Any, TypeVar
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
-from memsys.jsons import received
 from memsys.llm import network, stopping
 from memsys.llm.futures import settle
 from memsys.llm.outage import Unreachable, until_back
+from memsys.llm.outcome import Outcome, check_base_url, origin, outcome_of
 from memsys.llm.pricing import Purse
-from memsys.llm.protocol import ContextOverflow, EndOfRun, ModelError
-from memsys.llm.replies import is_overflow, usage_of
-from memsys.llm.secrets import redact, redact_bytes, register
+from memsys.llm.protocol import EndOfRun, ModelError
+from memsys.llm.replies import usage_of
+from memsys.llm.secrets import redact, register
 from memsys.llm.traffic import Traffic
-from memsys.llm.transport import TRANSPORTS, Reply, Transport, Unconnected, event_loop
+from memsys.llm.transport import TRANSPORTS, Transport, Unconnected, event_loop
 from memsys.llm.unpacking import TooLarge
 
-RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 REDIRECTS = 3
-"""Redirects of one call that are followed, within the server that the base URL names."""
+"""How many redirects of one call are followed; all must stay on the server of the base URL."""
 PAUSES = 3
-"""How often one call waits for a server that went away."""
-SHOWN = 100_000
-"""Bytes of a refusal that are looked at; what is cut from them is redacted first, or half a key would stay."""
-
+"""How often one call waits for the end of an outage."""
 Price = Callable[[Mapping[str, Any]], float | None]
-"""A decoded reply to dollars; None where it does not tell or the price is unknown."""
+"""Computes the cost of a decoded reply in US dollars; None when the reply has no usage or the price is unknown."""
 
 Sent = tuple[Any, float, int]
-"""A decoded reply, the seconds of the attempt that succeeded, and the number of attempts."""
+"""A decoded reply, the seconds of the successful attempt, and the number of attempts."""
 
-Read = TypeVar("Read")
-Reading = Callable[[Any, float, int], Read]
-"""What is made of them."""
+Result = TypeVar("Result")
+Parse = Callable[[Any, float, int], Result]
+"""Turns the three parts of a `Sent` into the call's result."""
 
 
 class Endpoint:
-    """One server: its connections, its in-flight limit, its retry policy.
+    """One server with its connections, its in-flight limit and its retry policy.
 
     Args:
-        base_url: ending in `/v1`, as OpenAI-compatible servers write it.
-        label: enters the cache key, so that another server's answers are never taken for this one's.
-        key_env: environment variable that holds the key; local servers may need none.
-        in_flight: calls under way at once, over all models.
-        retries: further attempts after a failure worth retrying.
+        base_url: the server's URL up to and including `/v1`.
+        label: part of the cache key, so that answers of different servers are kept apart; the base URL if empty.
+        key_env: environment variable that holds the API key; a server on this machine needs none.
+        in_flight: greatest number of calls in flight, over all models.
+        timeout: seconds after which an attempt without a reply fails.
+        retries: greatest number of further attempts after a failure that may be temporary.
         backoff: seconds before the first retry; doubles each time up to `max_backoff`, with jitter.
-        patience: seconds for which the run pauses when the server, once reached, refuses connections; 0 = not at all.
-        max_reply_mb: a reply with more megabytes, once unpacked, is refused while it is read.
+        patience: seconds that the run waits when a server that has answered before refuses connections; 0 = it does not wait.
+        max_reply_mb: a reply with more decompressed megabytes is rejected while it is read.
+        transport: `lean` (aiohttp) or `sdk` (the openai package).
+        purse: the spending cap; None = no cap.
 
     Raises:
-        ModelError: the base URL is no http(s) URL, or holds a name and password or a query, which would be written to files.
+        ModelError: the base URL is not an http(s) URL, or contains a user name, a password or a query, which would end up in files.
+        ValueError: the transport is unknown.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Endpoint:
         transport: str = "lean",
         purse: Purse | None = None,
     ) -> None:
-        _check_url(base_url)
+        check_base_url(base_url)
         self.base_url, self.label, self.key_env = base_url.rstrip("/"), label or base_url, key_env
         self.retries, self.backoff, self.max_backoff, self.patience = retries, backoff, max_backoff, patience
         self.purse = purse or Purse()
@@ -94,9 +93,9 @@ class Endpoint:
         self._jitter = random.Random(base_url)
         self._lock = threading.Lock()
         self._transport: Transport | None = None
-        self._gate = asyncio.Semaphore(in_flight)
-        self._under_way: set[asyncio.Task[None]] = set()
-        # The loop's thread alone writes these; `snapshot` reads them from others.
+        self._slots = asyncio.Semaphore(in_flight)
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Only the event loop's thread writes these; `snapshot` reads them from other threads.
         self._sent: dict[asyncio.Task[Any] | None, float] = {}
         self._finished = self._retried = self._tokens_in = self._tokens_out = 0
         self._reached = False
@@ -105,10 +104,10 @@ class Endpoint:
         stopping.senders.add(self)
 
     def permitted(self) -> None:
-        """Refuse to go beyond this machine where `network=false`.
+        """Check that `network=false` does not forbid this server.
 
         Raises:
-            EndOfRun: the base URL leads elsewhere.
+            EndOfRun: the network is forbidden, and the base URL is on another machine.
         """
         try:
             network.check_url(self.base_url)
@@ -116,30 +115,30 @@ class Endpoint:
             raise EndOfRun(str(error)) from error
 
     def start(
-        self, path: str, body: Mapping[str, Any], worst: float | None, price: Price, read: Reading[Read]
-    ) -> Future[Read]:
-        """Send a body, with retries: a future of what `read` makes of the reply.
+        self, path: str, body: Mapping[str, Any], worst: float | None, price: Price, parse: Parse[Result]
+    ) -> Future[Result]:
+        """Send a body, with retries, and return a future of what `parse` makes of the reply.
 
-        `price` turns the decoded reply into dollars. The future raises `ModelError`; also where `read` raises anything else, because
-        then the reply is none.
+        `worst` is the call's highest possible cost in US dollars (None: unknown); `price` computes the actual cost. The future raises
+        `ModelError`, also when `parse` raises another exception, because then the reply is malformed.
 
         Raises:
-            Stopped: the user asked for a stop.
+            Stopped: the user requested a stop.
         """
         stopping.check()
         if self._transport is None:
             self._connect()
-        future: Future[Read] = Future()
-        event_loop().call_soon_threadsafe(self._begin, future, self._send(path, body, worst, price), read)
+        future: Future[Result] = Future()
+        event_loop().call_soon_threadsafe(self._begin, future, self._send(path, body, worst, price), parse)
         return future
 
     def snapshot(self) -> Traffic:
-        """What is under way at this moment."""
+        """The state of this server's calls at this moment."""
         sent = list(self._sent.values())
         since, why = self._paused
         return Traffic(
             in_flight=len(sent),
-            waiting=max(0, len(self._under_way) - len(sent)),
+            waiting=max(0, len(self._tasks) - len(sent)),
             finished=self._finished,
             retried=self._retried,
             tokens_in=self._tokens_in,
@@ -150,29 +149,29 @@ class Endpoint:
         )
 
     def refuse(self) -> None:
-        """Fail what was not sent yet: the calls that wait for a place, for their next attempt or for the server."""
+        """Fail the calls that are not sent yet: those that wait for a free slot, for their next attempt or for the server."""
 
         def cancel_unsent() -> None:
             if self._outage is not None:
                 self._outage.cancel()
-            for task in self._under_way - self._sent.keys():
+            for task in self._tasks - self._sent.keys():
                 task.cancel()
 
-        if self._under_way:
+        if self._tasks:
             event_loop().call_soon_threadsafe(cancel_unsent)
 
     def finish(self, seconds: float) -> int:
-        """Wait for the calls under way, so long at most, and give up the rest; returns how many these are."""
-        self._emptied(seconds)
-        left = list(self._under_way)
-        for task in left:
+        """Wait up to `seconds` for the calls in flight, then cancel the rest and return their number."""
+        self._wait_for_tasks(seconds)
+        unfinished = list(self._tasks)
+        for task in unfinished:
             event_loop().call_soon_threadsafe(task.cancel)
-        self._emptied(1.0)
-        return len(left)
+        self._wait_for_tasks(1.0)
+        return len(unfinished)
 
-    def _emptied(self, seconds: float) -> None:
+    def _wait_for_tasks(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self._under_way and time.monotonic() < deadline:
+        while self._tasks and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def close(self) -> None:
@@ -193,60 +192,60 @@ class Endpoint:
                 atexit.register(self.close)
 
     def _key(self) -> str:
-        found = os.environ.get(self.key_env, "")
-        key = found.strip()  # a key read from a file ends in a newline
+        value = os.environ.get(self.key_env, "")
+        key = value.strip()  # a key read from a file ends in a newline
         if not key and not network.is_local(self.base_url):
             raise ModelError(f"no key for {self.base_url}: set the environment variable {self.key_env}")
-        register(found, self.key_env)
+        register(value, self.key_env)
         if not key.isascii() or not key.isprintable() or " " in key:
             raise ModelError(
-                f"the environment variable {self.key_env} holds no key: a key has no spaces and is plain ASCII"
+                f"the environment variable {self.key_env} holds no key: expected plain ASCII without spaces, found other characters"
             )
         return key
 
-    # --- in the loop's thread ------------------------------------------------------------------------------------------
+    # --- in the event loop's thread ------------------------------------------------------------------------------------
 
-    def _begin(self, future: Future[Read], sending: Coroutine[Any, Any, Sent], read: Reading[Read]) -> None:
-        # One future from end to end: asyncio.run_coroutine_threadsafe chains two more behind it, at a twentieth of a call's CPU.
-        task = event_loop().create_task(self._carry(future, sending, read))
-        self._under_way.add(task)  # the loop alone keeps no task alive
-        task.add_done_callback(lambda task: self._ended(task, future, sending))
+    def _begin(self, future: Future[Result], sending: Coroutine[Any, Any, Sent], parse: Parse[Result]) -> None:
+        # Not asyncio.run_coroutine_threadsafe: it adds two more futures, which take a twentieth of a call's CPU time.
+        task = event_loop().create_task(self._run(future, sending, parse))
+        self._tasks.add(task)  # the event loop holds only a weak reference to a task
+        task.add_done_callback(lambda task: self._on_done(task, future, sending))
 
-    def _ended(self, task: asyncio.Task[None], future: Future[Read], sending: Coroutine[Any, Any, Sent]) -> None:
-        self._under_way.discard(task)
+    def _on_done(self, task: asyncio.Task[None], future: Future[Result], sending: Coroutine[Any, Any, Sent]) -> None:
+        self._tasks.discard(task)
         self._finished += 1
-        if not future.done():  # cancelled before its first step, of which nothing has run then
+        if not future.done():  # cancelled before its first step, so `_run` never started
             sending.close()
             future.set_exception(_cancelled())
 
-    async def _carry(self, future: Future[Read], sending: Coroutine[Any, Any, Sent], read: Reading[Read]) -> None:
+    async def _run(self, future: Future[Result], sending: Coroutine[Any, Any, Sent], parse: Parse[Result]) -> None:
         try:
             sent = await sending
         except asyncio.CancelledError:
-            # Taken up here, where the call ends: the loop goes on, whoever waits is told.
+            # Not re-raised: the call ends here, and the future tells the caller.
             future.set_exception(_cancelled())
         except BaseException as error:
             future.set_exception(error)
             if not isinstance(error, Exception):
                 raise
         else:
-            settle(future, lambda: self._made(read, sent))
+            settle(future, lambda: self._parsed(parse, sent))
 
-    def _made(self, read: Reading[Read], sent: Sent) -> Read:
+    def _parsed(self, parse: Parse[Result], sent: Sent) -> Result:
         try:
-            return read(*sent)
+            return parse(*sent)
         except ModelError:
             raise
-        except Exception as odd:
-            why = redact(f"{self.base_url}: unexpected reply ({odd!r})")[:500]
-            raise ModelError(why, attempts=sent[2], seconds=sent[1]) from odd
+        except Exception as error:
+            why = redact(f"{self.base_url}: unexpected reply ({error!r})")[:500]
+            raise ModelError(why, attempts=sent[2], seconds=sent[1]) from error
 
     async def _send(self, path: str, body: Mapping[str, Any], worst: float | None, price: Price) -> Sent:
         attempts = failures = refusals = pauses = 0
         spent_seconds = 0.0
-        async with self._gate:
+        async with self._slots:
             while True:
-                await self._ready()
+                await self._wait_for_outage()
                 attempts += 1
                 self._retried += attempts > 1
                 outcome, seconds = await self._attempt(path, body, worst, price)
@@ -266,28 +265,28 @@ class Endpoint:
                         raise outcome.error(outcome.why, attempts=attempts, seconds=spent_seconds)
                 await asyncio.sleep(self._backoff(max(failures, refusals), outcome.retry_after))
 
-    async def _ready(self) -> None:
-        """Wait for the end of a pause.
+    async def _wait_for_outage(self) -> None:
+        """Wait until the current outage, if any, has ended.
 
         Raises:
-            Stopped: the user asked for a stop.
-            Unreachable: the server did not come back.
+            Stopped: the user requested a stop.
+            Unreachable: the server did not accept connections in time.
         """
         stopping.check()
         if self._outage is not None:
-            await asyncio.shield(self._outage)  # one call's end is not that of the others' pause
+            await asyncio.shield(self._outage)  # cancelling one call must not end the wait of the others
             stopping.check()
 
     async def _pause(self, why: str, pauses: int, attempts: int) -> None:
-        """Pause all calls until the server is back.
+        """Pause all calls until the server accepts connections again.
 
         Raises:
-            Unreachable: it does not come back, was never there, or accepts connections of the probe only.
+            Unreachable: the server does not do so in time, was never reached, or accepts connections from the probe only.
         """
         if not self._reached or self.patience <= 0 or pauses > PAUSES:
-            ended = Unreachable(why)
-            ended.attempts = attempts
-            raise ended
+            unreachable = Unreachable(why)
+            unreachable.attempts = attempts
+            raise unreachable
         if self._outage is None:
             self._paused = (time.time(), why)
             self._outage = asyncio.get_running_loop().create_task(until_back(self.base_url, why, self.patience))
@@ -297,38 +296,38 @@ class Endpoint:
     def _resume(self, outage: asyncio.Task[None]) -> None:
         self._outage, self._paused = None, (None, "")
         if not outage.cancelled():
-            outage.exception()  # told to the calls that wait; asyncio would complain that nobody asked
+            outage.exception()  # the waiting calls raise it; retrieved here so that asyncio does not log it as never retrieved
 
     async def _attempt(
         self, path: str, body: Mapping[str, Any], worst: float | None, price: Price
-    ) -> tuple[_Outcome, float]:
-        """One attempt and its seconds, with its worst case set aside while it is under way."""
+    ) -> tuple[Outcome, float]:
+        """Make one attempt; returns its outcome and its seconds. Its highest possible cost stays reserved until it ends."""
         reserved, actual, task = self.purse.reserve(worst), None, asyncio.current_task()
         self._sent[task] = started = time.perf_counter()
         try:
             outcome = await self._outcome(path, body)
             if outcome.value is not None:
-                actual = self._booked(outcome.value, price)
+                actual = self._cost(outcome.value, price)
             elif outcome.refused:
                 actual = 0.0
         finally:
             del self._sent[task]
-            # A refused call costs nothing; one that was cut off may have been billed in full.
+            # A refused call costs nothing; one that was interrupted may have been billed in full.
             self.purse.settle(reserved, actual)
         return outcome, time.perf_counter() - started
 
-    def _booked(self, value: Mapping[str, Any], price: Price) -> float | None:
-        """What a reply cost, as far as it tells."""
+    def _cost(self, value: Mapping[str, Any], price: Price) -> float | None:
+        """Add a reply's tokens to the totals and return its cost in US dollars; None when unknown."""
         try:
             usage = usage_of(value)
             self._tokens_in += usage.prompt or 0
             self._tokens_out += usage.completion or 0
             dollars = price(value)
             return dollars if dollars is not None and dollars >= 0.0 else None
-        except Exception:  # a malformed account is no reason to lose the reply: it is booked at its worst
+        except Exception:  # a reply with malformed usage is kept; unknown cost counts as the highest possible
             return None
 
-    async def _outcome(self, path: str, body: Mapping[str, Any]) -> _Outcome:
+    async def _outcome(self, path: str, body: Mapping[str, Any]) -> Outcome:
         assert self._transport is not None
         url = self.base_url + path
         try:
@@ -336,107 +335,30 @@ class Endpoint:
                 reply = await self._transport.post(url, body)
                 self._reached = True
                 target = urljoin(url, reply.location)
-                if reply.status not in (307, 308) or not reply.location or _origin(target) != _origin(url):
+                if reply.status not in (307, 308) or not reply.location or origin(target) != origin(url):
                     break
                 url = target
-            return _read(url, reply)
+            return outcome_of(url, reply)
         except TimeoutError:
-            why, more = f"no reply within {self._timeout} s", _Outcome(retry=True)
+            why, failure = f"no reply within {self._timeout} s", Outcome(retry=True)
         except Unconnected as error:
             why = f"cannot connect ({error}); is the server running?"
-            more = _Outcome(retry=True, refused=True, unreachable=True)
+            failure = Outcome(retry=True, refused=True, unreachable=True)
         except TooLarge as error:
-            why, more = f"{error}; refused while it was read", _Outcome()
+            why, failure = f"{error}; rejected while it was read", Outcome()
         except (OSError, asyncio.IncompleteReadError) as error:
-            why, more = f"connection failed ({error})", _Outcome(retry=True)
+            why, failure = f"connection failed ({error})", Outcome(retry=True)
         except Exception as error:
-            # The clients' own errors for replies that broke off; anything else is a bug and is raised.
+            # The HTTP libraries' own errors for interrupted replies; any other exception is a bug and is raised.
             if type(error).__module__.split(".")[0] not in ("aiohttp", "httpx", "httpcore", "h11"):
                 raise
-            why, more = f"reply broke off ({type(error).__name__}: {error})", _Outcome(retry=True)
-        return _Outcome(None, redact(f"{url}: {why}"), more.retry, more.refused, more.unreachable)
+            why, failure = f"reply broke off ({type(error).__name__}: {error})", Outcome(retry=True)
+        return replace(failure, why=redact(f"{url}: {why}"))
 
     def _backoff(self, failures: int, retry_after: float) -> float:
         backoff: float = min(self.max_backoff, self.backoff * 2.0 ** (failures - 1))
         return max(retry_after, float(backoff * self._jitter.uniform(0.5, 1.0)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    value: Any = None
-    why: str = ""
-    """Redacted."""
-    retry: bool = False
-    refused: bool = False
-    """The server said no before working on it."""
-    unreachable: bool = False
-    retry_after: float = 0.0
-    error: type[ModelError] = ModelError
-    """What a failure for good is raised as."""
-
-
-def _read(url: str, reply: Reply) -> _Outcome:
-    if 300 <= reply.status < 400:
-        target = _origin(urljoin(url, reply.location)) if reply.location else "nowhere"
-        why = f"HTTP {reply.status}: redirects to {target}, which is not followed; put the server's own address into the base URL"
-        return _Outcome(why=redact(f"{url}: {why}"), refused=True)
-    if reply.status >= 400:
-        why = f"{url}: HTTP {reply.status}: {_said(reply.body, 500)}"
-        if is_overflow(reply.status, reply.body):
-            return _Outcome(why=redact(why), refused=True, error=ContextOverflow)
-        return _Outcome(
-            why=redact(why), retry=reply.status in RETRIED, refused=True, retry_after=_seconds(reply.retry_after)
-        )
-    try:
-        value = received(redact_bytes(reply.body))
-    except ValueError:
-        return _Outcome(why=f"{url}: the reply is not JSON: {_said(reply.body, 200)!r}", retry=True)
-    if not isinstance(value, dict) or not (value.get("choices") or value.get("data")):
-        return _Outcome(why=f"{url}: the reply holds neither choices nor data: {_said(reply.body, 200)}", retry=True)
-    return _Outcome(value=value)
-
-
 def _cancelled() -> ModelError:
     return stopping.Stopped("stopped before the reply came") if stopping.requested() else ModelError("cancelled")
-
-
-def _said(body: bytes, most: int) -> str:
-    """The beginning of what a server said."""
-    return redact(body[:SHOWN].decode(errors="replace"))[:most]
-
-
-def _seconds(retry_after: str) -> float:
-    """Retry-After is a number of seconds or a date."""
-    if not retry_after:
-        return 0.0
-    try:
-        return min(300.0, max(0.0, float(retry_after)))
-    except ValueError:
-        pass
-    try:
-        return min(300.0, max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time()))
-    except (ValueError, OverflowError):
-        return 0.0
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    return f"{parts.scheme}://{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
-
-
-def _check_url(base_url: str) -> None:
-    try:
-        parts = urlsplit(base_url)
-        parts.port  # noqa: B018  # looked at, because only then a wrong one raises
-    except ValueError as error:
-        raise ModelError(f"endpoint.base_url is no URL ({error})") from None
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise ModelError(
-            f"endpoint.base_url for {parts.hostname}: a name and password or a query in it would be written to files; "
-            "put the key into the environment variable that endpoint.key_env names"
-        )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ModelError(
-            f"endpoint.base_url must be an http or https URL such as http://127.0.0.1:8000/v1, found {base_url!r}"
-        )

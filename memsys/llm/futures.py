@@ -1,4 +1,4 @@
-"""A future always ends: with a value, or with whatever was raised on the way to it."""
+"""Settling futures so that whoever waits for one always gets a value or an exception."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ Value = TypeVar("Value")
 
 
 def settle(future: Future[Value], value_of: Callable[[], Value]) -> None:
-    """End a future with what `value_of` returns, or with what it raises: an exception in a callback is swallowed by
-    `concurrent.futures`, and whoever waits for the future would wait for ever.
+    """Set the future to what `value_of` returns, or to the exception it raises.
+
+    `concurrent.futures` ignores an exception raised in a callback, so without this a waiting thread would wait for ever.
     """
     try:
         value = value_of()

@@ -1,7 +1,8 @@
-"""What a step costs: calls, tokens and provider seconds, counted where the call is made.
+"""Cost accounting: calls, tokens and provider seconds of each step.
 
-`metering()` opens a ledger for the current context; `Metered` (around a model) and the embedders write into it. A ledger is found in
-the caller's thread at `submit`, so answers that arrive in the event loop's thread are still credited to the step that asked.
+`metering()` opens a ledger for the current context; `Metered` (a wrapper around a model) and the embedders write into it. The ledger
+is looked up in the caller's thread at `submit`, so an answer that arrives in the event loop's thread is still charged to the step
+that made the call.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from memsys.llm.protocol import LLM, Completion, Request
 
 @dataclass
 class Ledger:
-    """Running totals of one step; safe to write from several threads."""
+    """Running totals of one step. Thread-safe."""
 
     calls: Counter[str] = field(default_factory=Counter)
-    """Logical calls by purpose, as papers count them."""
+    """Logical calls by purpose, as papers count them: a retried call counts once."""
     attempts: Counter[str] = field(default_factory=Counter)
     """HTTP attempts by purpose, retries included."""
     failures: Counter[str] = field(default_factory=Counter)
@@ -42,15 +43,17 @@ class Ledger:
     embedding_calls: int = 0
     embedding_tokens: int = 0
     seconds: float = 0.0
-    """Plain sum of provider seconds."""
+    """Sum of the provider seconds of all calls."""
     service_cpu: float = 0.0
-    """CPU seconds that the services spent in the caller's thread: not the memory's own."""
+    """CPU seconds that the services (cache, embedder, client) spent in the caller's thread; they do not count as the memory's own."""
+    roles: dict[str, Counter[str]] = field(default_factory=dict)
+    """Calls and tokens of models that are counted apart, by role; they are part of the totals."""
     _groups: dict[int, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def critical_seconds(self) -> float:
-        """Provider seconds with calls made together counted by their longest member."""
+        """Provider seconds on the critical path: of calls made together only the longest counts."""
         with self._lock:
             return sum(self._groups.values())
 
@@ -59,9 +62,20 @@ class Ledger:
             self.seconds += seconds
             self._groups[group] = max(self._groups.get(group, 0.0), seconds)
 
-    def add_completion(self, purpose: str, completion: Completion, group: int) -> None:
+    def add_call(self, purpose: str, role: str = "") -> None:
+        with self._lock:
+            self.calls[purpose] += 1
+            if role:
+                self.roles.setdefault(role, Counter())["calls"] += 1
+
+    def add_completion(self, purpose: str, completion: Completion, group: int, role: str = "") -> None:
         self.add_seconds(completion.seconds, group)
         with self._lock:
+            if role:
+                own = self.roles.setdefault(role, Counter())
+                own["tokens_in"] += completion.prompt_tokens
+                own["tokens_out"] += completion.completion_tokens
+                own["tokens_cached"] += completion.cached_prompt_tokens
             self.attempts[purpose] += completion.attempts
             self.sent += not completion.cached
             self.tokens_in += completion.prompt_tokens
@@ -102,7 +116,7 @@ _serving: ContextVar[bool] = ContextVar("serving", default=False)
 
 @contextmanager
 def metering() -> Iterator[Ledger]:
-    """A fresh ledger for everything called inside."""
+    """Open a new ledger; everything called inside the `with` block is charged to it."""
     ledger = Ledger()
     token = _ledger.set(ledger)
     try:
@@ -113,7 +127,7 @@ def metering() -> Iterator[Ledger]:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Calls submitted inside do not depend on each other: only the longest is on the critical path."""
+    """Mark the calls submitted inside the `with` block as independent: only the longest counts on the critical path."""
     token = _group.set(next(_numbers))
     try:
         yield
@@ -122,25 +136,25 @@ def together() -> Iterator[None]:
 
 
 def current() -> Ledger | None:
-    """The ledger of this context, where one is open."""
+    """The ledger of this context; None when none is open."""
     return _ledger.get()
 
 
 def count_parse_failure(purpose: str) -> None:
-    """Count a reply that could not be parsed."""
+    """Count one reply that could not be parsed."""
     if (ledger := _ledger.get()) is not None:
         ledger.count(ledger.parse_failures, purpose)
 
 
 def note(event: str, amount: int = 1) -> None:
-    """Count an event worth reporting: a fallback taken, an input truncated, a prompt capped."""
+    """Count an event that a report should show: a fallback, a truncated input, a capped prompt."""
     if (ledger := _ledger.get()) is not None:
         ledger.count(ledger.notes, event, amount)
 
 
 @contextmanager
 def service_time() -> Iterator[None]:
-    """CPU spent inside belongs to a service, not to the memory that called it; a service inside a service counts once."""
+    """Charge the CPU time of the `with` block to the services instead of the calling memory; nested blocks count once."""
     ledger = None if _serving.get() else _ledger.get()
     token = _serving.set(True)
     started = time.thread_time()
@@ -153,10 +167,18 @@ def service_time() -> Iterator[None]:
 
 
 class Metered:
-    """A model whose calls are written into the caller's ledger."""
+    """A wrapper that writes a model's calls into the caller's ledger.
 
-    def __init__(self, inner: LLM) -> None:
-        self._inner = inner
+    Args:
+        role: counted apart under this name, too, because another model than the step's may fill the role; empty: not.
+    """
+
+    def __init__(self, inner: LLM, role: str = "") -> None:
+        self._inner, self._role = inner, role
+
+    def in_role(self, role: str) -> Metered:
+        """The same model, its calls counted apart under `role`."""
+        return Metered(self._inner, role)
 
     def submit(self, request: Request) -> Future[Completion]:
         ledger = _ledger.get()
@@ -164,19 +186,19 @@ class Metered:
             return self._inner.submit(request)
         group = _group.get()
         number = next(_numbers) if group is None else group
-        ledger.count(ledger.calls, request.purpose)
+        ledger.add_call(request.purpose, self._role)
         with service_time():
             inner = self._inner.submit(request)
-        # A future of our own: the inner one wakes its waiters before it runs callbacks, and the books must be closed first.
+        # A second future, because the inner one wakes its waiters before it runs callbacks, and the ledger must be written first.
         outer: Future[Completion] = Future()
 
-        def booked(done: Future[Completion]) -> Completion:
+        def recorded(done: Future[Completion]) -> Completion:
             error = CancelledError() if done.cancelled() else done.exception()
             if error is None:
-                ledger.add_completion(request.purpose, done.result(), number)
+                ledger.add_completion(request.purpose, done.result(), number, self._role)
                 return done.result()
             ledger.add_failure(request.purpose, getattr(error, "attempts", 1), getattr(error, "seconds", 0.0), number)
             raise error
 
-        inner.add_done_callback(lambda done: settle(outer, lambda: booked(done)))
+        inner.add_done_callback(lambda done: settle(outer, lambda: recorded(done)))
         return outer

@@ -1,7 +1,7 @@
-"""`network=false`: while it holds, this process connects to nothing but its own machine.
+"""The setting `network=false`: this process may connect to its own machine only.
 
-Python's own sockets are watched by an audit hook. It does not see uvloop's, which opens them in C: `transport.new_event_loop` asks
-`check` before each of them. A base URL beyond this machine is refused before anything is sent.
+An audit hook watches Python's sockets. It does not see the sockets that uvloop opens in C; for those `transport.new_event_loop` calls
+`check` before each connection. A base URL on another machine is refused before anything is sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAMES = ("localhost", "localhost.localdomain")
 
 
 def forbid_network(forbidden: bool = True) -> None:
-    """From now on, connecting to anything but this machine raises `PermissionError`, until an experiment is asked for with a network."""
+    """Forbid the network: from now on, connecting to another machine raises `PermissionError`. With False, allow it again."""
     global _forbidden
     _forbidden = forbidden
     if forbidden:
@@ -38,21 +38,22 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def forbidden() -> bool:
-    """Whether the network is out of bounds."""
+    """Whether the network is forbidden."""
     return _forbidden
 
 
 def is_local(url: str) -> bool:
-    """Whether a URL names this machine: `localhost` or a loopback address."""
+    """Whether the URL's host is this machine: `localhost` or a loopback address."""
     host = urlsplit(url).hostname or ""
     return host in _NAMES or _is_loopback_address(host)
 
 
 def check_url(url: str) -> None:
-    """Refuse a base URL beyond this machine, or a name of this machine that leads elsewhere, where the network is forbidden.
+    """Check that a base URL may be used.
 
     Raises:
-        PermissionError: it is refused.
+        PermissionError: the network is forbidden, and the URL is on another machine or is a local name that resolves to another
+            machine.
     """
     if _forbidden:
         if not is_local(url):
@@ -61,17 +62,17 @@ def check_url(url: str) -> None:
 
 
 def check(host: str | bytes | None) -> None:
-    """Refuse an address beyond this machine where the network is forbidden; a name counts by what it resolves to.
+    """Check that a host may be connected to.
 
     Raises:
-        PermissionError: it is refused.
+        PermissionError: the network is forbidden, and the host is not this machine. A local name is resolved first.
     """
     if not _forbidden or not host:
         return
     name = host.decode(errors="replace") if isinstance(host, bytes) else host
     if _is_loopback_address(name):
         return
-    if name in _NAMES and all(_is_loopback_address(str(found[4][0])) for found in _addresses(name)):
+    if name in _NAMES and all(_is_loopback_address(str(address[4][0])) for address in _addresses(name)):
         return
     raise PermissionError(f"network=false: refused to connect to {name}")
 

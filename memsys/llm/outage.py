@@ -1,4 +1,4 @@
-"""A server that can no longer be connected to: the run pauses, and a cheap probe tells when it is back."""
+"""A server that stopped accepting connections: the run pauses, and a probe checks regularly whether the server is back."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from urllib.parse import urlsplit
 from memsys.llm.protocol import EndOfRun
 
 FIRST, LONGEST = 2.0, 30.0
-"""Seconds between two probes: at first, and at most."""
+"""Seconds between two probes: the first pause, which doubles each time, and the longest."""
 CONNECTING = 5.0
-"""Seconds that a probe may take."""
+"""Time limit of a probe in seconds."""
 
 
 class Unreachable(EndOfRun):
-    """A server cannot be connected to, and waiting for it has come to its end."""
+    """The server does not accept connections, and the run no longer waits for it."""
 
 
 async def until_back(url: str, why: str, patience: float) -> None:
-    """Wait until the server of a URL accepts connections again; say so on standard error, at the beginning and at the end.
+    """Wait until the server of a URL accepts connections again. Prints to standard error when the pause begins and ends.
 
     Raises:
-        Unreachable: it did not within `patience` seconds.
+        Unreachable: the server did not accept connections within `patience` seconds.
     """
     started, pause = time.monotonic(), FIRST
-    _say(f"paused since {time.strftime('%H:%M:%S')}: {why}; waiting for the server, for up to {patience:g} s")
+    _print(f"paused since {time.strftime('%H:%M:%S')}: {why}; waiting for the server, for up to {patience:g} s")
     while (left := patience - (time.monotonic() - started)) > 0:
         await asyncio.sleep(min(pause, left))
         if await accepts(url):
-            _say(f"resumed after {time.monotonic() - started:.0f} s: {urlsplit(url).netloc} accepts connections again")
+            _print(
+                f"resumed after {time.monotonic() - started:.0f} s: {urlsplit(url).netloc} accepts connections again"
+            )
             return
         pause = min(LONGEST, 2 * pause)
-    raise Unreachable(f"{why}; waited {patience:g} s for it; start it and run the same command again to resume")
+    raise Unreachable(f"{why}; waited {patience:g} s for the server; start it and run the same command again to resume")
 
 
 async def accepts(url: str) -> bool:
-    """Whether the server of a URL accepts a connection; nothing is sent."""
+    """Whether the server of a URL accepts a connection. Sends nothing."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -49,5 +51,5 @@ async def accepts(url: str) -> bool:
     return True
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

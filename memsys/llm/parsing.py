@@ -1,4 +1,4 @@
-"""Model text to a value: one tolerant reader for JSON, labels and prose. Nothing is ever evaluated."""
+"""A tolerant parser that turns a model's reply into JSON, a label or prose. It never evaluates code."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _DEEPEST = 50
 
 @dataclass(frozen=True, slots=True)
 class ParseFailure:
-    """A reply that did not hold what the prompt asked for."""
+    """A reply that does not have the form that the prompt asks for. It is false as a boolean."""
 
     text: str
-    """What the model answered, without its reasoning."""
+    """The model's answer without its reasoning."""
     why: str
     stopped: Stopped = ""
-    """Why the reply is not whole, where that is the reason."""
+    """Why the reply is incomplete, if that made it unusable."""
 
     def __bool__(self) -> bool:
         return False
 
 
 def parse_reply(reply: Completion, prompt: Prompt, fields: Mapping[str, Any]) -> Any:
-    """The value in the reply to a prompt; a `ParseFailure` where there is no answer, or a cut one that has to be whole.
+    """The value of a reply; a `ParseFailure` when there is no answer, or when the answer was cut and must be complete to be used.
 
-    A list that was cut would be a shorter list and a cut label another label: only JSON that closes before the cut is a value, and
-    nothing is repaired. Prose stays prose when it is cut. A prompt says otherwise in its front matter (`cut: keep` or `cut: fail`).
-    What was cut is counted either way, by purpose, in the notes of the meter.
+    A cut list would pass for a shorter list, and a cut label for another label. So JSON that was cut is a value only if it closes
+    before the cut, and it is not repaired. Cut prose is kept. A prompt's front matter can override both (`cut: keep` or
+    `cut: fail`). The meter's notes count every cut reply by purpose.
     """
     if not reply.usable:
         return ParseFailure(reply.text, f"the reply was {reply.stopped}", reply.stopped)
     labels = prompt.labels_for(fields)
     prose = prompt.schema is None and not labels
-    whole = prompt.cut == "fail" if prompt.cut else not prose
-    if reply.stopped != "cut" or not whole:
+    must_be_complete = prompt.cut == "fail" if prompt.cut else not prose
+    if reply.stopped != "cut" or not must_be_complete:
         return parse(reply.text, prompt.schema, labels)
     value = ParseFailure(reply.text, "cut") if prompt.schema is None else _closed_json(reply.text)
     if not isinstance(value, ParseFailure) and prompt.schema is not None:
@@ -53,7 +53,7 @@ def parse_reply(reply: Completion, prompt: Prompt, fields: Mapping[str, Any]) ->
 
 
 def parse(text: str, schema: Mapping[str, Any] | None, labels: Sequence[str]) -> Any:
-    """The value a whole reply holds: JSON that satisfies `schema`, one of `labels`, or the stripped text; else a `ParseFailure`."""
+    """The value of a complete reply: JSON that satisfies `schema`, one of `labels`, or the stripped text; else a `ParseFailure`."""
     if not text.strip():
         return ParseFailure(text, "the reply is empty")
     if schema is not None:
@@ -64,7 +64,7 @@ def parse(text: str, schema: Mapping[str, Any] | None, labels: Sequence[str]) ->
 
 
 def _closed_json(text: str) -> Any:
-    """The JSON value that a cut reply begins with, if it closes before the cut."""
+    """The JSON value at the beginning of a cut reply, if it closes before the cut; else a `ParseFailure`."""
     body = _OPENING.sub("", text.strip())
     if _depth(body) > _DEEPEST:
         return ParseFailure(text, f"JSON nested deeper than {_DEEPEST}")
@@ -75,9 +75,10 @@ def _closed_json(text: str) -> Any:
 
 
 def read_json(text: str) -> Any:
-    """The JSON value in a reply: fences stripped, first bracket to its last partner, then one repair; else a `ParseFailure`.
+    """The JSON value in a reply, from its first opening bracket to the last matching closing one; else a `ParseFailure`.
 
-    Numbers are finite and whole ones are integers (2.0 reads as 2); strings can be written as UTF-8.
+    Code fences are removed, and invalid JSON is repaired once. All numbers are finite, numbers without a fraction are integers
+    (2.0 becomes 2), and all strings can be encoded as UTF-8.
     """
     body = text.strip()
     if not body.startswith(("{", "[")) and (fenced := _FENCE.search(text)):
@@ -107,14 +108,14 @@ def _repaired(text: str, candidate: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value again, or a `ValueError` where it holds an infinite number or half a surrogate pair."""
+    """The value with fraction-less numbers as integers; a ValueError for an infinite number or a lone surrogate."""
     text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     text.encode()
     return json.loads(text, parse_float=_number)
 
 
 def _number(text: str) -> int | float:
-    # JSON schema takes 2.0 for an integer, a list index does not.
+    # JSON schema accepts 2.0 as an integer; a list index does not.
     value = float(text)
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
@@ -155,5 +156,5 @@ def _validator(schema: str) -> Any:
 
 def _label(text: str, labels: Sequence[str]) -> Any:
     wanted = {label.casefold(): label for label in labels}
-    found = wanted.get(text.strip(_LABEL_EDGES).casefold())
-    return found if found is not None else ParseFailure(text, f"expected exactly one of {', '.join(labels)}")
+    label = wanted.get(text.strip(_LABEL_EDGES).casefold())
+    return label if label is not None else ParseFailure(text, f"expected exactly one of {', '.join(labels)}")

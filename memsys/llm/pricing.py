@@ -1,4 +1,4 @@
-"""What is known of a model before it is called (its quirks and its prices), and the cap on what calls may cost."""
+"""A model's settings (request format, limits, prices), and the spending cap shared by all models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memsys.llm.protocol import EndOfRun
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """One model at one provider: its quirks and its prices (`conf/llm/*.yaml`)."""
+    """One model at one provider: request format, limits and prices (`conf/llm/*.yaml`)."""
 
     model: str
     token_limit_field: str = "max_tokens"
@@ -20,31 +20,32 @@ class ModelSettings:
     send_temperature: bool = True
     reasoning_effort: str | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict)
-    """Sent as it is, e.g. `{enable_thinking: false}`."""
+    """Further fields of the request body, e.g. `{enable_thinking: false}`."""
     json_output: str = "schema"
-    """`schema` (enforced by the provider), `object` (any JSON), or `none` (asked for in the prompt only)."""
+    """How JSON is requested: `schema` (the provider enforces it), `object` (any JSON object) or `none` (in the prompt only)."""
     usd_per_million_in: float | None = None
     usd_per_million_cached: float | None = None
     usd_per_million_out: float | None = None
     max_input_tokens: int | None = None
-    """Embedding models: longer inputs are truncated, and counted."""
+    """Embedding models: longer inputs are truncated and counted."""
     encoding: str = "o200k_base"
+    """Vocabulary with which tokens are counted here."""
     thought_tokens: int = 0
-    """Models that think before they answer: added to what a prompt allows its reply, which is meant for the answer alone."""
+    """Reasoning models: tokens added to a prompt's `max_tokens`, which is meant for the answer alone."""
     max_output_tokens: int | None = None
-    """The most that any reply may have, thoughts included, whatever its prompt allows (`endpoint.max_output_tokens`)."""
+    """Upper limit for every reply, reasoning included, whatever its prompt allows (`endpoint.max_output_tokens`)."""
     logprobs: bool | None = None
-    """Whether the endpoint gives log-probabilities; None: not known."""
+    """Whether the endpoint returns log-probabilities; None when unknown."""
     context_tokens: int | None = None
-    """How many tokens, prompt and reply together, the endpoint really takes; None: not known."""
+    """Size of the endpoint's context window in tokens, prompt and reply together; None when unknown."""
 
     def output_limit(self, max_tokens: int) -> int:
-        """What is sent as the limit of a reply whose prompt allows `max_tokens`."""
+        """The token limit to send for a prompt that allows `max_tokens`."""
         allowed = max_tokens + self.thought_tokens
         return allowed if self.max_output_tokens is None else min(allowed, self.max_output_tokens)
 
     def cost(self, tokens_in: int, tokens_out: int, tokens_cached: int = 0) -> float | None:
-        """US dollars; None when a price is unknown."""
+        """Cost of a call in US dollars; None when a price is unknown."""
         if self.usd_per_million_in is None or (tokens_out and self.usd_per_million_out is None):
             return None
         cached_price = self.usd_per_million_in if self.usd_per_million_cached is None else self.usd_per_million_cached
@@ -55,15 +56,15 @@ class ModelSettings:
 KNOWLEDGE = frozenset(
     {"usd_per_million_in", "usd_per_million_cached", "usd_per_million_out", "logprobs", "context_tokens"}
 )
-"""Settings that say what a model costs or can do: no request, and so no answer, depends on them."""
+"""Settings that describe a model's prices and abilities. They change no request, and so no answer."""
 
 
 class SpendingCapReached(EndOfRun):
-    """The next call might cost more than what is left."""
+    """The next call might cost more than is left below the spending cap."""
 
 
 class Purse:
-    """A spending cap shared by all models: the worst case of a call is reserved before it is sent, so the cap is never exceeded."""
+    """A spending cap shared by all models. It reserves a call's highest possible cost before the call is sent, so the cap holds."""
 
     def __init__(self, max_usd: float | None = None) -> None:
         self.max_usd = max_usd
@@ -72,10 +73,10 @@ class Purse:
         self._lock = threading.Lock()
 
     def reserve(self, worst: float | None) -> float:
-        """Set the worst case aside.
+        """Reserve the highest possible cost of a call, in US dollars, and return it; 0 without a cap.
 
         Raises:
-            SpendingCapReached: it does not fit, or the price is unknown while there is a cap.
+            SpendingCapReached: the cost exceeds what is left, or the model's price is unknown.
         """
         if self.max_usd is None:
             return 0.0
@@ -92,7 +93,7 @@ class Purse:
         return worst
 
     def settle(self, reserved: float, actual: float | None) -> None:
-        """Give a reservation back and book what the call cost (None: assume the worst)."""
+        """Replace a reservation by the call's actual cost; None means unknown, and the reserved amount is taken."""
         if self.max_usd is None:
             return
         with self._lock:

@@ -1,19 +1,19 @@
-"""A chat completion as servers really send it, turned into a `Completion`: answer and reasoning apart, and why it stopped.
+"""Turns a server's raw chat completion into a `Completion`: separates the reasoning from the answer and says why the reply ended.
 
-Models think aloud in tags (also unclosed, or with the opening tag left in the server's template), in fields of their own, in content
-parts, or in the channels of the harmony format. All of it goes into `Completion.reasoning`: a parser, a judge or a scorer sees the
-answer alone. What is left is one of:
+Servers return reasoning inside tags (sometimes unclosed, or without the opening tag, which is then part of the server's template), in
+separate fields, in content parts, or in the channels of the harmony format. All reasoning goes into `Completion.reasoning`, so that
+parsers, judges and scorers see the answer alone. `Completion.stopped` then has one of these values:
 
 | stopped        | when                                             | as an answer      | as a verdict            | in a memory            |
 |----------------|--------------------------------------------------|-------------------|-------------------------|------------------------|
-| (nothing)      | the model ended by itself                        | answered          | read                    | parsed                 |
-| cut            | the limit was reached inside the answer          | answered, flagged | if it stands complete   | prose kept; else fails |
-| cut in thought | the limit was reached before there was an answer | error             | unscored                | parse failure          |
+| (empty)        | the model ended by itself                        | answered          | read                    | parsed                 |
+| cut            | the token limit was reached inside the answer    | answered, flagged | read if complete        | prose kept; else fails |
+| cut in thought | the token limit was reached before the answer    | error             | unscored                | parse failure          |
 | refused        | a content filter or the model refused            | error             | unscored                | parse failure          |
 | empty          | the model ended without an answer                | error             | unscored                | parse failure          |
-| tool call only | the model called a tool that nobody offered      | error             | unscored                | parse failure          |
+| tool call only | the model called a tool, though none was offered | error             | unscored                | parse failure          |
 
-Each is counted by purpose in the notes of the effort lines. `POLICY` is part of what identifies a run and a judge.
+The notes of the effort lines count each of them by purpose. `POLICY` is part of the identity of a run and of a judge.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ POLICY: Mapping[str, str] = {
     "cut list": "parse failure, unless the prompt says `cut: keep`",
     "no answer": "error; as a verdict unscored",
 }
-"""What is done with replies that are not whole, as it stands in `run.json` and beside each judge's scores."""
+"""How incomplete replies are treated; written to `run.json` and beside each judge's scores."""
 
 _OPEN = r"<(?:seed:)?(?:think|thinking|thought)>|\[THINK\]|◁think▷|<\|begin_of_thought\|>|<\|START_THINKING\|>"
 _CLOSE = r"</(?:seed:)?(?:think|thinking|thought)>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<\|END_THINKING\|>"
 _TAG = re.compile(rf"{_OPEN}|{_CLOSE}", re.IGNORECASE)
 _LEADING = re.compile(rf"\s*(?:{_OPEN})(.*?)(?:{_CLOSE})", re.DOTALL | re.IGNORECASE)
-_BLOCK = re.compile(rf"(?:{_OPEN})(.*?)(?:{_CLOSE})", re.DOTALL | re.IGNORECASE)
+_CLOSING = re.compile(_CLOSE, re.IGNORECASE)
 _UNCLOSED = re.compile(rf"^[ \t]*(?:{_OPEN})(.*)\Z", re.DOTALL | re.IGNORECASE | re.MULTILINE)
 _LONE_CLOSE = re.compile(rf"\A(.*)(?:{_CLOSE})", re.DOTALL | re.IGNORECASE)
-_FENCE = re.compile(r"\A```\w*\s*(.*?)\s*```\Z", re.DOTALL)
+_FENCE = re.compile(r"```\w*+(.*)```", re.DOTALL)
 _CHANNEL = re.compile(
-    r"<\|channel\|>\s*(\w+)(.*?)<\|message\|>(.*?)(?=<\|end\|>|<\|return\|>|<\|call\|>|<\|start\|>|<\|channel\|>|\Z)",
+    r"\s*(\w++)(.*?)<\|message\|>(.*?)(?=<\|end\|>|<\|return\|>|<\|call\|>|<\|start\|>|\Z)",
     re.DOTALL,
 )
+"""What stands between two `<|channel|>`; possessive, so that a word without end is not tried at each of its lengths."""
 _BARE_CHANNELS = re.compile(r"\Aanalysis(?=[A-Z])(.*?)(?:assistantfinal(.*))?\Z", re.DOTALL)
 
 _LIMITS = frozenset({"length", "max_tokens", "model_length"})
@@ -60,34 +61,36 @@ _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A text with what the model thought taken out."""
+    """A model's text, separated into answer and reasoning."""
 
     answer: str
     reasoning: str = ""
     thinking: bool = False
-    """Whether the text ends inside a thought."""
+    """Whether the text ends inside the reasoning."""
     calling: bool = False
-    """Whether it calls a tool."""
+    """Whether the text calls a tool."""
 
 
 def without_reasoning(text: str) -> Spoken:
-    """Answer and reasoning of a text; a text without reasoning is returned as it is, so that doing it twice changes nothing.
+    """Separate a text into answer and reasoning. A text without reasoning stays unchanged, so the function is idempotent.
 
-    Tags inside JSON are data. In prose a closed pair is a thought wherever it stands, an opening tag without a partner where it
-    begins a line, and all before a closing tag without a partner is one: some servers put the opening tag into the prompt.
+    Tags inside JSON are data. In prose, reasoning is: the text between a pair of tags; the text after an unclosed opening tag at the
+    beginning of a line; and all text before a closing tag without an opening one, because some servers put that into the prompt.
     """
     if "<|channel|>" in text or _BARE_CHANNELS.match(text):
         return _harmony(text)
     if _TAG.search(text) is None:
         return Spoken(text)
     thoughts: list[str] = []
-    while (leading := _LEADING.match(text)) is not None:
+    begin = 0
+    while (leading := _LEADING.match(text, begin)) is not None:
         thoughts.append(leading[1])
-        text = text[leading.end() :]
+        begin = leading.end()
+    text = text[begin:]
     thinking = False
     if not _is_json(text):
-        thoughts += _BLOCK.findall(text)
-        text = _BLOCK.sub("", text)
+        text, closed = _without_blocks(text)
+        thoughts += closed
         if (lone := _LONE_CLOSE.match(text)) is not None:
             thoughts.append(lone[1])
             text = text[lone.end() :]
@@ -97,12 +100,32 @@ def without_reasoning(text: str) -> Spoken:
     return Spoken(text.strip(), _joined(thoughts), thinking)
 
 
+def _without_blocks(text: str) -> tuple[str, list[str]]:
+    """A text without its closed pairs of tags, and what stood in them.
+
+    In one pass over the tags: a pattern for the pair would look for a partner of each tag to the very end, for minutes where a model
+    repeats one.
+    """
+    kept: list[str] = []
+    thoughts: list[str] = []
+    begin, opening = 0, None
+    for tag in _TAG.finditer(text):
+        if _CLOSING.fullmatch(tag[0]) is None:
+            opening = opening or tag
+        elif opening is not None:
+            kept.append(text[begin : opening.start()])
+            thoughts.append(text[opening.end() : tag.start()])
+            begin, opening = tag.end(), None
+    return "".join((*kept, text[begin:])), thoughts
+
+
 def _harmony(text: str) -> Spoken:
-    """The channel `final` is the answer; `analysis` and `commentary` are reasoning. Also where the special tokens were left out."""
+    """The harmony format: channel `final` is the answer, `analysis` and `commentary` are reasoning; also without special tokens."""
     if (bare := _BARE_CHANNELS.match(text)) is not None:
         return Spoken((bare[2] or "").strip(), bare[1].strip(), thinking=bare[2] is None)
-    channels = [(match[1], match[3]) for match in _CHANNEL.finditer(text)]
-    calling = any(" to=" in match[2] for match in _CHANNEL.finditer(text))
+    found = [match for part in text.split("<|channel|>")[1:] if (match := _CHANNEL.match(part)) is not None]
+    channels = [(match[1], match[3]) for match in found]
+    calling = any(" to=" in match[2] for match in found)
     answer = "\n".join(body for channel, body in channels if channel == "final")
     thoughts = _joined(body for channel, body in channels if channel != "final")
     ended = text.rstrip().endswith(("<|end|>", "<|return|>", "<|call|>"))
@@ -110,7 +133,7 @@ def _harmony(text: str) -> Spoken:
 
 
 def _is_json(text: str) -> bool:
-    body = fenced[1] if (fenced := _FENCE.match(text.strip())) else text.strip()
+    body = fenced[1].strip() if (fenced := _FENCE.fullmatch(text.strip())) else text.strip()
     try:
         return body.startswith(("{", "[")) and json.loads(body) is not None
     except (ValueError, RecursionError):
@@ -122,15 +145,15 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def why_none(reply: Completion) -> str:
-    """Why a reply has no answer, as rows and scores say it."""
+    """Why a reply has no answer: the text that predictions and scores show."""
     advice = (
-        "; a model that thinks needs room: thought_tokens in its file of conf/llm" if "thought" in reply.stopped else ""
+        "; give it more room with thought_tokens in the model's file of conf/llm" if "thought" in reply.stopped else ""
     )
     return f"the reply was {reply.stopped or 'empty'} ({reply.finish_reason or 'no finish reason'}){advice}"
 
 
 def cleaned(completion: Completion) -> Completion:
-    """The completion with reasoning apart and `stopped` told, also when an older version kept it with its tags; idempotent."""
+    """The completion with separated reasoning and `stopped` set, also if an older version stored it with tags. Idempotent."""
     spoken = without_reasoning(completion.text)
     reasoning = _joined((completion.reasoning, spoken.reasoning))
     stopped = completion.stopped or _stopped(completion.finish_reason, spoken)
@@ -156,34 +179,34 @@ def _stopped(reason: str, spoken: Spoken, *, calling: bool = False) -> Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of a reply; None where the server reports none, or nothing that is a count."""
+    """Token counts of a reply; None for a count that is missing or malformed."""
 
     prompt: int | None
     completion: int | None
     cached: int | None
     reasoning: int | None
     malformed: bool
-    """Whether something was there that is no count."""
+    """Whether a count was present but not a valid number."""
 
 
 def usage_of(value: Mapping[str, Any]) -> Usage:
-    """The token counts of a raw reply. What is malformed counts as not reported; nothing raises."""
+    """The token counts of a raw reply. A malformed count is treated as missing; raises nothing."""
     usage = value.get("usage")
-    sound = isinstance(usage, Mapping)
+    well_formed = isinstance(usage, Mapping)
     usage = usage if isinstance(usage, Mapping) else {}
     details = {name: usage.get(f"{name}_tokens_details") for name in ("prompt", "completion")}
-    found = [
-        usage.get("prompt_tokens") or None,  # no prompt has no tokens: some servers say 0 for "not counted"
+    reported = [
+        usage.get("prompt_tokens") or None,  # some servers report 0 for "not counted"; no prompt is empty
         usage.get("completion_tokens"),
         _mapping(details["prompt"]).get("cached_tokens"),
         _mapping(details["completion"]).get("reasoning_tokens"),
     ]
-    counts = [_count(each) for each in found]
-    odd = any(count is None and each is not None for count, each in zip(counts, found, strict=True))
-    odd |= not sound and value.get("usage") is not None
-    odd |= "prompt_tokens" in usage and usage["prompt_tokens"] is None
+    counts = [_count(number) for number in reported]
+    malformed = any(count is None and number is not None for count, number in zip(counts, reported, strict=True))
+    malformed |= not well_formed and value.get("usage") is not None
+    malformed |= "prompt_tokens" in usage and usage["prompt_tokens"] is None
     prompt, completion, cached, reasoning = counts
-    return Usage(prompt, completion, cached, reasoning, malformed=odd)
+    return Usage(prompt, completion, cached, reasoning, malformed=malformed)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -191,14 +214,14 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _count(value: Any) -> int | None:
-    whole = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12 and value == int(value)
-    return int(value) if whole else None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if number and 0 <= value < 1e12 and value == int(value) else None
 
 
 def completion_of(
     value: Mapping[str, Any], request: Request, limit: int, *, encoding: str = "o200k_base", **more: Any
 ) -> Completion:
-    """A raw reply as a `Completion`; `limit` is what its tokens were limited to, `more` are further fields.
+    """A raw reply as a `Completion`; `limit` is the token limit that was sent, `more` are further fields of the `Completion`.
 
     Raises:
         KeyError, TypeError, IndexError: there is no first choice with a message.
@@ -206,14 +229,14 @@ def completion_of(
     choice = value["choices"][0]
     message, usage = choice["message"], usage_of(value)
     if not isinstance(message, Mapping):
-        raise TypeError(f"the message is no object but {message!r}"[:200])
-    said, thoughts, refusal = _content(message.get("content"))
-    spoken = without_reasoning(said)
-    apart = _joined(dict.fromkeys([*(_flat(message.get(name)) for name in _THOUGHT_FIELDS), *thoughts]))
-    reasoning = _joined(dict.fromkeys([apart, spoken.reasoning]))
+        raise TypeError(f"expected an object as message, found {message!r}"[:200])
+    content, thoughts, refusal = _content(message.get("content"))
+    spoken = without_reasoning(content)
+    separate = _joined(dict.fromkeys([*(_flat(message.get(name)) for name in _THOUGHT_FIELDS), *thoughts]))
+    reasoning = _joined(dict.fromkeys([separate, spoken.reasoning]))
     reason = choice.get("finish_reason")
     if not isinstance(reason, str):
-        # Some servers do not say; a reply that is as long as it may be was cut.
+        # Some servers give no reason; then a reply that is as long as the limit allows was cut.
         reason = "length" if (usage.completion or 0) >= limit else ""
     if (refusal or _flat(message.get("refusal"))) and not spoken.answer.strip():
         reason = "refusal"
@@ -221,9 +244,9 @@ def completion_of(
     tokens = usage.reasoning or (count_tokens(reasoning, encoding) if reasoning else 0)
     return Completion(
         text=spoken.answer,
-        # A count that is not reported is our own, so that no row looks cheaper than it is.
-        prompt_tokens=_own(request, encoding) if usage.prompt is None else usage.prompt,
-        completion_tokens=count_tokens(said + apart, encoding) if usage.completion is None else usage.completion,
+        # Missing counts are replaced by our own, so that no memory looks cheaper than it is.
+        prompt_tokens=_prompt_tokens(request, encoding) if usage.prompt is None else usage.prompt,
+        completion_tokens=count_tokens(content + separate, encoding) if usage.completion is None else usage.completion,
         cached_prompt_tokens=usage.cached or 0,
         reasoning_tokens=tokens,
         finish_reason=reason,
@@ -242,15 +265,15 @@ def _notes(usage: Usage) -> tuple[str, ...]:
 
 
 def _content(content: Any) -> tuple[str, list[str], bool]:
-    """Text, thoughts and whether it is a refusal, of a content: a string, nothing, a number, an object, or a list of typed parts."""
+    """The text, the thoughts and whether it is a refusal, of a message's content: a JSON value or a list of typed parts."""
     if not isinstance(content, list):
         return _flat(content), [], False
     kinds = [str(part.get("type", "text")) if isinstance(part, Mapping) else "text" for part in content]
-    said = {"text": "", "output_text": "", "thinking": "", "reasoning": "", "refusal": ""}
+    texts = {"text": "", "output_text": "", "thinking": "", "reasoning": "", "refusal": ""}
     for kind, part in zip(kinds, content, strict=True):
-        if kind in said:  # pictures and tool calls are no text
-            said[kind] += _part(part)
-    return said["text"] + said["output_text"], [said["thinking"], said["reasoning"]], "refusal" in kinds
+        if kind in texts:  # images and tool calls have no text
+            texts[kind] += _part(part)
+    return texts["text"] + texts["output_text"], [texts["thinking"], texts["reasoning"]], "refusal" in kinds
 
 
 def _part(part: Any) -> str:
@@ -261,14 +284,14 @@ def _part(part: Any) -> str:
 
 
 def _flat(value: Any) -> str:
-    """A text as it is, nothing as an empty one, and anything else as its JSON: a bare number is an answer too."""
+    """A string as it is, None as an empty string, and any other value as JSON, because a bare number is an answer too."""
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False)
 
 
 def _logprobs(choice: Mapping[str, Any], spoken: Spoken) -> tuple[float, ...] | None:
-    """Log-probabilities of the answer's tokens: those of a thought that was taken out go with it."""
+    """Log-probabilities of the answer's tokens, without those of the removed reasoning; None when the reply has none."""
     tokens = _mapping(choice.get("logprobs")).get("content")
     if not isinstance(tokens, list):
         return None
@@ -292,27 +315,28 @@ _OVERFLOW = re.compile(
 
 
 def is_overflow(status: int, body: bytes) -> bool:
-    """Whether an error reply says that the prompt does not fit: as OpenAI, vLLM, llama.cpp and Ollama word it."""
+    """Whether an error reply says that the prompt exceeds the context window, in the words of OpenAI, vLLM, llama.cpp or Ollama."""
     return status in (400, 413, 422, 500) and _OVERFLOW.search(body[:4000].decode(errors="replace")) is not None
 
 
 LONG_PROMPT = 2000
-"""Tokens, by our own count, from which a prompt is compared with what the server reports."""
+"""Prompts with more tokens than this, by our own count, are compared with the server's count."""
 LEAST_SHARE = 0.6
-"""A server that reports fewer of them than this share has cut the prompt."""
+"""A server that reports less than this share of our count has cut the prompt."""
 _BYTES = 5
-"""Of a token at most, on average over a long prompt (English has four and a half): only fewer reported tokens are worth counting ours."""
+"""Greatest average number of bytes per token of a long prompt (English has 4.5). Our own count is made only if there are more."""
 
 
 def check_window(request: Request, completion: Completion, *, most_seen: int, encoding: str, where: str) -> None:
-    """Compare the prompt tokens a server reports with our own count: far fewer on a long prompt means that it read only a part.
+    """Compare the server's count of prompt tokens with our own; a far lower count for a long prompt means that it read only a part.
 
-    Vocabularies in use differ from ours by a few percent on English and give more tokens, not fewer, on most other text: 60 % is far
-    outside of that. Cached tokens are added, for servers that report them apart. `most_seen`, the most tokens that the server has
-    reported of any prompt, spares one that reports only what it had not read before: a window lets no more through than it holds.
+    Other vocabularies differ from ours by a few percent on English and give more tokens, not fewer, on most other text, so 60 % is far
+    outside the normal range. Cached tokens are added, because some servers report them separately. `most_seen` is the highest count
+    that the server has reported for any prompt; it clears servers that report only the uncached part of a prompt, because a context
+    window never passes more tokens than it holds.
 
     Raises:
-        PromptTruncated: the run should stop, because every memory would look alike.
+        PromptTruncated: the prompt was cut. The run should stop, because results of all memories would become alike.
     """
     if completion.notes:  # the count is our own
         return
@@ -320,14 +344,15 @@ def check_window(request: Request, completion: Completion, *, most_seen: int, en
     size = sum(len(content.encode(errors="replace")) for _, content in request.messages)
     if size <= max(LONG_PROMPT, _BYTES * reported):  # a token is at least one byte
         return
-    own = _own(request, encoding)
-    if own > LONG_PROMPT and max(reported, most_seen) < LEAST_SHARE * own:
+    counted = _prompt_tokens(request, encoding)
+    if counted > LONG_PROMPT and max(reported, most_seen) < LEAST_SHARE * counted:
         raise PromptTruncated(
-            f"{where} read {reported} tokens of a prompt of about {own} ({request.purpose}): it cuts prompts to its context window "
-            "without saying so, and every memory would look alike. Give it a longer window and run again "
-            "(Ollama: OLLAMA_CONTEXT_LENGTH or num_ctx; vLLM: --max-model-len; llama.cpp: --ctx-size), or show less (a smaller k)."
+            f"{where} read {reported} tokens of a prompt of about {counted} ({request.purpose}): it cuts prompts to its context window "
+            "without an error, so the results of all memories would become alike. Give it a longer context window and run again "
+            "(Ollama: OLLAMA_CONTEXT_LENGTH or num_ctx; vLLM: --max-model-len; llama.cpp: --ctx-size), or recall less (a smaller k)."
         )
 
 
-def _own(request: Request, encoding: str) -> int:
+def _prompt_tokens(request: Request, encoding: str) -> int:
+    """Our own count of the prompt's tokens."""
     return sum(count_tokens(content, encoding) for _, content in request.messages)

@@ -1,4 +1,4 @@
-"""A model that says what a test tells it to, and remembers in which order it was asked."""
+"""A model for tests: it returns scripted replies and records the requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
 
 
 class ScriptedLLM:
-    """Replies by purpose: a text (always the same), a sequence (one after the other), or a function of the request.
+    """Replies by purpose: a text (the same every time), a sequence (one after the other), or a function of the request.
+
+    The entry `*` serves every other purpose.
 
     Raises:
-        AssertionError: a purpose that the script does not know (unless there is an entry `*`), or a sequence that has run out.
+        AssertionError: on `submit`, for a purpose that has no entry, or whose sequence is used up.
     """
 
     def __init__(self, script: Mapping[str, Script] | Script) -> None:
@@ -33,7 +35,7 @@ class ScriptedLLM:
 
     @property
     def purposes(self) -> list[str]:
-        """The purposes asked for, in order."""
+        """The purpose of each request, in order of submission."""
         return [request.purpose for request in self.requests]
 
     def submit(self, request: Request) -> Future[Completion]:
@@ -61,7 +63,7 @@ class ScriptedLLM:
 
 
 def _completion(request: Request, text: str) -> Completion:
-    sent = sum(count_tokens(content) for _, content in request.messages)
+    prompt_tokens = sum(count_tokens(content) for _, content in request.messages)
     words = text.split()
     logprobs = tuple(-0.1 for _ in words) if request.logprobs else None
-    return Completion(text, sent, max(1, len(words)), logprobs=logprobs, model="scripted", endpoint="scripted")
+    return Completion(text, prompt_tokens, max(1, len(words)), logprobs=logprobs, model="scripted", endpoint="scripted")

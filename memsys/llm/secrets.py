@@ -1,4 +1,4 @@
-"""Keys in use, and texts without them: everything that is written or shown passes through `redact`."""
+"""API keys in use, and their removal from text: everything written or printed passes through `redact`."""
 
 from __future__ import annotations
 
@@ -9,35 +9,38 @@ from typing import Any
 from urllib.parse import quote
 
 LONG = 8
-"""Characters from which on a key is cut out of answers, too. A shorter one may be a word, such as `none` or `local`, that a
-server without keys is given; it is cut out of error messages only."""
+"""Keys of at least this many characters are removed from answers too. A shorter one may be a common word, such as `none` or `local`,
+that a server without keys is given; it is removed from error messages only."""
 
 SHORTEST = 3
-"""Characters of the shortest key there is; less is a stand-in such as `x`, and would tear every message apart."""
+"""Keys of fewer characters are never removed: they are placeholders such as `x`, which occur in every message."""
 
 _keys: dict[str, str] = {}
-"""What stands in for each key, by every spelling of it; the longest first."""
+"""Replacement of each key, by every spelling of the key; the longest first."""
 _long: dict[bytes, bytes] = {}
+"""The part of `_keys` whose keys have at least LONG characters, as bytes."""
 
 
 def register(key: str, name: str) -> None:
-    """From now on, `<name>` is shown where the key would be: as it is, stripped, and as JSON or a URL would write it."""
+    """From now on, replace the key by `<name>`: as given, stripped, and as JSON or a URL would escape it."""
     bare = key.strip()
     if len(bare) < SHORTEST:
         return
     escaped = {json.dumps(bare, ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
     _keys.update(dict.fromkeys({key, bare, quote(bare, safe=""), *escaped}, f"<{name}>"))
-    in_order = sorted(_keys.items(), key=lambda item: -len(item[0]))  # a key may be the beginning of another
+    longest_first = sorted(_keys.items(), key=lambda item: -len(item[0]))  # one key may be the beginning of another
     _keys.clear()
-    _keys.update(in_order)
+    _keys.update(longest_first)
     _long.clear()
-    _long.update({one.encode(errors="replace"): shown.encode() for one, shown in in_order if len(one.strip()) >= LONG})
+    for spelling, label in longest_first:
+        if len(spelling.strip()) >= LONG:
+            _long[spelling.encode(errors="replace")] = label.encode()
 
 
 def redact(text: str) -> str:
     """The text without the registered keys, and without the value of any environment variable that looks like a secret."""
-    for key, shown in list(_keys.items()):
-        text = text.replace(key, shown)
+    for key, label in list(_keys.items()):
+        text = text.replace(key, label)
     for name, value in os.environ.items():
         if len(value) >= LONG and any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD")):
             text = text.replace(value.strip() or value, f"<{name}>")
@@ -45,15 +48,15 @@ def redact(text: str) -> str:
 
 
 def redact_bytes(text: bytes) -> bytes:
-    """Bytes of a reply or of a line of a file without the registered keys, as far as these are long enough to be no word."""
-    for key, shown in list(_long.items()):
+    """The bytes of a reply or of a file's line without the registered keys of at least LONG characters."""
+    for key, label in list(_long.items()):
         if key in text:
-            text = text.replace(key, shown)
+            text = text.replace(key, label)
     return text
 
 
 def redact_values(value: Any) -> Any:
-    """A nested configuration, or a text, to be written: redacted as lines of files are."""
+    """A text or nested configuration with `redact_bytes` applied to every string and key in it."""
     if isinstance(value, str):
         return redact_bytes(value.encode(errors="replace")).decode()
     if isinstance(value, Mapping):
@@ -62,13 +65,13 @@ def redact_values(value: Any) -> Any:
 
 
 def scrub(error: BaseException) -> None:
-    """Redact the message of an exception that is about to be shown, and those of the exceptions that led to it."""
+    """Redact the message of an exception and of all exceptions that led to it, in place."""
     seen: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        one = left.pop()
-        if one is None or id(one) in seen:
+    pending: list[BaseException | None] = [error]
+    while pending:
+        current = pending.pop()
+        if current is None or id(current) in seen:
             continue
-        seen.add(id(one))
-        one.args = tuple(redact(each) if isinstance(each, str) else each for each in one.args)
-        left += [one.__cause__, one.__context__]
+        seen.add(id(current))
+        current.args = tuple(redact(part) if isinstance(part, str) else part for part in current.args)
+        pending += [current.__cause__, current.__context__]

@@ -1,8 +1,8 @@
-"""A stop that the user asks for: by Ctrl-C, SIGTERM or SIGHUP.
+"""Stopping on request: Ctrl-C, SIGTERM or SIGHUP.
 
-The first signal sends no further call: the main thread leaves its work with `KeyboardInterrupt`, calls that were not sent yet fail
-with `Stopped`, those under way are awaited for a few seconds so that what was paid for reaches the cache. The second quits at once.
-Signals act while `heeded()` is open, which every entry point does (`scripts.experiment.exits.guarded`).
+After the first signal no further call is sent: the main thread gets a `KeyboardInterrupt`, and calls that were not sent yet fail with
+`Stopped`. Calls in flight get a few seconds to finish, so that answers already paid for reach the cache. The second signal ends the
+process at once. The signals are handled inside `heeded()`, which every entry point enters (`scripts.experiment.exits.guarded`).
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from weakref import WeakSet
 from memsys.llm.protocol import EndOfRun
 
 GRACE = 5.0
-"""Seconds for which calls under way are awaited."""
+"""Seconds to wait for the calls in flight."""
 MARGIN = 5.0
-"""Seconds after that for threads to end by themselves."""
+"""Further seconds for threads to end by themselves."""
 SAME_PRESS = 0.5
-"""Seconds within which a further signal is the same one come twice: from the terminal, and passed on by the parent process."""
+"""Seconds within which a second signal counts as the first: a child process gets it from the terminal and from its parent."""
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 SAID = "stopping; run the same command to resume; press again to quit now"
 
 
 class Stopped(EndOfRun):
-    """The user asked for a stop: the call was not sent, or its reply was not awaited."""
+    """The user requested a stop: the call was not sent, or its reply was abandoned."""
 
     def __init__(self, message: str = "stopped before the call was sent") -> None:
         super().__init__(message)
 
 
 class Sender(Protocol):
-    """Something that has calls under way."""
+    """Something that sends calls."""
 
     def refuse(self) -> None:
-        """Fail what was not sent yet."""
+        """Fail the calls that were not sent yet."""
 
     def finish(self, seconds: float) -> int:
-        """Wait for what is under way, so long at most, and give up the rest; returns how many calls that were."""
+        """Wait up to `seconds` for the calls in flight, then cancel the rest and return their number."""
 
 
 class Keeper(Protocol):
-    """Something that writes down what came back."""
+    """Something that writes answers to disk."""
 
     def flush(self, seconds: float) -> None:
-        """Wait until all that has arrived is written, so long at most."""
+        """Wait up to `seconds` until all answers that have arrived are written."""
 
 
 senders: WeakSet[Any] = WeakSet()
-"""`Sender`s of this process."""
+"""The `Sender`s of this process."""
 keepers: WeakSet[Any] = WeakSet()
-"""`Keeper`s of this process."""
+"""The `Keeper`s of this process."""
 
 
 class _Stop:
-    """What was asked for in this process."""
+    """The state of a requested stop in this process."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -76,27 +76,27 @@ _stop = _Stop()
 
 
 def requested() -> bool:
-    """Whether a stop was asked for."""
+    """Whether a stop was requested."""
     return _stop.asked.is_set()
 
 
 def check() -> None:
-    """Go no further once a stop was asked for.
+    """Raise if a stop was requested.
 
     Raises:
-        Stopped: it was.
+        Stopped: a stop was requested.
     """
     if _stop.asked.is_set():
         raise Stopped()
 
 
 def exit_code() -> int:
-    """128 + the signal, as shells count."""
+    """The exit code of a stopped process: 128 + the signal's number, as in shells."""
     return 128 + (_stop.signal or signal.SIGINT)
 
 
 def request(number: int = signal.SIGINT) -> None:
-    """Ask for a stop, as the first signal does: send nothing more, wait a little, and end the process if it does not end by itself."""
+    """Request a stop, as the first signal does: send no further call, wait, and end the process if it does not end by itself."""
     if _stop.signal is None:
         _stop.signal, _stop.at = number, time.monotonic()
         _stop.asked.set()
@@ -104,14 +104,14 @@ def request(number: int = signal.SIGINT) -> None:
 
 
 def await_end() -> int:
-    """Wait until what was under way is in, or given up; returns how many calls were given up."""
+    """Wait until the calls in flight have ended or were cancelled; returns the number of cancelled calls."""
     _stop.ended.wait(GRACE + MARGIN)
     return _stop.given_up
 
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """Inside, the three signals ask for a stop; a signal that the process was started to ignore (nohup) stays ignored."""
+    """Handle the three signals inside the `with` block. A signal that the process was started to ignore (nohup) stays ignored."""
     outermost = not _stop.installed and threading.current_thread() is threading.main_thread()
     before = _install() if outermost else {}
     _stop.depth += 1
@@ -126,14 +126,14 @@ def heeded() -> Iterator[None]:
 
 
 def heed_in_child() -> None:
-    """For a process of a pool: heed the signals between tasks, too, say nothing, and stop when the parent is gone."""
+    """Set up a process of a pool: handle the signals also between tasks, print nothing, and stop when the parent process ends."""
     _install()
     _stop.quiet = True
     threading.Thread(target=_watch_parent, name="parent", daemon=True).start()
 
 
 def forget() -> None:
-    """Take a stop back: for tests and notebooks, where the process goes on after it."""
+    """Forget a requested stop: for tests and notebooks, where the process continues after it."""
     global _stop
     installed, depth = _stop.installed, _stop.depth
     _stop = _Stop()
@@ -143,48 +143,48 @@ def forget() -> None:
 def _install() -> dict[int, Any]:
     _stop.installed = True
     heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    return {number: signal.signal(number, _asked) for number in heard}
+    return {number: signal.signal(number, _on_signal) for number in heard}
 
 
-def _asked(number: int, frame: Any) -> None:
+def _on_signal(number: int, frame: Any) -> None:
     if _stop.signal is None:
-        _say(SAID)
+        _print(SAID)
         request(number)
         if _stop.depth:
             raise KeyboardInterrupt
     elif time.monotonic() - _stop.at > SAME_PRESS:
-        _say("stopped at once")
+        _print("stopped at once")
         _quit(128 + number)
 
 
-def _say(text: str) -> None:
-    # Not through sys.stderr: the signal may have come in the middle of a write to it.
+def _print(text: str) -> None:
+    # Not through sys.stderr: the signal may have interrupted a write to it.
     if not _stop.quiet:
         with suppress(OSError):  # the terminal may be gone
             os.write(2, f"{os.linesep if os.isatty(2) else ''}{text}{os.linesep}".encode())
 
 
 def _wind_down() -> None:
-    """Runs beside the work: ends the process if the work does not."""
-    mine, deadline = _stop, _stop.at + GRACE
+    """Finish the calls, then end the process if it has not ended by itself; runs in a thread of its own."""
+    stop, deadline = _stop, _stop.at + GRACE
     for child in _children():
         with suppress(OSError):
-            os.kill(child.pid, mine.signal or signal.SIGINT)
+            os.kill(child.pid, stop.signal or signal.SIGINT)
     with suppress(Exception):
         for sender in list(senders):
             sender.refuse()
         for sender in list(senders):
-            mine.given_up += sender.finish(max(0.0, deadline - time.monotonic()))
+            stop.given_up += sender.finish(max(0.0, deadline - time.monotonic()))
         for keeper in list(keepers):
             keeper.flush(MARGIN / 2)
-    mine.ended.set()
+    stop.ended.set()
     time.sleep(max(0.0, deadline - time.monotonic()) + MARGIN)
-    if mine is _stop:
+    if stop is _stop:  # not so after `forget`
         _quit(exit_code())
 
 
 def _quit(code: int) -> None:
-    """End this process and those of its pools now; what is in the files stays whole, as after any kill."""
+    """End this process and the processes of its pools at once. Files stay readable, as after any kill."""
     for child in _children():
         child.kill()
     os._exit(code)

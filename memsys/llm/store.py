@@ -1,6 +1,7 @@
-"""The cache's file: completions and vectors by key, committed before anyone is told; one that is damaged says what to do.
+"""The cache file: completions and vectors by key, committed before a caller gets them.
 
-SQLite in WAL mode: a killed process loses nothing that was told, and a row that is no proper answer gives way to a better one.
+SQLite in WAL mode, so a killed process loses no answer that a caller has received. A row that does not hold a valid answer is
+replaced by the next valid one.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ REMEDY = (
 
 
 class DamagedCache(EndOfRun):
-    """The file cannot be read or written any more."""
+    """The cache file can no longer be read or written."""
 
 
 def keepable(completion: Completion) -> bool:
-    """Whether a completion answers every call like it: whole or cut, with proper counts. What is none is the outcome of one call."""
+    """Whether a completion may answer later calls with the same key: it is complete or cut, and its token counts are integers."""
     counts = (
         completion.prompt_tokens,
         completion.completion_tokens,
@@ -55,34 +56,36 @@ def keepable(completion: Completion) -> bool:
 
 
 def sound(vector: np.ndarray) -> bool:
-    """Whether a vector points anywhere."""
+    """Whether a vector is finite and not zero."""
     return bool(len(vector) and np.isfinite(vector).all() and vector.any())
 
 
-Written = Callable[[Exception | None], None]
-"""Told once an answer is committed (None), or why it could not be."""
+OnWritten = Callable[[Exception | None], None]
+"""Called with None once an answer is committed, or with the error that prevented it."""
 
 
 Row = tuple[Any, ...]
-"""Of the file; the key comes first."""
+"""A row of the file; its first element is the key."""
 
 
 class Store:
-    """The file, in WAL mode: one connection reads and one writes, so that looking up never waits for a commit."""
+    """The cache file. One connection reads and another writes, so that a lookup never waits for a commit."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._reading, self._writing = threading.Lock(), threading.Lock()
-        self._found: np.ndarray | None = None
-        self._kept: set[bytes] = set()
-        self._unsound: set[bytes] = set()  # keys of rows that are replaced when something better arrives
-        self._only_writer, self._look_again = True, 0.0
-        self._arrived: SimpleQueue[tuple[bytes, Completion, Written] | threading.Event | None] = SimpleQueue()
+        self._prefixes_at_start: np.ndarray | None = (
+            None  # uint64 [n], sorted: first eight bytes of the keys; read when first needed
+        )
+        self._prefixes_written: set[bytes] = set()
+        self._unsound: set[bytes] = set()  # keys of invalid rows, which the next valid answer replaces
+        self._only_writer, self._next_check = True, 0.0
+        self._arrived: SimpleQueue[tuple[bytes, Completion, OnWritten] | threading.Event | None] = SimpleQueue()
         try:
             self._out = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._out.execute("PRAGMA journal_mode=WAL")
-            # A killed process loses nothing in this mode; only a power cut could take the last transactions, whole.
+            # In this mode a killed process loses nothing; a power failure may lose the last transactions, each as a whole.
             self._out.execute("PRAGMA synchronous=NORMAL")
             self._out.execute("PRAGMA busy_timeout=30000")
             self._out.executescript(SCHEMA)
@@ -97,76 +100,78 @@ class Store:
         stopping.keepers.add(self)
 
     def answer(self, key: bytes) -> Completion | None:
-        """The completion under a key; one that is no proper answer is none, and gives way to the next under its key.
+        """The completion under a key; None when there is none or the stored one is not valid. The next valid one replaces the latter.
 
         Raises:
             DamagedCache: the file cannot be read.
         """
-        with self._telling():
+        with self._reading_file():
             if not self._may_hold(key):
                 return None
             with self._reading:
                 row = self._in.execute("SELECT completion FROM answers WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
-        found = completion_of(row[0])
-        if found is None or not keepable(found):
+        completion = completion_of(row[0])
+        if completion is None or not keepable(completion):
             self._unsound.add(key)
             return None
-        return found
+        return completion
 
     def outcome(self, key: bytes) -> Completion | None:
-        """What a call ended with that gave no answer: for a replay, where it cannot be asked again.
+        """The last completion without an answer under a key; for replays, which cannot send the request again.
 
         Raises:
             DamagedCache: the file cannot be read.
         """
-        with self._telling(), self._reading:
+        with self._reading_file(), self._reading:
             row = self._in.execute("SELECT completion FROM outcomes WHERE key = ?", (key,)).fetchone()
         return None if row is None else completion_of(row[0])
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _reading_file(self) -> Iterator[None]:
+        """Turn an error of SQLite into a `DamagedCache` that names the remedy."""
         try:
             yield
         except sqlite3.DatabaseError as error:
             raise DamagedCache(f"{self.path} cannot be read ({error}); {REMEDY}") from error
 
     def _may_hold(self, key: bytes) -> bool:
-        """Whether a key must be looked up: most calls of a first run are not there, and asking SQLite would yield to other threads.
+        """Whether the file may hold an answer under a key, without asking SQLite, which would let other threads run first.
 
-        Known are the first eight bytes of the keys found when the file was opened and of those written since; once another process
-        writes to the file, every key is looked up.
+        Most calls of a first run are not cached, so this check saves most lookups. It compares the first eight bytes of the key with
+        those of the keys that were in the file at the start and that were written since. Once another process has written to the
+        file, it returns True for every key.
         """
         if not self._alone():
             return True
-        if self._found is None:
+        if self._prefixes_at_start is None:
             with self._reading:
                 rows = self._in.execute("SELECT substr(key, 1, 8) FROM answers ORDER BY key").fetchall()
-            self._found = np.frombuffer(b"".join(prefix for (prefix,) in rows), dtype=">u8").astype(np.uint64)
-        if key[:8] in self._kept:
+            joined = b"".join(prefix for (prefix,) in rows)
+            self._prefixes_at_start = np.frombuffer(joined, dtype=">u8").astype(np.uint64)
+        if key[:8] in self._prefixes_written:
             return True
-        prefix = np.uint64(int.from_bytes(key[:8]))
-        place = int(np.searchsorted(self._found, prefix))
-        return place < len(self._found) and bool(self._found[place] == prefix)
+        prefix, prefixes = np.uint64(int.from_bytes(key[:8])), self._prefixes_at_start
+        place = int(np.searchsorted(prefixes, prefix))
+        return place < len(prefixes) and bool(prefixes[place] == prefix)
 
     def _alone(self) -> bool:
-        """Whether no other process has written to the file since it was opened; looked at once in half a second."""
-        if self._only_writer and time.monotonic() > self._look_again:
-            self._look_again = time.monotonic() + 0.5
+        """Whether no other process has written to the file since it was opened; checked at most every half second."""
+        if self._only_writer and time.monotonic() > self._next_check:
+            self._next_check = time.monotonic() + 0.5
             with self._writing:
                 (version,) = self._out.execute("PRAGMA data_version").fetchone()
             self._only_writer = version == self._version
         return self._only_writer
 
-    def keep_answer(self, key: bytes, completion: Completion, then: Written) -> None:
-        """Commit a completion, then tell `then`, in the thread that writes; the first answer under a key stays.
+    def keep_answer(self, key: bytes, completion: Completion, on_written: OnWritten) -> None:
+        """Commit a completion, then call `on_written` in the writer's thread. The first answer under a key is kept.
 
-        One that holds no answer is kept apart, as the outcome of this one call.
-
-        Answers that arrive while one transaction is being committed share the next: a commit costs more than an answer does.
+        A completion without an answer goes into a table of its own, as the outcome of this one call. Answers that arrive during a
+        commit share the next transaction, because a commit takes longer than a call's other work.
         """
-        self._arrived.put((key, completion, then))
+        self._arrived.put((key, completion, on_written))
 
     def _write(self) -> None:
         closing = False
@@ -176,32 +181,32 @@ class Store:
                 while len(batch) < 256:
                     batch.append(self._arrived.get_nowait())
             closing = None in batch
-            if answers := [one for one in batch if isinstance(one, tuple)]:
-                self._settle(answers)
-            for one in batch:
-                if isinstance(one, threading.Event):
-                    one.set()
+            if answers := [entry for entry in batch if isinstance(entry, tuple)]:
+                self._commit_batch(answers)
+            for entry in batch:
+                if isinstance(entry, threading.Event):
+                    entry.set()
 
-    def _settle(self, batch: Sequence[tuple[bytes, Completion, Written]]) -> None:
+    def _commit_batch(self, batch: Sequence[tuple[bytes, Completion, OnWritten]]) -> None:
         try:
-            self._commit([(key, _text(found)) for key, found, _ in batch if keepable(found)])
-            self._commit_outcomes([(key, _text(found)) for key, found, _ in batch if not keepable(found)])
+            self._commit([(key, _json_text(reply)) for key, reply, _ in batch if keepable(reply)])
+            self._commit_outcomes([(key, _json_text(reply)) for key, reply, _ in batch if not keepable(reply)])
         except Exception as error:
             if len(batch) == 1:
-                _tell(batch[0][2], error)
-            else:  # only those that cannot be written fail
-                for one in batch:
-                    self._settle([one])
+                _notify(batch[0][2], error)
+            else:  # one by one, so that only those that cannot be written fail
+                for entry in batch:
+                    self._commit_batch([entry])
         else:
-            for _, _, then in batch:
-                _tell(then, None)
+            for _, _, on_written in batch:
+                _notify(on_written, None)
 
     def _commit(self, rows: Sequence[tuple[bytes, str]]) -> None:
         with self._writing, self._out:
             self._out.execute("BEGIN")
-            for verb, some in self._verbs(rows):
-                self._out.executemany(f"INSERT OR {verb} INTO answers VALUES (?, ?)", some)
-        self._kept.update(key[:8] for key, _ in rows)
+            for verb, selected in self._verbs(rows):
+                self._out.executemany(f"INSERT OR {verb} INTO answers VALUES (?, ?)", selected)
+        self._prefixes_written.update(key[:8] for key, _ in rows)
 
     def _commit_outcomes(self, rows: Sequence[tuple[bytes, str]]) -> None:
         if rows:
@@ -209,7 +214,7 @@ class Store:
                 self._out.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", rows)
 
     def _verbs(self, rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Row]]]:
-        """The first row under a key stays, unless it was found to be unsound."""
+        """The rows by SQLite's conflict verb: a stored row is kept, unless it is known to be invalid."""
         if not self._unsound:
             yield "IGNORE", rows
             return
@@ -217,48 +222,51 @@ class Store:
         yield "REPLACE", [row for row in rows if row[0] in self._unsound]
 
     def flush(self, seconds: float) -> None:
-        """Wait until all answers that have arrived are committed and handed on, so long at most."""
-        passed = threading.Event()
-        self._arrived.put(passed)
-        passed.wait(seconds)
+        """Wait up to `seconds` until all answers that have arrived are committed and their callers notified."""
+        committed = threading.Event()
+        self._arrived.put(committed)
+        committed.wait(seconds)
 
     def vectors(self, keys: Sequence[bytes]) -> dict[bytes, Embedded]:
-        """The vectors that are known among the keys; one that points nowhere is none, and gives way to the next under its key.
+        """The stored vectors by key; keys without a vector, or with one that is zero or not finite, are absent.
 
         Raises:
             DamagedCache: the file cannot be read.
         """
-        found: dict[bytes, Embedded] = {}
-        with self._telling(), self._reading:
+        vectors: dict[bytes, Embedded] = {}
+        with self._reading_file(), self._reading:
             for start in range(0, len(keys), 500):
-                part = keys[start : start + 500]
-                marks = ",".join("?" * len(part))
+                batch = keys[start : start + 500]
+                marks = ",".join("?" * len(batch))
                 query = f"SELECT key, vector, tokens, seconds FROM vectors WHERE key IN ({marks})"
-                for key, vector, tokens, seconds in self._in.execute(query, part):
-                    numbers = vector_of(vector)
-                    if numbers is None:
+                for key, stored, tokens, seconds in self._in.execute(query, batch):
+                    vector = vector_of(stored)
+                    if vector is None:
                         self._unsound.add(key)
                     else:
-                        found[key] = Embedded(numbers, tokens, seconds)
-        return found
+                        vectors[key] = Embedded(vector, tokens, seconds)
+        return vectors
 
     def keep_vectors(self, rows: Sequence[tuple[bytes, Embedded]]) -> None:
-        """Commit vectors, all in one transaction.
+        """Commit vectors in one transaction.
 
         Raises:
             DamagedCache: the file cannot be written.
         """
-        values = [(key, one.vector.astype(np.float32).tobytes(), one.tokens, one.seconds) for key, one in rows]
+        values = [
+            (key, embedded.vector.astype(np.float32).tobytes(), embedded.tokens, embedded.seconds)
+            for key, embedded in rows
+        ]
         try:
             with self._writing, self._out:
                 self._out.execute("BEGIN")
-                for verb, some in self._verbs(values):
-                    self._out.executemany(f"INSERT OR {verb} INTO vectors VALUES (?, ?, ?, ?)", some)
+                for verb, selected in self._verbs(values):
+                    self._out.executemany(f"INSERT OR {verb} INTO vectors VALUES (?, ?, ?, ?)", selected)
         except sqlite3.DatabaseError as error:
             raise unwritable(self.path, error) from error
 
     def close(self) -> None:
-        """Write what has arrived, and close the file."""
+        """Commit all answers that have arrived, then close the file."""
         self._arrived.put(None)
         self._writer.join()
         with self._reading, self._writing:
@@ -266,15 +274,15 @@ class Store:
             self._out.close()
 
 
-def _tell(then: Written, error: Exception | None) -> None:
+def _notify(on_written: OnWritten, error: Exception | None) -> None:
     try:
-        then(error)
-    except Exception:  # the thread that writes goes on: everyone else waits for it
-        logging.getLogger(__name__).exception("what waits for an answer of the cache failed")
+        on_written(error)
+    except Exception:  # logged only: the writer's thread must go on, because all other callers wait for it
+        logging.getLogger(__name__).exception("a callback that waited for the cache to write an answer failed")
 
 
 def unwritable(path: Path, error: Exception) -> ModelError:
-    """Why an answer is not in the file. A file that takes no rows at all ends the run: what is bought could not be kept."""
+    """The error for an answer that could not be written; `DamagedCache`, which ends the run, when the file takes no rows at all."""
     if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
         remedy = "; free some space and run again" if "full" in str(error) else f"; {REMEDY}"
         return DamagedCache(f"{path}: cannot be written ({error}){remedy}")
@@ -282,27 +290,27 @@ def unwritable(path: Path, error: Exception) -> ModelError:
 
 
 def completion_of(text: str) -> Completion | None:
-    """A row of `answers` as it was; None when it does not say so any more."""
+    """The completion in a row of `answers`; None when the text is not a valid one."""
     try:
         fields = decoded(text)
         if fields["logprobs"] is not None:
             fields["logprobs"] = tuple(fields["logprobs"])
         fields["notes"] = tuple(fields.get("notes", ()))
-        found = Completion(**fields)
+        completion = Completion(**fields)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    # An older version may have kept the reasoning inside the text.
-    return cleaned(found) if isinstance(found.text, str) else None
+    # Older versions stored the reasoning inside the text.
+    return cleaned(completion) if isinstance(completion.text, str) else None
 
 
 def vector_of(stored: bytes) -> np.ndarray | None:
-    """A row of `vectors` as it was; None when it points nowhere any more."""
+    """The vector in a row of `vectors`, float32 [d]; None when it is malformed, zero or not finite."""
     if not isinstance(stored, bytes) or len(stored) % 4:
         return None
     vector = np.frombuffer(stored, dtype=np.float32)
     return vector if sound(vector) else None
 
 
-def _text(completion: Completion) -> str:
-    # dataclasses.asdict copies deeply, which costs more than everything else done to an answer
+def _json_text(completion: Completion) -> str:
+    # Not dataclasses.asdict: it copies deeply, which takes longer than all other work on an answer.
     return json.dumps({name: getattr(completion, name) for name in completion.__slots__}, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What is under way at an endpoint at one moment, for progress lines."""
+"""A snapshot of an endpoint's calls, for progress lines."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A snapshot of an endpoint; taken from any thread."""
+    """The state of an endpoint at one moment. Any thread may take one."""
 
     in_flight: int
-    """Calls that were sent and not answered yet."""
+    """Calls that were sent and are not answered yet."""
     waiting: int
-    """Calls that wait for a place in flight, for their next attempt, or for the end of a pause."""
+    """Calls that wait for a free slot, for their next attempt or for the end of a pause."""
     finished: int
-    """Calls that ended, well or badly."""
+    """Calls that have ended, with or without success."""
     retried: int
     """Attempts after the first."""
     tokens_in: int
-    """As the replies tell them."""
+    """Prompt tokens as the replies report them."""
     tokens_out: int
+    """Completion tokens as the replies report them."""
     oldest_seconds: float
-    """Since the oldest of the calls in flight was sent; 0 when there is none."""
+    """Seconds since the oldest call in flight was sent; 0 when there is none."""
     paused_since: float | None
-    """Unix time at which the server was given up for the moment; None while it can be reached."""
+    """Unix time at which the current pause began; None when there is no pause."""
     paused_why: str
+    """Reason for the pause; empty when there is none."""

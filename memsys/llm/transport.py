@@ -1,7 +1,7 @@
-"""The way to an endpoint: the one event loop that sends everything, and two transports that send the same request.
+"""The event loop that sends all requests, and two HTTP transports that send the same request.
 
-`lean` is aiohttp, with one connection pool; `sdk` is the openai package, its own retries switched off. Neither follows a redirect,
-and neither reads a reply beyond the limit.
+`lean` uses aiohttp with one connection pool; `sdk` uses the openai package with its own retries switched off. Neither follows a
+redirect, and both stop reading a reply that exceeds the size limit.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back over HTTP."""
+    """An HTTP response."""
 
     status: int
     body: bytes
     retry_after: str = ""
     location: str = ""
-    """Where a redirect points."""
+    """Target of a redirect; empty for other responses."""
 
 
 class Unconnected(OSError):
-    """No connection came about: the server is not there, or not reachable."""
+    """No connection could be made: the server is not running or not reachable."""
 
 
 class Transport(Protocol):
-    """Sends one request body; raises OSError, asyncio.TimeoutError or a client error when no whole reply came back."""
+    """An HTTP client for one server."""
 
     async def post(self, url: str, body: Mapping[str, Any]) -> Reply:
-        """Send.
+        """Send one request body and return the response.
 
         Raises:
-            Unconnected: nothing was sent.
-            TooLarge: the reply is larger than allowed.
+            Unconnected: no connection could be made, so nothing was sent.
+            TooLarge: the reply exceeds the size limit.
+            OSError, TimeoutError, or an error of the client library: no complete reply was received.
         """
 
     async def close(self) -> None: ...
@@ -58,7 +59,7 @@ class LeanTransport:
     """aiohttp, with one connection pool."""
 
     def __init__(self, base_url: str, key: str, limit: int, timeout: float, most_bytes: int) -> None:
-        # Here, where everyone who wants to send waits: in the loop's thread the import would compete with them all.
+        # Imported here, while all senders wait: in the event loop's thread the import would compete with them for the GIL.
         import aiohttp
 
         self._key, self._limit, self._most_bytes = key, limit, most_bytes
@@ -99,7 +100,7 @@ class LeanTransport:
             connector=aiohttp.TCPConnector(limit=self._limit),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=self._timeout,
-            auto_decompress=False,  # `Body` unpacks, up to the limit
+            auto_decompress=False,  # `Body` decompresses, up to the limit
             headers={
                 "Authorization": f"Bearer {self._key}",
                 "Content-Type": "application/json",
@@ -110,7 +111,7 @@ class LeanTransport:
 
 
 class SdkTransport:
-    """The openai package, its own retries switched off."""
+    """The openai package with its own retries switched off."""
 
     def __init__(self, base_url: str, key: str, limit: int, timeout: float, most_bytes: int) -> None:
         self._base_url, self._key, self._limit, self._timeout = base_url, key, limit, timeout
@@ -123,13 +124,13 @@ class SdkTransport:
 
         client = self._client or self._open()
         try:
-            async with asyncio.timeout(self._timeout):  # the package's own limit is one between two pieces of a reply
+            async with asyncio.timeout(self._timeout):  # the package's own timeout applies to each piece of a reply
                 raw = await client.post(url, body=dict(body), cast_to=httpx.Response)
             return Reply(raw.status_code, raw.content)
         except openai.APIStatusError as error:
-            said = error.response
-            headers = said.headers
-            return Reply(said.status_code, said.content, headers.get("Retry-After", ""), headers.get("Location", ""))
+            raw = error.response
+            headers = raw.headers
+            return Reply(raw.status_code, raw.content, headers.get("Retry-After", ""), headers.get("Location", ""))
         except openai.APITimeoutError as error:
             raise TimeoutError(str(error)) from error
         except openai.APIConnectionError as error:
@@ -145,17 +146,17 @@ class SdkTransport:
 
         url = urlsplit(self._base_url)
         proxies = {} if proxy_bypass(url.hostname or "") else getproxies()
-        at_once = httpx.Limits(max_connections=self._limit, max_keepalive_connections=self._limit)
-        way = httpx.AsyncHTTPTransport(proxy=proxies.get(url.scheme) or proxies.get("all"), limits=at_once)
+        limits = httpx.Limits(max_connections=self._limit, max_keepalive_connections=self._limit)
+        inner = httpx.AsyncHTTPTransport(proxy=proxies.get(url.scheme) or proxies.get("all"), limits=limits)
         http = httpx.AsyncClient(
-            transport=_bounded(way, self._most_bytes), timeout=self._timeout, follow_redirects=False
+            transport=_bounded(inner, self._most_bytes), timeout=self._timeout, follow_redirects=False
         )
         self._client = openai.AsyncOpenAI(
             base_url=self._base_url,
             api_key=self._key,
             timeout=self._timeout,
             max_retries=0,
-            http_client=http,  # type: ignore[arg-type]  # it also takes clients of httpx
+            http_client=http,  # type: ignore[arg-type]  # the package accepts any httpx client
             default_headers={"Accept-Encoding": ACCEPTED},
         )
         return self._client
@@ -165,28 +166,28 @@ class SdkTransport:
             await self._client.close()
 
 
-def _bounded(way: httpx.AsyncHTTPTransport, most_bytes: int) -> httpx.AsyncBaseTransport:
-    """A transport of httpx that hands on whole replies, unpacked, up to the limit."""
+def _bounded(inner: httpx.AsyncHTTPTransport, most_bytes: int) -> httpx.AsyncBaseTransport:
+    """An httpx transport that returns complete, decompressed replies of at most `most_bytes` bytes."""
     import httpx
 
     class Bounded(httpx.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            response = await way.handle_async_request(request)
+            response = await inner.handle_async_request(request)
             try:
                 body = Body(response.headers.get("Content-Encoding", ""), most_bytes)
-                async for chunk in response.stream:  # type: ignore[union-attr]  # that of an asynchronous transport
+                async for chunk in response.stream:  # type: ignore[union-attr]  # asynchronous, as the transport is
                     body.add(chunk)
                 content = body.whole()
             finally:
                 await response.aclose()
-            unpacked = ("content-encoding", "content-length", "transfer-encoding")
-            headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in unpacked]
+            obsolete = ("content-encoding", "content-length", "transfer-encoding")
+            headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in obsolete]
             return httpx.Response(
                 response.status_code, headers=headers, content=content, extensions=dict(response.extensions)
             )
 
         async def aclose(self) -> None:
-            await way.aclose()
+            await inner.aclose()
 
     return Bounded()
 
@@ -195,8 +196,8 @@ TRANSPORTS: dict[str, Callable[[str, str, int, float, int], Transport]] = {"lean
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """The one loop that sends everything, in its own thread."""
-    with _loop_lock:  # lru_cache alone would let several first callers each start a loop
+    """The event loop that sends all requests; it runs in a thread of its own, started on first use."""
+    with _loop_lock:  # with lru_cache alone, several threads could each start a loop
         return _started_loop()
 
 
@@ -208,19 +209,19 @@ def _started_loop() -> asyncio.AbstractEventLoop:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where there is one."""
-    if sys.platform == "win32":  # uvloop does not exist there; the standard loop does the same, at more CPU a call
+    """A new event loop: uvloop's, or on Windows the standard one."""
+    if sys.platform == "win32":  # uvloop does not support Windows; the standard loop needs more CPU per call
         return asyncio.new_event_loop()
     return _watched_loop()()
 
 
 @lru_cache(maxsize=1)
 def _watched_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's loop, which asks before it connects: it opens sockets in C, where no audit hook sees them."""
+    """uvloop's loop class, extended by `network.check` before each connection: no audit hook sees sockets opened in C."""
     import uvloop
 
     class Loop(uvloop.Loop):
-        async def create_connection(  # type: ignore[override]  # of which there are two
+        async def create_connection(  # type: ignore[override]  # the base class declares two overloads
             self, factory: Any, host: Any = None, port: Any = None, **options: Any
         ) -> Any:
             network.check(host)

@@ -1,29 +1,29 @@
-"""A reply put together as it comes in: unpacked, and no larger than allowed, however little of it is sent."""
+"""Decompressing a reply while it is received, with a limit on its decompressed size."""
 
 from __future__ import annotations
 
 import zlib
 
 ACCEPTED = "gzip, deflate"
-"""What a server is told it may send, and all that is unpacked."""
+"""The Accept-Encoding header; replies in other encodings are rejected."""
 
 
 class TooLarge(Exception):
-    """A reply holds more bytes, once unpacked, than allowed."""
+    """A reply has more decompressed bytes than allowed."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"the reply is larger than {limit / 2**20:g} MB")
 
 
 class Body:
-    """The bytes of a reply so far.
+    """The decompressed bytes of a reply received so far.
 
     Args:
         encoding: the reply's Content-Encoding.
-        limit: bytes that it may have, unpacked.
+        limit: the greatest number of decompressed bytes.
 
     Raises:
-        OSError: the encoding is none that was asked for.
+        OSError: the encoding is not one of those that were requested.
     """
 
     def __init__(self, encoding: str, limit: int) -> None:
@@ -35,11 +35,11 @@ class Body:
         self._unpacker: zlib._Decompress | None = None
 
     def add(self, chunk: bytes) -> None:
-        """Take the next bytes.
+        """Add the next bytes as received.
 
         Raises:
-            TooLarge: they are too many.
-            OSError: they cannot be unpacked.
+            TooLarge: the reply exceeds the limit.
+            OSError: the bytes cannot be decompressed.
         """
         if self._unpacks:
             chunk = self._unpacked(chunk)
@@ -52,7 +52,7 @@ class Body:
         if not chunk:
             return chunk
         if self._unpacker is None:
-            # `deflate` comes with the header of zlib, as the standard says, or without, as some servers have it.
+            # `deflate` has a zlib header according to the standard, but some servers leave it out.
             bare = chunk[0] & 0x0F != 8 and chunk[:2] != b"\x1f\x8b"
             self._unpacker = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
         try:
@@ -62,10 +62,10 @@ class Body:
             raise OSError(f"the compressed reply cannot be unpacked ({error})") from error
 
     def whole(self) -> bytes:
-        """All of it.
+        """The complete decompressed reply.
 
         Raises:
-            OSError: the compressed reply broke off.
+            OSError: the compressed reply is incomplete.
         """
         if self._unpacks and self._size and self._unpacker is not None and not self._unpacker.eof:
             raise OSError("the compressed reply broke off")

@@ -1,6 +1,6 @@
 """BM25 over the units, and the lexical index that other systems use too.
 
-Settings of SegTreeMem App. E (k1 1.5, b 0.75, K = 10); the formula is Robertson's with Lucene's idf, computed by `bm25s`.
+The settings are those of SegTreeMem App. E (k1 1.5, b 0.75, K = 10); the formula is Robertson's with Lucene's idf, computed by `bm25s`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,17 @@ from memsys.vectors import best
 
 
 class BM25(MemorySystem):
-    """Recalls the `k` units with the highest BM25 score (Robertson's formula with Lucene's idf), best first.
+    """Recalls the `k` units with the highest BM25 score, best first.
 
     Words are lower-cased and stemmed. A unit that shares no word with the question is not recalled.
-    The index is `bm25s`; it is rebuilt by `consolidate` when units have come since, so a `read` before it sees the last build.
+    `consolidate` rebuilds the index when units have been written since; a `read` before that uses the last index.
+
+    Args:
+        k: most units of a recall.
+        k1, b: parameters of BM25: saturation of term counts, and weight of the unit's length.
+
+    Raises:
+        ValueError: `k` is below 1.
     """
 
     READ_KNOBS: ClassVar = ("k",)
@@ -53,12 +60,14 @@ class BM25(MemorySystem):
 
 
 def words(text: str) -> list[str]:
-    """Lower-case Porter stems of the words of a text, for lexical search."""
-    return [stemmed for word in plain_words(text) if (stemmed := stem(word))]  # of the "s" in "Mara's" nothing is left
+    """Porter stems of the words of a text, in lower case."""
+    return [
+        stemmed for word in plain_words(text) if (stemmed := stem(word))
+    ]  # the stem of the "s" in "Mara's" is empty
 
 
 def plain_words(text: str) -> list[str]:
-    """The words of a text in lower case: its runs of letters and digits."""
+    """The runs of letters and digits in a text, in lower case."""
     return "".join(c if c.isalnum() else " " for c in text.lower()).split()
 
 
@@ -69,7 +78,7 @@ def bm25_index(documents: list[list[str]], k1: float, b: float) -> object | None
     with without("numba"):
         import bm25s
 
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it announces every index it builds
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # otherwise it logs every index it builds
     if not any(documents):
         return None
     index = bm25s.BM25(k1=k1, b=b, method="lucene")
@@ -79,7 +88,7 @@ def bm25_index(documents: list[list[str]], k1: float, b: float) -> object | None
 
 def bm25_scores(index: object | None, query: list[str], count: int) -> np.ndarray:
     """Scores of the query against every indexed document, float32 [count]."""
-    # `bm25s` lists "" in every vocabulary and then fails on it.
+    # `bm25s` has "" in every vocabulary and then fails on it.
     known = [word for word in query if index is not None and word and word in index.vocab_dict]  # type: ignore[attr-defined]
     if not known:
         return np.zeros(count, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""The controls that every table needs: recalling nothing, everything, and the most recent."""
+"""Controls: memories that recall nothing, the whole history, or the most recent units."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from memsys.tokens import count_tokens
 
 
 class Nothing(MemorySystem):
-    """Recalls nothing: what the reader knows, or guesses, without a memory."""
+    """Recalls nothing, so that the reader answers from what it knows or guesses."""
 
     def write(self, unit: Unit) -> None:
-        """Forget the unit at once."""
+        """Ignore the unit."""
 
     def read(self, question: Question) -> Recall:
         return Recall(())
 
 
 class FullHistory(MemorySystem):
-    """Recalls the whole history in order, the earliest units dropped when it is longer than `max_tokens`."""
+    """Recalls the whole history in order; where it is longer than `max_tokens`, the earliest units are left out.
+
+    Args:
+        max_tokens: most o200k tokens of a recall; None for no limit.
+    """
 
     READ_KNOBS: ClassVar = ("max_tokens",)
 
@@ -39,6 +43,7 @@ class FullHistory(MemorySystem):
         return len(self._items)
 
     def _tail(self, budget: int) -> list[Item]:
+        """The latest units whose texts have at most `budget` tokens together, in order."""
         kept: list[Item] = []
         for item in reversed(self._items):
             budget -= count_tokens(item.text)
@@ -49,7 +54,11 @@ class FullHistory(MemorySystem):
 
 
 class Recency(MemorySystem):
-    """Recalls the last `k` units, in order."""
+    """Recalls the last `k` units, in order.
+
+    Raises:
+        ValueError: `k` is below 1.
+    """
 
     READ_KNOBS: ClassVar = ("k",)
 

@@ -11,7 +11,11 @@ from memsys.vectors import Vectors
 
 
 class Dense(MemorySystem):
-    """Recalls the `k` units most similar to the question by cosine, best first."""
+    """Recalls the `k` units most similar to the question by cosine, best first.
+
+    Raises:
+        ValueError: `k` is below 1.
+    """
 
     READ_KNOBS: ClassVar = ("k",)
 

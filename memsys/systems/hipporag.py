@@ -1,29 +1,29 @@
-"""HippoRAG: passages found by a walk over a graph of the phrases that they mention (Gutiérrez et al., 2024; "From RAG to Memory", 2025).
+"""HippoRAG: passages ranked by a walk over a graph of the phrases they mention (Gutiérrez et al., 2024; "From RAG to Memory", 2025).
 
-Every passage is read by a model twice: for its named entities, then for triples about them. Subjects and objects become phrase nodes,
-joined where a triple states a relation and where their embeddings are nearly the same. A question seeds some phrases, and personalised
-PageRank spreads the seeds over the graph.
+A model reads every passage twice: for its named entities, then for triples about them. Subjects and objects become phrase nodes. Two
+phrases are connected where a triple states a relation between them, and where their embeddings are nearly the same. A question seeds
+some phrases, and personalised PageRank spreads the seeds over the graph.
 
-- `version=2`: passages are nodes, too. The question's nearest facts are sifted by a model ("recognition memory"), the subjects and objects
-  of those that remain are the seeds, and every passage is a weak seed by its own similarity. Where no fact remains, passages are ranked
-  by that similarity alone.
-- `version=1`: phrases only. The question's named entities are linked to one phrase each; a passage scores the rank of its facts' ends.
+- `version=2`: passages are nodes, too. A model filters the facts nearest to the question ("recognition memory"). The subjects and objects
+  of the remaining facts are the seeds, and every passage is a weak seed by its own similarity to the question. Where no fact remains,
+  passages are ranked by that similarity only.
+- `version=1`: phrases only. Every named entity of the question is linked to one phrase; a passage scores the rank of its facts' phrases.
 
-Weights, released defaults and order of steps are those of the release (branch `legacy` for version 1). `mode="code"` keeps two habits of
-it: phrases lose all but ASCII letters and digits, so that other scripts melt into one empty phrase (mode `paper` keeps the letters, marks
-and digits of every script, and leaves out triples with an empty end); and a fact that the model names twice counts twice.
+Weights, default values and the order of steps are those of the release (branch `legacy` for version 1). `mode="code"` keeps two habits of
+the release: phrases keep only ASCII letters and digits, so that phrases in other scripts become one empty phrase (mode `paper` keeps the
+letters, marks and digits of every script and leaves out triples with an empty end); and a fact that the model names twice counts twice.
 
 Deviations and decisions:
 
-- The released embedder reads a question with two instructions, for facts and for passages; here there is one query vector.
-- The limit of 2047 nearest phrases is left out: of the 101 synonyms that a phrase may have it can never bind.
-- A fact that the model did not copy exactly stands for the candidate most like it, as released, with no least likeness.
-- The release stops where a chosen fact has the lowest score of all, because a seed is then 0; here the other seeds carry on.
-- The filter's demonstrations are three of our own for the released ten. Version 1's optional ensemble with dense scores, off in the
-  release, is left out; constant scores, which it divides by zero, count as 1.
-- A passage written again (the same text) is one passage: no call, its turns and times are joined.
-- Writing extracts; `consolidate` embeds new phrases and facts, recomputes all synonyms and rebuilds the edges. A `read` before it sees
-  the last build.
+- The released embedder embeds a question with two instructions, for facts and for passages; here there is one query vector.
+- The release's limit of 2047 nearest phrases is left out: a phrase has at most 101 synonyms, so it could never take effect.
+- A fact that the model did not copy exactly stands for the most similar candidate, with no least similarity, as released.
+- Where a chosen fact has the lowest score of all, its seed is 0. The release stops then; here the other seeds are used.
+- The filter's demonstrations are three of our own instead of the released ten. Version 1's optional ensemble with dense scores, off in the
+  release, is left out. Where the release would divide constant scores by zero, they are 1 here.
+- A passage that is written again (the same text) is one passage: no call, and its turns and times are joined.
+- `write` extracts triples. `consolidate` embeds new phrases and facts, computes all synonyms again and rebuilds the edges. A `read`
+  before it uses the last graph.
 """
 
 from __future__ import annotations
@@ -41,7 +41,18 @@ from scipy.sparse import coo_array, csr_array, hstack, vstack
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
+from memsys.interface import (
+    Item,
+    MemorySystem,
+    NodeView,
+    Recall,
+    dated,
+    known_mode,
+    period,
+    period_text,
+    positive,
+    union,
+)
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
@@ -52,29 +63,35 @@ from memsys.vectors import Vectors, best
 Mode = Literal["paper", "code"]
 Triple = tuple[str, str, str]
 MOST_SYNONYMS = 101
+"""Most synonyms of a phrase."""
 _BLOCK = 512
+"""Phrases whose similarities are computed at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """One build. Rows of `weights` are phrases, then (version 2) passages."""
+    """One build of the graph."""
 
     units: tuple[tuple[Unit, ...], ...]
-    """Of each passage, where it was said."""
+    """For each passage, the units with its text."""
     passages: np.ndarray
-    """Vectors, float32 [passages, d]."""
+    """Vectors of the passages, float32 [passages, d]."""
     facts: tuple[str, ...]
     fact_vectors: np.ndarray
+    """float32 [facts, d]."""
     ends: np.ndarray
     """Subject and object of each fact, intp [facts, 2]."""
     phrases: tuple[str, ...]
     phrase_vectors: np.ndarray
+    """float32 [phrases, d]."""
     mentions: np.ndarray
-    """In how many passages' triples each phrase stands, intp [phrases]."""
+    """Number of passages whose triples contain each phrase, intp [phrases]."""
     weights: csr_array[Any]
+    """Symmetric edge weights; rows are phrases, then (version 2) passages."""
     incidence: csr_array[Any]
     """How often a phrase is an end of a passage's distinct facts, [passages, phrases]."""
     synonyms: int
+    """Number of ordered pairs of synonyms."""
 
 
 class HippoRag(MemorySystem):
@@ -82,10 +99,12 @@ class HippoRag(MemorySystem):
 
     Args:
         version: 2 or 1, see the module.
-        synonymy: least cosine of two phrases that are joined as synonyms.
+        mode: `paper` or `code`, see the module.
+        k: most passages of a recall.
+        synonymy: least cosine of two phrases that are connected as synonyms.
         linking_top_k: facts shown to the filter, and phrases that may be seeds (version 2).
         max_facts: facts that the filter may keep (version 2).
-        damping: probability of following an edge rather than starting again, in [0, 1).
+        damping: probability of following an edge instead of starting again, in [0, 1).
         passage_weight: seed of the passage most similar to the question (version 2).
 
     Raises:
@@ -122,8 +141,8 @@ class HippoRag(MemorySystem):
         self.k, self.linking_top_k = positive("k", k), positive("linking_top_k", linking_top_k)
         self.max_facts = positive("max_facts", max_facts)
         self.synonymy, self.damping, self.passage_weight = synonymy, damping, passage_weight
-        self._units: dict[str, list[Unit]] = {}  # by text: a passage, and where it was said again
-        self._stated: list[list[Triple]] = []
+        self._units: dict[str, list[Unit]] = {}  # by text: the units that say a passage
+        self._triples: list[list[Triple]] = []
         self._phrases: dict[str, int] = {}
         self._facts: dict[Triple, int] = {}
         self._relations: Counter[tuple[int, int]] = Counter()
@@ -137,10 +156,10 @@ class HippoRag(MemorySystem):
         if unit.text in self._units:
             self._units[unit.text].append(unit)
             return
-        triples = self._extracted(unit.text)
+        triples = self._extract(unit.text)
         self._passage_vectors.add(self.embedder.embed([unit.text])[0])
         self._units[unit.text] = [unit]
-        self._stated.append(triples)
+        self._triples.append(triples)
         for triple in triples:
             self._facts.setdefault(triple, len(self._facts))
             subject, _, object_ = triple
@@ -150,7 +169,7 @@ class HippoRag(MemorySystem):
     def consolidate(self) -> None:
         if self._stale:
             self._embed_new(self._phrase_vectors, list(self._phrases))
-            self._embed_new(self._fact_vectors, [shown(fact) for fact in self._facts])
+            self._embed_new(self._fact_vectors, [fact_text(fact) for fact in self._facts])
             self._graph = self._build()
             self._stale = False
 
@@ -159,7 +178,7 @@ class HippoRag(MemorySystem):
         if graph is None:
             return Recall(())
         scores = self._by_facts(graph, question) if self.version == 2 else self._by_entities(graph, question)
-        return Recall(tuple(_item(graph.units[at], float(scores[at])) for at in best(scores, self.k)))
+        return Recall(tuple(_passage_item(graph.units[place], float(scores[place])) for place in best(scores, self.k)))
 
     def nodes(self) -> Iterator[NodeView]:
         """Passages (level 0) of the last build and the phrases of their triples (level 1), which are their parents."""
@@ -167,17 +186,17 @@ class HippoRag(MemorySystem):
         if graph is None:
             return
         mentioned: list[list[str]] = [[] for _ in graph.phrases]
-        for at, units in enumerate(graph.units):
-            item, times = _item(units, 0.0), [unit.time for unit in units if unit.time is not None]
-            phrases = graph.incidence.indices[graph.incidence.indptr[at] : graph.incidence.indptr[at + 1]]
+        incidence = graph.incidence
+        for passage, units in enumerate(graph.units):
+            item = _passage_item(units, 0.0)
+            phrases = incidence.indices[incidence.indptr[passage] : incidence.indptr[passage + 1]]
             for phrase in phrases:
                 mentioned[phrase].extend(item.sources)
-            parents, vector = tuple(f"phrase-{phrase}" for phrase in phrases), graph.passages[at].copy()
-            span = min(times, default=None), max(times, default=None)
-            yield NodeView(item.id, parents, 0, "passage", item.text, vector, item.sources, *span)
-        for at, phrase in enumerate(graph.phrases):
-            vector = graph.phrase_vectors[at].copy()
-            yield NodeView(f"phrase-{at}", (), 1, "phrase", phrase, vector, union([mentioned[at]]))
+            parents, vector = tuple(f"phrase-{phrase}" for phrase in phrases), graph.passages[passage].copy()
+            yield NodeView(item.id, parents, 0, "passage", item.text, vector, item.sources, *period(units))
+        for place, phrase in enumerate(graph.phrases):
+            vector = graph.phrase_vectors[place].copy()
+            yield NodeView(f"phrase-{place}", (), 1, "phrase", phrase, vector, union([mentioned[place]]))
 
     @property
     def held(self) -> int:
@@ -191,13 +210,14 @@ class HippoRag(MemorySystem):
             failure: self._counts[failure] for failure in ("no_entities", "no_triples")
         }
 
-    def _extracted(self, text: str) -> list[Triple]:
-        """The passage's normalised triples; one that the model gave twice in the same words stands once."""
-        named = self._asked("no_entities", "hipporag/entities", text=text)
-        entities = list(dict.fromkeys(named["named_entities"])) if named else []
-        told = json.dumps(entities, ensure_ascii=False)
-        found = self._asked("no_triples", "hipporag/triples", text=text, entities=told)
-        triads = [tuple(map(str, parts)) for parts in found["triples"] if len(parts) == 3] if found else []
+    def _extract(self, text: str) -> list[Triple]:
+        """The passage's normalised triples; a triple given twice in the same words counts once."""
+        entity_reply = self._reply("no_entities", "hipporag/entities", text=text)
+        entities = list(dict.fromkeys(entity_reply["named_entities"])) if entity_reply else []
+        listed = json.dumps(entities, ensure_ascii=False)
+        triple_reply = self._reply("no_triples", "hipporag/triples", text=text, entities=listed)
+        entries = triple_reply["triples"] if triple_reply else ()
+        triads = [tuple(map(str, parts)) for parts in entries if len(parts) == 3]
         triples: list[Triple] = []
         for subject, predicate, object_ in dict.fromkeys(triads):
             triple = tuple(normalised_phrase(part, self.mode) for part in (subject, predicate, object_))
@@ -205,7 +225,8 @@ class HippoRag(MemorySystem):
                 triples.append((triple[0], triple[1], triple[2]))
         return triples
 
-    def _asked(self, failure: str, prompt: str, **fields: Any) -> Any:
+    def _reply(self, failure: str, prompt: str, **fields: Any) -> Any:
+        """The reply to a prompt, or a `ParseFailure`, which is false and counted under the name `failure`."""
         value = ask(self.llm, self.prompts[prompt], **fields)
         if isinstance(value, ParseFailure):
             self._counts[failure] += 1
@@ -213,6 +234,7 @@ class HippoRag(MemorySystem):
         return value
 
     def _embed_new(self, vectors: Vectors, texts: Sequence[str]) -> None:
+        """Embed the texts that `vectors` has no row for yet."""
         if len(texts) > len(vectors):
             for vector in self.embedder.embed(texts[len(vectors) :]):
                 vectors.add(vector)
@@ -224,12 +246,12 @@ class HippoRag(MemorySystem):
         near = synonyms(vectors, phrases, self.synonymy)
         weights = undirected(self._relations, near, len(phrases))
         if self.version == 2:
-            nothing = csr_array((len(self._stated), len(self._stated)))
-            weights = csr_array(vstack([hstack([weights, linked.T]), hstack([linked, nothing])]))
+            no_edges = csr_array((len(self._triples), len(self._triples)))
+            weights = csr_array(vstack([hstack([weights, linked.T]), hstack([linked, no_edges])]))
         return _Graph(
             units=tuple(map(tuple, self._units.values())),
             passages=self._passage_vectors.matrix.copy(),
-            facts=tuple(map(shown, self._facts)),
+            facts=tuple(map(fact_text, self._facts)),
             fact_vectors=self._fact_vectors.matrix.copy(),
             ends=np.array([(self._phrases[s], self._phrases[o]) for s, _, o in self._facts], dtype=np.intp).reshape(-1, 2),
             phrases=phrases,
@@ -241,25 +263,27 @@ class HippoRag(MemorySystem):
         )  # fmt: skip
 
     def _incidence(self) -> csr_array[Any]:
+        """How often each phrase is an end of a passage's distinct facts, [passages, phrases]."""
         ends = [
             (passage, self._phrases[end])
-            for passage, triples in enumerate(self._stated)
+            for passage, triples in enumerate(self._triples)
             for subject, _, object_ in dict.fromkeys(triples)
             for end in (subject, object_)
         ]
         rows, columns = np.array(ends, dtype=np.intp).reshape(-1, 2).T
-        shape = (len(self._stated), len(self._phrases))
+        shape = (len(self._triples), len(self._phrases))
         return csr_array(coo_array((np.ones(len(rows)), (rows, columns)), shape=shape))
 
     def _by_facts(self, graph: _Graph, question: Question) -> np.ndarray:
-        """Version 2: score of each passage, float [passages]."""
+        """The score of each passage in version 2, float [passages]."""
         query = self.embedder.embed([question.text], query=True)[0]
         dense = scaled(graph.passages @ query)
         if not graph.facts:
             return dense
         relevance = scaled(graph.fact_vectors @ query)
         candidates = best(relevance, self.linking_top_k)
-        kept = [candidates[at] for at in self._recognised(question, [graph.facts[at] for at in candidates])]
+        places = self._kept_facts(question, [graph.facts[fact] for fact in candidates])
+        kept = [candidates[place] for place in places]
         if not kept:
             return dense
         seeds = phrase_weights(graph.ends[kept], relevance[kept], graph.mentions)
@@ -269,8 +293,8 @@ class HippoRag(MemorySystem):
         reset[len(seeds) :] = self.passage_weight * dense
         return pagerank(graph.weights, reset, self.damping)[len(seeds) :] if reset.any() else dense
 
-    def _recognised(self, question: Question, candidates: Sequence[str]) -> list[int]:
-        """Places of the candidates that the model keeps."""
+    def _kept_facts(self, question: Question, candidates: Sequence[str]) -> list[int]:
+        """The places of the candidates that the model keeps."""
         options = [Option(fact, fact) for fact in candidates]
         fields: dict[str, Any] = {
             "query": question.text,
@@ -282,56 +306,61 @@ class HippoRag(MemorySystem):
         if isinstance(value, ParseFailure):
             meter.note("hipporag.dense_passages")
             return []
-        named = [fact if isinstance(fact, str) else shown(fact) for fact in value["facts"][: self.max_facts]]
+        named = [fact if isinstance(fact, str) else fact_text(fact) for fact in value["facts"][: self.max_facts]]
         kept = [candidates.index(difflib.get_close_matches(fact, candidates, 1, 0.0)[0]) for fact in named]
         return kept if self.mode == "code" else list(dict.fromkeys(kept))
 
     def _by_entities(self, graph: _Graph, question: Question) -> np.ndarray:
-        """Version 1: score of each passage, float [passages]; all the same where the question names nothing."""
-        everywhere = np.ones(len(graph.units))
+        """The score of each passage in version 1, float [passages]; all are 1 where the question names no entity."""
+        equal = np.ones(len(graph.units))
         if not graph.phrases:
-            return everywhere
+            return equal
         value = ask(self.llm, self.prompts["hipporag/question_entities"], text=question.text)
         if isinstance(value, ParseFailure):
             meter.note("hipporag.all_passages_alike")
-            return everywhere
+            return equal
         names = [normalised_phrase(name, self.mode) for name in dict.fromkeys(value["named_entities"])]
         names = [name for name in names if name]
         if not names:
-            return everywhere
-        # Phrases on both sides, so not as a query: the same phrase must be its own nearest.
+            return equal
+        # Both sides are phrases, so none is embedded as a query: a phrase must be its own nearest neighbour.
         linked = np.argmax(graph.phrase_vectors @ self.embedder.embed(names).T, axis=0)
         reset = np.zeros(len(graph.phrases))
         reset[linked] = 1 / graph.mentions[linked]
         return scaled(graph.incidence @ pagerank(graph.weights, reset, self.damping))
 
 
-def shown(triple: Sequence[object]) -> str:
-    """A triple as it is embedded and shown."""
+def fact_text(triple: Sequence[object]) -> str:
+    """A triple as text, as it is embedded and as prompts show it."""
     return f"({', '.join(map(str, triple))})"
 
 
 def normalised_phrase(text: str, mode: Mode = "paper") -> str:
-    """Lower case, everything but letters, digits and spaces made a space, stripped; mode `code` knows ASCII letters only."""
-    return "".join(character if _kept(character, mode) else " " for character in text.lower()).strip()
+    """The text in lower case, stripped, with a space for every character that is no letter, mark or digit (mode `code`: of ASCII)."""
+    return "".join(character if _is_kept(character, mode) else " " for character in text.lower()).strip()
 
 
-def _kept(character: str, mode: Mode) -> bool:
+def _is_kept(character: str, mode: Mode) -> bool:
     if mode == "code":
         return character.isascii() and character.isalnum()
     return unicodedata.category(character)[0] in "LMN"
 
 
 def synonyms(vectors: np.ndarray, phrases: Sequence[str], threshold: float) -> csr_array[Any]:
-    """Cosine of each phrase with its synonyms, the 101 nearest of at least `threshold`; [phrases, phrases], row by row.
+    """Cosine of each phrase (row) with its synonyms (columns), [phrases, phrases]: the 101 nearest of at least `threshold`.
 
-    A phrase of at most two letters and digits has none, and the empty phrase is nobody's.
+    A phrase of at most two letters and digits has no synonyms, and the empty phrase is no synonym.
+
+    Args:
+        vectors: float32 [phrases, d], unit length.
     """
-    asking = np.array([at for at, phrase in enumerate(phrases) if sum(map(str.isalnum, phrase)) > 2], dtype=np.intp)
-    empty = [at for at, phrase in enumerate(phrases) if not phrase]
+    long_enough = np.array(
+        [place for place, phrase in enumerate(phrases) if sum(map(str.isalnum, phrase)) > 2], dtype=np.intp
+    )
+    empty = [place for place, phrase in enumerate(phrases) if not phrase]
     rows, columns, values = [np.empty(0, np.intp)], [np.empty(0, np.intp)], [np.empty(0, np.float32)]
-    for start in range(0, len(asking), _BLOCK):
-        block = asking[start : start + _BLOCK]
+    for start in range(0, len(long_enough), _BLOCK):
+        block = long_enough[start : start + _BLOCK]
         similar = vectors[block] @ vectors.T
         similar[np.arange(len(block)), block] = -1
         similar[:, empty] = -1
@@ -348,7 +377,14 @@ def synonyms(vectors: np.ndarray, phrases: Sequence[str], threshold: float) -> c
 
 
 def undirected(relations: Counter[tuple[int, int]], near: csr_array[Any], size: int) -> csr_array[Any]:
-    """Edge weights among phrases, symmetric [size, size]: counts of ordered pairs, overwritten by synonymy, both directions summed."""
+    """Edge weights among phrases, symmetric [size, size].
+
+    The weight of an ordered pair is its count of relations, or the cosine where the two are synonyms; both directions are summed.
+
+    Args:
+        relations: how often each ordered pair of phrases is related.
+        near: cosines of synonyms, [size, size].
+    """
     pairs = np.array(list(relations), dtype=np.intp).reshape(-1, 2).T
     counts = np.fromiter(relations.values(), dtype=float, count=len(relations))
     stated = csr_array(coo_array((counts, (pairs[0], pairs[1])), shape=(size, size)))
@@ -357,12 +393,12 @@ def undirected(relations: Counter[tuple[int, int]], near: csr_array[Any], size: 
 
 
 def phrase_weights(ends: np.ndarray, scores: np.ndarray, mentions: np.ndarray) -> np.ndarray:
-    """Seed of each phrase, float [phrases]: the mean, over its places among the facts, of score / number of passages that mention it.
+    """Seed of each phrase, float [phrases]: the mean of fact score / `mentions` over the ends of facts that are this phrase.
 
     Args:
         ends: subject and object of each fact, intp [facts, 2].
-        scores: [facts].
-        mentions: [phrases].
+        scores: of the facts, float [facts].
+        mentions: number of passages that mention each phrase, intp [phrases].
     """
     total, places = np.zeros(len(mentions)), np.zeros(len(mentions))
     np.add.at(total, ends, scores[:, None] / mentions[ends])
@@ -371,7 +407,7 @@ def phrase_weights(ends: np.ndarray, scores: np.ndarray, mentions: np.ndarray) -
 
 
 def scaled(scores: np.ndarray) -> np.ndarray:
-    """Scores moved to [0, 1] by minimum and maximum; all the same are all 1."""
+    """Scores scaled to [0, 1] by their minimum and maximum, float [n]; equal scores are all 1."""
     spread = np.ptp(scores) if len(scores) else 0.0
     return (scores - scores.min()) / spread if spread > 0 else np.ones(len(scores))
 
@@ -379,11 +415,12 @@ def scaled(scores: np.ndarray) -> np.ndarray:
 def pagerank(weights: csr_array[Any], reset: np.ndarray, damping: float, tolerance: float = 1e-12) -> np.ndarray:
     """Personalised PageRank of an undirected weighted graph; float [nodes], sums to 1.
 
-    Solves (I − damping·Pᵀ) π ∝ reset by iteration; a walk that cannot go on starts again. Equals `networkx.pagerank`.
+    Solves (I − damping·Pᵀ) π ∝ reset by iteration; a walk at a node without edges starts again.
+    The result equals that of `networkx.pagerank`.
 
     Args:
         weights: symmetric, [nodes, nodes].
-        reset: where walks start, not negative and not all zero; only the proportions matter.
+        reset: weights of the nodes where walks start, float [nodes], not negative and not all zero; only their ratios matter.
         damping: probability of following an edge, in [0, 1).
     """
     strength = weights.sum(axis=0)
@@ -391,14 +428,13 @@ def pagerank(weights: csr_array[Any], reset: np.ndarray, damping: float, toleran
     start = reset / reset.sum()
     rank, change = start, np.inf
     while change > tolerance:
-        after = start + weights @ (share * rank)
-        change = float(np.abs(after - rank).sum())
-        rank = after
+        next_rank = start + weights @ (share * rank)
+        change = float(np.abs(next_rank - rank).sum())
+        rank = next_rank
     result: np.ndarray = rank / rank.sum()
     return result
 
 
-def _item(units: Sequence[Unit], score: float) -> Item:
-    times = dict.fromkeys(unit.time_text for unit in (units[0], units[-1]) if unit.time_text)
+def _passage_item(units: Sequence[Unit], score: float) -> Item:
     sources = union(unit.turn_ids for unit in units)
-    return Item(units[0].id, dated(units[0].text, " – ".join(times)), score, sources, "passage")
+    return Item(units[0].id, dated(units[0].text, period_text(units[0], units[-1])), score, sources, "passage")

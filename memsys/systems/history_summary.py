@@ -1,7 +1,7 @@
-"""A summary of the whole history and nothing else: the lossy baseline of MemGPT §3.1.2, quoted in Table 1 of MemTree.
+"""A summary of the whole history and nothing else: the lossy baseline of MemGPT §3.1.2, cited in Table 1 of MemTree.
 
-The papers do not say how the summary is made. Here the history is read in windows of `window_tokens`, and the summary so far is rewritten
-with each, so that a history that fits into one window is summarised in one call. Windows end between units; a longer unit is cut.
+The papers do not say how the summary is made. Here the history is read in windows of `window_tokens`, and each window rewrites the
+summary so far; a history that fits into one window is summarised in one call. Windows end between units; a longer unit is cut.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from memsys.tokens import count_tokens, split_tokens
 
 @dataclass(frozen=True, slots=True)
 class _Summary:
+    """A summary, the turns it covers and the number of windows it was written from."""
+
     text: str = ""
     sources: tuple[str, ...] = ()
     windows: int = 0
@@ -28,6 +30,8 @@ class _Summary:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
+    """A unit, or a part of a unit that is longer than a window."""
+
     text: str
     tokens: int
     turns: tuple[str, ...]
@@ -36,12 +40,12 @@ class _Piece:
 class HistorySummary(MemorySystem):
     """Recalls one item, the summary of everything as of the last `consolidate`.
 
-    One call for every full window while writing, and one in `consolidate` for what came since. A summary that cannot be had leaves the
-    one before as it is, which then stands for fewer turns.
+    There is one call for every full window while units are written, and one in `consolidate` for the units since. Where a reply cannot
+    be used, the summary before it stays, and covers fewer turns.
 
     Args:
-        window_tokens: tokens of the history that are summarised at once.
-        words: longest summary asked for.
+        window_tokens: most tokens of the history that one call reads.
+        words: length of the summary that the prompt asks for.
 
     Raises:
         ValueError: a number below 1.
@@ -54,41 +58,41 @@ class HistorySummary(MemorySystem):
         self.window_tokens, self.words = positive("window_tokens", window_tokens), positive("words", words)
         self._summary = _Summary()
         self._pending: list[_Piece] = []
-        self._shown = _Summary()
+        self._current = _Summary()
         self._stale = False
 
     def write(self, unit: Unit) -> None:
-        """Keep the unit for the next window; a call for each window that is full."""
+        """Keep the unit for the next window; one call for each full window."""
         if any(turn.text.strip() for turn in unit.turns):
             for text in split_tokens(dated(unit.text, unit.time_text), self.window_tokens):
                 self._add(_Piece(text, count_tokens(text), unit.turn_ids))
             self._stale = True
 
     def consolidate(self) -> None:
-        """Summarise what has been kept, provisionally: it stays in its window."""
+        """Summarise the open window provisionally: it stays open."""
         if self._stale:
-            self._shown = self._folded()
+            self._current = self._rewritten()
             self._stale = False
 
     def read(self, question: Question) -> Recall:
-        if not self._shown.text:
+        if not self._current.text:
             return Recall(())
-        return Recall((Item("summary", self._shown.text, 1.0, self._shown.sources, "summary", 1),))
+        return Recall((Item("summary", self._current.text, 1.0, self._current.sources, "summary", 1),))
 
     @property
     def held(self) -> int:
-        return int(bool(self._shown.text))
+        return int(bool(self._current.text))
 
     def report(self) -> dict[str, Any]:
-        return {"windows": self._shown.windows, "summarised_turns": len(self._shown.sources)}
+        return {"windows": self._current.windows, "summarised_turns": len(self._current.sources)}
 
     def _add(self, piece: _Piece) -> None:
-        if self._pending and sum(each.tokens for each in self._pending) + piece.tokens > self.window_tokens:
-            self._summary, self._pending = self._folded(), []
+        if self._pending and sum(pending.tokens for pending in self._pending) + piece.tokens > self.window_tokens:
+            self._summary, self._pending = self._rewritten(), []
         self._pending.append(piece)
 
-    def _folded(self) -> _Summary:
-        """The summary so far rewritten with what has been kept since."""
+    def _rewritten(self) -> _Summary:
+        """The summary so far, rewritten with the open window."""
         before, texts = self._summary, [piece.text for piece in self._pending]
         earlier = [f"Summary so far: {before.text}"] if before.text else []
         reply = ask(self.llm, self.prompts["history_summary/summarise"], texts=[*earlier, *texts], words=self.words)

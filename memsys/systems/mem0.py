@@ -1,29 +1,29 @@
 """Mem0: facts extracted from every exchange, each of which may add, rewrite or remove a memory (Chhikara et al., 2025, §2.1).
 
-This is the pipeline of the paper, in the release of October 2025; `mem0_v3` is the additive one that followed. For each pair of
-messages one call extracts facts about the user; a second one is shown the facts beside the memories most similar to each and says which
-to ADD, UPDATE or DELETE. As in the authors' evaluation a dialogue is taken in twice, once with each of its two sides as the user, into
+This is the pipeline of the paper, in the release of October 2025; `mem0_v3` is the release after it, which only adds memories. For each
+pair of messages one call extracts facts about the user. A second call sees the facts beside the memories most similar to each and says
+which to ADD, UPDATE or DELETE. As in the authors' evaluation, a dialogue is taken in twice, with each of its two sides as the user, into
 views that share nothing.
 
-`mode` chooses what the two calls are shown:
+`mode` chooses what the two calls see:
 
-- `paper`: a running summary and the last 10 messages go into the extraction; 10 similar memories for each fact into the decision.
-- `code`: neither summary nor history; 5 similar memories for each fact.
+- `paper`: the extraction sees a running summary and the last 10 messages; the decision sees 10 similar memories for each fact.
+- `code`: the extraction sees neither summary nor messages; the decision sees 5 similar memories for each fact.
 
 Deviations and decisions:
 
-- Today's date is that of the unit, and so are the times of a memory; the release stamps the clock.
-- The instructions that the authors' evaluation adds on LoCoMo (names for "user", the user's own messages only, dates, feelings, detail,
-  memories that stand alone as a paragraph each) are part of the prompt in both modes. In `code`, the sections for summary and history say
-  "(none)".
-- The paper does not say when the summary is renewed: here before the first unit that comes after 10 more messages, one for both views. A
-  summary that comes back empty leaves the old one.
+- Today's date is that of the unit, and so are the times of a memory; the release takes them from the clock.
+- The instructions that the authors' evaluation adds on LoCoMo (names for "user", only the user's own messages, dates, feelings, detail,
+  memories that stand alone as a paragraph each) are part of the prompt in both modes. In `code`, the sections for summary and messages
+  say "(none)".
+- The paper does not say when the summary is renewed. Here it is renewed before the first unit after 10 more messages, once for both
+  views. An empty reply keeps the old summary.
 - The paper says NOOP for what the release calls NONE.
-- Ids in the decision prompt are small numbers, mapped back. An UPDATE or DELETE with any other id, and any item without text, is left
-  out and counted; the others of the same reply hold. An unreadable reply changes nothing.
+- Ids in the decision prompt are small numbers that are mapped back. An UPDATE or DELETE with any other id, and any entry without text, is
+  skipped and counted; the other entries of the same reply are carried out. A reply that cannot be read changes nothing.
 - The time shown is that of the last change. The md5 of the text, which the release stores, has no effect here and is not kept.
-- The graph variant is not offered: no table here has it.
-- Evidence is the unit: the turns of all units that made or changed a memory.
+- The graph variant is not offered, because no table here has it.
+- The evidence of a memory is the turns of all units that made or changed it.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ import numpy as np
 
 from data_loaders.schema import Question, Role, Turn, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, one_of, period, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
+from memsys.sides import SIDES, shares
 from memsys.vectors import Vectors, best
 
 NEIGHBOURS = {"paper": 10, "code": 5}
-SIDES: Mapping[str, tuple[Role, ...]] = {"both": ("user", "assistant"), "user": ("user",)}
+"""Memories looked up for each new fact, by mode."""
 _NONE = "(none)"
 
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """A fact as it stands."""
+    """A fact in its current wording, with the units that made it and last changed it."""
 
     id: str
     text: str
@@ -62,7 +63,7 @@ class _Memory:
 
 
 class _View:
-    """What is remembered of one side of the dialogue; deleted memories keep their rows and are passed over."""
+    """The memories of one side of the dialogue. A memory's number is its row; deleted memories keep their rows and are ignored."""
 
     def __init__(self, side: Role) -> None:
         self.side: Role = side
@@ -86,8 +87,8 @@ class _View:
         return [(number, float(similarities[number])) for number in best(similarities, k) if number in self]
 
     def items(self, query: np.ndarray, k: int) -> list[Item]:
-        """The same as items; the time shown is that of the last change."""
-        return [self._item(self._memories[number], score) for number, score in self.top(query, k)]
+        """The `k` most similar memories as items, best first; the time shown is that of the last change."""
+        return [self._memory_item(self._memories[number], score) for number, score in self.top(query, k)]
 
     def add(self, text: str, vector: np.ndarray, unit: Unit) -> None:
         number = self._vectors.add(vector)
@@ -103,37 +104,38 @@ class _View:
         self._deleted.add(number)
 
     def views(self) -> Iterator[NodeView]:
+        """The memories as nodes."""
         for number, memory in enumerate(self._memories):
             if number in self:
-                times = sorted(unit.time for unit in (memory.created, memory.updated) if unit.time is not None)
                 yield NodeView(
                     memory.id, (), 1, f"{self.side}_fact", memory.text, self._vectors.matrix[number].copy(),
-                    memory.sources, times[0] if times else None, times[-1] if times else None,
+                    memory.sources, *period((memory.created, memory.updated)),
                 )  # fmt: skip
 
-    def _item(self, memory: _Memory, score: float) -> Item:
+    def _memory_item(self, memory: _Memory, score: float) -> Item:
         text = dated(memory.text, memory.updated.time_text)
         return Item(memory.id, text, score, memory.sources, f"{self.side}_fact", level=1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """New facts about one side, and the memories that they are compared with."""
+    """New facts about one side, and the memories they are compared with."""
 
     view: _View
     vectors: Mapping[str, np.ndarray]
-    """Of the facts, by text."""
+    """Vectors of the facts by text."""
     facts: tuple[str, ...]
-    shown: tuple[int, ...]
-    """Numbers of the memories; the place in here is the id in the prompt."""
+    neighbours: tuple[int, ...]
+    """Numbers of the memories; a memory's id in the prompt is its place in this tuple."""
 
     def fields(self) -> dict[str, Any]:
-        options = [Option(str(place), self.view[number].text) for place, number in enumerate(self.shown)]
+        """The fields of the decision prompt."""
+        options = [Option(str(place), self.view[number].text) for place, number in enumerate(self.neighbours)]
         return {"memories": options or _NONE, "text": self.facts}
 
     def target(self, label: object) -> int | None:
-        """The memory that an id stands for; None for an id that was not shown and for a memory that is gone."""
-        number = {str(place): number for place, number in enumerate(self.shown)}.get(str(label))
+        """The number of the memory with that id; None for an id that was not shown and for a deleted memory."""
+        number = {str(place): number for place, number in enumerate(self.neighbours)}.get(str(label))
         return number if number is not None and number in self.view else None
 
 
@@ -141,12 +143,13 @@ class Mem0(MemorySystem):
     """Recalls the `k` memories most similar to the question, half of them about each side of the dialogue.
 
     Args:
-        k: at most so many items; the authors' evaluation takes 30 for each of two speakers.
-        neighbours: memories looked up for each new fact; None for those of the mode.
+        mode: `paper` or `code`, see the module.
+        k: most items of a recall; the authors' evaluation takes 30 for each of two speakers.
+        neighbours: memories looked up for each new fact; None for the mode's number.
         window: earlier messages shown to the extraction, and messages between two summaries (mode `paper`).
-        views: `both` sides of the dialogue in turn as the user, or the `user` alone (half the calls).
-        per_view: whether each view that holds something gives an equal share of `k` and its items stand together, as in the authors'
-            evaluation; else the best `k` of all views by similarity.
+        views: `both` sides of the dialogue as the user in turn, or only the `user` (half the calls).
+        per_view: whether each view that has memories gives an equal share of `k`, its items together, as in the authors' evaluation; if
+            not, the best `k` of all views by similarity are recalled.
 
     Raises:
         ValueError: an unknown mode or choice of views, or a number below 1.
@@ -170,20 +173,18 @@ class Mem0(MemorySystem):
         views: Literal["both", "user"] = "both",
         per_view: bool = True,
     ) -> None:
-        if views not in SIDES:
-            raise ValueError(f"views must be one of {', '.join(SIDES)}, found {views!r}")
         self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, known_mode(self, mode)
         self.k, self.per_view = positive("k", k), per_view
         self.neighbours = positive("neighbours", NEIGHBOURS[mode] if neighbours is None else neighbours)
         self.window = positive("window", window)
-        self._views = tuple(_View(side) for side in SIDES[views])
+        self._views = tuple(_View(side) for side in SIDES[one_of("views", views, tuple(SIDES))])
         self._recent: deque[str] = deque(maxlen=window)
         self._unsummarised: list[str] = []
         self._summary = ""
         self._counts: Counter[str] = Counter()
 
     def write(self, unit: Unit) -> None:
-        """Take the unit in, once for each view: at most two calls each. The views change only after every call has succeeded."""
+        """Update each view with the unit: at most two calls per view. Views change only after every call has succeeded."""
         if self.mode == "paper" and len(self._unsummarised) >= self.window:
             self._summarise()
         batches = self._batches(self._facts(unit))
@@ -191,8 +192,8 @@ class Mem0(MemorySystem):
         replies = ask_all(self.llm, [(prompt, batch.fields()) for batch in batches])
         decisions = [self._decisions(reply) for reply in replies]
         vectors = self._vectors(batches, decisions)
-        for batch, decided in zip(batches, decisions, strict=True):
-            for decision in decided:
+        for batch, entries in zip(batches, decisions, strict=True):
+            for decision in entries:
                 self._carry_out(batch, decision, vectors, unit)
         if self.mode == "paper":
             lines = [_line(turn) for turn in unit.turns]
@@ -206,9 +207,10 @@ class Mem0(MemorySystem):
         query = self.embedder.embed([question.text], query=True)[0]
         if self.per_view:
             views = [view for view in self._views if len(view)]
-            share, left = divmod(self.k, len(views))
-            found = [view.items(query, share + (place < left)) for place, view in enumerate(views)]
-            return Recall(tuple(item for items in found for item in items))
+            limits = shares(self.k, len(views))
+            return Recall(
+                tuple(item for view, limit in zip(views, limits, strict=True) for item in view.items(query, limit))
+            )
         items = [item for view in self._views for item in view.items(query, self.k)]
         return Recall(tuple(items[place] for place in best([item.score for item in items], self.k)))
 
@@ -221,13 +223,13 @@ class Mem0(MemorySystem):
         return sum(map(len, self._views))
 
     def report(self) -> dict[str, Any]:
-        """Memories by side, decisions by event, and what was left out of them."""
+        """Counts of memories by side, of decisions by event, and of decisions that were skipped."""
         return {**{f"{view.side}_memories": len(view) for view in self._views}, **self._counts}
 
     def _facts(self, unit: Unit) -> list[tuple[str, ...]]:
         """New facts for each view."""
         prompt = self.prompts["mem0/extract"]
-        replies = ask_all(self.llm, [(prompt, self._shown(unit, view.side)) for view in self._views])
+        replies = ask_all(self.llm, [(prompt, self._extraction_fields(unit, view.side)) for view in self._views])
         if failed := sum(isinstance(reply, ParseFailure) for reply in replies):
             meter.note("mem0.no_facts", failed)
         return [
@@ -235,8 +237,8 @@ class Mem0(MemorySystem):
             for reply in replies
         ]
 
-    def _shown(self, unit: Unit, side: Role) -> dict[str, Any]:
-        """The fields of the extraction; `text` is what the user of this view says."""
+    def _extraction_fields(self, unit: Unit, side: Role) -> dict[str, Any]:
+        """The fields of the extraction prompt; `text` is what the user of this view says."""
         return {
             "date": unit.time_text or "unknown",
             "summary": self._summary or _NONE,
@@ -247,17 +249,18 @@ class Mem0(MemorySystem):
 
     def _batches(self, facts: Sequence[tuple[str, ...]]) -> list[_Batch]:
         """The views with new facts, each fact beside the memories most similar to it."""
-        texts = list(dict.fromkeys(fact for found in facts for fact in found))
+        texts = list(dict.fromkeys(fact for view_facts in facts for fact in view_facts))
         vectors = dict(zip(texts, self.embedder.embed(texts), strict=True)) if texts else {}
         batches = []
-        for view, found in zip(self._views, facts, strict=True):
-            near = (view.top(vectors[fact], self.neighbours) for fact in found)
-            shown = tuple(dict.fromkeys(number for ranked in near for number, _ in ranked))
-            if found:
-                batches.append(_Batch(view, vectors, found, shown))
+        for view, view_facts in zip(self._views, facts, strict=True):
+            rankings = (view.top(vectors[fact], self.neighbours) for fact in view_facts)
+            neighbours = tuple(dict.fromkeys(number for ranking in rankings for number, _ in ranking))
+            if view_facts:
+                batches.append(_Batch(view, vectors, view_facts, neighbours))
         return batches
 
     def _decisions(self, reply: Any) -> list[dict[str, Any]]:
+        """The decisions in a reply; none where it cannot be read."""
         if isinstance(reply, ParseFailure):
             meter.note("mem0.no_decision")
             return []
@@ -266,15 +269,16 @@ class Mem0(MemorySystem):
     def _vectors(
         self, batches: Sequence[_Batch], decisions: Sequence[Sequence[Mapping[str, Any]]]
     ) -> dict[str, np.ndarray]:
-        """Vectors of all texts that may be stored, by text; those of the facts are known."""
+        """Vectors of all texts that may be stored, by text; texts that are not among the facts are embedded."""
         known = {text: vector for batch in batches for text, vector in batch.vectors.items()}
-        wanted = [_text(one) for decided in decisions for one in decided if one["event"] in ("ADD", "UPDATE")]
-        new = [text for text in dict.fromkeys(wanted) if text and text not in known]
+        stored = [_text(entry) for entries in decisions for entry in entries if entry["event"] in ("ADD", "UPDATE")]
+        new = [text for text in dict.fromkeys(stored) if text and text not in known]
         return known | dict(zip(new, self.embedder.embed(new), strict=True)) if new else known
 
     def _carry_out(
         self, batch: _Batch, decision: Mapping[str, Any], vectors: Mapping[str, np.ndarray], unit: Unit
     ) -> None:
+        """Apply one decision to the batch's view, and count it by its event."""
         event, text, target = decision["event"], _text(decision), batch.target(decision.get("id"))
         if event == "NONE":
             pass
@@ -290,6 +294,7 @@ class Mem0(MemorySystem):
         self._counts[event.lower()] += 1
 
     def _summarise(self) -> None:
+        """Rewrite the summary with the messages since it was written."""
         texts = [self._summary, *self._unsummarised]
         prompt, summary = self.prompts["mem0/summarise"], self._summary or _NONE
         reply = ask(self.llm, prompt, summary=summary, dialogue=self._unsummarised, texts=texts)
@@ -300,7 +305,7 @@ class Mem0(MemorySystem):
 
 
 def _line(turn: Turn) -> str:
-    """A message behind its speaker's name, where the speaker has one."""
+    """A message with its speaker's name in front, if the speaker has one."""
     return f"{turn.speaker}: {turn.text}" if turn.speaker not in ("", "user", "assistant") else turn.text
 
 

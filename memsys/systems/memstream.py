@@ -1,29 +1,30 @@
 """MemoryStream: a flat list of rated memories, recalled by recency, relevance and importance (Generative Agents, Park et al., 2023, §4).
 
-Every unit is rated once for importance; a recall adds up three terms, each scaled to [0, 1] over all memories. With `reflections`, the
-agent stops whenever the importance of what happened adds up to `trigger`, asks itself three questions and stores the insights it finds.
-Without them it is the baseline of MemTree's tables: a flat list, one call per insertion (Rezazadeh et al., 2024, §4.2, App. A.3.4).
+Every unit is rated once for importance. A recall ranks memories by the sum of three terms, each scaled to [0, 1] over all memories. With
+`reflections`, the agent stops whenever the importance of new events adds up to `trigger`, asks itself three questions and stores the
+insights it finds. Without reflections this is the baseline of MemTree's tables: a flat list, one call per insertion (Rezazadeh et al.,
+2024, §4.2, App. A.3.4).
 
-`mode` chooses the law of recency and the weights (recency, relevance, importance):
+`mode` chooses the recency term and the weights (recency, relevance, importance):
 
 - `paper`: 0.995 per hour since the last access; weights 1, 1, 1.
-- `code`: the release of 2023. 0.99^rank, where rank 1 is the memory accessed *longest ago*, so the term is upside down; weights 0.5, 3, 2.
-  Texts that say "is idle" get importance 1 without a call; texts with the word "idle" are never recalled. A reflection looks at as many
-  memories as came since the last.
-- `genagents`: the release of 2024. 0.99 per insertion since the last access; weights 0, 1, 0.5; the recall is put in order of creation.
+- `code`: the release of 2023. 0.99^rank, where rank 1 is the memory accessed *longest ago*, so the term is reversed; weights 0.5, 3, 2.
+  Texts with "is idle" get importance 1 without a call; texts with the word "idle" are never recalled. A reflection looks at the memories
+  added since the last one.
+- `genagents`: the release of 2024. 0.99 per insertion since the last access; weights 0, 1, 0.5; a recall is in the order of creation.
 
 Deviations and decisions:
 
-- Hours are counted from the first unit's time. Where that has none, and in `genagents`, one unit is one unit of time (`report` says which).
-- Ages are taken from the most recently accessed memory, not from the question: the scaling cancels the difference.
-- Reads do not count as accesses unless `mutate_on_read`, because answers would depend on the order of the questions. What a reflection
-  looks up does count.
-- The releases recall 30 and 120 memories, the paper as many as fit; ours is MemTree's setting, k = 10 within 8192 tokens. The first item
-  that would exceed the budget ends the recall; a first one that exceeds it alone is cut.
-- Only what happens counts towards a reflection, not insights (as released). A unit is an event; there is no separate kind for chats.
-- A rating that is not a number from 1 to 10 after three attempts is 4. Questions that cannot be parsed become one general question three
-  times; where insights cannot be, none are stored (the release stores a placeholder).
-- No subject-predicate-object triples and no expiry: the release makes and stores them, but neither has an effect on the recall.
+- Hours are counted from the first unit's time. Where that has none, and in `genagents`, one unit is one unit of time; `report` says which.
+- Ages are measured from the most recent access, not from the question: the scaling removes the difference.
+- A read does not count as an access unless `mutate_on_read` is set: otherwise answers would depend on the order of the questions.
+  Memories that a reflection looks up do count as accessed.
+- The releases recall 30 and 120 memories, the paper as many as fit. Ours is MemTree's setting: k = 10 within 8192 tokens. The first item
+  that exceeds the budget ends the recall; if it is the very first item, it is cut.
+- Only events count towards a reflection, not insights, as released. A unit is an event; chats are no separate kind.
+- The importance is 4 where three attempts give no number from 1 to 10. Where questions cannot be read, one general question is used
+  three times; where insights cannot be read, none are stored (the release stores a placeholder).
+- There are no subject-predicate-object triples and no expiry: the release makes and stores them, but they have no effect on the recall.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ Mode = Literal["paper", "code", "genagents"]
 DECAY = {"paper": 0.995, "code": 0.99, "genagents": 0.99}
 WEIGHTS = {"paper": (1.0, 1.0, 1.0), "code": (0.5, 3.0, 2.0), "genagents": (0.0, 1.0, 0.5)}
 _UNRATED = 4
+"""Importance of a memory whose rating cannot be read."""
 _ATTEMPTS = 3
 _GENERAL_QUESTION = "What do these memories say about the people in them?"
 
@@ -60,29 +62,30 @@ class _Memory:
 
     text: str
     unit: Unit
-    """The event's unit; for a thought, the unit after which it was had."""
+    """The event's unit; for a thought, the last unit before it."""
     importance: int
     sources: tuple[str, ...]
     evidence: tuple[int, ...] = ()
     """Numbers of the memories that a thought rests on."""
     depth: int = 0
-    """0 for an event; a thought is one deeper than its deepest evidence."""
+    """0 for an event; for a thought, 1 more than for its deepest evidence."""
 
 
 class MemoryStream(MemorySystem):
     """Recalls the `k` memories with the highest sum of recency, relevance and importance, best first.
 
     Args:
-        k: at most so many items.
+        mode: `paper`, `code` or `genagents`, see the module.
+        k: most items of a recall.
         max_tokens: budget of the recalled texts (o200k tokens), None for no limit.
-        weights: of recency, relevance and importance; None for those of the mode. (0, 1, 0) ranks by relevance alone.
-        decay: factor of recency per unit of time; None for that of the mode.
-        reflections: whether it stops to reflect.
+        weights: of recency, relevance and importance; None for the mode's. (0, 1, 0) ranks by relevance only.
+        decay: factor of recency per unit of time; None for the mode's.
+        reflections: whether the agent reflects.
         trigger: sum of importance that starts a reflection.
-        window: number of recent memories whose questions a reflection asks (mode `paper`).
-        reflection_k: memories recalled for each of its questions; 30 as released.
-        identity: who the agent is, for the prompts.
-        mutate_on_read: whether a recall makes what it returns recent; the questions must then come in order.
+        window: number of recent memories from which a reflection draws its questions (mode `paper`).
+        reflection_k: memories recalled for each of these questions; 30 as released.
+        identity: the description of the agent in the prompts.
+        mutate_on_read: whether a recall counts as an access; the questions must then come in order.
 
     Raises:
         ValueError: an unknown mode, or a number below 1.
@@ -120,28 +123,28 @@ class MemoryStream(MemorySystem):
         self._vectors = Vectors()
         self._accessed: list[float] = []
         self._origin: datetime | None = None
-        self._clock = 0.0
+        self._time = 0.0
         self._events = 0
-        self._budget = trigger
-        self._since = 0
+        self._until_reflection = trigger
+        self._new_events = 0
         self._reflected = 0
         self._unrated = 0
 
     def write(self, unit: Unit) -> None:
-        """Rate the unit and append it; reflect when the importance since the last reflection has reached the trigger."""
+        """Rate the unit and append it; reflect when the importance since the last reflection reaches the trigger."""
         vector = self.embedder.embed([unit.text])[0]
         idle = self.mode == "code" and "is idle" in unit.text
         importance = 1 if idle else self._rate([unit.text])[0]
         if not self._events and self.mode != "genagents":
             self._origin = unit.time
-        self._clock = self._now(unit.time)
+        self._time = self._now(unit.time)
         self._events += 1
         self._append(_Memory(unit.text, unit, importance, unit.turn_ids), vector)
-        self._budget -= importance
-        self._since += 1
-        if self.reflections and self._budget <= 0:
+        self._until_reflection -= importance
+        self._new_events += 1
+        if self.reflections and self._until_reflection <= 0:
             self._reflect(unit)
-            self._budget, self._since = self.trigger, 0
+            self._until_reflection, self._new_events = self.trigger, 0
 
     def read(self, question: Question) -> Recall:
         if not self._memories:
@@ -149,9 +152,9 @@ class MemoryStream(MemorySystem):
         query = self.embedder.embed([question.text], query=True)[0]
         ranked = self._ranked(query, self.k)
         if self.mutate_on_read:
-            self._touch((index for index, _ in ranked), self._now(question.time))
+            self._mark_accessed((index for index, _ in ranked), self._now(question.time))
         ordered = sorted(ranked) if self.mode == "genagents" else ranked
-        return Recall(within_budget((self._item(index, score) for index, score in ordered), self.max_tokens))
+        return Recall(within_budget((self._memory_item(index, score) for index, score in ordered), self.max_tokens))
 
     def nodes(self) -> Iterator[NodeView]:
         """Events and thoughts; a memory's parents are the thoughts that cite it."""
@@ -171,7 +174,7 @@ class MemoryStream(MemorySystem):
         return len(self._memories)
 
     def report(self) -> dict[str, Any]:
-        """Counts, the mean importance, and the unit of time that recency was measured in."""
+        """Counts, the mean importance, and the unit of time in which recency is measured."""
         return {
             "events": self._events,
             "thoughts": len(self._memories) - self._events,
@@ -182,17 +185,17 @@ class MemoryStream(MemorySystem):
         }
 
     def _now(self, time: datetime | None) -> float:
-        """Hours since the first unit where it has a time, else units written; a missing time is that of the last unit."""
+        """Hours since the first unit; the number of units written where the first has no time. A missing time is the last unit's."""
         if self._origin is None:
             return float(self._events)
-        return self._clock if time is None else (time - self._origin).total_seconds() / 3600
+        return self._time if time is None else (time - self._origin).total_seconds() / 3600
 
     def _append(self, memory: _Memory, vector: np.ndarray) -> None:
         self._memories.append(memory)
         self._vectors.add(vector)
-        self._accessed.append(self._clock)
+        self._accessed.append(self._time)
 
-    def _touch(self, indices: Iterable[int], now: float) -> None:
+    def _mark_accessed(self, indices: Iterable[int], now: float) -> None:
         for index in indices:
             self._accessed[index] = now
 
@@ -211,14 +214,16 @@ class MemoryStream(MemorySystem):
         scores = np.zeros(len(candidates))
         for weight, term in zip(weights, terms, strict=True):
             scores += weight * scaled(term)
-        return [(int(candidates[at]), float(scores[at])) for at in best(scores, k)]
+        return [(int(candidates[place]), float(scores[place])) for place in best(scores, k)]
 
     def _candidates(self) -> np.ndarray:
+        """Numbers of the memories that may be recalled, int [n]."""
         if self.mode != "code":
             return np.arange(len(self._memories))
         return np.flatnonzero(["idle" not in memory.text for memory in self._memories])
 
     def _rate(self, texts: Sequence[str]) -> list[int]:
+        """The importance of each text, from 1 to 10."""
         prompt = self.prompts["memstream/importance"]
         asks = [(prompt, {"text": text, "identity": self.identity}) for text in texts]
         labels = ask_all(self.llm, asks, retries=_ATTEMPTS - 1)
@@ -229,33 +234,34 @@ class MemoryStream(MemorySystem):
         return [_UNRATED if isinstance(label, ParseFailure) else int(label) for label in labels]
 
     def _reflect(self, unit: Unit) -> None:
-        """Questions about what is recent; insights from what each question recalls; each insight rated and stored."""
+        """Ask questions about recent memories, draw insights from what each question recalls, and rate and store the insights."""
         self._reflected += 1
         questions = self._questions()
         queries = self.embedder.embed(questions, query=True)
-        found = [[index for index, _ in self._ranked(query, self.reflection_k)] for query in queries]
-        self._touch((index for indices in found for index in indices), self._clock)
+        recalled = [[index for index, _ in self._ranked(query, self.reflection_k)] for query in queries]
+        self._mark_accessed((index for indices in recalled for index in indices), self._time)
         prompt = self.prompts["memstream/insights"]
         asks = [
             (prompt, {"question": question, **self._statements(indices)})
-            for question, indices in zip(questions, found, strict=True)
+            for question, indices in zip(questions, recalled, strict=True)
         ]
         replies = ask_all(self.llm, asks, retries=_ATTEMPTS - 1)
         if failed := sum(isinstance(reply, ParseFailure) for reply in replies):
             meter.note("memstream.no_insights", failed)
         insights = [
             (insight["insight"], _cited(insight["evidence"], indices))
-            for reply, indices in zip(replies, found, strict=True)
+            for reply, indices in zip(replies, recalled, strict=True)
             if not isinstance(reply, ParseFailure)
             for insight in reply["insights"][:5]
             if insight["insight"].strip()
         ]
-        self._think(insights, unit)
+        self._add_thoughts(insights, unit)
 
     def _questions(self) -> list[str]:
+        """Three questions about the recent memories."""
         recent = self._candidates()
         if self.mode == "code":
-            recent = recent[np.argsort(np.array(self._accessed)[recent], kind="stable")][-self._since :]
+            recent = recent[np.argsort(np.array(self._accessed)[recent], kind="stable")][-self._new_events :]
         else:
             recent = recent[-self.window :]
         prompt = self.prompts["memstream/questions"]
@@ -266,12 +272,13 @@ class MemoryStream(MemorySystem):
         return list(reply["questions"][:3])
 
     def _statements(self, indices: Sequence[int]) -> dict[str, Any]:
-        """The fields of a prompt about memories, which it numbers from 1."""
+        """The prompt fields that show memories, numbered from 1."""
         texts = [self._memories[index].text for index in indices]
         numbered = [Option(str(number), text) for number, text in enumerate(texts, start=1)]
         return {"text": texts, "statements": numbered, "identity": self.identity}
 
-    def _think(self, insights: Sequence[tuple[str, tuple[int, ...]]], unit: Unit) -> None:
+    def _add_thoughts(self, insights: Sequence[tuple[str, tuple[int, ...]]], unit: Unit) -> None:
+        """Rate insights, given with the numbers of their evidence, and append them."""
         if not insights:
             return
         texts = [text for text, _ in insights]
@@ -281,7 +288,7 @@ class MemoryStream(MemorySystem):
             depth = 1 + max((self._memories[index].depth for index in evidence), default=0)
             self._append(_Memory(text, unit, importance, sources, evidence, depth), vector)
 
-    def _item(self, index: int, score: float) -> Item:
+    def _memory_item(self, index: int, score: float) -> Item:
         memory = self._memories[index]
         if not memory.depth:
             return unit_item(memory.unit, score)
@@ -294,9 +301,12 @@ class MemoryStream(MemorySystem):
 
 
 def recency(accessed: np.ndarray, decay: float, *, by_rank: bool) -> np.ndarray:
-    """`decay` to the age of each memory, float64 [n]; `accessed` are times, and the most recent one has age 0.
+    """The recency of each memory: `decay` to the power of its age, float64 [n].
 
-    With `by_rank` the exponent is the rank, 1 for the memory accessed longest ago: the law of the 2023 release.
+    Args:
+        accessed: time of the last access, float [n]; the latest access has age 0.
+        decay: factor per unit of time.
+        by_rank: take the rank instead of the age, 1 for the memory accessed longest ago, as the release of 2023 does.
     """
     if not by_rank:
         aged: np.ndarray = decay ** (accessed.max() - accessed)
@@ -308,15 +318,20 @@ def recency(accessed: np.ndarray, decay: float, *, by_rank: bool) -> np.ndarray:
 
 
 def scaled(term: np.ndarray) -> np.ndarray:
-    """A term stretched to [0, 1] over all memories, float64 [n]; 0.5 everywhere where it is constant (as released)."""
+    """A term scaled to [0, 1] by its minimum and maximum, float64 [n]; 0.5 everywhere where it is constant, as released."""
     values = term.astype(np.float64)
     low, high = values.min(), values.max()
     return np.full(len(values), 0.5) if low == high else (values - low) / (high - low)
 
 
-def _cited(numbers: Sequence[int], shown: Sequence[int]) -> tuple[int, ...]:
-    """The memories behind the statement numbers of an insight; numbers that were not shown are dropped."""
-    valid = dict.fromkeys(number for number in numbers if 1 <= number <= len(shown))
+def _cited(numbers: Sequence[int], memories: Sequence[int]) -> tuple[int, ...]:
+    """The memories that an insight cites by the numbers of its statements; other numbers are dropped.
+
+    Args:
+        numbers: statement numbers in the reply, from 1.
+        memories: numbers of the memories that were shown, in order.
+    """
+    valid = dict.fromkeys(number for number in numbers if 1 <= number <= len(memories))
     if len(valid) < len(set(numbers)) or not valid:
         meter.note("memstream.bad_citation")
-    return tuple(shown[number - 1] for number in valid)
+    return tuple(memories[number - 1] for number in valid)

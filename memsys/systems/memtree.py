@@ -1,22 +1,24 @@
-"""MemTree: a tree of topics that each new unit descends and leaves its mark on (Rezazadeh et al., 2024, §3 and App. A.1).
+"""MemTree: a tree of topics into which each new unit is inserted from the root down (Rezazadeh et al., 2024, §3 and App. A.1).
 
-A unit goes down from the root into the most similar child while the similarity reaches a threshold that rises with depth.
-A leaf that it reaches is expanded into a parent of both; every parent on the way is summarised again, all at once, by one call each.
+From the root, a unit moves to the most similar child as long as the similarity reaches a threshold, which rises with depth. If it
+reaches a leaf, the leaf becomes a parent of both. Every parent on the path is then summarised again, by one call each, submitted
+together.
 
-There is no released code, so there is no `mode`. Where the paper contradicts itself or is silent, the first choice is ours and the
+There is no released code, so there is no `mode`. Where the paper is silent or contradicts itself, the first choice is ours and the
 others are settings:
 
-- The threshold is `base · exp(rate · depth / max_depth)` (A.1.3). The text's `base · exp(rate · depth)` (§3.1) passes 1 at depth 2 and
-  could never give the depth of 13 that the paper reports.
+- The threshold is `base · exp(rate · depth / max_depth)` (A.1.3). The formula of §3.1, `base · exp(rate · depth)`, exceeds 1 at depth 2
+  and could never give the depth of 13 that the paper reports.
 - `max_depth` is the depth of the deepest node before the insertion, at least 1.
-- Reaching a leaf ends the descent with two children (§3.1). Algorithm 1 as printed compares again with the copy it has just made.
+- A unit that reaches a leaf ends its descent there, and the new parent has two children (§3.1). Algorithm 1 as printed goes on and
+  compares the unit with the copy of the leaf that it has just made.
 - The parent under which a unit is attached is summarised too ("all parent nodes along the traversal path", §3.1); Algorithm 1 skips it.
-- "n" counts the children before the insertion; the text calls it both children and descendants.
-- The root has no text and is never summarised. New content is passed to every parent as it is (Algorithm 1).
-- The retrieval threshold, whose value the paper does not give, is off. Items are taken in order of similarity and the first that would
-  exceed the token limit ends the list; a first item that exceeds it alone is cut (the paper does not say; RAPTOR stops likewise).
-- The length of summaries is not limited in the paper; 512 tokens is our safety limit, and replies that reach it are counted.
-- An aggregation that still comes back empty after two more attempts keeps the old summary and marks the node as stale.
+- "n" in the prompt is the number of children before the insertion; the paper calls it both children and descendants.
+- The root has no text and is never summarised. Every parent's prompt contains the new content unchanged (Algorithm 1).
+- The retrieval threshold is off, because the paper does not give its value. Items are taken in order of similarity, up to the first that
+  would exceed the token limit; if the very first exceeds it, it is truncated (the paper does not say; RAPTOR stops in the same way).
+- The paper does not limit the length of summaries; 512 tokens is our safety limit, and replies that reach it are counted.
+- If an aggregation is still empty after two retries, the node keeps its old summary and is marked as stale.
 """
 
 from __future__ import annotations
@@ -49,52 +51,57 @@ _CHOICES = {
 
 @dataclass(slots=True)
 class _Node:
-    """A node of the tree; its number is its row in the matrix of vectors."""
+    """A node of the tree; its index is its row in the matrix of vectors."""
 
     text: str
     parent: int | None
-    """None for a child of the root, which is not a node here: it has neither text nor vector."""
+    """Index of the parent; None for a child of the root, which has neither text nor vector and is not stored as a node."""
     depth: int
     unit: Unit | None
     """The unit of a leaf; None for an inner node."""
     first: Unit
+    """The earliest unit below the node."""
     last: Unit
+    """The latest unit below the node."""
     sources: dict[str, None]
     leaves: int = 1
+    """Number of leaves below the node."""
     height: int = 0
     children: list[int] = field(default_factory=list)
     stale: bool = False
+    """True when the last summary failed and the old one was kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """Where a unit goes: the nodes on the way down, and how the last of them takes it."""
+    """The insertion path of a unit."""
 
     path: tuple[int, ...]
+    """Indices of the nodes from the root's child down."""
     links: int
-    """0 = the last node of the path (or the root) gets a new leaf; n = that leaf is expanded into a chain of n parents."""
+    """0: the unit becomes a child of the path's last node (or of the root). n: that last node, a leaf, becomes a chain of n parents."""
 
 
 class MemTree(MemorySystem):
-    """Recalls the `k` nodes of the tree, leaves and summaries alike, that are most similar to the question.
+    """Recalls the `k` nodes of the tree, leaves and summaries, that are most similar to the question.
 
     Args:
-        k: at most so many items. In a traversal the most similar of the visited nodes are kept; None keeps them all.
+        k: maximum number of items. In a traversal, the most similar of the visited nodes are kept; None keeps all.
         max_tokens: budget of the recalled texts (o200k tokens), None for no limit. The paper: 8192 with k = 10, MSC 1000 with k = 3.
-        retrieval: `collapsed` compares all nodes; `traversal` goes down level by level and keeps `width` nodes of each (App. A.3.5).
+        retrieval: `collapsed` compares all nodes; `traversal` descends level by level and keeps `width` nodes of each (App. A.3.5).
         theta_retrieve: least cosine of a collapsed recall; -1 is off.
-        width: nodes kept per level of a traversal; where the paper varies the traversal's k, it varies this.
-        base, rate: the threshold's two parameters (A.1.3).
+        width: number of nodes kept per level of a traversal; the paper's k of a traversal.
+        base, rate: parameters of the insertion threshold (A.1.3).
         threshold_law: `normalised` (A.1.3), `exp` = base · exp(rate · depth) (§3.1), `multiplicative` = base · (1 + rate)^depth.
-        max_depth: `dynamic`, or a fixed number; it normalises the threshold and does not limit the tree.
-        expand_rule: `text` (§3.1), or `algorithm` (Algorithm 1 as printed), which makes chains under near-duplicates.
-        aggregate_final_parent: whether the parent of a unit that is attached below the threshold is summarised again.
-        n_mode: what the prompt's count of earlier entries is: `children`, or `leaves` below the node.
+        max_depth: `dynamic`, or a fixed number. It normalises the threshold and does not limit the tree.
+        expand_rule: `text` (§3.1), or `algorithm` (Algorithm 1 as printed), which makes chains above near-duplicates.
+        aggregate_final_parent: whether a unit attached as a new child causes a new summary of its parent.
+        n_mode: the count of earlier entries in the prompt, `children` or `leaves` of the node.
         parallel: submit the summaries of one insertion together; the tree is the same either way.
 
     Raises:
-        ValueError: an unknown choice, a number below 1, or the `algorithm` rule with a threshold that does not rise, under which an
-            insertion need not end.
+        ValueError: an unknown choice, a number below 1, or the rule `algorithm` with a threshold that does not rise with depth, with
+            which an insertion may not end.
     """
 
     READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "theta_retrieve", "width")
@@ -139,39 +146,40 @@ class MemTree(MemorySystem):
         self._nodes: list[_Node] = []
         self._vectors = Vectors()
         self._top: list[int] = []
+        """The root's children."""
         self._deepest = 0
         self._failures = 0
 
     def write(self, unit: Unit) -> None:
-        """Insert the unit as a leaf. The tree changes only after every call has succeeded."""
+        """Insert the unit as a leaf and update the summaries on its path. The tree changes only after all calls have returned."""
         vector = self.embedder.embed([unit.text])[0]
         route = self._route(vector)
         summaries = self._summaries(route, unit.text)
-        fresh = [index for index, summary in enumerate(summaries) if isinstance(summary, str)]
-        vectors = self.embedder.embed([summaries[index] for index in fresh]) if fresh else ()
+        written = [place for place, summary in enumerate(summaries) if isinstance(summary, str)]
+        vectors = self.embedder.embed([summaries[place] for place in written]) if written else ()
         parents = (*route.path, *(self._expand(route.path[-1], route.links) if route.links else ()))
         self._attach(unit, vector, parents)
-        for index, new in zip(fresh, vectors, strict=True):
-            self._nodes[parents[index]].text = summaries[index]
-            self._vectors.set(parents[index], new)
-        for index, summary in enumerate(summaries):
-            self._nodes[parents[index]].stale |= isinstance(summary, ParseFailure)
+        for place, summary_vector in zip(written, vectors, strict=True):
+            self._nodes[parents[place]].text = summaries[place]
+            self._vectors.set(parents[place], summary_vector)
+        for place, summary in enumerate(summaries):
+            self._nodes[parents[place]].stale |= isinstance(summary, ParseFailure)
 
     def read(self, question: Question) -> Recall:
         if not self._nodes:
             return Recall(())
         similarities = self._vectors.similarities(self.embedder.embed([question.text], query=True)[0])
         chosen = {"collapsed": self._collapsed, "traversal": self._traversal}[self.retrieval](similarities)
-        items = (self._item(index, float(similarities[index])) for index in chosen)
+        items = (self._node_item(index, float(similarities[index])) for index in chosen)
         return Recall(within_budget(items, self.max_tokens))
 
     def nodes(self) -> Iterator[NodeView]:
-        """Every node but the root; `level` is the height above the deepest leaf below."""
+        """Every node except the root; `level` is the height above the deepest leaf below the node."""
         for index, node in enumerate(self._nodes):
-            parents = () if node.parent is None else (self._name(node.parent),)
+            parents = () if node.parent is None else (self._id(node.parent),)
             kind = "leaf" if node.unit else "summary"
             yield NodeView(
-                self._name(index), parents, node.height, kind, node.text, self._vectors.matrix[index].copy(),
+                self._id(index), parents, node.height, kind, node.text, self._vectors.matrix[index].copy(),
                 tuple(node.sources), node.first.time, node.last.time,
             )  # fmt: skip
 
@@ -180,7 +188,7 @@ class MemTree(MemorySystem):
         return len(self._nodes)
 
     def report(self) -> dict[str, Any]:
-        """Node counts as the paper's Table 5 has them; depths are of all nodes, the root's children being at depth 1."""
+        """Node counts as in the paper's Table 5; depths are those of all nodes, with the root's children at depth 1."""
         inner = sum(node.unit is None for node in self._nodes)
         return {
             "nodes": len(self._nodes),
@@ -194,7 +202,7 @@ class MemTree(MemorySystem):
         }
 
     def threshold(self, depth: int) -> float:
-        """Least cosine at which a unit enters a child of a node at `depth` (the root has depth 0), for the tree as it stands."""
+        """Least cosine at which a unit moves to a child of a node at `depth` (the root has depth 0) in the present tree."""
         if self.threshold_law == "exp":
             return self.base * math.exp(self.rate * depth)
         if self.threshold_law == "multiplicative":
@@ -203,6 +211,7 @@ class MemTree(MemorySystem):
         return self.base * math.exp(self.rate * depth / deepest)
 
     def _route(self, vector: np.ndarray) -> _Route:
+        """Descend from the root with a unit's vector."""
         path: list[int] = []
         children, similarity = self._top, 0.0
         while children:
@@ -220,22 +229,21 @@ class MemTree(MemorySystem):
         return _Route(tuple(path), links)
 
     def _similarities(self, children: list[int], vector: np.ndarray) -> np.ndarray:
-        # Picking rows copies them, which costs more than comparing all when most nodes are children of this one.
-        most = 2 * len(children) > len(self._nodes)
-        similarities: np.ndarray = (
-            self._vectors.similarities(vector)[children] if most else self._vectors.matrix[children] @ vector
-        )
+        # Selecting rows copies them, which costs more than comparing all rows when the children are the majority of the nodes.
+        if 2 * len(children) > len(self._nodes):
+            return self._vectors.similarities(vector)[children]
+        similarities: np.ndarray = self._vectors.matrix[children] @ vector
         return similarities
 
     def _summaries(self, route: _Route, new: str) -> list[Any]:
-        """The new text, or a `ParseFailure`, for each parent of the new leaf from the top down, chains included."""
+        """The new summary, or a `ParseFailure`, of each parent of the new leaf from the top down, chains included."""
         targets = [*route.path, *route.path[-1:] * (route.links - 1)]
         if not self.aggregate_final_parent and not (route.links and self.expand_rule == "text"):
             targets = targets[:-1]
         prompt = self.prompts["memtree/aggregate"]
         asks = [(prompt, self._fields(self._nodes[target], new)) for target in targets]
-        rounds = [asks] if self.parallel else [[one] for one in asks]
-        values = [value for asked in rounds for value in ask_all(self.llm, asked, retries=2)]
+        batches = [asks] if self.parallel else [[request] for request in asks]
+        values = [value for batch in batches for value in ask_all(self.llm, batch, retries=2)]
         failed = sum(isinstance(value, ParseFailure) for value in values)
         self._failures += failed
         if failed:
@@ -245,12 +253,12 @@ class MemTree(MemorySystem):
         return values
 
     def _fields(self, node: _Node, new: str) -> dict[str, Any]:
-        # A leaf about to be expanded stands for one entry: itself.
+        # A leaf that is about to become a parent counts as one entry.
         n = (len(node.children) or 1) if self.n_mode == "children" else node.leaves
         return {"existing": node.text, "new": new, "n": n, "texts": (node.text, new)}
 
     def _expand(self, leaf: int, links: int) -> list[int]:
-        """Turn a leaf into a chain of `links` parents with the leaf's copy at its end; returns those that this adds."""
+        """Turn a leaf into a chain of `links` parents that ends with the leaf's copy; return the parents that this adds."""
         added = [leaf]
         for _ in range(links):
             node = self._nodes[added[-1]]
@@ -259,6 +267,7 @@ class MemTree(MemorySystem):
         return added[1:-1]
 
     def _attach(self, unit: Unit, vector: np.ndarray, parents: Sequence[int]) -> None:
+        """Add the unit as a leaf under the last of `parents` and update the statistics of all of them."""
         self._add(unit, vector, parents[-1] if parents else None)
         for height, index in enumerate(reversed(parents), start=1):
             node = self._nodes[index]
@@ -269,7 +278,7 @@ class MemTree(MemorySystem):
             node.last = node.last if _earlier(unit, node.last) else unit
 
     def _add(self, unit: Unit, vector: np.ndarray, parent: int | None) -> int:
-        """A new leaf under `parent` (None is the root); returns its number."""
+        """Add a leaf under `parent` (None is the root) and return its index."""
         index = self._vectors.add(vector)
         depth = 1 if parent is None else self._nodes[parent].depth + 1
         self._nodes.append(_Node(unit.text, parent, depth, unit, unit, unit, dict.fromkeys(unit.turn_ids)))
@@ -278,10 +287,12 @@ class MemTree(MemorySystem):
         return index
 
     def _collapsed(self, similarities: np.ndarray) -> list[int]:
+        """The most similar of all nodes."""
         ranked = best(similarities, len(similarities) if self.k is None else self.k)
         return [index for index in ranked if similarities[index] >= self.theta_retrieve]
 
     def _traversal(self, similarities: np.ndarray) -> list[int]:
+        """The nodes visited by a descent that keeps the `width` most similar nodes of each level."""
         visited: list[int] = []
         candidates = self._top
         while candidates:
@@ -292,33 +303,33 @@ class MemTree(MemorySystem):
             return visited
         return [visited[at] for at in sorted(best(similarities[visited], self.k))]
 
-    def _item(self, index: int, score: float) -> Item:
+    def _node_item(self, index: int, score: float) -> Item:
         node = self._nodes[index]
         if node.unit is not None:
             return unit_item(node.unit, score)
         span = " – ".join(dict.fromkeys(text for text in (node.first.time_text, node.last.time_text) if text))
         text = dated(node.text, span)
-        return Item(self._name(index), text, score, tuple(node.sources), "summary", node.height)
+        return Item(self._id(index), text, score, tuple(node.sources), "summary", node.height)
 
-    def _name(self, index: int) -> str:
+    def _id(self, index: int) -> str:
         unit = self._nodes[index].unit
         return f"node-{index}" if unit is None else unit.id
 
 
 def _earlier(unit: Unit, other: Unit) -> bool:
-    """Whether a unit that came later in the stream is known to lie before another."""
+    """Whether the unit's time is known to be earlier than the other's."""
     return unit.time is not None and other.time is not None and unit.time < other.time
 
 
 def within_budget(items: Iterable[Item], budget: int | None) -> tuple[Item, ...]:
-    """Items up to the first that exceeds what is left of the budget in o200k tokens; the very first is cut to it instead."""
+    """Take items until one would exceed the budget (o200k tokens); if the very first does, it is truncated to the budget."""
     if budget is None:
         return tuple(items)
     kept: list[Item] = []
-    left = budget
+    remaining = budget
     for item in items:
-        left -= count_tokens(item.text)
-        if left < 0:
+        remaining -= count_tokens(item.text)
+        if remaining < 0:
             return tuple(kept) or (replace(item, text=truncate(item.text, budget)),)
         kept.append(item)
     return tuple(kept)

@@ -1,4 +1,4 @@
-"""Naive RAG: whole messages packed into blocks of about 180 tokens, the top 20 by cosine (xMemory §5.1, Table 5)."""
+"""Naive RAG: messages are packed into blocks of about 180 tokens, and the top 20 by cosine are recalled (xMemory §5.1, Table 5)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from memsys.vectors import Vectors, best
 
 
 class NaiveRag(MemorySystem):
-    """Recalls the `k` blocks most similar to the question; a block is whole messages of one session, about `chunk_tokens` long.
+    """Recalls the `k` blocks most similar to the question.
 
-    A block is closed when the next message would exceed the size, and at the end of a session. A single message that is longer
-    is a block of its own, uncut. The open block is searched too.
+    A block consists of whole messages of one session, up to `chunk_tokens` (o200k). It is closed when the next message would exceed
+    that size, and at the end of a session. A longer message is a block of its own, not truncated. The open block is searched too.
+
+    Raises:
+        ValueError: `k` or `chunk_tokens` is below 1.
     """
 
     READ_KNOBS: ClassVar = ("k",)
@@ -47,24 +50,24 @@ class NaiveRag(MemorySystem):
         query = self.embedder.embed([question.text], query=True)[0]
         scores = self._vectors.similarities(query)
         if self._open:
-            last = self.embedder.embed([_text(self._blocks[-1])])[0] @ query
-            scores = np.append(scores, last)
-        return Recall(tuple(self._item(index, float(scores[index])) for index in best(scores, self.k)))
+            open_score = self.embedder.embed([_text(self._blocks[-1])])[0] @ query
+            scores = np.append(scores, open_score)
+        return Recall(tuple(self._block_item(index, float(scores[index])) for index in best(scores, self.k)))
 
     @property
     def held(self) -> int:
         return len(self._blocks)
 
     def _fits(self, unit: Unit) -> bool:
-        same = self._blocks[-1][-1].session_id == unit.session_id
-        return same and count_tokens(_text([*self._blocks[-1], unit])) <= self.chunk_tokens
+        same_session = self._blocks[-1][-1].session_id == unit.session_id
+        return same_session and count_tokens(_text([*self._blocks[-1], unit])) <= self.chunk_tokens
 
     def _close(self) -> None:
         if self._open:
             self._vectors.add(self.embedder.embed([_text(self._blocks[-1])])[0])
             self._open = False
 
-    def _item(self, index: int, score: float) -> Item:
+    def _block_item(self, index: int, score: float) -> Item:
         block = self._blocks[index]
         text = dated(_text(block), block[0].time_text)
         return Item(f"block-{index}", text, score, union(unit.turn_ids for unit in block), "chunk")

@@ -1,26 +1,29 @@
-"""Nemori: a conversation is cut into episodes, and each episode is compared with what was to be expected (Nan et al., 2025;
-revision e1a7f9d of September 2025, on which xMemory builds, with the LoCoMo script's settings).
+"""Nemori: a conversation is cut into episodes, and facts are learned by predicting each episode (Nan et al., 2025; released code,
+revision e1a7f9d of September 2025, on which xMemory builds, with the settings of its LoCoMo script).
 
-A model says for every message whether it opens a new episode. A finished episode is told as a story with a title and a time; then facts
-are learned from it: from the first episode directly, from every later one by predicting it from what is known and keeping what
-the messages say beyond the prediction. A recall is the most similar episodes and facts, with the messages of the best episodes.
+For every message, a model decides whether it starts a new episode. A model rewrites a finished episode as a narrative with a title and
+a time. Then facts ("statements" here) are extracted: from the first episode directly; for every later one, a model predicts the episode
+from known facts, and the facts that the messages contain beyond the prediction are kept. A recall returns the most similar episodes
+and facts, and the original messages of the best episodes.
 
 `EpisodeBuilder` is the construction alone, which xMemory shares. Deviations and decisions:
 
-- A buffer of `buffer_max` messages is cut without asking. The release means to, but cannot while the model draws the boundaries:
-  `enforce_max=False`, or `mode="code"`, under which a history of more than 10 messages is also shown without its last.
-- Facts are learned before the next message is looked at. The release does it in the background, so that it may know fewer.
-- The open buffer becomes an episode in `consolidate`, provisionally: it is kept apart and told anew once messages have followed.
-- The time an episode is given by the model holds unless it cannot be read or lies after the last message; then that of the earliest
-  message holds (counted). There is no clock to fall back on.
-- While there are no facts every episode is learned from directly (the cold start), so twice when the first yields none. Its prompt wants
-  facts of seven kinds, beliefs among them, without dates, as that of the comparison does.
-- `extraction="direct"` learns from every episode by itself, without a prediction, facts of six kinds that may hold dates: the one prompt
-  for statements that xMemory prints (App. C.1), and the release's way where its predictions are turned off.
-- No search for duplicate facts: the released threshold of 1.0 turns it off.
-- Similar facts are those with 2·cosine − 1 of at least .7 (the released distance), rounded to six decimals, i.e. cosine .85.
-- `search="hybrid"` fuses the rankings by vector and by BM25; the release's scripts use vectors.
-- The rewrite of 2026 (segmentation in batches, merging of episodes) is not part of this.
+- A buffer of `buffer_max` messages is cut without asking. The release intends this, but its rule cannot apply while the model draws
+  the boundaries; `enforce_max=False` or `mode="code"` reproduces that. Mode `code` also leaves the last message out of the history in
+  the boundary prompt when the history has more than 10 messages.
+- Facts are extracted before the next message is processed. The release does so in the background, so it may know fewer facts.
+- `consolidate` turns the open buffer into a provisional episode, which is kept apart and built anew after further messages.
+- The model states the time of an episode. When that time cannot be parsed or is later than the last message, the time of the earliest
+  message is used (counted). The wall clock is never used.
+- While no facts are known, every episode is learned from directly (cold start); if the first yields no facts, so is the second. The
+  cold-start prompt, like the comparison prompt, asks for seven kinds of facts, beliefs included, without dates.
+- `extraction="direct"` extracts facts from every episode without a prediction: six kinds, with dates allowed. It is the only
+  extraction prompt that xMemory prints (App. C.1), and what the release does when predictions are turned off.
+- Duplicate facts are not searched for: the released threshold of 1.0 turns that off.
+- A known fact is similar to an episode when 2·cosine − 1 (the released distance, rounded to six decimals) is at least 0.7, i.e. from
+  cosine 0.85 on.
+- `search="hybrid"` fuses the rankings by vector and by BM25; the release's scripts use vectors alone.
+- The 2026 rewrite (batch segmentation, merging of episodes) is not included.
 """
 
 from __future__ import annotations
@@ -55,44 +58,48 @@ _END = "The conversation stops here for now."
 _NEW_TOPIC = "A new topic begins."
 _LONG_HISTORY = 10
 _FUSION = 60
+"""Constant of reciprocal rank fusion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Consecutive messages, told as a story."""
+    """Consecutive messages, rewritten by a model as a narrative."""
 
     title: str
     content: str
     units: tuple[Unit, ...]
     time_text: str
-    """When it happened, as it is shown."""
+    """Time of the episode as prompts and items show it."""
     reason: str
-    """Why it ended."""
+    """Why the episode ended."""
     retold: bool = True
-    """False when the model's story could not be had and the first and last message stand for it."""
+    """False when the model's reply could not be parsed; the content is then the first and the last message."""
     learned: bool = True
-    """False when the facts could not be had."""
+    """False when the reply with its facts could not be parsed."""
 
     @property
     def document(self) -> str:
-        """What is embedded."""
+        """The text that is embedded."""
         return f"{self.title}. {self.content}"
 
     @property
     def sources(self) -> tuple[str, ...]:
+        """Turn ids of its messages."""
         return union(unit.turn_ids for unit in self.units)
 
     @property
     def messages(self) -> list[str]:
+        """Its messages, each with its time."""
         return [dated(unit.text, unit.time_text) for unit in self.units]
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A lasting fact that an episode taught."""
+    """A lasting fact extracted from an episode."""
 
     text: str
     episode: int
+    """Index of the episode in its store."""
 
 
 class Store:
@@ -108,7 +115,7 @@ class Store:
         return len(self.episodes) + len(self.statements)
 
     def copy(self) -> Store:
-        """A store that can grow without this one growing."""
+        """Copy the store, so that either can grow without the other."""
         twin = copy.copy(self)
         twin.episodes, twin.statements = list(self.episodes), list(self.statements)
         twin.episode_vectors = copy.deepcopy(self.episode_vectors)
@@ -116,23 +123,23 @@ class Store:
         return twin
 
     def episode_item(self, index: int, text: str, score: float, *, originals: bool) -> Item:
-        """An episode as a recalled item, with its messages below it where they are wanted."""
+        """Make an item of an episode: its time and `text`, followed by its messages with `originals`."""
         episode = self.episodes[index]
         lines = [dated(text, episode.time_text), *(["Messages:", *episode.messages] if originals else [])]
         return Item(f"episode-{index}", "\n".join(lines), score, episode.sources, "episode", 1)
 
     def statement_item(self, index: int, score: float) -> Item:
-        """A statement as a recalled item; it stands for the messages of its episode."""
+        """Make an item of a statement; its sources are the messages of its episode."""
         statement = self.statements[index]
         episode = self.episodes[statement.episode]
         text = dated(statement.text, episode.time_text)
         return Item(f"statement-{index}", text, score, episode.sources, "semantic", 2)
 
     def views(self, themes: Sequence[str] = ()) -> Iterator[NodeView]:
-        """Messages, episodes and statements; `themes` names the parent of each statement, where they have one."""
-        below: dict[int, list[str]] = {}
+        """Yield messages, episodes and statements; `themes` gives the parent of each statement, if it has one."""
+        statements_of: dict[int, list[str]] = {}
         for index, statement in enumerate(self.statements):
-            below.setdefault(statement.episode, []).append(f"statement-{index}")
+            statements_of.setdefault(statement.episode, []).append(f"statement-{index}")
             episode, vector = self.episodes[statement.episode], self.statement_vectors.matrix[index].copy()
             start, end = span(episode.units)
             yield NodeView(
@@ -142,7 +149,7 @@ class Store:
         for index, episode in enumerate(self.episodes):
             start, end = span(episode.units)
             vector = self.episode_vectors.matrix[index].copy()
-            parents = tuple(below.get(index, ()))
+            parents = tuple(statements_of.get(index, ()))
             yield NodeView(
                 f"episode-{index}", parents, 1, "episode", episode.document, vector, episode.sources, start, end
             )
@@ -151,7 +158,7 @@ class Store:
                 yield NodeView(unit.id, parents, 0, "message", unit.text, None, unit.turn_ids, unit.time, unit.time)
 
     def report(self) -> dict[str, Any]:
-        """Counts, and how many episodes took a fallback."""
+        """Counts of episodes, statements and messages, and of the episodes that used a fallback."""
         return {
             "episodes": len(self.episodes),
             "semantics": len(self.statements),
@@ -162,90 +169,105 @@ class Store:
         }
 
 
-class EpisodeBuilder:
-    """Turns a stream of messages into a `Store`: Nemori's construction.
-
-    Args:
-        mode: `code` shows long histories without their last message and never cuts a full buffer.
-        buffer_min: a boundary counts only when the buffer holds so many messages.
-        buffer_max: so many messages are an episode in any case, where that is enforced.
-        enforce_max: None enforces it in mode `paper`.
-        known: most statements from which an episode is predicted.
-        known_threshold: least 2·cosine − 1 of such a statement with the episode.
-        extraction: whether facts are what an episode holds beyond its prediction (`predict`), or are taken from it by itself (`direct`).
+@dataclass(frozen=True, slots=True)
+class EpisodeRules:
+    """Settings of the construction of episodes and statements.
 
     Raises:
         ValueError: an unknown choice, or a size below 1.
     """
 
-    def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        mode: Mode = "paper",
-        buffer_min: int = 1,
-        buffer_max: int = 20,
-        enforce_max: bool | None = None,
-        known: int = 10,
-        known_threshold: float = 0.7,
-        extraction: Extraction = "predict",
-    ) -> None:
-        self.llm, self.embedder, self.prompts, self.mode, self.extraction = llm, embedder, prompts, mode, extraction
-        if extraction not in EXTRACTIONS:
-            raise ValueError(f"extraction must be one of {', '.join(EXTRACTIONS)}, found {extraction!r}")
-        self.buffer_min, self.buffer_max = positive("buffer_min", buffer_min), positive("buffer_max", buffer_max)
-        self.enforce_max = mode == "paper" if enforce_max is None else enforce_max
-        self.known, self.known_threshold = positive("known", known), known_threshold
+    mode: Mode = "paper"
+    """`code` leaves the last message out of long histories and never cuts a full buffer."""
+    buffer_min: int = 1
+    """Least number of messages in the buffer at which a boundary counts."""
+    buffer_max: int = 20
+    """Number of messages at which the buffer is cut without asking, if `enforce_max` says so."""
+    enforce_max: bool | None = None
+    """Whether a full buffer is cut; None means in mode `paper` only."""
+    known: int = 10
+    """Maximum number of statements from which an episode is predicted."""
+    known_threshold: float = 0.7
+    """Least 2·cosine − 1 of such a statement with the episode."""
+    extraction: Extraction = "predict"
+    """`predict` extracts what an episode contains beyond its prediction; `direct` extracts from the episode alone."""
+
+    def __post_init__(self) -> None:
+        if self.extraction not in EXTRACTIONS:
+            raise ValueError(f"extraction must be one of {', '.join(EXTRACTIONS)}, found {self.extraction!r}")
+        for name in ("buffer_min", "buffer_max", "known"):
+            positive(name, getattr(self, name))
+
+    @property
+    def cuts_full_buffer(self) -> bool:
+        """`enforce_max`, or what the mode does."""
+        return self.mode == "paper" if self.enforce_max is None else self.enforce_max
+
+    def is_known(self, cosine: float) -> bool:
+        """Whether a statement with this cosine to an episode is used to predict it."""
+        return round(2 * cosine - 1, 6) >= self.known_threshold
+
+
+class EpisodeBuilder:
+    """Turns a stream of messages into a `Store`: Nemori's construction."""
+
+    def __init__(self, llm: LLM, embedder: Embedder, prompts: Prompts, rules: EpisodeRules) -> None:
+        self.llm, self.embedder, self.prompts, self.rules = llm, embedder, prompts, rules
         self._buffer: list[Unit] = []
-        self._settled = Store()
-        self._shown: Store | None = Store()
+        self._finished = Store()
+        """The finished episodes, without the open buffer."""
+        self._provisional: Store | None = Store()
+        """The store that `consolidated` returns; None after a message until it is built again."""
         self._undecided = 0
 
     def write(self, unit: Unit) -> None:
-        """Take in a message; the buffer becomes an episode where the message opens a new one."""
-        self._shown = None
+        """Add a message to the buffer; if it starts a new episode, the buffer before it becomes an episode."""
+        self._provisional = None
         if self._buffer and (reason := self._boundary(unit)):
-            self._add(self._settled, self._buffer, reason)
+            self._add(self._finished, self._buffer, reason)
             self._buffer = []
         self._buffer.append(unit)
 
     def consolidated(self) -> Store:
-        """Everything so far, the open buffer as a provisional episode; the same object until the next message."""
-        if self._shown is None:
-            shown = self._settled.copy()
+        """All episodes, the open buffer included as a provisional one; the same object until the next message."""
+        if self._provisional is None:
+            store = self._finished.copy()
             if self._buffer:
-                self._add(shown, self._buffer, _END)
-            self._shown = shown
-        return self._shown
+                self._add(store, self._buffer, _END)
+            self._provisional = store
+        return self._provisional
 
     @property
     def held(self) -> int:
-        return len(self._settled if self._shown is None else self._shown)
+        """Number of episodes and statements."""
+        return len(self._finished if self._provisional is None else self._provisional)
 
     def report(self) -> dict[str, Any]:
-        """Decisions of the boundary model that could not be had."""
+        """Number of boundary replies that could not be parsed."""
         return {"boundaries_undecided": self._undecided}
 
     def _boundary(self, unit: Unit) -> str:
-        """Why the buffer ends before the message; empty when it goes on."""
-        if self.enforce_max and len(self._buffer) >= self.buffer_max:
+        """Why the buffer ends before the message; empty when the message continues it."""
+        rules = self.rules
+        if rules.cuts_full_buffer and len(self._buffer) >= rules.buffer_max:
             return _FULL
-        hidden = self.mode == "code" and len(self._buffer) > _LONG_HISTORY
-        history = [dated(one.text, one.time_text) for one in self._buffer]
+        history = [dated(message.text, message.time_text) for message in self._buffer]
+        if rules.mode == "code" and len(history) > _LONG_HISTORY:
+            history.pop()
         new = dated(unit.text, unit.time_text)
-        reply = ask(self.llm, self.prompts["nemori/boundary"], history=history[:-1] if hidden else history, new=new)
+        reply = ask(self.llm, self.prompts["nemori/boundary"], history=history, new=new)
         if isinstance(reply, ParseFailure):
             self._undecided += 1
             meter.note("nemori.no_boundary")
             return ""
-        ends = reply["should_end"] and len(self._buffer) >= self.buffer_min
+        ends = reply["should_end"] and len(self._buffer) >= rules.buffer_min
         return (reply.get("reason") or _NEW_TOPIC) if ends else ""
 
     def _add(self, store: Store, units: Sequence[Unit], reason: str) -> None:
-        episode = self._told(tuple(units), reason)
+        """Add messages as an episode to a store, with the statements extracted from it."""
+        episode = self._narrated(tuple(units), reason)
         vector = self.embedder.embed([episode.document])[0]
-        texts = self._learned(store, episode, vector)
+        texts = self._statements(store, episode, vector)
         if texts is None:
             meter.note("nemori.no_statements")
             episode, texts = replace(episode, learned=False), []
@@ -255,21 +277,22 @@ class EpisodeBuilder:
             store.statements.append(Statement(text, len(store.episodes) - 1))
             store.statement_vectors.add(row)
 
-    def _told(self, units: tuple[Unit, ...], reason: str) -> Episode:
+    def _narrated(self, units: tuple[Unit, ...], reason: str) -> Episode:
+        """Rewrite messages as an episode; the first and the last message stand for a reply that cannot be parsed."""
         lines = [dated(unit.text, unit.time_text) for unit in units]
         reply = ask(self.llm, self.prompts["nemori/episode"], texts=lines, reason=reason)
         if isinstance(reply, ParseFailure):
             meter.note("nemori.first_and_last_message")
             ends = dict.fromkeys((units[0].text, units[-1].text))
             return Episode(units[0].text, "\n".join(ends), units, _earliest(units), reason, retold=False)
-        stated = _placed(parse_time(reply.get("timestamp", "")), units)
+        stated = _valid_time(parse_time(reply.get("timestamp", "")), units)
         if stated is None:
             meter.note("nemori.time_of_messages")
         return Episode(reply["title"], reply["content"], units, stated or _earliest(units), reason)
 
-    def _learned(self, store: Store, episode: Episode, vector: np.ndarray) -> list[str] | None:
-        """The statements that an episode teaches; None where the model's reply cannot be read."""
-        if self.extraction == "direct":
+    def _statements(self, store: Store, episode: Episode, vector: np.ndarray) -> list[str] | None:
+        """Extract the statements of an episode; None when the model's reply cannot be parsed."""
+        if self.rules.extraction == "direct":
             reply = ask(self.llm, self.prompts["nemori/direct"], text=dated(episode.document, episode.time_text))
         elif not store.statements:
             reply = ask(self.llm, self.prompts["nemori/learn"], text=episode.document)
@@ -282,9 +305,9 @@ class EpisodeBuilder:
         return [text for statement in reply["statements"] if (text := statement.strip())]
 
     def _predicted(self, store: Store, episode: Episode, vector: np.ndarray) -> str:
-        """What the episode should hold judging by what is known; a fixed sentence where nothing similar is."""
-        similar = store.statement_vectors.top(vector, self.known)
-        known = [store.statements[index].text for index, cosine in similar if self.is_known(cosine)]
+        """Predict an episode from similar known statements; a fixed sentence stands for the prediction when there are none."""
+        similar = store.statement_vectors.top(vector, self.rules.known)
+        known = [store.statements[index].text for index, cosine in similar if self.rules.is_known(cosine)]
         if not known:
             return NO_PREDICTION
         reply = ask(self.llm, self.prompts["nemori/predict"], title=episode.title, texts=known)
@@ -293,24 +316,20 @@ class EpisodeBuilder:
             return NO_PREDICTION
         return str(reply)
 
-    def is_known(self, cosine: float) -> bool:
-        """Whether a statement is similar enough to an episode to predict it."""
-        return round(2 * cosine - 1, 6) >= self.known_threshold
-
 
 class Nemori(MemorySystem):
-    """Recalls the most similar episodes, then the most similar statements; the best episodes bring their messages along.
+    """Recalls the most similar episodes, then the most similar statements; the best episodes include their messages.
 
-    Reads see what the last `consolidate` saw.
+    Reads use the state of the last `consolidate`.
 
     Args:
-        k_episodes, k_statements: so many of each are recalled.
-        originals: so many of the best episodes show their messages.
-        search: `vector`, or `hybrid`, which fuses it with BM25 (twice as many of each, by the sum of 1 / (60 + rank)).
-        mode, buffer_min, buffer_max, enforce_max, known, known_threshold, extraction: see `EpisodeBuilder`.
+        k_episodes, k_statements: number of episodes and of statements to recall.
+        originals: number of best episodes that include their messages.
+        search: `vector`, or `hybrid`, which fuses the best 2k by vector and the best 2k by BM25 by the sum of 1 / (60 + rank).
+        mode, buffer_min, buffer_max, enforce_max, known, known_threshold, extraction: see `EpisodeRules`.
 
     Raises:
-        ValueError: a setting that is none of the known choices, or out of range.
+        ValueError: an unknown choice, or a number out of range.
     """
 
     READ_KNOBS: ClassVar = ("k_episodes", "k_statements", "originals")
@@ -341,29 +360,29 @@ class Nemori(MemorySystem):
         self.originals, self.search = originals, search
         if search not in SEARCHES:
             raise ValueError(f"search must be one of {', '.join(SEARCHES)}, found {search!r}")
-        self._builder = EpisodeBuilder(
-            llm, embedder, prompts, mode, buffer_min, buffer_max, enforce_max, known, known_threshold, extraction
-        )
+        rules = EpisodeRules(mode, buffer_min, buffer_max, enforce_max, known, known_threshold, extraction)
+        self._builder = EpisodeBuilder(llm, embedder, prompts, rules)
         self._store = self._builder.consolidated()
-        self._indexes: tuple[object | None, object | None] = (None, None)
+        self._bm25_episodes: object | None = None
+        self._bm25_statements: object | None = None
 
     def write(self, unit: Unit) -> None:
         self._builder.write(unit)
 
     def consolidate(self) -> None:
+        """Turn the open buffer into a provisional episode and index what is new."""
         store = self._builder.consolidated()
         if store is not self._store and self.search == "hybrid":
-            documents = (words(episode.document) for episode in store.episodes)
-            texts = (words(statement.text) for statement in store.statements)
-            self._indexes = bm25_index(list(documents), 1.5, 0.75), bm25_index(list(texts), 1.5, 0.75)
+            self._bm25_episodes = bm25_index([words(episode.document) for episode in store.episodes], 1.5, 0.75)
+            self._bm25_statements = bm25_index([words(statement.text) for statement in store.statements], 1.5, 0.75)
         self._store = store
 
     def read(self, question: Question) -> Recall:
         store = self._store
         query = self.embedder.embed([question.text], query=True)[0]
-        asked = words(question.text) if self.search == "hybrid" else None
-        episodes = _ranked(store.episode_vectors, query, self._indexes[0], asked, self.k_episodes)
-        statements = _ranked(store.statement_vectors, query, self._indexes[1], asked, self.k_statements)
+        query_words = words(question.text) if self.search == "hybrid" else None
+        episodes = _ranked(store.episode_vectors, query, self._bm25_episodes, query_words, self.k_episodes)
+        statements = _ranked(store.statement_vectors, query, self._bm25_statements, query_words, self.k_statements)
         items = [
             store.episode_item(index, store.episodes[index].content, score, originals=rank < self.originals)
             for rank, (index, score) in enumerate(episodes)
@@ -382,33 +401,36 @@ class Nemori(MemorySystem):
 
 
 def span(units: Iterable[Unit]) -> tuple[datetime | None, datetime | None]:
-    """First and last time of some units; None where none is known."""
+    """First and last time of some units; None for both when no time is known."""
     times = [unit.time for unit in units if unit.time is not None]
     return min(times, default=None), max(times, default=None)
 
 
 def fused(rankings: Sequence[Sequence[int]], k: int) -> list[tuple[int, float]]:
-    """The `k` indices with the highest sum of 1 / (60 + rank) over the rankings, which count from 1; ties to the lower index."""
+    """Reciprocal rank fusion: the `k` indices with the highest sum of 1 / (60 + rank), and that sum.
+
+    Ranks count from 1. Ties go to the lower index.
+    """
     scores: dict[int, float] = {}
     for ranking in rankings:
         for rank, index in enumerate(ranking, start=1):
             scores[index] = scores.get(index, 0.0) + 1 / (_FUSION + rank)
-    return sorted(scores.items(), key=lambda one: (-one[1], one[0]))[:k]
+    return sorted(scores.items(), key=lambda entry: (-entry[1], entry[0]))[:k]
 
 
 def _ranked(
-    vectors: Vectors, query: np.ndarray, index: object | None, asked: list[str] | None, k: int
+    vectors: Vectors, query: np.ndarray, index: object | None, query_words: list[str] | None, k: int
 ) -> list[tuple[int, float]]:
-    """The `k` best rows by vector, or by vector and BM25 where the words that are asked for are given."""
-    if asked is None:
+    """The `k` best rows by vector, or by vector and BM25 when the words of the question are given."""
+    if query_words is None:
         return vectors.top(query, k)
-    scores = bm25_scores(index, asked, len(vectors))
+    scores = bm25_scores(index, query_words, len(vectors))
     lexical = [row for row in best(scores, 2 * k) if scores[row] > 0]
     return fused([[row for row, _ in vectors.top(query, 2 * k)], lexical], k)
 
 
-def _placed(stated: datetime | None, units: Sequence[Unit]) -> str | None:
-    """A stated time as the messages of that day write it, else in digits; None without one, or where it lies after the last message."""
+def _valid_time(stated: datetime | None, units: Sequence[Unit]) -> str | None:
+    """A stated time, in the notation of a message of that day or else in digits; None if missing or after the last message."""
     days = {unit.time.date(): unit.time_text for unit in reversed(units) if unit.time is not None}
     if stated is None or not days or stated.date() > max(days):
         return None
@@ -416,4 +438,5 @@ def _placed(stated: datetime | None, units: Sequence[Unit]) -> str | None:
 
 
 def _earliest(units: Sequence[Unit]) -> str:
+    """Time text of the earliest message."""
     return min(units, key=lambda unit: unit.time or datetime.max).time_text

@@ -1,21 +1,22 @@
-"""Deleting the words that say least: LLMLingua-2 (Pan et al., 2024), a surrogate for it, and a memory whose recalls are pruned.
+"""Prompt compression: LLMLingua-2 (Pan et al., 2024), a surrogate for it, and a memory whose recalled items are pruned.
 
-The pipeline is that of the package `llmlingua` 0.2.2: windows of 510 pieces that end at a full stop where one can be found, the mean
-probability "keep" of each word's pieces, and per window the words above the percentile int(100 · (1 - rate) + 1), a word counted once for
-each of its GPT-3.5 tokens. With `rate=0.6` it is the pruning of xMemory §5.2 and of LightMem's LoCoMo script.
+The procedure is that of the package `llmlingua` 0.2.2. A text is cut into windows of 510 pieces (subwords), at a full stop if possible.
+The value of a word is the mean probability "keep" of its pieces. In each window, the words above the percentile
+int(100 · (1 - rate) + 1) are kept, where each word counts once for each of its GPT-3.5 tokens. With `rate=0.6`, this is the pruning of
+xMemory §5.2 and of LightMem's LoCoMo script.
 
-With a folder of weights (`model`) the probabilities are LLMLingua-2's, through `transformers`. Without one they come from `Surrogate`,
-which is no trained model: its results are called `prune_surrogate` in items, reports and titles and must not be called LLMLingua-2.
+With a folder of weights (`model`), LLMLingua-2 gives the probabilities, through `transformers`. Without one, `Surrogate` does. It is not
+a trained model: its results are called `prune_surrogate` in items, reports and titles and must not be called LLMLingua-2.
 
-MemTree A.3.9 prunes with the first LLMLingua (Jiang et al., 2023), which is not offered here: Figure A.9 says so in its caption.
+MemTree A.3.9 prunes with the first LLMLingua (Jiang et al., 2023), which is not offered here; the caption of Figure A.9 says so.
 
 Deviations and decisions:
 
-- Words and punctuation marks are split by a regular expression and handed to the tokenizer; windows end at whole words.
-- Kept words are joined by one space where there was white space or a deleted word between them; the package puts spaces around every mark.
-- Every recalled item is pruned by itself; the filter of whole contexts is not used. A time in brackets at its head is left as it is.
-- Where nothing would be kept (all probabilities equal), the text stays as it was, and the fallback is counted.
-- A forced token is a word of the regular expression or a line end; it is kept wherever the threshold is below 1.
+- A regular expression splits words and punctuation marks before the tokenizer; windows end at whole words.
+- Kept words are joined by one space if there was white space or a deleted word between them; the package puts spaces around every mark.
+- Every recalled item is pruned alone; the package's filter of whole contexts is not used. A time in brackets at the start is kept.
+- If no word would be kept (all probabilities are equal), the text is not changed; this is counted.
+- A forced token is a word of the regular expression or a line end; it is kept whenever the threshold is below 1.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 
 WINDOW = 510
-"""Pieces that the classifier reads at once, its two special tokens not counted."""
+"""Number of pieces that the classifier reads at once, without its two special tokens."""
 _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]|\n")
 _TIME = re.compile(r"\A\[[^\]\n]*\] ")
-_LITTLE = frozenset(
+_FUNCTION_WORDS = frozenset(
     """
     a about ah also am an and are as at be been but by can could did do does for from had has have he her him his how i
     if in into is it its just kind like me mean my of oh ok okay on or our out really she should so some sort such than
@@ -55,38 +56,38 @@ _LITTLE = frozenset(
 
 
 class Scorer(Protocol):
-    """What says how much each word is worth keeping."""
+    """Scores how much each word is worth keeping."""
 
     name: str
-    """What its results are called."""
+    """Name of its results in items and reports."""
 
     def learn(self, text: str) -> None:
-        """See a text of the corpus."""
+        """Add a text to the corpus statistics."""
 
     def pieces(self, words: Sequence[str]) -> list[int]:
-        """How much of a window each word takes."""
+        """Number of pieces of each word, which add up to the length of a window."""
 
     def keep(self, words: Sequence[str]) -> np.ndarray:
-        """The probability of each word of a window to be worth keeping, float [n] in [0, 1]."""
+        """Probability that each word of a window is worth keeping, float [n] in [0, 1]."""
 
 
 class Surrogate:
-    """Rare words, names and numbers are worth keeping; a stand-in for the classifier, without a model.
+    """A stand-in for the classifier, without a model: it keeps rare words, names and numbers.
 
-    A word's value is its inverse document frequency among the texts learned, from 0 (in all of them) to 1 (in none), plus 0.3 for
-    capitals, numbers and dates, plus 0.1 where it comes first in its window, at most 1; function words, fillers and marks have 0.02.
-    Of equals the earlier is worth more.
+    The value of a word is its inverse document frequency in the texts learned, from 0 (in all of them) to 1 (in none), plus 0.3 for a
+    capital or a digit, plus 0.1 for its first occurrence in the window, at most 1. Function words, fillers and punctuation marks have
+    0.02. Of equal words, the earlier has the higher value.
     """
 
     name = "prune_surrogate"
 
     def __init__(self) -> None:
         self._texts = 0
-        self._with: Counter[str] = Counter()
+        self._document_frequency: Counter[str] = Counter()
 
     def learn(self, text: str) -> None:
         self._texts += 1
-        self._with.update({word.lower() for word in _WORD.findall(text)})
+        self._document_frequency.update({word.lower() for word in _WORD.findall(text)})
 
     def pieces(self, words: Sequence[str]) -> list[int]:
         return [_tokens(word) for word in words]
@@ -101,22 +102,24 @@ class Surrogate:
 
     def _value(self, word: str, first: bool) -> float:
         plain = word.lower()
-        if plain in _LITTLE or not plain[0].isalnum():
+        if plain in _FUNCTION_WORDS or not plain[0].isalnum():
             return 0.02
-        rarity = 1 - math.log(self._with[plain] + 1) / math.log(self._texts + 1) if self._texts else 1.0
-        telling = word[0].isupper() or any(letter.isdigit() for letter in word)
-        return min(1.0, rarity + 0.3 * telling + 0.1 * first)
+        rarity = 1.0
+        if self._texts:
+            rarity = 1 - math.log(self._document_frequency[plain] + 1) / math.log(self._texts + 1)
+        marked = word[0].isupper() or any(letter.isdigit() for letter in word)
+        return min(1.0, rarity + 0.3 * marked + 0.1 * first)
 
 
 class LLMLingua2:
-    """The published classifier, from a folder on this machine; needs the extra `prune`. Nothing is downloaded.
+    """The published classifier, loaded from a local folder without downloads; needs the extra `prune`.
 
     Args:
         model: folder (or name in the local hub cache) of e.g. `llmlingua-2-bert-base-multilingual-cased-meetingbank`.
 
     Raises:
         ImportError: `transformers` or `torch` is not installed.
-        OSError: the weights are not there.
+        OSError: the weights are not found.
     """
 
     name = "llmlingua2"
@@ -131,27 +134,33 @@ class LLMLingua2:
         self._model: Any = classifier.eval()
 
     def learn(self, text: str) -> None:
-        """Nothing: the classifier was trained before."""
+        """Do nothing: the classifier is already trained."""
 
     def pieces(self, words: Sequence[str]) -> list[int]:
         return [len(ids) for ids in self._tokenizer(list(words), add_special_tokens=False)["input_ids"]]
 
     def keep(self, words: Sequence[str]) -> np.ndarray:
-        read = self._tokenizer(
+        encoding = self._tokenizer(
             [list(words)], is_split_into_words=True, truncation=True, max_length=WINDOW + 2, return_tensors="pt"
         )
         with self._torch.no_grad():
-            probabilities = self._torch.softmax(self._model(**read).logits[0], dim=-1)[:, 1].numpy()
-        return word_means(probabilities, read.word_ids(0), len(words))
+            probabilities = self._torch.softmax(self._model(**encoding).logits[0], dim=-1)[:, 1].numpy()
+        return word_means(probabilities, encoding.word_ids(0), len(words))
 
 
 def scorer_for(model: str | None) -> Scorer:
-    """The classifier whose weights lie in `model`, or the surrogate where that is None."""
+    """The classifier with its weights in the folder `model`, or the surrogate if `model` is None."""
     return Surrogate() if model is None else LLMLingua2(model)
 
 
 def word_means(probabilities: np.ndarray, word_ids: Sequence[int | None], count: int) -> np.ndarray:
-    """The mean probability of each word's pieces, float [count]; 0 for a word without pieces. Special tokens have no word."""
+    """Mean probability of each word's pieces, float [count]; 0 for a word without pieces.
+
+    Args:
+        probabilities: probability of each piece, [pieces].
+        word_ids: index of each piece's word, [pieces]; None for a special token.
+        count: number of words.
+    """
     places = np.array([-1 if word is None else word for word in word_ids])
     sums = np.bincount(places[places >= 0], weights=np.asarray(probabilities)[places >= 0], minlength=count)
     pieces = np.bincount(places[places >= 0], minlength=count)
@@ -160,19 +169,19 @@ def word_means(probabilities: np.ndarray, word_ids: Sequence[int | None], count:
 
 
 def prune(text: str, rate: float, scorer: Scorer, forced: Sequence[str] = (), keep_digits: bool = False) -> str:
-    """The text without the words that are worth least.
+    """Delete the words of a text with the lowest values.
 
     Args:
-        text: what to prune.
-        rate: share of the tokens to keep, in (0, 1]; from 1 on the text comes back as it is.
-        scorer: says what a word is worth.
-        forced: words, marks or the line end that are kept wherever they stand.
-        keep_digits: whether words with digits are kept, too.
+        text: the text to prune.
+        rate: share of the tokens to keep, in (0, 1]; from 1 on, the text is returned unchanged.
+        scorer: gives the value of each word.
+        forced: words, punctuation marks or the line end that are always kept.
+        keep_digits: whether words with digits are always kept.
     """
-    found = [match for match in _WORD.finditer(text) if match[0] != "\n" or "\n" in forced]
-    if rate >= 1 or not found:
+    matches = [match for match in _WORD.finditer(text) if match[0] != "\n" or "\n" in forced]
+    if rate >= 1 or not matches:
         return text
-    words = [match[0] for match in found]
+    words = [match[0] for match in matches]
     chosen: list[int] = []
     with meter.service_time():
         for start, end in windows(words, scorer.pieces(words)):
@@ -186,11 +195,14 @@ def prune(text: str, rate: float, scorer: Scorer, forced: Sequence[str] = (), ke
     if not chosen:
         meter.note(f"{scorer.name}.nothing_kept")
         return text
-    return _joined(text, found, chosen)
+    return _joined(matches, chosen)
 
 
 def windows(words: Sequence[str], pieces: Sequence[int], limit: int = WINDOW) -> Iterator[tuple[int, int]]:
-    """Word ranges of at most `limit` pieces; one that is not the last ends after its last full stop or line end, if it has one."""
+    """Yield word ranges (start, end) of at most `limit` pieces.
+
+    A range other than the last ends after its last full stop or line end, if it has one.
+    """
     start = 0
     while start < len(words):
         end, size = start + 1, pieces[start]
@@ -204,7 +216,7 @@ def windows(words: Sequence[str], pieces: Sequence[int], limit: int = WINDOW) ->
 
 
 def above(values: np.ndarray, tokens: Sequence[int], rate: float) -> np.ndarray:
-    """Which words are above the percentile that leaves about `rate` of the tokens, bool [n]; those of value 1 where it is 1."""
+    """Whether each word is above the percentile that keeps about `rate` of the tokens, bool [n]; at a threshold of 1, 1 counts."""
     threshold = np.percentile(np.repeat(values, tokens), int(100 * (1 - rate) + 1))
     kept: np.ndarray = values >= threshold if threshold == 1.0 else values > threshold
     return kept
@@ -214,24 +226,25 @@ def _tokens(word: str) -> int:
     return max(1, count_tokens(word, "cl100k_base"))
 
 
-def _joined(text: str, found: Sequence[re.Match[str]], chosen: Sequence[int]) -> str:
-    parts = [found[chosen[0]][0]]
+def _joined(matches: Sequence[re.Match[str]], chosen: Sequence[int]) -> str:
+    """Join the chosen words, by one space unless they were adjacent or at a line end."""
+    parts = [matches[chosen[0]][0]]
     for before, place in itertools.pairwise(chosen):
-        word = found[place][0]
-        adjacent = place == before + 1 and found[before].end() == found[place].start()
-        line_end = "\n" in (word, found[before][0])
+        word = matches[place][0]
+        adjacent = place == before + 1 and matches[before].end() == matches[place].start()
+        line_end = "\n" in (word, matches[before][0])
         parts.append(word if adjacent or line_end else f" {word}")
     return "".join(parts)
 
 
 class Pruned(MemorySystem):
-    """What another memory recalls, every item pruned by itself; same items, order, scores and sources.
+    """Recalls the items of another memory with their texts pruned; ids, order, scores and sources stay the same.
 
     Args:
-        inner: builds the memory; it is given those of the services that it names.
+        inner: builds the other memory; it receives the services that it names.
         rate: share of an item's tokens to keep, in (0, 1].
-        model: folder of LLMLingua-2's weights; None takes the surrogate.
-        forced: words, marks or the line end that are never deleted.
+        model: folder of LLMLingua-2's weights; None uses the surrogate.
+        forced: words, punctuation marks or the line end that are never deleted.
         keep_digits: whether words with digits are never deleted.
 
     Raises:
@@ -288,11 +301,13 @@ class Pruned(MemorySystem):
         return self.inner.report() | {"pruned_by": self.scorer.name}
 
     def _pruned(self, item: Item) -> Item:
+        """The item with its text pruned, except a time in brackets at the start."""
         head = match[0] if (match := _TIME.match(item.text)) else ""
         text = head + prune(item.text[len(head) :], self.rate, self.scorer, self.forced, self.keep_digits)
         return replace(item, text=text, kind=self.scorer.name)
 
 
 def _built(make: Callable[..., MemorySystem], services: dict[str, Any]) -> MemorySystem:
-    named = inspect.signature(make).parameters
-    return make(**{name: service for name, service in services.items() if name in named})
+    """Build a memory with the services that its constructor names."""
+    parameters = inspect.signature(make).parameters
+    return make(**{name: service for name, service in services.items() if name in parameters})

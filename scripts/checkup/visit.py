@@ -12,7 +12,7 @@ from scripts.checkup.calls import Line
 from scripts.checkup.embedding import examine_embedder
 from scripts.checkup.probes import Finding, examine
 from scripts.checkup.report import chat_file, embedder_file, file_name, table, write
-from scripts.experiment.assemble import load_option, options
+from scripts.experiment.options import load_option, options
 from scripts.experiment.roles import OPENAI
 
 

@@ -2,7 +2,8 @@
 
 Installed, this package is `memsys_bench` and holds `conf`, `data_loaders`, `memsys`, `eval`, `scripts` and the published numbers inside
 itself, so nothing called `eval` or `scripts` stands at the top of site-packages. In a checkout it runs the same modules from the checkout.
-Results land in the working folder; a `conf/` folder there is searched before the shipped one.
+Results land in the working folder; a `conf/` folder there is searched before the shipped one. `from memsys_bench import Lab` is the door
+for notebooks (`scripts.door`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth")
 """Verbs that take `key=value` settings."""
@@ -20,12 +22,24 @@ PLAIN = (
     *("fetch", "data", "new-memory", "make-msc-e", "mock-endpoint"),
 )
 """Verbs that take `--flags`."""
+CHECKOUT_ONLY = ("architecture", "bench", "regress")
+"""Entry points of a checkout that are no verbs: they need its tests, its documents or its reference results."""
 
 
 def home() -> Path:
     """The folder that holds `memsys`, `eval`, `scripts` and `conf`: the installed package, or the checkout."""
     here = Path(__file__).resolve().parent
     return here if (here / "memsys").is_dir() else here.parents[1]
+
+
+def __getattr__(name: str) -> Any:
+    """The names of `scripts.door`: `from memsys_bench import Lab, compare`."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    _import_from(home())
+    from scripts import door
+
+    return getattr(door, name)
 
 
 def usage() -> str:
@@ -56,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _import_from(folder: Path) -> None:
     # Ours first: another distribution may well have a module called `eval` or `scripts`. The working folder holds the user's own memories.
-    sys.path[:0] = [str(folder)]
+    if str(folder) not in sys.path[:1]:
+        sys.path[:0] = [str(folder)]
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 

@@ -1,1 +1,1 @@
-"""From configuration to finished tables: what the entry points call."""
+"""From a configuration to finished tables, figures and sweeps: the library behind the Hydra entry points."""

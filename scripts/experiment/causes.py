@@ -1,4 +1,4 @@
-"""Why questions went without a score: the commonest cause of a table with its count, and what to do about it."""
+"""The most common reason for missing scores, with its count and a remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from eval.store import read_lines, read_predictions
 
-DOCTOR = "`make doctor BASE_URL=… MODEL=…` shows what the endpoint takes and writes the settings that fit"
+DOCTOR = "`make doctor BASE_URL=… MODEL=…` shows what the endpoint accepts and writes settings that fit"
 REMEDIES: tuple[tuple[str, str], ...] = (
     (r"no key for", "set the environment variable it names (endpoint.key_env chooses another)"),
     (
@@ -25,11 +25,11 @@ REMEDIES: tuple[tuple[str, str], ...] = (
     (r"HTTP 40[45]\b", "the path is wrong: endpoint.base_url usually ends in /v1"),
     (
         r"HTTP 4\d\d.*(context.{0,10}(length|size|window)|maximum context|n_ctx|too many tokens|prompt is too long)",
-        "the prompt is longer than the model's window: serve it with a longer one, or recall less (memory.build.k)",
+        "the prompt is longer than the model's window: serve it with a larger window, or recall less (memory.build.k)",
     ),
     (
         r"HTTP 4\d\d.*(response_format|json_schema|json_object|schema|grammar)",
-        f"the endpoint takes no such schema: set json_output to object or none in conf/llm/<model>.yaml; {DOCTOR}",
+        f"the endpoint accepts no such schema: set json_output to object or none in conf/llm/<model>.yaml; {DOCTOR}",
     ),
     (
         r"HTTP 4\d\d.*(max_tokens|max_completion_tokens|temperature|logprobs|reasoning_effort)",
@@ -37,33 +37,34 @@ REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (r"HTTP 429\b", "too many calls for this endpoint: lower endpoint.in_flight, or look at the account's quota"),
     (r"no reply within", "the server answers too slowly: raise endpoint.timeout or lower endpoint.in_flight"),
-    (r"HTTP 5\d\d\b", "the server fails: look into its log; the same command tries these questions again"),
-    (r"empty reply", f"the model says nothing: it may be thinking up to its token limit; {DOCTOR}"),
-    (r"no verdict|without a verdict", "the judge's replies cannot be read: use a stronger judge (make … JUDGE=)"),
+    (r"HTTP 5\d\d\b", "the server fails: read its log; the same command tries these questions again"),
+    (r"empty reply", f"the model returns no text: it may spend its whole token limit on thinking; {DOCTOR}"),
+    (r"no verdict|without a verdict", "the judge's replies hold no verdict: use a stronger judge (make … JUDGE=)"),
 )
-"""What a message looks like, and its remedy; the first that matches counts."""
+"""Pattern of an error message, and its remedy; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One cause of missing scores, by the number of questions and judgements that it took."""
+    """One reason for missing scores."""
 
     text: str
     count: int
-    all: int
-    """Missing scores of any cause."""
+    """Scores missing for this reason: questions and judgements."""
+    total: int
+    """Scores missing for any reason."""
 
     def __str__(self) -> str:
-        return f"the commonest cause, {self.count} of {self.all}: {self.text}\n  remedy: {remedy(self.text)}"
+        return f"the most common cause, {self.count} of {self.total}: {self.text}\n  remedy: {remedy(self.text)}"
 
 
 def remedy(text: str) -> str:
-    """What a user can do about an error message."""
+    """What the user can do about an error message."""
     return next((cure for pattern, cure in REMEDIES if re.search(pattern, text, re.IGNORECASE | re.DOTALL)), DOCTOR)
 
 
 def commonest(folders: Iterable[Path], score_files: Iterable[Path]) -> Cause | None:
-    """The commonest reason in the predictions and scores of some runs; None when each question has its score."""
+    """The most common reason in the predictions and scores of some runs; None when every question has its score."""
     reasons = [*_errors(dict.fromkeys(folders)), *_unscored(dict.fromkeys(score_files))]
     kinds = Counter(map(_kind, reasons))
     if not kinds:
@@ -75,7 +76,8 @@ def commonest(folders: Iterable[Path], score_files: Iterable[Path]) -> Cause | N
 def _errors(folders: Iterable[Path]) -> Iterator[str]:
     for folder in folders:
         for case in sorted(folder.glob("cases/*")):
-            yield from (one.error for one in read_predictions(case).values() if one.outcome == "error")
+            predictions = read_predictions(case).values()
+            yield from (prediction.error for prediction in predictions if prediction.outcome == "error")
 
 
 def _unscored(files: Iterable[Path]) -> Iterator[str]:
@@ -84,9 +86,9 @@ def _unscored(files: Iterable[Path]) -> Iterator[str]:
 
 
 def _kind(reason: str) -> str:
-    """A message less what differs from call to call: numbers, hashes, what stands in quotes, and all but its beginning.
+    """The beginning of a message without what differs from call to call: numbers, hashes and quoted text.
 
-    An HTTP status stays: 401 and 429 are different causes.
+    The HTTP status is kept, because 401 and 429 are different causes.
     """
     status = re.search(r"HTTP \d{3}", reason)
     plain = re.sub(r"[0-9a-f]{8,}|\d+", "#", re.sub(r"'[^']*'", "'…'", reason))

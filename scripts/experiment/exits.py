@@ -1,4 +1,4 @@
-"""How every command ends: with its exit code, with a line that says what the user can mend, or with the stop that was asked for."""
+"""How every command ends: an exit code, one line for what the user can fix, and an orderly stop on a signal."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
-    """Run an entry point; what a user can mend is printed as one line, a bug keeps its traceback.
+    """Run an entry point. An error that the user can fix is printed as one line (exit code 2); a bug keeps its traceback.
 
-    Ctrl-C, SIGTERM and SIGHUP stop it in an orderly way (`memsys.llm.stopping`); the exit code is then 128 + the signal's number.
+    Ctrl-C, SIGTERM and SIGHUP stop it in order (`memsys.llm.stopping`); the exit code is then 128 plus the signal's number.
 
     Args:
-        work: returns the exit code; None is 0.
-        traceback: raise what would be one line, for developers.
+        work: returns the exit code; None means 0.
+        traceback: raise every error, for developers.
     """
     with stopping.heeded():
         try:
             code = work() or 0
             sys.stdout.flush()
             return code
-        except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
+        except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except KeyboardInterrupt:
@@ -37,41 +37,44 @@ def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
             if stopping.requested():
                 return _stopped()
             scrub(error)
-            said = _said(error)
-            if traceback or not said:
+            message = _message(error)
+            if traceback or not message:
                 raise
-            print(f"error: {redact(said)}", file=sys.stderr)
+            print(f"error: {redact(message)}", file=sys.stderr)
             return 2
 
 
 def configured(cfg: DictConfig, command: str, work: Callable[[DictConfig], int]) -> int:
-    """`guarded` for a command with a configuration: every setting is checked before anything else happens.
+    """Check every setting of a configuration, then run the command as `guarded` does.
 
     Args:
         cfg: as Hydra composed it.
         command: the primary file of `conf`.
-        work: takes the configuration with every value in its type.
+        work: takes the configuration with every value converted to its type.
     """
     from scripts.settings.checking import checked
 
     return guarded(lambda: work(checked(cfg, command)), traceback=str(cfg.get("traceback")).lower() == "true")
 
 
-def _said(error: Exception) -> str:
-    """The line for an error that a user can mend, else nothing. Imported only now: `--help` loads none of it."""
+def _message(error: Exception) -> str:
+    """The line for an error that the user can fix; empty for a bug. Imports stay in here to keep `--help` fast."""
     from data_loaders.schema import DataError
     from eval.store import RunError
     from memsys.llm.protocol import ModelError
     from memsys.prompts import PromptError
     from scripts.experiment.faults import remedy
 
-    return str(error) if isinstance(error, DataError | RunError | ModelError | PromptError) else remedy(error)
+    extra = isinstance(error, ImportError) and "pip install" in str(
+        error
+    )  # it names what is optional and not installed
+    return str(error) if extra or isinstance(error, DataError | RunError | ModelError | PromptError) else remedy(error)
 
 
 def _stopped() -> int:
-    """The exit code of a stop, once what was under way is in or given up."""
-    stopping.request()  # where a KeyboardInterrupt came from elsewhere, such as a notebook
-    given_up = stopping.await_end()
-    if given_up:
-        print(f"{given_up} calls under way were given up; they are made again", file=sys.stderr)
+    """The exit code of a stop, after the calls in flight have returned or been abandoned."""
+    stopping.request()  # a KeyboardInterrupt may come from elsewhere, such as a notebook
+    abandoned = stopping.await_end()
+    if abandoned:
+        print(f"{abandoned} calls in flight were abandoned; the same command makes them again", file=sys.stderr)
     return stopping.exit_code()

@@ -1,4 +1,4 @@
-"""What the operating system, SQLite or Hydra refuse, as one sentence with the file and the remedy."""
+"""Errors of the operating system, SQLite and Hydra as one sentence with the file and the remedy."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ SQLITE = (
     ("unable to open", "the cache cannot be opened; name another file with cache="),
     ("locked", f"the cache is held by another process; wait for it and {AGAIN}"),
     ("disk i/o", REMEDIES[errno.EIO]),
-    ("not a database", "the cache file is damaged; move it away: nothing that is in the run folders is lost"),
-    ("malformed", "the cache file is damaged; move it away: nothing that is in the run folders is lost"),
+    ("not a database", "the cache file is damaged; move it away: the run folders keep their answers"),
+    ("malformed", "the cache file is damaged; move it away: the run folders keep their answers"),
 )
-"""Words of SQLite's message, and what to do."""
+"""Words of SQLite's message, and the remedy."""
 
 
 def remedy(error: BaseException) -> str:
-    """One sentence about a fault that a user can mend; empty for any other, which is a bug."""
+    """One sentence for an error that the user can fix; empty for any other error, which is a bug."""
     if isinstance(error, sqlite3.Error):
         text = str(error)
-        return next((f"cache: {text}: {said}" for words, said in SQLITE if words in text.lower()), "")
+        return next((f"cache: {text}: {cure}" for words, cure in SQLITE if words in text.lower()), "")
     if isinstance(error, OSError) and error.errno in REMEDIES:
-        where = f"{error.filename}: " if error.filename else ""
-        return where + REMEDIES[error.errno]
+        file = f"{error.filename}: " if error.filename else ""
+        return file + REMEDIES[error.errno]
     from hydra.errors import HydraException
 
     if isinstance(error, HydraException):

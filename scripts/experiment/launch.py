@@ -1,10 +1,12 @@
-"""How a Hydra command starts and ends: one job or several (`-m`), one exit code, and a wrong command line said in one sentence."""
+"""Start and end a Hydra command: one job or several (`-m`), one exit code, one sentence for a wrong command line."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -13,52 +15,52 @@ from scripts.experiment.exits import guarded
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-_codes: list[int] = []
+CONF = str(Path(__file__).resolve().parents[2] / "conf")
 
 
-def ended(code: int) -> None:
-    """A job of this command is over; the next may follow."""
-    _codes.append(code)
-
-
-def launch(main: Callable[[], None], *, keep_record: bool = False) -> int:
-    """Run a function decorated with `hydra.main`; the exit code is the worst of its jobs, 2 for a wrong command line.
+def launch(job: Callable[[DictConfig], int], primary: str, *, keep_record: bool = False) -> int:
+    """Compose the command line and run its jobs; the exit code is the highest of the jobs, 2 for a wrong command line.
 
     Args:
-        main: notes the exit code of each job with `ended`.
-        keep_record: leave Hydra's record of a multirun (`multirun.yaml`) where the configuration puts it, instead of nowhere.
+        job: does the work of one configuration and returns its exit code.
+        primary: the primary file of `conf`, such as `reproduce`.
+        keep_record: keep Hydra's record of a multirun (`multirun.yaml`) where the configuration puts it; else it is deleted.
     """
-    _codes.clear()
-    if "--traceback" in sys.argv:  # Hydra's command line knows settings only
-        sys.argv[:] = [*(one for one in sys.argv if one != "--traceback"), "traceback=true"]
-    developer = "traceback=true" in sys.argv
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises what it would print, and we print one line of it
+    if "--traceback" in sys.argv:  # Hydra's command line accepts settings only
+        sys.argv[:] = [*(argument for argument in sys.argv if argument != "--traceback"), "traceback=true"]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them; `guarded` prints one line
+    codes: list[int] = []
+
+    @wraps(job)  # Hydra names the command after the file of `job`
+    def run(cfg: DictConfig) -> None:
+        codes.append(job(cfg))
 
     def work() -> int:
-        with TemporaryDirectory() as folder:
-            if not keep_record and not any(one.startswith("hydra.sweep.dir=") for one in sys.argv):
-                sys.argv.append(f"hydra.sweep.dir='{folder}'")
-            main()
-        return max(_codes, default=0)
+        import hydra
 
-    return guarded(work, traceback=developer)
+        with TemporaryDirectory() as folder:
+            if not keep_record and not any(argument.startswith("hydra.sweep.dir=") for argument in sys.argv):
+                sys.argv.append(f"hydra.sweep.dir='{folder}'")
+            hydra.main(version_base="1.3", config_path=CONF, config_name=primary)(run)()
+        return max(codes, default=0)
+
+    return guarded(work, traceback="traceback=true" in sys.argv)
 
 
 def composed(primary: str, overrides: Sequence[str]) -> DictConfig:
-    """The configuration of a command, as its command line composes it, every setting checked.
+    """Compose the configuration of a command as its command line would, and check every setting.
 
     Raises:
-        RunError: a setting that is unknown, missing, of another type or out of range.
+        RunError: a setting is unknown, missing, of another type or out of range.
     """
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
 
-    from eval.provenance import ROOT
     from eval.store import RunError
     from scripts.settings.checking import checked, composition_error
 
     try:
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        with initialize_config_dir(CONF, version_base="1.3"):
             return checked(compose(primary, list(overrides)), primary)
     except HydraException as error:
         raise RunError(composition_error(error)) from error

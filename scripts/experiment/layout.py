@@ -1,8 +1,8 @@
-"""What the YAML of a table says, before anything is run: its rows, its columns, and which printed number belongs to which cell.
+"""Read the YAML of a table: its rows, its columns, and which published number belongs to which cell. Nothing is run.
 
-A row names a memory (`memory`, with settings of its own in `build`), the better of other rows (`best_of`), or nothing but the data
-(`name` alone). A column group names a data set; its metrics are a `judge`, a lexical `metric`, or a figure: `cost`, `report`, `tree`,
-`spread`, `coverage`, `data`. `by` spreads a metric over categories, `minus` takes the difference from another row or group.
+A row names a memory (`memory`, with settings changed under `build`), the best of other rows (`best_of`), or only the data (`name`
+alone). A column group names a data set. Each of its metrics is a score (`judge`, or a lexical `metric`) or another measure (`cost`,
+`report`, `tree`, `spread`, `coverage`, `data`). `by` gives a metric one column per category; `minus` subtracts another row or group.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from itertools import product
 from re import sub
 from typing import Any
 
+from eval.report.cell import ALL
 from eval.report.published import Published, read_published
-from eval.report.tables import ALL
 from eval.store import RunError
-from scripts.experiment.assemble import load_option, metric_title, options
+from scripts.experiment.options import load_option, options
+from scripts.experiment.scorers import metric_title
 
 FIGURES = ("cost", "report", "tree", "spread", "coverage", "data")
 SCORES = ("judge", "metric")
@@ -32,17 +33,20 @@ class Line:
     name: str
     title: str
     memory: Mapping[str, Any] | None
-    """None: not built, or no memory of its own."""
+    """None when the memory is not implemented, or the row has none."""
     option: Mapping[str, Any]
+    """The row as the table's YAML describes it."""
     ruled: bool
+    """Whether a rule stands above the row."""
 
     @property
     def published(self) -> Mapping[str, str] | None:
-        """What the printed row is called; None for a row that is not printed."""
+        """Fields that identify the row in the published table; None for a row that is not in it."""
         return self.option.get("published")
 
     @property
     def data_only(self) -> bool:
+        """Whether the row describes the data and has no memory."""
         return not {"memory", "best_of"} & self.option.keys()
 
 
@@ -50,33 +54,33 @@ def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[Line]:
     """All rows: the published ones, then the others below a rule.
 
     Raises:
-        RunError: two rows of one name or title, a `best_of` that fits none, or an unknown memory below the rule.
+        RunError: two rows share a name or title, a `best_of` matches no row, or a row below the rule names an unknown memory.
     """
-    printed = [one for row in table.get(f"rows_{backbone}") or table["rows"] for one in _swept(row)]
+    printed = [option for row in table.get(f"rows_{backbone}") or table["rows"] for option in _swept(row)]
     others = [
         one for row in table.get("others", ()) for one in _swept({"memory": row} if isinstance(row, str) else row)
     ]
     known = options("memory")
-    for option in others:  # a published row may name what is not built yet
+    for option in others:  # a published row may name a memory that is not implemented yet
         if "memory" in option and option["memory"] not in known:
             near = _near(str(option["memory"]), known)
-            raise RunError(f"{table['name']}: others name {option['memory']!r}, which is no memory{near}")
+            raise RunError(f"{table['name']}: others name {option['memory']!r}, which is not a memory{near}")
     lines = [_line(option, known, place == len(printed)) for place, option in enumerate([*printed, *others])]
-    for what in ("name", "title"):
-        called = [getattr(line, what) for line in lines]
-        if twice := {one for one in called if called.count(one) > 1}:
-            raise RunError(f"{table['name']}: rows of the same {what}: {', '.join(sorted(twice))}")
+    for attribute in ("name", "title"):
+        values = [getattr(line, attribute) for line in lines]
+        if repeated := {value for value in values if values.count(value) > 1}:
+            raise RunError(f"{table['name']}: rows of the same {attribute}: {', '.join(sorted(repeated))}")
     for line in lines:
         if "best_of" in line.option and not candidates(line, lines):
-            raise RunError(f"{table['name']}: nothing fits best_of of {line.name}")
+            raise RunError(f"{table['name']}: no row matches best_of of {line.name}")
     return lines
 
 
 def wanted_columns(table: Mapping[str, Any], columns: Sequence[str] | None) -> list[Mapping[str, Any]]:
-    """The column groups that are asked for, by name or title; None: all.
+    """The column groups that `columns` names or gives by title; None means all.
 
     Raises:
-        RunError: an unknown one.
+        RunError: one of them is unknown.
     """
     known = {group_name(option): option for option in table["columns"]}
     if columns is None:
@@ -90,10 +94,10 @@ def wanted_columns(table: Mapping[str, Any], columns: Sequence[str] | None) -> l
 
 
 def wanted_rows(table: Mapping[str, Any], lines: Sequence[Line], only: Sequence[str] | None) -> frozenset[str] | None:
-    """Names of the rows that are asked for, by name or title; None: all.
+    """Names of the rows that `only` names or gives by title; None means all.
 
     Raises:
-        RunError: an unknown one.
+        RunError: one of them is unknown.
     """
     if only is None:
         return None
@@ -102,39 +106,40 @@ def wanted_rows(table: Mapping[str, Any], lines: Sequence[Line], only: Sequence[
 
 
 def named(wanted: Sequence[str], titles: Mapping[str, str], message: str) -> list[str]:
-    """The names among `titles` that are wanted by name or by title.
+    """The names in `titles` whose name or title is in `wanted`.
 
     Args:
-        titles: by name; several may bear one title, and all of them are then wanted.
-        message: says what is wrong with `{}`, the unknown names.
+        titles: by name; a title that several names share selects all of them.
+        message: the error, with `{}` for the unknown names.
 
     Raises:
-        RunError: `message`, with the nearest names and all that there are.
+        RunError: a name is unknown; `message`, the nearest name and all known names.
     """
-    found = {one: [name for name, title in titles.items() if one in (name, title)] for one in wanted}
-    if unknown := [one for one, names in found.items() if not names]:
-        near = "".join(_near(one, [*titles, *titles.values()]) for one in unknown[:1])
+    matches = {word: [name for name, title in titles.items() if word in (name, title)] for word in wanted}
+    if unknown := [word for word, names in matches.items() if not names]:
+        near = _near(unknown[0], [*titles, *titles.values()])
         known = ", ".join(name if name == title else f"{name} ({title})" for name, title in titles.items())
         raise RunError(f"{message.format(', '.join(unknown))}{near}; there are, by name (title): {known}")
-    return [name for names in found.values() for name in names]
+    return [name for names in matches.values() for name in names]
 
 
 def _near(word: str, known: Sequence[str]) -> str:
-    """The nearest known names as a question; nothing where none is near."""
-    folded = {one.casefold(): one for one in reversed(known)}
-    near = [folded[one] for one in get_close_matches(word.casefold(), folded, cutoff=0.5)]
+    """The nearest known names as a question; empty when none is near."""
+    folded = {name.casefold(): name for name in reversed(known)}
+    near = [folded[match] for match in get_close_matches(word.casefold(), folded, cutoff=0.5)]
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
 def restriction(
     table: Mapping[str, Any], full: Mapping[str, Any], only: Sequence[str] | None, columns: Sequence[str] | None
 ) -> str:
-    """What is added to the names of a table's files where it is not the whole table, so that they stand beside the whole one's.
+    """Suffix for the file names of a restricted table, which keeps the files of the whole table; empty for the whole table.
 
     Args:
-        table: as it was composed, with what the command line changed.
-        full: as its file has it.
-        only, columns: names of the rows and column groups that were asked for; None: all.
+        table: as composed, with the changes of the command line.
+        full: as its file in `conf/table` has it.
+        only: names of the rows asked for; None for all.
+        columns: names of the column groups asked for; None for all.
     """
     changed = [part for part in ("rows", "others", "columns") if table.get(part) != full.get(part)]
     parts = [("only", only), ("columns", columns)]
@@ -142,23 +147,23 @@ def restriction(
         parts.append(("rows", [line.name for line in read_lines_of(table, None)]))
     if "columns" in changed:
         parts.append(("groups", [group_name(column) for column in table["columns"]]))
-    return "".join(f"-{what}-{_brief(names)}" for what, names in parts if names is not None)
+    return "".join(f"-{part}-{_brief(names)}" for part, names in parts if names is not None)
 
 
 def _brief(names: Sequence[str]) -> str:
-    """Names for a file name; many are counted and hashed."""
+    """Names joined for a file name; a long list becomes its length and a hash."""
     text = "+".join(sub(r"[^\w.=-]+", "_", name) for name in names)
     return text if len(text) <= 60 else f"{len(names)}_{sha256(text.encode()).hexdigest()[:8]}"
 
 
 def candidates(line: Line, lines: Sequence[Line]) -> list[Line]:
-    """The rows that a `best_of` row chooses among: names, or patterns of them, in the order of the table."""
-    wanted = line.option["best_of"]
-    return [one for one in lines if one.memory is not None and any(fnmatchcase(one.name, each) for each in wanted)]
+    """The rows that a `best_of` row chooses from (names or patterns), in the order of the table."""
+    patterns = line.option["best_of"]
+    return [row for row in lines if row.memory is not None and any(fnmatchcase(row.name, each) for each in patterns)]
 
 
 def _swept(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The row, or one row for each combination of the settings under `sweep`."""
+    """The row itself, or one row for each combination of the values under `sweep`."""
     grid = row.get("sweep")
     if grid is None:
         yield row
@@ -183,12 +188,12 @@ def _line(option: Mapping[str, Any], known: Sequence[str], ruled: bool) -> Line:
 
 
 def group_name(column: Mapping[str, Any]) -> str:
-    """What a column group is called: its `group`, else its data set."""
+    """Name of a column group: its `group`, else its data set."""
     return str(column.get("group") or column["dataset"])
 
 
 def cells_of(column: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The metrics of a column group, one for each category that `by` names."""
+    """The metrics of a column group, repeated for each category under `by`."""
     cells: list[Mapping[str, Any]] = []
     for metric in column["metrics"]:
         for ours, printed in metric.get("by", {ALL: None}).items():
@@ -198,24 +203,24 @@ def cells_of(column: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def kind_of(metric: Mapping[str, Any]) -> str:
-    """Which of the kinds a metric is.
+    """The kind of a metric: one of `SCORES` or `FIGURES`.
 
     Raises:
-        RunError: none of them, or several.
+        RunError: it names none of them, or several.
     """
-    found = [kind for kind in (*SCORES, *FIGURES) if kind in metric]
-    if len(found) != 1:
+    kinds = [kind for kind in (*SCORES, *FIGURES) if kind in metric]
+    if len(kinds) != 1:
         raise RunError(f"a metric must name one of {', '.join((*SCORES, *FIGURES))}; found {sorted(metric)}")
-    return found[0]
+    return kinds[0]
 
 
 def score_name(metric: Mapping[str, Any]) -> str:
-    """The name of a metric's score file."""
+    """Name of a metric's score file."""
     return f"judge_{metric['judge']}" if "judge" in metric else str(metric["metric"])
 
 
 def title_of(metric: Mapping[str, Any]) -> str:
-    """What a metric's column is called."""
+    """Title of a metric's column."""
     kind = kind_of(metric)
     plain = metric_title(score_name(metric)) if kind in SCORES else f"{kind} {metric[kind]}"
     title = str(metric.get("title") or plain)
@@ -224,7 +229,7 @@ def title_of(metric: Mapping[str, Any]) -> str:
 
 
 def belongs(line: Line, column: Mapping[str, Any]) -> bool:
-    """Whether a row has anything to say in a column group."""
+    """Whether a row has cells in a column group."""
     name = group_name(column)
     return line.name in column.get("rows", [line.name]) and name in line.option.get("groups", [name])
 
@@ -232,7 +237,7 @@ def belongs(line: Line, column: Mapping[str, Any]) -> bool:
 def reference(
     backbone: Mapping[str, Any], line: Line, column: Mapping[str, Any], metric: Mapping[str, Any]
 ) -> dict[str, str] | None:
-    """What identifies the printed number of a cell; None where none is looked for."""
+    """Fields that identify the published number of a cell; None for a cell that is not in the paper."""
     if line.published is None or not belongs(line, column) or line.name not in metric.get("rows", [line.name]):
         return None
     parts = (backbone.get("published"), column.get("published"), metric.get("published"), line.published)
@@ -241,7 +246,7 @@ def reference(
 
 
 def references(table: Mapping[str, Any], backbone: str) -> Iterator[tuple[str, str, str, dict[str, str]]]:
-    """Row, column group, metric and wanted fields of every cell that a printed number may belong to."""
+    """Row, column group, metric and published fields of every cell that is in the paper."""
     chosen = table["backbones"][backbone]
     for line in read_lines_of(table, None if backbone == "default" else backbone):
         for column in table["columns"]:
@@ -251,13 +256,17 @@ def references(table: Mapping[str, Any], backbone: str) -> Iterator[tuple[str, s
 
 
 def published_of(backbone: Mapping[str, Any]) -> tuple[Published, ...]:
-    """The printed numbers of a backbone's `file`, or of several."""
-    files = [backbone["file"]] if isinstance(backbone["file"], str) else backbone["file"]
-    return tuple(number for file in files for number in read_published(file))
+    """Published numbers of a backbone, from its `file` or files."""
+    return tuple(number for file in published_files(backbone) for number in read_published(file))
+
+
+def published_files(backbone: Mapping[str, Any]) -> list[str]:
+    """Names of the files of `results/published` that hold a backbone's numbers."""
+    return [backbone["file"]] if isinstance(backbone["file"], str) else list(backbone["file"])
 
 
 def excused(table: Mapping[str, Any], number: Published) -> str:
-    """Why a printed number is not reproduced; empty when nothing says so."""
+    """Why a published number is not reproduced (`not_reproduced`); empty when no entry matches it."""
     for entry in table.get("not_reproduced", ()):
         if all(getattr(number, name) in _several(value) for name, value in entry["match"].items()):
             return str(entry["reason"])

@@ -1,7 +1,8 @@
-"""What an experiment will cost, before a token is bought: a sample of its runs with the offline engines, at the real models' prices.
+"""Estimate what an experiment will cost before anything is paid for.
 
-Every memory lives through one history of each data set, the middle one by size, and answers some of its questions; what that takes
-is scaled to all histories and questions. Replies of a real model may be longer and its structures different: an estimate.
+Every memory is built on one history of each data set, the one of median size, with the offline engines, and answers some of its
+questions. Calls and tokens are scaled to all histories and questions and priced at the real models' prices. It is an estimate: replies
+of a real model may be longer and the structures it builds different.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eval.costs import BUILD, phases
 from eval.power import POWER, planned
@@ -24,7 +25,8 @@ from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
-from scripts.experiment.assemble import Bench, judging
+from scripts.experiment.models import Models
+from scripts.experiment.scorers import judging
 from scripts.experiment.steps import execute
 from scripts.settings.prices import how_to_give
 
@@ -32,12 +34,15 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 SAMPLED = 10
-"""Questions of the sampled history that are asked, spread evenly over it."""
+"""Questions of the sampled history that are answered, spread evenly over it."""
 BUILT = 3
-"""As many of a memory that is built anew for each of them."""
+"""The same for a memory that is rebuilt before each question."""
 
 SECONDS_PER_CALL = 1.5
-"""Assumed time of a call, for the estimate of the duration only."""
+"""Assumed duration of a call; used for the estimated duration only."""
+
+Place = tuple[str, str, str | None]
+"""Case, question, and the last turn before the question (None: the question comes after the whole history)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class Share:
     tokens_in: int
     tokens_out: int
     usd: float | None
-    """None: the price is unknown."""
+    """None when the price is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Plan:
     shares: tuple[Share, ...]
     seconds: float
     detectable: tuple[str, ...] = ()
-    """By data set, how small a difference between two rows would be found."""
+    """For each data set, a line with the smallest difference between two rows that would be detected."""
 
     @property
     def usd(self) -> float | None:
@@ -71,70 +76,104 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A run cut down to one history and some questions, and how much more of everything the whole run is."""
+    """A run cut down to one history and some questions, with the factors that scale it to the whole run."""
 
     run: Run
-    asked: int
-    """Questions that it is asked."""
-    writing: float
-    consolidating: float
-    questions: float
+    questions: int
+    """Questions that the sample answers."""
+    write_factor: float
+    consolidate_factor: float
+    question_factor: float
     by_history: tuple[int, ...]
-    """Questions that the whole run is asked, by history."""
+    """Questions of the whole run, by history."""
 
     def factor(self, phase: str) -> float:
-        """How often a phase of the whole run holds that of the sample."""
+        """Cost of a phase in the whole run, divided by its cost in the sample."""
         if phase not in BUILD:
-            return self.questions
-        return self.consolidating if phase == "consolidate" else self.writing
+            return self.question_factor
+        return self.consolidate_factor if phase == "consolidate" else self.write_factor
 
 
-def plan(cfg: DictConfig, built: Bench, runs: Iterable[Run], judged: Mapping[str, list[str]]) -> Plan:
-    """Run a sample offline in a temporary folder, scale it, and price it."""
-    engine = Metered(ExtractiveLLM())
-    totals = {role: [0.0, 0.0, 0.0] for role in ("memory", "reader", "judge", "embedder")}
+@dataclass(slots=True)
+class Usage:
+    """Calls and tokens of one role, scaled to the whole experiment."""
+
+    calls: float = 0.0
+    tokens_in: float = 0.0
+    tokens_out: float = 0.0
+
+    def add(self, factor: float, calls: int, tokens_in: int, tokens_out: int) -> None:
+        """Add what a sample used, times its factor."""
+        self.calls += factor * calls
+        self.tokens_in += factor * tokens_in
+        self.tokens_out += factor * tokens_out
+
+    def share(self, role: str, model: str, prices: ModelSettings | None) -> Share:
+        """This usage, rounded and priced."""
+        calls, tokens_in, tokens_out = round(self.calls), round(self.tokens_in), round(self.tokens_out)
+        usd = None if prices is None else prices.cost(tokens_in, tokens_out)
+        return Share(role, model, calls, tokens_in, tokens_out, usd)
+
+
+def plan(cfg: DictConfig, models: Models, runs: Iterable[Run], judges: Mapping[str, list[str]]) -> Plan:
+    """Run a sample offline in a temporary folder, scale it and price it.
+
+    Args:
+        cfg: sets threads and calls in flight.
+        models: the real models, whose prices are used.
+        runs: everything that would be run.
+        judges: names of the judges by data set.
+    """
+    offline = Metered(ExtractiveLLM())
+    usage = {role: Usage() for role in ("memory", "probe", "reader", "judge", "embedder")}
     with tempfile.TemporaryDirectory() as folder:
-        samples = _samples(_offline(run, engine, Path(folder)) for run in runs)
-        execute([one.run for one in samples], sum(one.asked for one in samples), cfg.threads, "planning")
-        built_once: set[str] = set()
-        for one in samples:
-            for cost in phases(one.run.folder):
-                if cost.phase in BUILD and one.run.shared in built_once:
-                    continue
-                factor = one.factor(cost.phase)
-                _add(totals[cost.role], factor, cost.calls, cost.tokens_in, cost.tokens_out)
-                _add(totals["embedder"], factor, cost.steps if cost.embedding_tokens else 0, cost.embedding_tokens, 0)
-            built_once |= {one.run.shared} - {""}
-            for name in judged.get(one.run.folder.parent.name, ()):
-                for line in _judgements(one.run, replace(judging(cfg, built, name), llm=engine)):
-                    _add(
-                        totals["judge"],
-                        one.questions,
-                        sum(line["calls"].values()),
-                        line["tokens_in"],
-                        line["tokens_out"],
-                    )
-    models = {"memory": built.memory, "reader": built.reader, "judge": built.judge}
-    shares = [_share(role, str(model.settings["model"]), model.prices, totals[role]) for role, model in models.items()]
-    shares.append(_share("embedder", built.embedder_name, built.embedder_prices, totals["embedder"]))
+        samples = _samples(_offline(run, offline, Path(folder)) for run in runs)
+        execute([sample.run for sample in samples], sum(s.questions for s in samples), cfg.threads, "planning")
+        builds: set[str] = set()
+        for sample in samples:
+            _add_run(usage, sample, counts_build=sample.run.shared not in builds)
+            builds |= {sample.run.shared} - {""}
+            for name in judges.get(sample.run.folder.parent.name, ()):
+                _add_judge(usage["judge"], sample, replace(judging(cfg, models, name), llm=offline))
+    probe = {"probe": models.probe} if usage["probe"].calls else {}
+    by_role = {"memory": models.memory, **probe, "reader": models.reader, "judge": models.judge}
+    shares = [usage[role].share(role, model.name, model.prices) for role, model in by_role.items()]
+    shares.append(usage["embedder"].share("embedder", models.embedder_name, models.embedder_prices))
     calls = sum(share.calls for share in shares)
-    sizes = {one.run.folder.parent.name: one.by_history for one in samples}
-    lines = tuple(line for name, each in sizes.items() for line in _detectable(name, each))
+    sizes = {sample.run.folder.parent.name: sample.by_history for sample in samples}
+    lines = tuple(line for name, counts in sizes.items() for line in _detectable(name, counts))
     return Plan(tuple(shares), calls * SECONDS_PER_CALL / cfg.endpoint.in_flight, lines)
 
 
+def _add_run(usage: Mapping[str, Usage], sample: Sample, *, counts_build: bool) -> None:
+    """Add what a sample's memory, reader and embedder used; a build that several runs share counts once."""
+    for cost in phases(sample.run.folder):
+        if cost.phase in BUILD and not counts_build:
+            continue
+        factor = sample.factor(cost.phase)
+        for role, used in cost.by_role.items():
+            usage[role].add(factor, used.calls, used.tokens_in, used.tokens_out)
+        usage["embedder"].add(factor, cost.steps if cost.embedding_tokens else 0, cost.embedding_tokens, 0)
+
+
+def _add_judge(usage: Usage, sample: Sample, judge: Judging) -> None:
+    for line in read_lines(score_judge(sample.run, judge).with_suffix(".effort.jsonl")):
+        calls = sum(line["calls"].values())
+        usage.add(sample.question_factor, calls, int(line["tokens_in"]), int(line["tokens_out"]))
+
+
 def _detectable(dataset: str, sizes: Sequence[int]) -> list[str]:
-    found = planned(sizes)
-    if found is None:
+    difference = planned(sizes)
+    if difference is None:
         return []
     return [
         f"  {dataset}: {sum(sizes)} questions in {len(sizes)} histories; "
-        f"detectable paired difference at {POWER:.0%} power: {detectable(found[0])} ({found[1]})"
+        f"detectable paired difference at {POWER:.0%} power: {detectable(difference[0])} ({difference[1]})"
     ]
 
 
-def shown(plan: Plan) -> str:
-    """A plan for print."""
+def plan_text(plan: Plan) -> str:
+    """A plan as it is printed."""
     lines = ["Plan (estimated from a sample of the same runs with the offline engines):"]
     for share in plan.shares:
         price = "unknown price" if share.usd is None else f"{share.usd:.2f} USD"
@@ -149,8 +188,8 @@ def shown(plan: Plan) -> str:
 
 
 def confirmed(cfg: DictConfig, plan: Plan) -> bool:
-    """Print the plan and ask; `yes=true` answers. Without a terminal to ask on, the answer is no."""
-    print(shown(plan))
+    """Print the plan and ask whether to spend it. `yes=true` agrees; without a terminal the answer is no."""
+    print(plan_text(plan))
     if cfg.max_usd is not None and plan.usd is None:
         print("error: max_usd is set, but a price is unknown; the plan above says how to give it", file=sys.stderr)
         return False
@@ -165,51 +204,54 @@ def confirmed(cfg: DictConfig, plan: Plan) -> bool:
 
 
 def _offline(run: Run, engine: Metered, folder: Path) -> Run:
-    services = replace(run.services, llm=engine, reader=engine, probe=engine, embedder=HashingEmbedder())
+    services = replace(
+        run.services, llm=engine, reader=engine, probe=engine.in_role("probe"), embedder=HashingEmbedder()
+    )
     return replace(run, services=services, folder=folder / run.folder.parent.name / run.folder.name)
 
 
 def _samples(runs: Iterable[Run]) -> list[Sample]:
-    known: dict[int, list[list[tuple[str, str, str | None]]]] = {}
+    places: dict[int, list[list[Place]]] = {}
     samples = []
     for run in runs:
-        if id(run.cases) not in known:  # runs on one data set hold the same cases
-            known[id(run.cases)] = [
+        if id(run.cases) not in places:  # runs on one data set hold the same cases
+            places[id(run.cases)] = [
                 [(case.id, question.id, question.after) for question, _ in case.questions] for case in run.cases
             ]
-        samples.append(_sample(run, known[id(run.cases)]))
+        samples.append(_sample(run, places[id(run.cases)]))
     return samples
 
 
-def _sample(run: Run, questions: Sequence[Sequence[tuple[str, str, str | None]]]) -> Sample:
-    asked = [[one for one in own if run.questions(*one[:2])] for own in questions]
-    order = sorted((index for index in range(len(asked)) if asked[index]), key=lambda index: run.sizes[index])
-    middle = order[len(order) // 2]
-    own = asked[middle]
-    rebuilt = len({after for *_, after in own}) > 1 and build_memory(run, run.cases[middle]).OFFLINE
-    count = min(BUILT if rebuilt else SAMPLED, len(own))
-    chosen = [own[(2 * place + 1) * len(own) // (2 * count)] for place in range(count)]
-    every = run.rebuild_every if count == len(own) else 1  # where only some are asked, each stands for several builds
+def _sample(run: Run, places: Sequence[Sequence[Place]]) -> Sample:
+    """Cut a run down to its history of median size and a few of that history's questions."""
+    asked = [[place for place in history if run.questions(*place[:2])] for history in places]
+    by_size = sorted((index for index in range(len(asked)) if asked[index]), key=lambda index: run.sizes[index])
+    median = by_size[len(by_size) // 2]
+    history = asked[median]
+    rebuilt = len({after for *_, after in history}) > 1 and build_memory(run, run.cases[median]).OFFLINE
+    count = min(BUILT if rebuilt else SAMPLED, len(history))
+    chosen = [history[(2 * number + 1) * len(history) // (2 * count)] for number in range(count)]
+    every = run.rebuild_every if count == len(history) else 1  # each sampled question stands for several rebuilds
     builds = [size * _builds(each, run.rebuild_every) for size, each in zip(run.sizes, asked, strict=True)]
     return Sample(
         replace(
             run,
-            cases=[run.cases[middle]],
-            sizes=[run.sizes[middle]],
+            cases=[run.cases[median]],
+            sizes=[run.sizes[median]],
             rebuild_every=every,
-            questions=_Chosen(frozenset(one[:2] for one in chosen)),
+            questions=ChosenQuestions(frozenset(place[:2] for place in chosen)),
         ),
-        asked=len(chosen),
-        writing=sum(run.sizes) / run.sizes[middle],
-        consolidating=sum(builds) / (run.sizes[middle] * _builds(chosen, every)),
-        questions=sum(map(len, asked)) / len(chosen),
+        questions=len(chosen),
+        write_factor=sum(run.sizes) / run.sizes[median],
+        consolidate_factor=sum(builds) / (run.sizes[median] * _builds(chosen, every)),
+        question_factor=sum(map(len, asked)) / len(chosen),
         by_history=tuple(map(len, asked)),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
-    """Which questions are asked; equal for equal ones, so that runs go on sharing their builds."""
+class ChosenQuestions:
+    """Tells whether a question is asked. Two with the same ids are equal, so that runs can share a build."""
 
     ids: frozenset[tuple[str, str]]
 
@@ -217,21 +259,6 @@ class _Chosen:
         return (case_id, question_id) in self.ids
 
 
-def _builds(asked: Sequence[tuple[str, str, str | None]], every: int) -> int:
+def _builds(places: Sequence[Place], every: int) -> int:
     """How often an offline memory is built for these questions."""
-    return math.ceil(len({after for *_, after in asked}) / every)
-
-
-def _judgements(run: Run, judge: Judging) -> list[dict[str, Any]]:
-    return read_lines(score_judge(run, judge).with_suffix(".effort.jsonl"))
-
-
-def _add(total: list[float], factor: float, calls: int, tokens_in: object, tokens_out: object) -> None:
-    for place, amount in enumerate((calls, tokens_in, tokens_out)):
-        total[place] += factor * int(amount)  # type: ignore[call-overload]
-
-
-def _share(role: str, model: str, prices: ModelSettings | None, total: Sequence[float]) -> Share:
-    calls, tokens_in, tokens_out = map(round, total)
-    usd = None if prices is None else prices.cost(tokens_in, tokens_out)
-    return Share(role, model, calls, tokens_in, tokens_out, usd)
+    return math.ceil(len({after for *_, after in places}) / every)

@@ -1,7 +1,7 @@
-"""The progress line: what is done, what is on its way, and what is being waited for since when.
+"""The progress line: what is done, what is in flight, and what the run is waiting for.
 
-It is shown from its own thread, so that it goes on telling when nothing happens: a server that accepts a call and never answers, a
-clustering that takes minutes. A terminal shows a line that is written over; anything else gets a line every fifteen seconds.
+A thread of its own shows the line, so that it keeps updating while nothing finishes: a server that never answers, a clustering that
+takes minutes. On a terminal the line is overwritten; anywhere else a new line is printed every fifteen seconds.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from eval.run import Progress
 from memsys.llm.traffic import Traffic
 
 SILENT, TERMINAL_PAUSE, FILE_PAUSE = 2.0, 0.5, 15.0
-"""Seconds: of silence at the beginning, and between lines on a terminal and in a file."""
+"""Seconds before the first line, between updates on a terminal, and between lines in a file."""
 LONG = 10.0
-"""Seconds after which what is waited for is named."""
+"""After this many seconds the line names what the run is waiting for."""
 
 
 @dataclass
 class _Build:
-    """A history that a memory is living through."""
+    """A memory that is being built on one history."""
 
     units: int
     written: int
@@ -35,13 +35,13 @@ class _Build:
 
 
 class ProgressLine:
-    """Questions done, units written, calls and tokens, the time to go, and what is waited for; on standard error.
+    """A line on standard error: questions done, units written, calls, tokens per second, time left, what the run waits for.
 
     Args:
-        total: questions, or whatever `step` counts.
-        histories: builds that are expected; 0 where nothing is built.
-        traffic: what is on its way, by endpoint.
-        clock: seconds, never going back.
+        total: number of questions, or of whatever `step` counts.
+        histories: number of builds; 0 where nothing is built.
+        traffic: returns the calls in flight at each endpoint.
+        clock: monotonic, in seconds.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class ProgressLine:
         self._beating = threading.Thread(target=self._beat_on, name="progress", daemon=True)
 
     def start(self) -> None:
-        """Show the line from now on, whether or not something happens."""
+        """Start the thread that shows the line."""
         self._beating.start()
 
     def step(self, outcome: str = "") -> None:
-        """One more is done."""
+        """Count one more as done."""
         with self._lock:
             self._first_answer = self._first_answer or self._clock()
             self.done += 1
@@ -79,7 +79,7 @@ class ProgressLine:
                 self.outcomes[outcome] += 1
 
     def on_progress(self, event: Progress) -> None:
-        """Take in what the run loop reports."""
+        """Count an event of the run loop."""
         if event.question_id:
             self.step(event.outcome)
         with self._lock:
@@ -99,7 +99,7 @@ class ProgressLine:
                     self._written += 1
 
     def line(self) -> str:
-        """The line as it would be shown now."""
+        """The text of the line as of now."""
         with self._lock:
             now, traffic = self._clock(), self._traffic()
             parts = [f"{self.label}: {self.done}/{self.total}", *self._counts(), *self._calls(now, traffic)]
@@ -109,7 +109,7 @@ class ProgressLine:
         return ", ".join(parts) + (f" · {waited}" if waited else "")
 
     def beat(self) -> None:
-        """Show the line if it is time to."""
+        """Show the line if its next update is due."""
         now, terminal = self._clock(), sys.stderr.isatty()
         if now - self._started <= SILENT or now - self._shown < (TERMINAL_PAUSE if terminal else FILE_PAUSE):
             return
@@ -120,7 +120,7 @@ class ProgressLine:
         sys.stderr.flush()
 
     def end(self) -> None:
-        """Leave the line."""
+        """Stop the thread and clear the line."""
         self._ended.set()
         if self._beating.is_alive():
             self._beating.join()
@@ -140,49 +140,49 @@ class ProgressLine:
 
     def _calls(self, now: float, traffic: Sequence[Traffic]) -> Iterator[str]:
         finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
-        under_way, waiting = sum(one.in_flight for one in traffic), sum(one.waiting for one in traffic)
-        if finished or under_way or waiting:
-            again = f" ({retried} again)" if retried else ""
+        in_flight, waiting = sum(each.in_flight for each in traffic), sum(each.waiting for each in traffic)
+        if finished or in_flight or waiting:
+            retries = f" ({retried} retried)" if retried else ""
             queued = f", {waiting} queued" if waiting else ""
-            yield f"{finished} calls made{again}, {under_way} under way{queued}"
+            yield f"{finished} calls made{retries}, {in_flight} in flight{queued}"
         if tokens:
             yield f"{tokens / max(now - self._started, 0.1):.0f} tokens/s"
 
     def _seconds_left(self, now: float) -> float | None:
-        """The longer of the building and the answering that is left, each at its rate so far; None before anything is known."""
+        """Time left: the longer of building and answering, each at its rate so far; None while neither rate is known."""
         estimates = []
         if self._written:
             units = self._units / self._begun * max(self._begun, self.histories)
-            if units > self._written or self.done:  # all is built and nothing answered: nobody knows how long
+            if units > self._written or self.done:  # everything is built and nothing is answered: no rate is known
                 estimates.append((now - self._started) / self._written * (units - self._written))
         if self._first_answer is not None and self.done:
-            # While histories are built, answers come only where questions are due: their rate says little then.
+            # While histories are being built, answers come only at question points, so their own rate would mislead.
             since = self._started if self._written < self._units or not self._units else self._first_answer
             estimates.append((now - since) / self.done * max(0, self.total - self.done))
         return max(estimates, default=None)
 
     def _waited(self, now: float, traffic: Sequence[Traffic]) -> str:
-        for one in traffic:
-            if one.paused_since is not None:
-                return f"paused since {_time_of_day(time.time() - one.paused_since)}: {one.paused_why}"
-        oldest = max(traffic, key=lambda one: one.oldest_seconds, default=None)
+        """What the run is waiting for: a paused endpoint, an old call, or a memory that makes no call; empty when nothing is slow."""
+        for endpoint in traffic:
+            if endpoint.paused_since is not None:
+                return f"paused since {_time_of_day(time.time() - endpoint.paused_since)}: {endpoint.paused_why}"
+        oldest = max(traffic, key=lambda endpoint: endpoint.oldest_seconds, default=None)
         if oldest is not None and oldest.in_flight and oldest.oldest_seconds >= LONG:
             return f"waiting for {oldest.in_flight} calls, the oldest sent at {_time_of_day(oldest.oldest_seconds)}"
-        if self._open and not any(one.in_flight for one in traffic):
+        if self._open and not any(endpoint.in_flight for endpoint in traffic):
             (run, case), build = min(self._open.items(), key=lambda item: item[1].moved)
             if now - build.moved >= LONG:
-                since = f"since {_time_of_day(now - build.moved)}"
                 place = f"unit {build.written + 1} of {build.units}" if build.written < build.units else "its questions"
-                return f"{run} is at work on {case}, {place}, {since}"
+                return f"{run} has been working on {case}, {place}, since {_time_of_day(now - build.moved)}"
         return ""
 
 
 def _sums(traffic: Sequence[Traffic]) -> tuple[int, int, int]:
     """Calls finished, tokens, retries."""
     return (
-        sum(one.finished for one in traffic),
-        sum(one.tokens_in + one.tokens_out for one in traffic),
-        sum(one.retried for one in traffic),
+        sum(each.finished for each in traffic),
+        sum(each.tokens_in + each.tokens_out for each in traffic),
+        sum(each.retried for each in traffic),
     )
 
 
@@ -193,7 +193,7 @@ def _duration(seconds: float) -> str:
 
 
 def _time_of_day(ago: float) -> str:
-    """When that was, with how long it is ago."""
+    """The time of day `ago` seconds ago, with that duration."""
     return f"{time.strftime('%H:%M:%S', time.localtime(time.time() - ago))} ({_duration(ago)} ago)"
 
 
@@ -201,7 +201,7 @@ def _time_of_day(ago: float) -> str:
 def progress_line(
     label: str, total: int, *, histories: int = 0, traffic: Callable[[], Sequence[Traffic]] = lambda: ()
 ) -> Iterator[ProgressLine]:
-    """A progress line for as long as the block runs."""
+    """Show a progress line while the block runs."""
     line = ProgressLine(label, total, histories=histories, traffic=traffic)
     line.start()
     try:

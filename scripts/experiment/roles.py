@@ -1,4 +1,4 @@
-"""Which model fills a role, and where it is: the user's, the paper's or an offline engine; an endpoint and a key for each role."""
+"""Which model fills each role (the user's, the paper's or an offline engine), and at which endpoint with which key."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 OPENAI = "https://api.openai.com/v1"
 STAND_IN = {"memory": "extractive", "reader": "extractive", "judge": "extractive", "embedder": "hashing"}
-"""Offline engines by role: what `models.<role>: null` is when nothing else was chosen."""
+"""Offline engines by role; used where `models.<role>` is null and no paper sets it."""
 
 
-def chosen_models(cfg: DictConfig, theirs: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The model of each role: the user's, else in the paper profile the paper's (`theirs`), else the offline engine."""
-    paper = theirs if theirs is not None and cfg.profile_name == "paper" else {}
+def chosen_models(cfg: DictConfig, papers_models: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The model of each role: the user's, else in the paper profile that of `papers_models`, else the offline engine."""
+    paper = papers_models if papers_models is not None and cfg.profile_name == "paper" else {}
     return {role: cfg.models[role] or paper.get(role) or engine for role, engine in STAND_IN.items()}
 
 
 def other_models(cfg: DictConfig, backbone: Mapping[str, Any]) -> list[str]:
-    """Roles that another model fills than the paper's, with both names.
+    """Roles that are not filled by the paper's model, with both names.
 
-    A probe that is not named is the reader, ours as the paper's.
+    A probe that is not named is the reader, for us and for the paper.
     """
     ours = {**cfg.models, "probe": cfg.models.probe or cfg.models.reader}
     theirs = {**backbone["models"], "probe": backbone["models"].get("probe", backbone["models"]["reader"])}
@@ -34,7 +34,7 @@ def other_models(cfg: DictConfig, backbone: Mapping[str, Any]) -> list[str]:
 
 
 class Places:
-    """The endpoints of an experiment: each server and key once, whichever roles share it."""
+    """Endpoints of an experiment. Roles at the same URL with the same key share one."""
 
     def __init__(self, cfg: DictConfig, purse: Purse) -> None:
         self._cfg, self.purse = cfg, purse
@@ -42,7 +42,7 @@ class Places:
         self.built: dict[tuple[str, str], Endpoint] = {}
 
     def url(self, option: Mapping[str, Any], role: str) -> str:
-        """Where a role's model is: the role's own endpoint, else that of the model's file, else the common one."""
+        """URL of a role's model: the role's own endpoint, else that of the model's file, else the common one."""
         common = self._cfg.endpoint.base_url
         return str(self._cfg.endpoints[role].base_url or option.get("base_url") or common or OPENAI)
 
@@ -51,12 +51,13 @@ class Places:
         return str(self._cfg.endpoints[role].key_env or option.get("key_env") or self._cfg.endpoint.key_env)
 
     def title(self, name: str, option: Mapping[str, Any], role: str) -> str:
-        """A model's name; with its place where that is not the common one, so that a name at two places is two models."""
+        """A model's name, with its URL and key variable where they are not the common ones: one name at two endpoints is two models."""
         common = (self._cfg.endpoint.base_url or OPENAI, self._cfg.endpoint.key_env)
-        own = (self.url(option, role), self.key_env(option, role))
-        return name if option["engine"] != "http" or own == common else f"{name} at {own[0]} with {own[1]}"
+        url, key_env = self.url(option, role), self.key_env(option, role)
+        return name if option["engine"] != "http" or (url, key_env) == common else f"{name} at {url} with {key_env}"
 
     def endpoint(self, option: Mapping[str, Any], role: str) -> Endpoint:
+        """The endpoint of a role's model; built on first use."""
         cfg, url, key_env = self._cfg.endpoint, self.url(option, role), self.key_env(option, role)
         if (url, key_env) not in self.built:
             common = {
@@ -70,6 +71,6 @@ class Places:
         return self.built[url, key_env]
 
     def settings(self, name: str, option: Mapping[str, Any]) -> ModelSettings:
-        """A model's settings, with the prices that the user gives for its file or its name."""
+        """A model's settings, with the prices that the user set for its file or its name."""
         known = option["settings"]
         return ModelSettings(**{**known, **self.prices.get(known["model"], {}), **self.prices.get(name, {})})

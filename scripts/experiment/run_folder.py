@@ -1,4 +1,4 @@
-"""A finished run's folder: what its record says, the cases it was made of, the structures it left."""
+"""Read a finished run's folder: its record, its data set, and the trees it saved."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ if TYPE_CHECKING:
 
 
 def record_of(run_folder: Path) -> dict[str, Any]:
-    """What `run.json` says.
+    """Read `run.json`.
 
     Raises:
-        RunError: the folder is no run.
+        RunError: the folder is not a run folder, or its record is damaged.
     """
     path = run_folder / "run.json"
     if not path.is_file():
         raise RunError(
-            f"{run_folder} is no run folder (no run.json); they are results/runs/<dataset>/<memory>-<identity>"
+            f"{run_folder} is not a run folder (no run.json); run folders are results/runs/<dataset>/<memory>-<identity>"
         )
     record = read_record(path)
     if missing := [name for name in ("name", "memory", "dataset", "models", "data_status") if name not in record]:
-        raise RunError(f"{path} is damaged: it has no {missing[0]}; run the command that made it again")
+        raise RunError(f"{path} is damaged: it has no {missing[0]}; run its command again")
     return record
 
 
 def data_of(record: Mapping[str, Any], root: Path | None) -> LazyCases:
-    """The cases that a run was made of, loaded again.
+    """Load the cases of a run again.
 
     Raises:
-        DataError: the files are not there.
-        RunError: the data set is not one of ours, or what is found is not what the run read.
+        DataError: the files are missing.
+        RunError: the data set has no file in `conf/dataset`, or the files differ from those of the run.
     """
     from omegaconf import OmegaConf
 
-    from scripts.experiment.assemble import data, load_option
+    from scripts.experiment.datasets import data
+    from scripts.experiment.options import load_option
 
     known = record["dataset"]
     cuts = {name: known[name] for name in ("transform", "size", "max_cases", "seed")}
@@ -50,17 +51,17 @@ def data_of(record: Mapping[str, Any], root: Path | None) -> LazyCases:
     )
     loaded = data(cfg, load_option("dataset", known["name"]))
     if differing := [name for name, value in loaded.settings.items() if known.get(name) != value]:
-        raise RunError(f"the data found differ from those of the run in {', '.join(differing)}")
+        raise RunError(f"the data set differs from that of the run in {', '.join(differing)}")
     return loaded.cases
 
 
 def trees_of(run_folder: Path, record: Mapping[str, Any], *, vectors: bool = False) -> list[Tree]:
-    """The structures of a run, with the nodes' vectors where they are asked for.
+    """Read the trees of a run, with the vectors of their nodes if `vectors` is true.
 
     Raises:
-        RunError: the memory has no structure, no case is finished, or the vectors that are asked for were not kept.
+        RunError: the memory has no tree, no case is finished, or the run did not keep vectors.
     """
     trees = read_trees(run_folder, vectors=vectors)
     if not trees:
-        raise RunError(f"{run_folder}: no finished case with nodes; {record['name']} may have no structure")
+        raise RunError(f"{run_folder}: no finished case with nodes; {record['name']} may have no tree")
     return trees

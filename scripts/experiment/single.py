@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eval.report.rendering import markdown
-from eval.report.tables import Cell, Column, Row, Table, asked, outcomes
 from eval.report.wandb_log import log_table
-from scripts.experiment.assemble import bench, caption, data, judging, memory_run, metric_title, metrics, reader
 from scripts.experiment.exits import configured
-from scripts.experiment.readiness import prepared
-from scripts.experiment.steps import complain, execute_capped, score
+from scripts.experiment.lab import Lab
+from scripts.experiment.steps import complain
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -24,42 +22,10 @@ def run_single(cfg: DictConfig) -> int:
 def _run_single(cfg: DictConfig) -> int:
     from omegaconf import OmegaConf
 
-    dataset_config = dict(OmegaConf.to_container(cfg.dataset, resolve=True))  # type: ignore[arg-type]
-    memory_config = dict(OmegaConf.to_container(cfg.memory, resolve=True))  # type: ignore[arg-type]
-    built = prepared(cfg, bench(cfg))
-    dataset = data(cfg, dataset_config)
-    reading = reader(cfg.protocol.reader or dataset_config["reader"])
-    runs = [
-        memory_run(cfg, built, dataset, memory_config, reading, unit=cfg.protocol.unit, replicate=replicate)
-        for replicate in range(cfg.build.replicates)
-    ]
-    questions = asked(dataset.cases)
-    capped = execute_capped(runs, len(questions) * len(runs), cfg.threads, built.traffic)
-    names = dataset_config.get("judges", []) if cfg.protocol.judges is None else list(cfg.protocol.judges)
-    judges = [judging(cfg, built, name) for name in names]
-    lexical = metrics(dataset_config["metrics"])
-    named = dict(zip(names, judges, strict=True))
-    files = [score(run, lexical, named, cfg.k_evidence, len(questions), built.traffic) for run in runs]
-    how = dataset_config["aggregate"][0]
-    reached = outcomes((run.folder for run in runs), questions)
-    columns, cells = [], []
-    for name in [*(f"judge_{one}" for one in names), *(metric.name for metric in lexical)]:
-        answerable = dataset_config.get("answerable", "answerable")
-        column = Column(dataset.name, dataset.title, metric_title(name), questions, how, answerable)
-        columns.append(column)
-        cells.append(Cell(column, reached, tuple(found[name] for found in files), repeats=cfg.judge.repeats))
-    evidence = {dataset.name: files[0][f"evidence@{cfg.k_evidence}"]}
-    row = Row(memory_config["name"], memory_config["title"], tuple(cells), {dataset.name: runs[0].folder}, evidence)
-    lines = (*caption(cfg, built, [(dataset, reading, runs[0].unit)]), *([capped] if capped else []))
-    table = Table(
-        memory_config["name"],
-        f"{memory_config['title']} on {dataset.title}",
-        lines,
-        tuple(columns),
-        (row,),
-        prices=built.prices,
-    )
+    lab = Lab(cfg=cfg)
+    answers = lab.ask()
+    table = lab.table(lab.score(answers))
     print(markdown(table))
-    print(f"run folder: {runs[0].folder}")
+    print(f"run folder: {answers.folder}")
     log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
     return complain(table, cfg.max_unscored)

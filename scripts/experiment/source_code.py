@@ -1,4 +1,4 @@
-"""Which code makes a run: that of its memory and its loader, wherever they live, and that of the run loop."""
+"""The code that a run depends on: its memory's and its loader's, wherever they live, and the run loop's."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any
 
 from eval.provenance import ROOT, distributions, identity, source_digest
 
+RUN_LOOP = ("run", "loop", "case", "question", "failures", "gold_evidence", "case_log", "reader")
+"""Modules of `eval` whose text is part of every run's identity."""
+
 
 def sources(build: Mapping[str, Any], loader: str) -> str:
-    """Identity of the code that makes a run: its memory's and loader's, wherever they live, and the run loop's."""
-    own = [ROOT / "eval" / f"{name}.py" for name in ("run", "loop", "case_log", "reader")]
+    """Identity of the code that a run depends on."""
+    own = [ROOT / "eval" / f"{name}.py" for name in RUN_LOOP]
     return identity({"closure": source_digest(modules_of(build, loader)), "own": [path.read_text() for path in own]})
 
 

@@ -1,4 +1,4 @@
-"""Run, score, show: the steps that every entry point shares."""
+"""Steps that the entry points share: run, score, and complain about missing scores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from eval.loop import run_all
-from eval.report.tables import Cell, Table
+from eval.report.cell import Cell
+from eval.report.tables import Table
 from eval.run import Run
 from eval.score import Judging, Metric, score_evidence, score_judge, score_lexical
 from memsys.llm.pricing import SpendingCapReached
@@ -16,24 +17,28 @@ from scripts.experiment.causes import commonest
 from scripts.experiment.progress import progress_line
 
 Watch = Callable[[], Sequence[Traffic]]
-"""What is on its way at each endpoint."""
+"""Returns the calls in flight at each endpoint."""
 
 
-def _nothing() -> Sequence[Traffic]:
+def _no_traffic() -> Sequence[Traffic]:
     return ()
 
 
 def execute(
-    runs: Sequence[Run], questions: int, threads: int, label: str = "answering", traffic: Watch = _nothing
+    runs: Sequence[Run], questions: int, threads: int, label: str = "answering", traffic: Watch = _no_traffic
 ) -> None:
-    """Answer every question of every run that has no answer yet."""
+    """Answer every question that has no answer yet.
+
+    Args:
+        questions: their number over all runs, for the progress line.
+    """
     builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
     with progress_line(label, questions, histories=sum(builds.values()), traffic=traffic) as line:
-        run_all(runs, threads=threads, told=line.on_progress)
+        run_all(runs, threads=threads, on_progress=line.on_progress)
 
 
-def execute_capped(runs: Sequence[Run], questions: int, threads: int, traffic: Watch = _nothing) -> str:
-    """`execute` as far as the spending cap allows; why it stopped, for the caption, or nothing."""
+def execute_capped(runs: Sequence[Run], questions: int, threads: int, traffic: Watch = _no_traffic) -> str:
+    """Run `execute` up to the spending cap; returns a caption line when the cap stopped it, else an empty string."""
     try:
         execute(runs, questions, threads, traffic=traffic)
     except SpendingCapReached as error:
@@ -47,9 +52,12 @@ def score(
     judges: Mapping[str, Judging],
     k_evidence: int,
     questions: int,
-    traffic: Watch = _nothing,
+    traffic: Watch = _no_traffic,
 ) -> dict[str, Path]:
-    """Score files of a run by metric: lexical, evidence and judges."""
+    """Score a run with lexical metrics, evidence coverage and judges; returns the score files by metric.
+
+    Judges are `judge_<name>`, evidence is `evidence@<k_evidence>`. `questions` is their number, for the progress line.
+    """
     files = score_lexical(run, metrics)
     files[f"evidence@{k_evidence}"] = score_evidence(run, k_evidence)
     for name, judging in judges.items():
@@ -59,16 +67,18 @@ def score(
 
 
 def complain(table: Table, limit: float) -> int:
-    """1, and a line that says so and why, when a larger share of a cell's questions than `limit` is not scored; else 0."""
+    """Return 1 and print the reason when more than `limit` of a cell's questions are not scored; else return 0."""
     if table.missing_share <= limit:
         return 0
     files = [path for row in table.rows for cell in row.cells if isinstance(cell, Cell) for path in cell.score_files]
-    print_missing(table.missing_share, "cell", limit, [f for row in table.rows for f in row.runs.values()], files)
+    print_missing(
+        table.missing_share, "cell", limit, [folder for row in table.rows for folder in row.runs.values()], files
+    )
     return 1
 
 
 def print_missing(share: float, where: str, limit: float, folders: Sequence[Path], score_files: Sequence[Path]) -> None:
-    """Say on standard error that too much is not scored, with the commonest cause and its remedy."""
+    """Print on standard error how much is not scored, with the most common cause and its remedy."""
     print(f"error: {share:.1%} of the questions of a {where} are not scored (limit {limit:.1%})", file=sys.stderr)
     if (cause := commonest(folders, score_files)) is not None:
         print(str(cause), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What `scripts.reproduce` does: the runs of a paper's table, its scores, and the table beside the published one."""
+"""What `scripts.reproduce` does: run a paper's table, score it, and write it beside the published numbers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from eval.report.rendering import as_csv, latex, markdown
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
 from eval.store import replace_file
-from scripts.experiment.assemble import caption, load_option
+from scripts.experiment.captions import caption
 from scripts.experiment.exits import configured
-from scripts.experiment.grid import Experiment, experiment
-from scripts.experiment.layout import Line, cells_of, restriction
+from scripts.experiment.experiments import Experiment, experiment
+from scripts.experiment.layout import Line, cells_of, published_files, restriction
+from scripts.experiment.options import load_option
+from scripts.experiment.outcome import Outcome
 from scripts.experiment.progress import progress_line
 from scripts.experiment.roles import other_models
 from scripts.experiment.steps import complain
@@ -22,72 +24,72 @@ if TYPE_CHECKING:
 
 
 def reproduce(cfg: DictConfig) -> int:
-    """Run what is missing, score, print and write the table."""
-    return configured(cfg, "reproduce", _reproduce)
+    """Make the table; the exit code is 1 when too much is not scored, 2 when the input is wrong, 3 when nobody agreed to the cost."""
+    return configured(cfg, "reproduce", lambda checked: make_table(checked).code)
 
 
-def _reproduce(cfg: DictConfig) -> int:
+def make_table(cfg: DictConfig) -> Outcome:
+    """Run what is missing, score, print, and write `<results>/tables/<name>-<profile>.md`, `.csv` and `.tex`."""
     from omegaconf import OmegaConf
 
-    table: dict[str, Any] = dict(OmegaConf.to_container(cfg.table, resolve=True))  # type: ignore[arg-type]
-    made = experiment(cfg, table)
-    if made is None:
-        return 3
-    result = _table(cfg, table, made)
-    folder = made.built.results / "tables"
-    name = "-".join([table["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
-    columns = None if cfg.columns is None else [one.group for one in made.benchmarks]
-    stem = folder / f"{name}{restriction(table, load_option('table', table['name']), cfg.only, columns)}"
-    for suffix, text in ((".md", markdown(result)), (".csv", as_csv(result)), (".tex", latex(result))):
-        replace_file(stem.with_name(stem.name + suffix), text)
-    print(markdown(result, brief=True))
-    print(f"written: {stem}.md (with categories, paired differences and costs by phase), .csv, .tex")
-    log_table(OmegaConf.to_container(cfg, resolve=True), result)  # type: ignore[arg-type]
-    return complain(result, cfg.max_unscored)
+    option: dict[str, Any] = dict(OmegaConf.to_container(cfg.table, resolve=True))  # type: ignore[arg-type]
+    behind = experiment(cfg, option)
+    if behind is None:
+        return Outcome(3)
+    table = _table(cfg, option, behind)
+    name = "-".join([option["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
+    columns = None if cfg.columns is None else [group.name for group in behind.groups]
+    stem = f"{name}{restriction(option, load_option('table', option['name']), cfg.only, columns)}"
+    file = behind.models.results / "tables" / f"{stem}.md"
+    for suffix, text in ((".md", markdown(table)), (".csv", as_csv(table)), (".tex", latex(table))):
+        replace_file(file.with_name(stem + suffix), text)
+    print(markdown(table, brief=True))
+    print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex")
+    log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
+    return Outcome(complain(table, cfg.max_unscored), file)
 
 
-def _table(cfg: DictConfig, table: Mapping[str, Any], made: Experiment) -> Table:
-    backbone, benchmarks, grid = made.backbone, made.benchmarks, made.grid
+def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Table:
     rows = []
-    with progress_line("scoring", len(made.lines)) as progress:
-        for line in made.lines:
-            rows.append(_row(cfg, made, line))
+    with progress_line("scoring", len(behind.lines)) as progress:
+        for line in behind.lines:
+            rows.append(_row(cfg, behind, line))
             progress.step()
-    used = [
-        (benchmark.dataset, benchmark.reading, benchmark.option.get("unit") or benchmark.dataset.config["unit"])
-        for benchmark in benchmarks
-        if benchmark.dataset is not None
-    ]
-    theirs = ", ".join(f"{role} {model}" for role, model in backbone["models"].items())
-    named = [backbone["file"]] if isinstance(backbone["file"], str) else backbone["file"]
-    files = ", ".join(f"{file}.csv" for file in named)
-    notes = [f"Published: {table['paper']}, {files} ({theirs}).", *table.get("notes", ())]
+    used = [(group.dataset, group.reader, group.unit) for group in behind.groups if group.dataset is not None]
+    return Table(
+        option["name"],
+        option["title"],
+        (*caption(cfg, behind.models, used), *_notes(cfg, option, behind)),
+        tuple(group.column(metric) for group in behind.groups for metric in cells_of(group.option)),
+        tuple(rows),
+        option.get("reference", ""),
+        behind.models.prices,
+        behind.only,
+    )
+
+
+def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> list[str]:
+    """Caption lines about the paper: where its numbers stand, its models, what is not reproduced, which best rows were chosen."""
+    backbone = behind.backbone
+    models = ", ".join(f"{role} {model}" for role, model in backbone["models"].items())
+    files = ", ".join(f"{file}.csv" for file in published_files(backbone))
+    notes = [f"Published: {option['paper']}, {files} ({models}).", *option.get("notes", ())]
     if cfg.profile_name == "paper" and (others := other_models(cfg, backbone)):
         notes.insert(
             0, f"OTHER MODEL than the paper's: {', '.join(others)}. Nothing here is compared with its numbers."
         )
-    notes += [f"Not reproduced: {entry['reason']}" for entry in table.get("not_reproduced", ())]
-    notes += [*grid.choices(), *([made.capped] if made.capped else [])]
-    columns = tuple(grid.column(one, metric) for one in benchmarks for metric in cells_of(one.option))
-    return Table(
-        table["name"],
-        table["title"],
-        (*caption(cfg, made.built, used), *notes),
-        columns,
-        tuple(rows),
-        table.get("reference", ""),
-        made.built.prices,
-        made.wanted,
-    )
+    notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
+    return [*notes, *behind.grid.choices(), *([behind.capped] if behind.capped else [])]
 
 
-def _row(cfg: DictConfig, made: Experiment, line: Line) -> Row:
-    grid, benchmarks = made.grid, made.benchmarks
-    cells = [grid.cell(line, benchmark, metric) for benchmark in benchmarks for metric in cells_of(benchmark.option)]
+def _row(cfg: DictConfig, behind: Experiment, line: Line) -> Row:
+    cells = [behind.grid.cell(line, group, metric) for group in behind.groups for metric in cells_of(group.option)]
     folders = {
-        group: run.folder for (name, group, number), run in made.runs.items() if name == line.name and not number
+        group: run.folder
+        for (name, group, replicate), run in behind.runs.items()
+        if name == line.name and replicate == 0
     }
-    evidence = {
-        one.group: found[0][f"evidence@{cfg.k_evidence}"] for one in benchmarks if (found := grid.files(line, one))
-    }
-    return Row(line.name, line.title, tuple(cells), folders, evidence, line.ruled)
+    evidence = f"evidence@{cfg.k_evidence}"
+    first = {group.name: files[0] for group in behind.groups if (files := behind.grid.files(line, group))}
+    coverage = {group: files[evidence] for group, files in first.items() if evidence in files}
+    return Row(line.name, line.title, tuple(cells), folders, coverage, line.ruled)

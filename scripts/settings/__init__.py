@@ -1,1 +1,1 @@
-"""Every setting: its type, range and choices, checked in one place."""
+"""The type, range and choices of every setting, checked in one place."""

@@ -1,4 +1,4 @@
-"""Types of command-line arguments with their ranges, and the option that every command has."""
+"""Number types for argparse with a range, and the `--traceback` option."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """An argparse type: a whole number of at least `least`, at most `most`."""
+    """An argparse type: a whole number from `least` to `most`."""
     span = f"a whole number of at least {least}" + ("" if most is None else f" and at most {most}")
 
     def read(text: str) -> int:
@@ -40,5 +40,5 @@ def amount(least: float, most: float = math.inf) -> Callable[[str], float]:
 
 
 def add_traceback(parser: argparse.ArgumentParser) -> None:
-    """The option that shows where an error was raised instead of one line about it."""
+    """Add `--traceback`, which shows where an error was raised instead of one line about it."""
     parser.add_argument("--traceback", action="store_true", help="show where an error was raised, for developers")

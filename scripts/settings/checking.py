@@ -1,4 +1,4 @@
-"""A configuration compared with its schema, before anything else happens: typed values, or one line that says what to change."""
+"""Check a configuration against its schema before anything is run: typed values, or one line that says what to change."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from pydantic_core import ErrorDetails
 
-SHOWN = 3
-"""Faults that are named; of more, their number."""
+NAMED_FAULTS = 3
+"""A message names this many faults and counts the others."""
 EXPECTED = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
@@ -36,25 +36,25 @@ EXPECTED = {
     "model_type": "must be a mapping",
     "too_short": "must not be empty",
 }
-"""By pydantic's type of error."""
+"""Our words for pydantic's error types."""
 
 
 def checked(cfg: DictConfig, command: str) -> DictConfig:
-    """The configuration of a command with every value in its type; `cfg` itself is changed.
+    """Check the configuration of a command and convert every value to its type, in place; returns `cfg`.
 
     Args:
         cfg: as Hydra composed it.
         command: the primary file of `conf`, such as `reproduce`.
 
     Raises:
-        RunError: a setting that is unknown, missing, of another type or out of range.
+        RunError: a setting is unknown, missing, of another type or out of range.
     """
     from omegaconf import OmegaConf, open_dict
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        own = OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name != "hydra"])
-        plain: dict[str, Any] = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+        ours = OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name != "hydra"])
+        plain: dict[str, Any] = OmegaConf.to_container(ours, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise RunError(" ".join(str(error).split())) from error
     typed = _validated(COMMANDS[command], plain, "")
@@ -66,7 +66,12 @@ def checked(cfg: DictConfig, command: str) -> DictConfig:
 
 
 def checked_option(group: str, values: Mapping[str, Any], where: object = None) -> dict[str, Any]:
-    """The values of a file of a configuration group, typed; `where` they stand is named in messages.
+    """Check the values of a file of a configuration group; returns them converted to their types.
+
+    Args:
+        group: a folder of `conf`; values of a group without a schema are returned as they are.
+        values: the parsed file.
+        where: the file, for messages.
 
     Raises:
         RunError: see `checked`.
@@ -78,10 +83,10 @@ def checked_option(group: str, values: Mapping[str, Any], where: object = None) 
 
 
 def checked_unit(unit: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """A unit rule whose settings fit it.
+    """Return a unit rule after checking that its settings fit.
 
     Raises:
-        RunError: `chunk` without `tokens`, or another rule with them.
+        RunError: `chunk` has no `tokens`, or another rule has.
     """
     if (unit["rule"] == "chunk") != (unit.get("tokens") is not None):
         needs = "needs tokens, such as {rule: chunk, tokens: 512}" if unit["rule"] == "chunk" else "takes no tokens"
@@ -90,10 +95,10 @@ def checked_unit(unit: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
-    """A `_target_` with its arguments typed as its signature says, and those of an `inner` one likewise.
+    """Check the arguments of a `_target_` against its signature and convert them; nested targets (`inner`) likewise.
 
     Raises:
-        RunError: the target does not exist, an argument is unknown or of another type.
+        RunError: the target does not exist, or an argument is unknown or of another type.
     """
     from hydra.utils import get_object
 
@@ -101,7 +106,7 @@ def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
         target = get_object(call["_target_"])
     except KeyError:
         raise RunError(f"{where}: _target_ is missing") from None
-    except Exception as error:  # whatever the import of somebody's module raises
+    except Exception as error:  # a user's module may raise anything when it is imported
         raise RunError(f"{where}: cannot import {call['_target_']}: {' '.join(str(error).split())[:300]}") from error
     parameters, types = _signature(target)
     typed: dict[str, Any] = {}
@@ -109,7 +114,7 @@ def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
         if name in ("_target_", "_partial_", "_convert_"):
             typed[name] = value
         elif name not in parameters:
-            raise RunError(f"{where}: {name} is not a setting of {call['_target_']}{_nearest(name, parameters)}")
+            raise RunError(f"{where}: {name} is not a setting of {call['_target_']}{nearest(name, parameters)}")
         elif isinstance(value, Mapping) and "_target_" in value:
             typed[name] = checked_call(f"{where}, {name}", value)
         else:
@@ -122,7 +127,7 @@ def _signature(target: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     parameters = tuple(inspect.signature(target).parameters)
     try:
         return parameters, get_type_hints(vars(target).get("__init__", target) if isinstance(target, type) else target)
-    except (NameError, TypeError):  # annotations that exist for type checkers only
+    except (NameError, TypeError):  # some annotations exist only for type checkers
         return parameters, {}
 
 
@@ -134,37 +139,38 @@ def _argument(where: str, value: Any, annotation: Any) -> Any:
         return _settled(value, TypeAdapter(annotation, config=settings).validate_python(value))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        choices = [str(one) for one in _choices(annotation)]
+        choices = [str(choice) for choice in _choices(annotation)]
         expected = f"must be one of {', '.join(choices)}" if choices else _expected(first)
-        raise RunError(f"{where} {expected}, found {value!r}{_nearest(str(value), choices)}") from None
+        raise RunError(f"{where} {expected}, found {value!r}{nearest(str(value), choices)}") from None
 
 
 def _leaves(annotation: Any) -> Iterator[Any]:
-    inner = get_args(annotation)
-    if not inner:
+    """The types that an annotation is made of, such as `int` and `None` of `int | None`."""
+    parts = get_args(annotation)
+    if not parts:
         yield annotation
-    for one in inner:
-        yield from _leaves(one)
+    for part in parts:
+        yield from _leaves(part)
 
 
 def _choices(annotation: Any) -> list[Any]:
     """The values of a `Literal`; empty for another type."""
-    return [one for one in _leaves(annotation) if isinstance(one, str)]
+    return [leaf for leaf in _leaves(annotation) if isinstance(leaf, str)]
 
 
 def _validated(schema: type[BaseModel], plain: dict[str, Any], where: str) -> dict[str, Any]:
-    """The values in their types; keys such as `rows_qwen` of a table, and of one within, are checked as `rows`."""
+    """Check values against a schema and convert them. Keys such as `rows_qwen` of a table are checked as `rows`."""
     try:
-        made = schema.model_validate(_without_rows(plain))
+        model = schema.model_validate(_without_rows(plain))
     except ValidationError as error:
         raise RunError(where + _sentence(schema, error)) from None
     for table in (plain, plain.get("table")):
         for name in _row_keys(table):
             assert isinstance(table, Mapping)
             _validated(GROUPS["table"], {**_without_rows(table), "rows": table[name]}, f"{where}{name}: ")
-    settled = _settled(plain, made.model_dump(exclude_unset=True))
-    assert isinstance(settled, dict)
-    return settled
+    typed = _settled(plain, model.model_dump(exclude_unset=True))
+    assert isinstance(typed, dict)
+    return typed
 
 
 def _row_keys(table: Any) -> list[str]:
@@ -181,11 +187,11 @@ def _without_rows(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settled(old: Any, new: Any) -> Any:
-    """The typed values in the shape of the old: what was right stays as it was, because a run's identity is made of it."""
+    """The typed values, in the shape and order of the old ones. A value of the right type is kept, because run identities hash it."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return {name: _settled(value, new[name]) if name in new else value for name, value in old.items()}
     if isinstance(old, list) and isinstance(new, Sequence) and not isinstance(new, str) and len(old) == len(new):
-        return [_settled(one, other) for one, other in zip(old, new, strict=True)]
+        return [_settled(before, after) for before, after in zip(old, new, strict=True)]
     if isinstance(old, Mapping | list) or isinstance(new, Mapping | list):
         return old
     whole = type(old) is int and isinstance(new, float)
@@ -197,23 +203,24 @@ def _settled(old: Any, new: Any) -> Any:
 
 def _sentence(schema: type[BaseModel], error: ValidationError) -> str:
     faults = error.errors(include_url=False)
-    said = "; ".join(_said(schema, fault) for fault in faults[:SHOWN])
-    return said + (f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else "")
+    text = "; ".join(_fault(schema, fault) for fault in faults[:NAMED_FAULTS])
+    return text + (f"; and {len(faults) - NAMED_FAULTS} more" if len(faults) > NAMED_FAULTS else "")
 
 
-def _said(schema: type[BaseModel], fault: ErrorDetails) -> str:
+def _fault(schema: type[BaseModel], fault: ErrorDetails) -> str:
+    """One fault: the setting's dotted name and what it must be."""
     path, kind = _path(fault["loc"]), fault["type"]
     if kind == "extra_forbidden":
         place = fault["loc"][:-1]
         known = [_path([*place, name]) for name in _known(schema, place)]
-        return f"{path} is not a setting{_nearest(path, known)}"
+        return f"{path} is not a setting{nearest(path, known)}"
     if kind == "missing":
         return f"{path} is missing"
     if kind == "value_error":
         return f"{path} {fault['ctx']['error']}"
     if kind == "literal_error":
-        choices = [one.strip("'") for one in fault["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        near = _nearest(str(fault["input"]), choices)
+        choices = [choice.strip("'") for choice in fault["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        near = nearest(str(fault["input"]), choices)
         return f"{path} must be one of {', '.join(choices)}, found {fault['input']!r}{near}"
     return f"{path} {_expected(fault)}, found {repr(fault['input'])[:80]}"
 
@@ -231,27 +238,24 @@ def _path(location: Iterable[int | str]) -> str:
 
 
 def _known(schema: Any, location: Sequence[int | str]) -> list[str]:
-    """Names of the settings that stand at a place of the configuration."""
-    here = schema
+    """Names of the settings at a location of the configuration."""
+    level = schema
     for part in location:
-        own = getattr(here, "model_fields", {})
-        here = own[part].annotation if part in own else here
-        here = next((one for one in _leaves(here) if hasattr(one, "model_fields")), here)
-    return list(getattr(here, "model_fields", {}))
+        settings = getattr(level, "model_fields", {})
+        level = settings[part].annotation if part in settings else level
+        level = next((leaf for leaf in _leaves(level) if hasattr(leaf, "model_fields")), level)
+    return list(getattr(level, "model_fields", {}))
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    """A question that names the known name nearest to a wrong one; empty when none is near."""
-    lower = {one.lower(): one for one in known}
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A question with the known name nearest to an unknown one; empty when none is near."""
+    lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), lower, 1, 0.6)
     return f"; did you mean {lower[near[0]]}?" if near else ""
 
 
-nearest = _nearest
-
-
 def all_settings(schema: type[BaseModel], above: str = "") -> Iterator[str]:
-    """Dotted names of all settings of a command."""
+    """Dotted names of all settings of a command, below `above`."""
     for name, field in schema.model_fields.items():
         yield above + name
         for inner in _leaves(field.annotation):
@@ -260,19 +264,17 @@ def all_settings(schema: type[BaseModel], above: str = "") -> Iterator[str]:
 
 
 def composition_error(error: Exception) -> str:
-    """What Hydra says about a command line, as one sentence with the nearest known name."""
+    """Hydra's error about a command line as one sentence, with the nearest known name."""
     from hydra.errors import MissingConfigException, OverrideParseException
 
     if isinstance(error, OverrideParseException):
         return f"cannot read the setting {error.override!r}; settings are written name=value"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
-        return (
-            f"no {group} called {name!r}{_nearest(name, error.options) or '; there are: ' + ', '.join(error.options)}"
-        )
+        return f"no {group} called {name!r}{nearest(name, error.options) or '; there are: ' + ', '.join(error.options)}"
     text = str(error)
     if text.startswith("Could not override '"):
         name = text.split("'")[1]
-        known = list(dict.fromkeys(one for schema in COMMANDS.values() for one in all_settings(schema)))
-        return f"{name} is not a setting of this command{_nearest(name, known)}"
+        known = list(dict.fromkeys(each for schema in COMMANDS.values() for each in all_settings(schema)))
+        return f"{name} is not a setting of this command{nearest(name, known)}"
     return " ".join(text.split())[:400]

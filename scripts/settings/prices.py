@@ -1,4 +1,4 @@
-"""Prices that the user gives: on the command line or in a file, by model, in USD per million tokens."""
+"""Prices that the user sets, on the command line or in a file: by model, in USD per million tokens."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FIELDS = {"in": "usd_per_million_in", "cached": "usd_per_million_cached", "out":
 
 
 def given_prices(prices: DictConfig | str | None) -> dict[str, dict[str, float]]:
-    """By model the settings that carry its prices, from `prices={model: {in: …, out: …}}` or a YAML file of such lines.
+    """Price settings of each model, from `prices={model: {in: …, out: …}}` or a YAML file with such lines.
 
     Raises:
-        RunError: the file is not there or cannot be read, a price is no number of at least 0, or a name is none of in, cached, out.
+        RunError: the file cannot be read, a price is not a number of at least 0, or its name is not one of in, cached, out.
     """
     from omegaconf import OmegaConf
 
@@ -31,7 +31,7 @@ def given_prices(prices: DictConfig | str | None) -> dict[str, dict[str, float]]
 
 
 def how_to_give(model: str) -> str:
-    """What to add to the command so that a model's price is known."""
+    """The setting to add to a command so that a model's price is known."""
     return f"prices='{{{model}: {{in: USD, out: USD}}}}' (per million tokens; with make PRICES=…), or prices=file.yaml"
 
 

@@ -1,7 +1,7 @@
-"""Every setting: its type, its range, its choices. A new setting is one line here and one in `conf/common.yaml`.
+"""Schemas of the configuration: the type, range and choices of every setting.
 
-The values stand in the YAML; nothing here has a default that would hide a missing one, apart from what a file may leave out.
-`scripts.settings.checking` compares a configuration with these classes before anything else happens.
+A new setting is one line here and one in `conf/common.yaml`. Values live in the YAML: a field has a default here only where a file may
+leave it out. `scripts.settings.checking` checks a configuration against these classes before anything is run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from scripts.settings.types import (
     extended,
 )  # fmt: skip
 
-# --- what every experiment has ------------------------------------------------------------------------------------------
+# --- settings of every experiment ------------------------------------------------------------------------------------------
 
 
 class DataCut(Strict):
@@ -45,7 +45,7 @@ class DataCut(Strict):
     seed: Natural
 
 
-class Models(Strict):
+class ModelNames(Strict):
     memory: Text | None
     reader: Text | None
     judge: Text | None
@@ -108,7 +108,7 @@ class Common(Strict):
     profile_name: Name
     logger: Logger
     data: DataCut
-    models: Models
+    models: ModelNames
     endpoint: EndpointSettings
     endpoints: dict[Literal["memory", "reader", "judge", "probe", "embedder"], RoleEndpoint]
     prices: dict[str, Price] | str | None
@@ -132,6 +132,8 @@ class Common(Strict):
 
 
 class Instead(Strict):
+    """Data to use when the official release of a data set is not there."""
+
     file: Text
     missing: Text = ""
     load: dict[str, Any] = {}
@@ -162,7 +164,7 @@ class Memory(Strict):
 
 
 def _of(record: type, **own: Any) -> type[BaseModel]:
-    """The schema of a file that fills a dataclass: its fields with their types; `own` narrows some of them."""
+    """Schema of a file whose values fill a dataclass: the fields with their types; `own` replaces some of the types."""
     types = get_type_hints(record)
     known: dict[str, Any] = {}
     for field in fields(record):
@@ -219,7 +221,7 @@ GROUPS: dict[str, type[BaseModel]] = {
     "figure": FIGURE,
     "logger": Logger,
 }
-"""Schemas by folder of `conf`; files of `profile` and `sweep` are laid over the whole and checked with it."""
+"""Schemas by folder of `conf`. Files of `profile` and `sweep` are merged into the whole configuration and checked with it."""
 
 
 # --- commands -----------------------------------------------------------------------------------------------------------
@@ -268,4 +270,4 @@ COMMANDS: dict[str, type[BaseModel]] = {
     "figures": FIGURES,
     "sweep": Sweeps,
 }
-"""Schemas by the name of the primary file of `conf`."""
+"""Schemas by the primary file of `conf`."""

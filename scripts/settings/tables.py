@@ -1,4 +1,4 @@
-"""Schemas of the files that say what is compared and shown: tables, figures, sweeps (`scripts.experiment.layout` reads them)."""
+"""Schemas of tables, figures and sweeps; `scripts.experiment.layout` says what the keys of a table mean."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Difference(Strict):
 
 
 class Measured(Strict):
-    """A metric of a column group; `scripts.experiment.layout` says what each key does."""
+    """A metric of a column group: a score or another measure (`scripts.experiment.layout`)."""
 
     judge: Text | None = None
     metric: Text | None = None
@@ -118,7 +118,7 @@ class NotReproduced(Strict):
 
 
 class Table(Strict):
-    """`rows_<backbone>` is checked as `rows`, see `scripts.settings.checking`."""
+    """A table; keys `rows_<backbone>` are checked as `rows` (`scripts.settings.checking`)."""
 
     name: Name
     title: Text
@@ -133,7 +133,7 @@ class Table(Strict):
 
 
 class Stated(Strict):
-    """A published point of a figure."""
+    """A point of a figure that its paper states in a sentence."""
 
     panel: str
     series: str

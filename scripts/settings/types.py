@@ -1,4 +1,4 @@
-"""Types of settings: numbers with their ranges, names, sizes, units; all schemas are made of them."""
+"""Types that the schemas are made of: numbers with a range, names, sizes, units."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
 class Strict(BaseModel):
-    """A mapping whose keys are all known; numbers are finite, and a number may stand for a name."""
+    """A mapping that refuses unknown keys and infinite numbers; a number is accepted where text is expected."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True, protected_namespaces=())
 
@@ -44,7 +44,7 @@ def _listed(value: Any) -> Any:
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=PLAIN_NAME)]
-"""A name that becomes a file or a folder."""
+"""A name that is used as a file or folder name."""
 Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
 Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
 Positive = Annotated[float, BeforeValidator(_number), Field(gt=0)]
@@ -64,5 +64,5 @@ class Unit(Strict):
 
 
 def extended(name: str, base: type[BaseModel], known: dict[str, Any]) -> type[BaseModel]:
-    """A schema with further fields, each a type and a default, or `...` for none."""
+    """A schema with further fields, each a type and a default (`...` for none)."""
     return create_model(name, __base__=base, **known)

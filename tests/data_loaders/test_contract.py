@@ -35,8 +35,11 @@ from memsys.llm.meter import Metered
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
-from scripts.data import loader, read_set, set_names
-from scripts.experiment.assemble import load_option, metrics, reader
+from scripts.commands.data import loader
+from scripts.experiment.downloads import read_set, set_names
+from scripts.experiment.options import load_option
+from scripts.experiment.runs import reader
+from scripts.experiment.scorers import metrics
 from scripts.experiment.single import run_single
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -266,6 +269,7 @@ def test_a_truncated_file_is_named_in_the_error(tmp_path: Path, subtests: pytest
 # --- gold in the raw file ----------------------------------------------------------------------------------------------
 
 HIDDEN: Mapping[str, set[str]] = {
+    "jsonl": {"answers", "category"},
     "locomo": {"answer", "adversarial_answer", "evidence", "query", "img_url"},
     "longmemeval": {"answer", "answer_session_ids"},
     "longmemeval_mab": {"answers", "haystack_sessions", "qa_pair_ids"},
@@ -341,6 +345,10 @@ def following(values: Sequence[Any]) -> Callable[[Any], Any]:
 
 
 LABELS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+    "jsonl": {
+        "evidence": lambda turns: [*turns[1:], "S2:1"],
+        "answerable": following([True, False]),
+    },
     "locomo": {"category": following([1, 2, 3, 4])},
     "longmemeval": {
         "has_answer": following([True, False]),

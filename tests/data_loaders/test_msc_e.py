@@ -101,7 +101,7 @@ def test_a_broken_field_is_named_with_its_conversation(tmp_path: Path, subtests:
         ({"speakers": ["Alex", "Alex"]}, r"set\.jsonl: c1\.speakers: expected two different names"),
         ({"speakers": ["Alex"]}, r"c1\.speakers: expected two different names"),
         ({"rounds": []}, r"c1\.rounds: expected at least one round"),
-        ({"rounds": [["One."]]}, r"c1\.rounds\[0\]: expected what each of the two speakers says, found 1"),
+        ({"rounds": [["One."]]}, r"c1\.rounds\[0\]: expected two texts, one by each speaker, found 1"),
         ({"rounds": [["One.", None]]}, r"c1\.rounds\[0\]\[1\]: expected string, found null"),
         ({"questions": [question(), question()]}, r"c1\.questions: expected unique ids, found 'q1' twice"),
         ({"questions": [question(bin=[2, 1])]}, r"c1\.questions\[0\]\.bin: expected two rising round numbers"),

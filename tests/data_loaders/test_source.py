@@ -23,8 +23,8 @@ from data_loaders import source
 from data_loaders.download import download, unpack
 from data_loaders.schema import DataError
 from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, locate, manifest, sample
-from scripts import data as data_script
 from scripts import fetch as fetch_script
+from scripts.commands import data as data_script
 
 CONTENT = bytes(range(256)) * 4000
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -122,7 +122,9 @@ def test_a_file_whose_hash_nobody_published_is_refused_too(tmp_path: Path, known
     known["set/a.json"] = entry("set/a.json", sha256="")
     for name in ("set/a.json", "set/stranger.json"):
         put(tmp_path, name)
-        with pytest.raises(DataError, match="not one we know; say unpinned"):
+        with pytest.raises(
+            DataError, match=r"found sha256 [0-9a-f]{64}\. To use the file anyway, add data\.unpinned=true"
+        ):
             find(name, root=tmp_path)
         assert find(name, root=tmp_path, unpinned=True).sha256 == SUM
 
@@ -180,7 +182,9 @@ def test_a_folder_with_a_changed_or_an_unknown_file_is_refused(tmp_path: Path, k
     known["set/a.json"] = entry("set/a.json")
     put(tmp_path, "set/a.json")
     put(tmp_path, "set/extra.json")
-    with pytest.raises(DataError, match=r"files we do not know \(set/extra\.json\)"):
+    with pytest.raises(
+        DataError, match=r"expected files of the manifest only, found set/extra\.json\. To use them too, add "
+    ):
         find("set", root=tmp_path)
     assert find("set", root=tmp_path, unpinned=True).status == "unpinned"
     (tmp_path / "set/extra.json").unlink()
@@ -191,7 +195,9 @@ def test_a_folder_with_a_changed_or_an_unknown_file_is_refused(tmp_path: Path, k
 
 def test_an_empty_folder_is_as_good_as_missing(tmp_path: Path) -> None:
     (tmp_path / "realmem" / "dataset").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"none of its files is there\. Get it with: python -m scripts\.fetch realmem"):
+    with pytest.raises(
+        DataError, match=r"the folder has none of its files\. Get it with: python -m scripts\.fetch realmem"
+    ):
         find("realmem/dataset", root=tmp_path)
 
 

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_history import history
 
+from data_loaders.schema import Question
 from eval.case_log import effort
-from eval.costs import costs, phases
+from eval.costs import Usage, costs, phases
+from eval.loop import run_all
+from eval.report.cell import Cell, Column
 from eval.report.rendering import markdown
-from eval.report.tables import Asked, Cell, Column, Row, Table
+from eval.report.scores import Asked
+from eval.report.tables import Row, Table
+from eval.run import Run
 from eval.store import write_lines
-from memsys.llm.meter import Ledger
+from memsys.interface import Recall
+from memsys.llm.ask import complete
+from memsys.llm.meter import Ledger, Metered
+from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import Completion
+from memsys.llm.protocol import LLM, Completion, Request
+from memsys.systems.bm25 import BM25
 
 
 def spent(phase: str, subject: str, *calls: tuple[str, int, int], embedded: int = 0, cpu: float = 0.0) -> Any:
@@ -90,6 +102,47 @@ def test_money_is_printed_by_phase_and_unknown_prices_are_called_unknown(run_fol
     assert dollars["judge_mem0"] == "0.0220"
     free = markdown(Table("t", "T", (), (column,), (row,)))
     assert "| M | write | 2 | 3 | 2 | 600 | 0 | 60 | 0 | 0.25 | 1.50 | 1.50 | – |" in free
+
+
+def test_what_a_memory_asks_of_the_probe_is_paid_at_the_price_of_the_probe(tmp_path: Path) -> None:
+    ledger = Ledger()
+    for number, (purpose, tokens, role) in enumerate((("m.plan", 100, ""), ("m.probe", 1000, "probe"))):
+        ledger.add_call(purpose, role)
+        ledger.add_completion(purpose, Completion("x", tokens, tokens // 10), number, role)
+    write_lines(tmp_path / "cases" / "c" / "effort.jsonl", [effort("c", "read", "q1", 1, ledger, 0.0)])
+    (read,) = phases(tmp_path)
+    assert (read.calls, read.tokens_in, read.tokens_out) == (2, 1100, 110)
+    assert read.by_role == {"memory": Usage(1, 100, 10, 0), "probe": Usage(1, 1000, 100, 0)}
+    prices = {
+        "memory": ModelSettings("m", usd_per_million_in=1000.0, usd_per_million_out=1000.0).cost,
+        "probe": ModelSettings("p", usd_per_million_in=10.0, usd_per_million_out=10.0).cost,
+    }
+    column = Column("toy", "Toy", "F1", (Asked("c", "q1", "", "c", True, False),))
+    row = Row("m", "M", (Cell(column, {}, ()),), {"toy": tmp_path})
+    printed = markdown(Table("t", "T", (), (column,), (row,), prices=prices))
+    assert "| M | read | 1 | 2 | 2 | 1100 | 0 | 110 | 0 | 0.00 | 0.00 | 0.00 | 0.1210 |" in printed  # 0.11 + 0.011
+
+
+def test_a_run_keeps_the_tokens_of_its_probe_apart(make_run: Callable[..., Run]) -> None:
+    run = make_run([history(questions=2)], build=Probing)
+    services = replace(run.services, probe=Metered(ExtractiveLLM()).in_role("probe"))
+    run_all([replace(run, services=services)])
+    read = next(cost for cost in phases(run.folder) if cost.phase == "read")
+    assert (read.by_role["memory"].calls, read.by_role["probe"].calls) == (2, 2)
+    assert read.by_role["probe"].tokens_in > 0
+
+
+class Probing(BM25):
+    """Asks the memory's model and the probe once for each question."""
+
+    def __init__(self, llm: LLM, probe: LLM) -> None:
+        super().__init__(k=3)
+        self.llm, self.probe = llm, probe
+
+    def read(self, question: Question) -> Recall:
+        for model in (self.llm, self.probe):
+            complete(model, Request((("user", question.text),), "m.probe"))
+        return super().read(question)
 
 
 def table_of(run_folder: Path) -> str:

@@ -150,48 +150,6 @@ def test_longmemeval_selects_the_official_judge_rule(subtests: pytest.Subtests) 
             } == case["mentions"]
 
 
-def test_longmemeval_reads_a_verdict_as_the_official_script(subtests: pytest.Subtests) -> None:
-    for case in LONGMEMEVAL["judge_label_parse"]:
-        with subtests.test(str(case["judge_output"] or "empty")):
-            assert longmemeval.verdict(case["judge_output"]) is case["expected"]
-
-
-def ranking_id(case: dict[str, Any]) -> str:
-    return f"{case['rankings']}@{case['k']}"
-
-
-def test_longmemeval_retrieval_is_the_official_one(subtests: pytest.Subtests) -> None:
-    for case in LONGMEMEVAL["retrieval"]:
-        with subtests.test(ranking_id(case)):
-            scores = longmemeval.retrieval_at_k(case["rankings"], case["correct_docs"], case["corpus_ids"], case["k"])
-            assert asdict(scores) == close({name: case[name] for name in ("recall_any", "recall_all", "ndcg_any")})
-
-
-def test_longmemeval_turn_to_session_is_the_official_one(subtests: pytest.Subtests) -> None:
-    for case in LONGMEMEVAL["turn_to_session"]:
-        with subtests.test(ranking_id(case)):
-            scores = longmemeval.turn_to_session_at_k(
-                case["rankings"], case["correct_docs"], case["corpus_ids"], case["k"]
-            )
-            assert asdict(scores) == close({name: case[name] for name in ("recall_any", "recall_all", "ndcg_any")})
-
-
-def test_longmemeval_dcg_is_the_official_one(subtests: pytest.Subtests) -> None:
-    for case in LONGMEMEVAL["dcg"]:
-        with subtests.test(f"{case['relevances']}@{case['k']}"):
-            assert longmemeval.dcg(case["relevances"], case["k"]) == close(case["expected"])
-
-
-def test_longmemeval_aggregates_as_the_official_script() -> None:
-    case = LONGMEMEVAL["aggregation"]
-    items = [longmemeval.JudgedQuestion(**item) for item in case["items"]]
-    summary = longmemeval.summarise(items)
-    assert dict(summary.by_type) == close(case["by_type"])
-    assert summary.task_averaged == close(case["task_averaged"])
-    assert summary.overall == close(case["overall"])
-    assert summary.abstention == close(case["abstention"])
-
-
 # --- MemoryAgentBench -----------------------------------------------------------------------------------------------
 
 MAB_FIELDS = {
@@ -242,15 +200,6 @@ def test_mab_flattens_nested_golds() -> None:
 # --- MultiHop-RAG ---------------------------------------------------------------------------------------------------
 
 
-def test_multihop_rag_retrieval_is_the_official_one(subtests: pytest.Subtests) -> None:
-    for case in MULTIHOP["retrieval"]:
-        with subtests.test(str(case["gold_facts"])):
-            scores = multihop_rag.mean_retrieval(case["retrieved"], case["gold_facts"])
-            expected = case["expected"]
-            assert (scores.hits_at_4, scores.hits_at_10) == close((expected["Hits@4"], expected["Hits@10"]))
-            assert (scores.map_at_10, scores.mrr_at_10) == close((expected["MAP@10"], expected["MRR@10"]))
-
-
 def test_multihop_rag_compares_answers_as_the_official_script(subtests: pytest.Subtests) -> None:
     for case in MULTIHOP["qa_word_intersection"]:
         with subtests.test(str(case["prediction"] or "empty")):
@@ -261,13 +210,6 @@ def test_multihop_rag_extracts_answers_as_the_official_script(subtests: pytest.S
     for case in MULTIHOP["qa_extract_answer"]:
         with subtests.test(case["output"]):
             assert multihop_rag.extract_answer(case["output"]) == case["expected"]
-
-
-def test_multihop_rag_aggregates_as_the_official_script(subtests: pytest.Subtests) -> None:
-    for case in MULTIHOP["qa_aggregate"]:
-        with subtests.test(str(case["predictions"])):
-            summary = multihop_rag.summarise(case["predictions"], case["golds"])
-            assert asdict(summary) == close({name: case[name] for name in ("precision", "recall", "f1", "accuracy")})
 
 
 # --- QuALITY --------------------------------------------------------------------------------------------------------
@@ -312,39 +254,10 @@ def test_perltqa_reference_memories_are_read(subtests: pytest.Subtests) -> None:
 # --- RealMem --------------------------------------------------------------------------------------------------------
 
 
-def test_realmem_retrieval_is_the_official_one(subtests: pytest.Subtests) -> None:
-    for case in REALMEM["retrieval"]:
-        with subtests.test(ranking_id(case)):
-            scores = realmem.retrieval_at_k(case["rankings"], case["correct"], case["corpus_ids"], case["k"])
-            assert (scores.recall_any, scores.recall_all) == close((case["recall_any"], case["recall_all"]))
-            assert scores.ndcg_any == close(case["ndcg"])
-
-
-def test_realmem_summarises_judge_replies_as_the_official_script() -> None:
-    case = REALMEM["judge_summary"]
-    judged = [
-        realmem.JudgedAnswer(
-            item["score"],
-            None if item["mem_recall"] is None else realmem.MemoryVerdict(item["mem_recall"], item["mem_helpful"]),
-        )
-        for item in case["items"]
-    ]
-    summary, expected = realmem.summarise(judged), dict(case["expected"])
-    assert {str(score): count for score, count in summary.qa_score_distribution.items()} == expected.pop(
-        "qa_score_distribution"
-    )
-    assert {name: getattr(summary, name) for name in expected} == close(expected)
-
-
 def test_realmem_takes_json_from_a_reply_as_the_official_script(subtests: pytest.Subtests) -> None:
     for case in REALMEM["extract_json"]:
         with subtests.test(case["text"]):
             assert realmem.extract_json(case["text"]) == case["expected"]
-
-
-def test_realmem_shows_chunks_as_the_official_script() -> None:
-    case = REALMEM["evidence_text"]
-    assert realmem.evidence_text(["one", "two", "three"], case["top_k"]) == case["expected"]
 
 
 @pytest.mark.data
@@ -356,7 +269,7 @@ def test_realmem_gold_and_corpus_are_the_official_ones() -> None:
     measured = {
         f"{case.id}_dialogues_256k.json": {
             "queries_with_gold": len(case.questions),
-            "corpus": len(realmem.session_corpus(case)),
+            "corpus": len(case.sessions),
             "mean_gold": sum(len(gold.detail["gold_sessions"]) for _, gold in case.questions) / len(case.questions),
         }
         for case in cases

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import yaml
 
 from data_loaders.schema import Gold, Question
 from eval.judge import NO_MEMORY, UNANSWERABLE, Judge, judge_request, judged, verdict
+from eval.store import RunError
 from memsys.llm.ask import complete
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion
@@ -215,6 +217,8 @@ def test_a_cut_verdict_counts_only_if_it_stands_complete_before_the_cut(subtests
         ("mem0", '{"reason": "It would be CORRECT to', None),
         ("mem0", "This is CORRECT in that it", None),
         ("mem0", '{"label": "CORR', None),
+        ("rubric", '{"label": "PARTIAL", "reason": "WRONG in', 0.5),
+        ("rubric", "PARTIAL, as far as", None),
         ("segtree", '{"score": 3, "reason": "be', 1.0),
         ("segtree", '{"reason": "between 0 and 3", "score": 3', None),
         ("memtree", "0\n\nOn a scale of 1", 0.0),
@@ -229,3 +233,33 @@ def test_a_cut_verdict_counts_only_if_it_stands_complete_before_the_cut(subtests
             score = judged(judge(name), Completion(text, stopped="cut", finish_reason="length"), GOLD)
             assert score.value == value
             assert value is not None or score.why == f"no verdict before the judge's reply was cut: {text!r}"
+
+
+@pytest.mark.parametrize(
+    ("reply", "value"),
+    [
+        ('{"reason": "Not WRONG.", "label": "CORRECT"}', 1.0),
+        ('{"reason": "One of two.", "label": "PARTIAL"}', 0.5),
+        ("One of two is named.\nPARTIAL", 0.5),
+        ("NOT CORRECT", None),
+        ("CORRECT or PARTIAL", None),
+        ('{"label": "CORRECT"} {"label": "WRONG"}', None),
+        ('{"label": "partly"}', None),
+    ],
+)
+def test_the_verdict_of_a_rubric_is_one_of_its_three_labels(reply: str, value: float | None) -> None:
+    assert verdict(judge("rubric"), reply, GOLD).value == value
+
+
+def test_a_rubric_in_the_judges_file_is_what_the_model_is_asked_by() -> None:
+    own = replace(judge("rubric"), name="mine", rubric="CORRECT: it names the town. WRONG: it does not.")
+    request = judge_request(own, Prompts(), QUESTION, GOLD, "In Oaxaca")
+    assert "<rubric>\nCORRECT: it names the town. WRONG: it does not.\n</rubric>" in request.messages[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"), [("rubric", " ", "needs a text"), ("mem0", "CORRECT: yes", "takes no")]
+)
+def test_a_rubric_stands_with_the_rule_rubric_and_nowhere_else(name: str, text: str, says: str) -> None:
+    with pytest.raises(RunError, match=says):
+        replace(judge(name), rubric=text)

@@ -19,8 +19,10 @@ from small_history import FACTS, history
 
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
+from eval.case import schedule
 from eval.case_log import CaseLog
-from eval.loop import run_all, schedule
+from eval.gold_evidence import gold_evidence
+from eval.loop import run_all
 from eval.run import Progress, Run
 from eval.store import RunError, locked, read_lines, read_predictions, safe_name
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
@@ -233,21 +235,21 @@ def test_any_number_of_threads_and_any_order_of_cases_give_the_same_bytes(make_r
 
 def test_the_cells_of_several_runs_share_one_pool(make_run: Make) -> None:
     runs = [make_run([history()], folder=name) for name in ("a", "b")]
-    told: list[Progress] = []
-    run_all(runs, threads=2, told=told.append)
-    assert sorted(one.question_id for one in told if one.question_id) == sorted([f"q{i}" for i in range(6)] * 2)
-    assert [one.outcome for one in told].count("complete") == 2
+    steps: list[Progress] = []
+    run_all(runs, threads=2, on_progress=steps.append)
+    assert sorted(one.question_id for one in steps if one.question_id) == sorted([f"q{i}" for i in range(6)] * 2)
+    assert [one.outcome for one in steps].count("complete") == 2
 
 
 def test_each_history_that_begins_says_how_many_units_it_has_and_each_of_them_is_told(make_run: Make) -> None:
-    told: list[Progress] = []
-    run_all([make_run([history("c1"), history("c2")])], told=told.append)
-    begun = {one.case_id: one.units for one in told if one.outcome == "begun"}
-    written = Counter(one.case_id for one in told if one.outcome == "written")
+    steps: list[Progress] = []
+    run_all([make_run([history("c1"), history("c2")])], on_progress=steps.append)
+    begun = {one.case_id: one.units for one in steps if one.outcome == "begun"}
+    written = Counter(one.case_id for one in steps if one.outcome == "written")
     assert begun == written
     assert len(begun) == 2
     again: list[Progress] = []
-    run_all([make_run([history("c1"), history("c2")])], told=again.append)
+    run_all([make_run([history("c1"), history("c2")])], on_progress=again.append)
     assert [one.units for one in again if one.outcome == "begun"] == [0, 0]  # nothing is left to be built
 
 
@@ -362,12 +364,33 @@ def test_an_offline_memory_is_rebuilt_at_every_nth_point_and_what_came_since_is_
 
 def test_the_gold_evidence_control_shows_the_evidence_and_nothing_else(make_run: Make) -> None:
     case = history()
-    run = make_run([case], build=partial(Diary, []), gold_evidence=True)
+    run = make_run([case], control=partial(gold_evidence, unit={"rule": "ab_pair"}))
     run_all([run])
     items = {item["key"]: item for item in read_lines(run.case_folder(case.id) / "items.jsonl")}
     for question, gold in case.questions:
         recalled = answers(run, case)[question.id].items
         assert [set(gold.evidence) <= set(items[key]["sources"]) for key in recalled] == [True]
+
+
+def test_the_gold_evidence_control_shows_evidence_that_is_told_after_the_question(make_run: Make) -> None:
+    case = history(questions=2, after={0: ""})
+    run = make_run([case], control=partial(gold_evidence, unit={"rule": "ab_pair"}))
+    run_all([run])
+    items = {item["key"]: item for item in read_lines(run.case_folder(case.id) / "items.jsonl")}
+    (early,) = answers(run, case)["q0"].items
+    assert items[early]["sources"] == ["s0:1", "s0:2"]
+
+
+def test_a_memory_is_never_handed_the_case_or_its_evidence(make_run: Make) -> None:
+    class Curious(Diary):
+        def __init__(self, case: Any = None, evidence: Any = None, cases: Any = None) -> None:
+            super().__init__([])
+            assert (case, evidence, cases) == (None, None, None)
+
+    case = history(questions=1)
+    run = make_run([case], build=Curious)
+    run_all([run])
+    assert answers(run, case)["q0"].outcome == "answered"
 
 
 def test_golds_never_reach_a_request_a_recall_or_a_prediction(make_run: Make) -> None:
@@ -572,17 +595,17 @@ def test_a_run_of_the_first_questions_is_completed_by_one_that_asks_all(make_run
     first = make_run(cases, build=partial(Diary, []), folder="parts")
     run_all([replace(first, questions=lambda case_id, question_id: question_id == "q0")])
     assert [len(read_predictions(first.case_folder(case.id))) for case in cases] == [1, 1, 1]
-    told: list[Progress] = []
-    run_all([first], told=told.append)
+    steps: list[Progress] = []
+    run_all([first], on_progress=steps.append)
     assert bytes_of(first) == bytes_of(whole)
-    assert sum(progress.kept for progress in told) == 3
-    assert sum(bool(progress.question_id) for progress in told) == 12
+    assert sum(progress.kept for progress in steps) == 3
+    assert sum(bool(progress.question_id) for progress in steps) == 12
 
 
 def test_as_many_answers_are_awaited_as_are_allowed_and_all_come(
     make_run: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eval.loop.OUTSTANDING", 2)
+    monkeypatch.setattr("eval.question.OUTSTANDING", 2)
     waiting: list[Future[Completion]] = []
     most = [0]
 
@@ -732,7 +755,7 @@ class Refusing:
         return future
 
 
-WHERE = ["log.predicted", "log.spent", "told", "done.result"]
+WHERE = ["log.predicted", "log.spent", "on_progress", "done.result"]
 
 
 @pytest.mark.parametrize("where", WHERE)
@@ -751,10 +774,10 @@ def test_an_exception_in_any_callback_of_an_answer_ends_the_run_instead_of_hangi
     if where == "log.spent":
         monkeypatch.setattr(CaseLog, "spent", broken_when_answered)
     if where == "done.result":
-        monkeypatch.setattr("eval.loop._answered", broken)
+        monkeypatch.setattr("eval.question._outcome", broken)
     run = make_run([history()], build=partial(Diary, []))
     with pytest.raises(ZeroDivisionError):
-        run_all([run], told=broken if where == "told" else lambda progress: None)
+        run_all([run], on_progress=broken if where == "on_progress" else lambda progress: None)
 
 
 def test_no_file_of_a_run_holds_the_key(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:

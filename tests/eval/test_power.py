@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from eval.power import detectable, detectable_lines, planned
+from eval.report.cell import Cell, Column
 from eval.report.rendering import markdown
-from eval.report.tables import Asked, Cell, Column, Row, Table
+from eval.report.scores import Asked
+from eval.report.tables import Row, Table
 from eval.stats import Sampling, difference
 from eval.store import write_lines
 

@@ -22,8 +22,8 @@ from memsys.llm.parsing import ParseFailure, parse
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import ContextOverflow, Request
 from memsys.prompts import SHIPPED, Prompt, Prompts
+from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.shapes import OVERFLOWS, SHAPES
-from scripts.mock_endpoint import Mock, application, serving
 
 NAMES = sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.glob("*/*.md"))
 JUDGES = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "judge").glob("*.yaml"))
@@ -170,6 +170,7 @@ def test_a_prompt_that_the_server_refuses_as_too_long_is_a_context_overflow_and_
 GOLD = Gold(("Oaxaca",), category="single-hop", detail={"category_id": 4, "question_type": "multi-session"})
 RIGHT_AND_WRONG = {
     "label": ({"reason": "As it says.", "label": "CORRECT"}, {"reason": "As it says.", "label": "WRONG"}),
+    "rubric": ({"reason": "As it says.", "label": "CORRECT"}, {"reason": "As it says.", "label": "WRONG"}),
     "grade": ({"reason": "As it says.", "score": 3}, {"reason": "As it says.", "score": 0}),
     "memory": tuple(
         {"Mem_hits": [], "Mem_recall": recall, "Mem_helpful_score": 1, "Mem_helpful_reason": "As it says."}

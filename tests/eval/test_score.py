@@ -20,7 +20,7 @@ from memsys.llm.protocol import Completion, ModelError
 from memsys.llm.replies import POLICY
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
-from scripts.experiment.assemble import load_option
+from scripts.experiment.options import load_option
 
 Make = Callable[..., Run]
 JUDGE = Judge("mem0", "Mem0", "label", "judge/mem0")

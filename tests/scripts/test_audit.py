@@ -10,7 +10,7 @@ import pytest
 
 from eval.report.audit import Finding, average_verdict, lines_of, reordered, weighted_mean
 from eval.report.published import FOLDER, read_published
-from scripts.audit import ACCURACIES, COUNTS, RUNS, audit_published, main
+from scripts.commands.audit import ACCURACIES, COUNTS, RUNS, audit_published, main
 
 pytestmark = pytest.mark.slow
 

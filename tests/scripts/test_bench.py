@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.bench import kill
+from scripts.commands.bench import kill
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import pytest
 from memsys.llm.client import Embedded
 from memsys.llm.protocol import Completion
 from memsys.llm.store import Store
-from scripts.cache import main
+from scripts.commands.cache import main
 
 pytestmark = pytest.mark.slow
 

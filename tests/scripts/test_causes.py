@@ -43,9 +43,9 @@ def test_the_commonest_cause_is_counted_over_messages_that_differ_in_numbers_alo
     )
     cause = commonest([folder], [scores])
     assert cause is not None
-    assert (cause.count, cause.all) == (2, 4)
+    assert (cause.count, cause.total) == (2, 4)
     assert "HTTP 500: request 17" in str(cause)
-    assert "look into its log" in str(cause)
+    assert "read its log" in str(cause)
 
 
 def test_a_table_without_gaps_has_no_cause(tmp_path: Path) -> None:

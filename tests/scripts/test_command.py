@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.command import HYDRA, PLAIN, main
+from scripts.command import CHECKOUT_ONLY, HYDRA, PLAIN, main
 
 pytestmark = pytest.mark.slow
 
@@ -38,10 +38,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return python(installed, folder, "import sys; from memsys_bench import main; sys.exit(main())", *arguments)
+
+
+def python(installed: Path, folder: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     libraries = sysconfig.get_path("purelib")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), libraries])}
     # -S: without the checkout's own editable install
-    command = [sys.executable, "-S", "-c", "import sys; from memsys_bench import main; sys.exit(main())", *arguments]
+    command = [sys.executable, "-S", "-c", code, *arguments]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -95,3 +99,57 @@ def test_help_names_every_verb_and_imports_nothing(capsys: pytest.CaptureFixture
 def test_an_unknown_verb_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rnu"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_every_entry_point_is_a_verb_or_says_why_not() -> None:
+    entries = {
+        path.stem.replace("_", "-")
+        for path in (ROOT / "scripts").glob("*.py")
+        if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+    }
+    assert entries == {*HYDRA, *PLAIN, *CHECKOUT_ONLY}
+    assert len(entries) == len(HYDRA) + len(PLAIN) + len(CHECKOUT_ONLY)
+
+
+def test_the_door_opens_from_any_folder(installed: Path, tmp_path: Path) -> None:
+    lines = (
+        "from memsys_bench import Lab, compare, in_words",
+        "lab = Lab('profile=smoke', 'data.size=4')",
+        "first, second = (lab.score(lab.ask(name, 'locomo')) for name in ('bm25', 'nothing'))",
+        "print(in_words(compare(first, second, 'locomo_f1')))",
+    )
+    done = python(installed, tmp_path, "\n".join(lines))
+    assert "{2 cases}, p " in done.stdout, done.stderr
+    assert list(tmp_path.glob("results/runs/locomo/bm25-*/run.json"))
+
+
+@pytest.mark.parametrize(
+    ("memory", "missing", "extra"), [("raptor", "sklearn", "cluster"), ("graphrag", "graspologic_native", "graph")]
+)
+def test_what_is_optional_and_missing_is_one_line_that_names_its_extra(
+    memory: str, missing: str, extra: str, installed: Path, tmp_path: Path
+) -> None:
+    hide = (
+        "import sys, importlib.util",
+        "known = importlib.util.find_spec",
+        f"importlib.util.find_spec = lambda name, package=None: None if name == {missing!r} else known(name, package)",
+        "from memsys_bench import main",
+        f"sys.exit(main(['run', 'memory={memory}', 'data.size=2']))",
+    )
+    done = python(installed, tmp_path, "\n".join(hide))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert f"pip install memsys-bench[{extra}]" in done.stderr
+
+
+HEAVY = ("matplotlib", "wandb", "datasets", "torch", "sklearn", "umap", "pandas", "pyarrow", "IPython")
+
+
+def test_a_run_imports_nothing_heavy_that_it_does_not_use(installed: Path, tmp_path: Path) -> None:
+    lines = (
+        "import sys",
+        "from memsys_bench import main",
+        "main(['run', 'memory=bm25', 'data.size=2'])",
+        f"print('HEAVY', [name for name in {HEAVY} if sys.modules.get(name) is not None])",
+    )
+    assert "HEAVY []" in python(installed, tmp_path, "\n".join(lines)).stdout

@@ -20,9 +20,12 @@ from scripts.checkup.embedding import examine_embedder
 from scripts.checkup.probes import Examination, examine
 from scripts.checkup.report import chat_file, file_name, table, write
 from scripts.doctor import main
-from scripts.experiment.assemble import CONF, bench, data, load_option, memory_run, reader
+from scripts.experiment.datasets import data
+from scripts.experiment.models import build_models
+from scripts.experiment.options import CONF, load_option
+from scripts.experiment.runs import memory_run, reader
+from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.quirks import SETS, Quirks
-from scripts.mock_endpoint import Mock, application, serving
 
 
 @contextmanager
@@ -177,8 +180,8 @@ def test_the_file_it_writes_is_a_settings_file_that_runs_take(
     assert "CUT WITHOUT A WORD" in capsys.readouterr().out
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}", "models.reader=mine"])
-    monkeypatch.setattr("scripts.experiment.assemble.CONF", tmp_path / "conf")
-    found = bench(cfg).reader
+    monkeypatch.setattr("scripts.experiment.options.CONF", tmp_path / "conf")
+    found = build_models(cfg).reader
     assert found.endpoint is not None
     assert found.endpoint.base_url == url
     assert found.prices is not None
@@ -238,7 +241,7 @@ def test_a_password_in_the_address_is_refused(capsys: pytest.CaptureFixture[str]
 def _run(tmp_path: Path, memory: str, *overrides: str) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}", "network=true", *overrides])
-    built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
+    built, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
     memory_run(cfg, built, dataset, load_option("memory", memory), reader("segtree"))
 
 

@@ -31,6 +31,14 @@ def test_a_bug_keeps_its_traceback() -> None:
         guarded(lambda: 1 // 0)
 
 
+@pytest.mark.parametrize("name", ["run", "reproduce", "figures", "sweep", "growth", "reproduce_all"])
+def test_an_entry_point_loads_nothing_heavy_before_its_command_line_is_read(name: str) -> None:
+    heavy = ["numpy", "hydra", "omegaconf", "pydantic", "eval", "data_loaders"]
+    code = f"import sys, scripts.{name}; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
     command = [sys.executable, "-m", "scripts.audit"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from omegaconf import DictConfig
 from eval.store import read_lines
 from scripts.experiment.single import run_single
 from scripts.experiment.table import reproduce
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock.endpoint import Mock, application, serving
 
 pytestmark = pytest.mark.slow
 
@@ -351,6 +352,37 @@ def test_only_and_columns_take_titles_and_count_only_what_was_asked_for(
     assert {path.parents[2].name.partition("-")[0] for path in answered} == {"dense"}
     assert reproduce(experiment(*small, "only=[densse]", name="reproduce")) == 2
     assert "only: densse is no row of segtreemem_t4 (did you mean dense" in capsys.readouterr().err
+
+
+def test_a_row_that_only_leaves_out_is_printed_from_its_score_files_and_never_scored(
+    experiment: Any, tmp_path: Path
+) -> None:
+    small = ["table=segtreemem_t4", "columns=[locomo]", "data.size=4", "data.max_cases=1"]
+
+    def rows(file: str) -> dict[tuple[str, str], str]:
+        text = (tmp_path / "tables" / f"segtreemem_t4-smoke-{file}-columns-locomo.csv").read_text(encoding="utf-8")
+        return {(row["memory"], row["metric"]): row["mean"] for row in csv.DictReader(text.splitlines())}
+
+    assert reproduce(experiment(*small, "only=[bm25,recency]", name="reproduce")) == 0
+    runs = tmp_path / "runs" / "locomo"
+    assert {path.name.partition("-")[0] for path in runs.iterdir()} == {"bm25", "recency"}, "no folder for other rows"
+    before = {name: mean for name, mean in rows("only-bm25+recency").items() if name[0] == "bm25"}
+    assert all(before.values())
+
+    assert reproduce(experiment(*small, "only=[recency]", name="reproduce")) == 0
+    assert {name: mean for name, mean in rows("only-recency").items() if name[0] == "bm25"} == before
+
+    (bm25,) = runs.glob("bm25-*")
+    shutil.rmtree(bm25 / "scores")
+    assert reproduce(experiment(*small, "only=[recency]", name="reproduce")) == 0
+    assert not (bm25 / "scores").exists(), "its answers are on disk, but nobody asked to score them"
+
+
+def test_the_caption_says_what_stands_in_place_of_an_interval_by_case(experiment: Any, capsys: Any) -> None:
+    assert run_single(experiment("memory=nothing", "data.size=2", "data.max_cases=1")) == 0
+    printed = capsys.readouterr().out
+    assert "{1 case}" in printed
+    assert "{n cases}: too few cases for an interval" in printed
 
 
 def test_a_restricted_table_leaves_the_files_of_the_whole_one_alone(experiment: Any, tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from eval import store
-from scripts import inspect, structure
-from scripts.experiment.assemble import CONF
+from scripts.commands import inspect, structure
 from scripts.experiment.exits import guarded
 from scripts.experiment.faults import REMEDIES
 from scripts.experiment.launch import composed
+from scripts.experiment.options import CONF
 from scripts.experiment.single import run_single
 
 pytestmark = pytest.mark.slow

@@ -12,10 +12,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from eval.store import RunError, read_lines
-from scripts.experiment.assemble import load_option, options
-from scripts.experiment.grid import Experiment, experiment
+from scripts.experiment.experiments import Experiment, experiment
+from scripts.experiment.figure_points import Subject
+from scripts.experiment.figures import figure, layout
 from scripts.experiment.layout import read_lines_of
-from scripts.figures import Subject, figure, layout
+from scripts.experiment.options import load_option, options
 
 pytestmark = pytest.mark.slow
 
@@ -163,7 +164,7 @@ def test_growth_is_measured_once_and_covers_reading(made: Any, results: Path) ->
 def test_a_row_is_named_by_settings_categories_and_values_of_its_own(results: Path) -> None:
     found = experiment(composed("memtree_fa7", results), layout(load_option("figure", "memtree_fa7")), run=False)
     assert isinstance(found, Experiment)
-    one = Subject(found.lines[0], found.benchmarks[0], {"judge": "memtree", "category": "temporal"}, "m")
+    one = Subject(found.lines[0], found.groups[0], {"judge": "memtree", "category": "temporal"}, "m")
     assert one.value("base", {}) == 0.1
     assert one.text("θ0 = {base}, {category}, {model}", {"temporal": "time"}) == "θ0 = 0.1, time, m"
     with pytest.raises(RunError, match=r"has no setting 'alpha'; there are: .*base"):

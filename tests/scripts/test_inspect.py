@@ -16,7 +16,7 @@ from data_loaders.schema import Gold, Question
 from eval.records import Prediction
 from eval.store import read_lines
 from eval.structure.tree import depths
-from scripts import inspect, structure
+from scripts.commands import inspect, structure
 from scripts.experiment.run_folder import data_of, record_of, trees_of
 from scripts.experiment.single import run_single
 
@@ -207,7 +207,7 @@ def test_where_the_data_are_not_those_of_the_run_the_reason_stands_in_place_of_t
     (copied / "run.json").write_text(json.dumps(record))
     line = lines_of(copied)[0]
     page = "\n".join(inspect.inspect(copied, line["question_id"], line["case_id"]))
-    assert "Query     not shown: the data found differ from those of the run in sha256" in page
+    assert "Query     not shown: the data set differs from that of the run in sha256" in page
     assert "Gold      not shown" in page
     assert f"Answer    {line['answer']}" in page
 

@@ -20,7 +20,7 @@ from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
-from scripts.make_msc_e import Seed, Writer, generate, lines, main, read_rounds, seeds
+from scripts.commands.make_msc_e import Seed, Writer, generate, lines, main, read_rounds, seeds
 
 pytestmark = pytest.mark.slow
 

@@ -20,6 +20,8 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from eval.power import detectable
+from eval.stats import difference
 from eval.store import read_lines
 from scripts.experiment.run_folder import data_of, record_of
 
@@ -28,8 +30,8 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-INTERVALS = re.compile(r"<td>\[-?\d\.\d{3}, -?\d\.\d{3}\]</td>\s*<td>(\{-?\d\.\d{3}, -?\d\.\d{3}\})?</td>")
-"""By question, then by history, side by side in a row of a table."""
+INTERVALS = re.compile(r"<td>\[-?\d\.\d{3}, -?\d\.\d{3}\]</td>\s*<td>\{3 cases\}</td>")
+"""By question, then why there is none by history, side by side in a row of a table."""
 SECONDS = 120
 """That a cell may take on a machine that does other things, too."""
 
@@ -130,12 +132,17 @@ def test_there_are_three() -> None:
 
 
 @each_notebook
-def test_a_notebook_is_committed_without_outputs(path: Path) -> None:
+def test_a_notebook_is_committed_as_it_ran_from_top_to_bottom(path: Path) -> None:
+    """`make notebooks` writes them so."""
     notebook = read(path)
     nbformat.validate(notebook)
-    assert not [cell.id for cell in code(notebook) if cell.outputs or cell.execution_count is not None]
-    assert not [cell.id for cell in notebook.cells if cell.metadata or cell.get("attachments")]
+    assert [cell.execution_count for cell in code(notebook)] == [*range(1, len(code(notebook)) + 1)]
+    outputs = [output for cell in code(notebook) for output in cell.outputs]
+    assert outputs
+    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+    assert not [cell.id for cell in notebook.cells if cell.metadata.keys() - {"execution"} or cell.get("attachments")]
     assert notebook.metadata.kernelspec.name == "python3"
+    assert path.stat().st_size < 300_000
 
 
 @each_notebook
@@ -167,7 +174,7 @@ def test_all_begin_alike() -> None:
 @pytest.mark.parametrize("folder", [ROOT, FOLDER], ids=["root", "notebooks"])
 @pytest.mark.parametrize("given", ["", "elsewhere"])
 def test_results_go_where_those_of_the_command_go_unless_told_otherwise(folder: Path, given: str) -> None:
-    start = code(read(NOTEBOOKS[0]))[0].source
+    start = code(read(NOTEBOOKS[0]))[0].source.partition("lab = Lab")[0]
     said = subprocess.run(
         [sys.executable, "-I", "-c", f"{start}\nimport eval\nprint(results)\nprint(Path(eval.__file__).parents[1])"],
         cwd=folder,
@@ -223,7 +230,11 @@ def test_the_comparison_shows_paired_differences_and_a_front(execute: Execute, r
         assert f"<td>{fmean(gap.values()):+.3f}</td>" in row
         assert INTERVALS.search(row)
         assert re.findall(r"<td>(\d+)</td>", row) == ["48", str(sum(value != 0.0 for value in gap.values()))]
-        assert re.search(r"<td>[01]\.\d{4}</td>", row), "the p of the permutation test"
+        p, adjusted = map(float, re.findall(r"<td>([01]\.\d{4})</td>", row))
+        assert p <= adjusted <= 3 * p + 0.001, "the p of the permutation test, and Holm's of three"
+        seen = next(row for row in shown(done, "needed").split("<tr") if f"{first} − {second}" in row)
+        power = detectable(difference(list(later.values()), [earlier[key] for key in later], ["one"] * 48).sampling)
+        assert f"<td>{power:.3f}</td>" in seen
         by_history = next(row for row in shown(done, "histories").split("<tr") if "conv-902" in row)
         own = fmean(value for (case_id, _), value in gap.items() if case_id == "conv-902")
         assert f"<td>{own:.3f}</td>" in by_history

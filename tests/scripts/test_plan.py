@@ -16,8 +16,11 @@ from eval.run import Run
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
-from scripts.experiment.assemble import Bench, bench, data, load_option, memory_run, reader
-from scripts.experiment.plan import BUILT, SAMPLED, Share, _Chosen, _samples, plan
+from scripts.experiment.datasets import data
+from scripts.experiment.models import Models, build_models
+from scripts.experiment.options import load_option
+from scripts.experiment.plan import BUILT, SAMPLED, ChosenQuestions, Share, _samples, plan
+from scripts.experiment.runs import memory_run, reader
 
 pytestmark = pytest.mark.slow
 
@@ -30,14 +33,14 @@ MODELS = {
 }
 
 
-def runs_of(folder: Path, dataset: str, names: Sequence[str], *more: str) -> tuple[Any, Bench, list[Run]]:
+def runs_of(folder: Path, dataset: str, names: Sequence[str], *more: str) -> tuple[Any, Models, list[Run]]:
     overrides = [f"models.{role}={model}" for role, model in MODELS.items()]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose(
             "reproduce",
             ["table=segtreemem_t4", "profile=smoke", "network=true", f"results={folder}", *overrides, *more],
         )
-    built, option = bench(cfg), load_option("dataset", dataset)
+    built, option = build_models(cfg), load_option("dataset", dataset)
     held = data(cfg, option)
     return (
         cfg,
@@ -82,6 +85,21 @@ def test_a_plan_from_a_sample_is_near_what_everything_takes(
     assert planned.tokens_in == pytest.approx(tokens, rel=0.25)
 
 
+def test_the_probe_of_xmemory_is_planned_at_its_own_price(tmp_path: Path) -> None:
+    planned = shares(tmp_path, "locomo", ("xmemory",), "models.probe=gpt-4.1-mini", "models.memory=gpt-5-nano")
+    probe, memory = planned["probe"], planned["memory"]
+    price = load_option("llm", "gpt-4.1-mini")["settings"]
+    assert probe.model == price["model"] != memory.model
+    assert probe.calls > 0
+    assert memory.calls > 0
+    in_usd, out_usd = price["usd_per_million_in"], price["usd_per_million_out"]
+    assert probe.usd == pytest.approx((probe.tokens_in * in_usd + probe.tokens_out * out_usd) / 1e6)
+
+
+def test_a_plan_without_a_probing_memory_names_no_probe(tmp_path: Path) -> None:
+    assert "probe" not in shares(tmp_path, "locomo", ("bm25",))
+
+
 def test_every_question_is_planned_to_be_answered_and_judged_though_few_are_asked(tmp_path: Path) -> None:
     planned = shares(tmp_path, "locomo", ("bm25", "dense"))
     cases = runs_of(tmp_path, "locomo", ("bm25",))[2][0].cases
@@ -96,9 +114,9 @@ def places(folder: Path, dataset: str, name: str) -> tuple[list[int], int]:
     """Which of the sampled history's questions are asked, and how many it has."""
     (sample,) = _samples(runs_of(folder, dataset, (name,))[2])
     (case,), chosen = sample.run.cases, sample.run.questions
-    assert isinstance(chosen, _Chosen)
+    assert isinstance(chosen, ChosenQuestions)
     found = [place for place, (one, _) in enumerate(case.questions) if (case.id, one.id) in chosen.ids]
-    assert len(found) == sample.asked
+    assert len(found) == sample.questions
     return found, len(case.questions)
 
 

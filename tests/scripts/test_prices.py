@@ -8,7 +8,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from eval.store import RunError
-from scripts.experiment.assemble import CONF, bench
+from scripts.experiment.models import build_models
+from scripts.experiment.options import CONF
 from scripts.settings.prices import given_prices
 
 pytestmark = pytest.mark.slow
@@ -54,8 +55,8 @@ def test_a_given_price_is_that_of_the_model_in_each_role_and_changes_no_identity
     ]
     given = "prices={gpt-5.4-mini: {in: 0.5, out: 2}, Qwen/Qwen3-8B: {in: 1, out: 1}, qwen3-embedding-0.6b: {in: 3}}"
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        plain = bench(compose("config", [f"results={tmp_path}/a", *models]))
-        priced = bench(compose("config", [f"results={tmp_path}/b", *models, given]))
+        plain = build_models(compose("config", [f"results={tmp_path}/a", *models]))
+        priced = build_models(compose("config", [f"results={tmp_path}/b", *models, given]))
     assert priced.reader.prices is not None
     assert priced.reader.prices.cost(10**6, 10**6) == 2.5
     assert priced.judge.prices is not None

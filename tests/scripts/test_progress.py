@@ -91,7 +91,7 @@ def test_calls_made_and_under_way_and_tokens_a_second_are_counted_from_the_start
     line = ProgressLine("answering", 10, traffic=lambda: now, clock=clock)
     clock.now, now[0] = 10.0, Traffic(3, 2, 120, 1, 2500, 500)
     text = line.line()
-    assert "20 calls made (1 again), 3 under way, 2 queued" in text
+    assert "20 calls made (1 retried), 3 in flight, 2 queued" in text
     assert "200 tokens/s" in text
 
 
@@ -122,7 +122,7 @@ def test_a_memory_that_computes_for_long_is_named_with_its_unit() -> None:
     assert "at work" not in line.line()
     clock.now = 45.0
     written(line, "b", 1)
-    assert "raptor is at work on a, unit 4 of 40, since" in line.line()
+    assert "raptor has been working on a, unit 4 of 40, since" in line.line()
 
 
 def test_the_line_is_shown_while_nothing_happens(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -10,15 +10,17 @@ import pytest
 from aiohttp import web
 from hydra import compose, initialize_config_dir
 
-from scripts.experiment.assemble import CONF, bench, judging
-from scripts.experiment.grid import experiment
+from scripts.experiment.experiments import experiment
+from scripts.experiment.models import build_models
+from scripts.experiment.options import CONF
 from scripts.experiment.plan import Plan
 from scripts.experiment.readiness import prepared
 from scripts.experiment.roles import chosen_models
+from scripts.experiment.scorers import judging
 from scripts.experiment.single import run_single
 from scripts.experiment.table import reproduce
+from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.quirks import SETS, Quirks
-from scripts.mock_endpoint import Mock, application, serving
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +67,7 @@ def test_each_model_is_asked_once_and_then_the_run_goes_on(config: Any, mock: An
 def test_a_replay_asks_nobody(config: Any, mock: Any) -> None:
     server, url = mock
     cfg = config(*SMALL, *models(url), "replay=true")
-    prepared(cfg, bench(cfg))
+    prepared(cfg, build_models(cfg))
     assert arrived(server) == 0
 
 
@@ -110,8 +112,8 @@ def test_a_busy_server_is_left_to_the_run(config: Any, mock: Any, capsys: Any) -
     server, url = mock
     server.faults = 1.0
     cfg = config(*SMALL, *models(url))
-    prepared(cfg, bench(cfg))
-    assert "is there but busy or failing" in capsys.readouterr().err
+    prepared(cfg, build_models(cfg))
+    assert "answers, but is busy or failing" in capsys.readouterr().err
 
 
 def test_missing_scores_are_printed_with_their_commonest_cause(config: Any, capsys: Any) -> None:
@@ -123,8 +125,8 @@ def test_missing_scores_are_printed_with_their_commonest_cause(config: Any, caps
     with serving(app) as url:
         assert run_single(config(*SMALL, *models(url), "endpoint.probe=false")) == 1
     said = capsys.readouterr().err
-    assert "the commonest cause, 2 of 2:" in said
-    assert "remedy: the endpoint takes no such schema: set json_output" in said
+    assert "the most common cause, 2 of 2:" in said
+    assert "remedy: the endpoint accepts no such schema: set json_output" in said
 
 
 # --- the doctor before a paper's run ------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ def test_before_a_papers_run_the_doctor_stops_what_would_lie(config: Any, capsys
     with serving(application(Mock(quirks=SETS["ollama"]))) as url:
         cfg = config("profile=paper", *models(url))
         with pytest.raises(Exception, match=r"will not do: window: CUT WITHOUT A WORD: 4096 of"):
-            prepared(cfg, bench(cfg))
+            prepared(cfg, build_models(cfg))
     assert "calls at once" in capsys.readouterr().err
 
 
@@ -162,7 +164,7 @@ def test_every_role_has_its_own_endpoint_and_key(config: Any, mock: Any, monkeyp
     with serving(application(Mock(quirks=SETS["reasoning"]))) as judge, serving(application(Mock())) as vectors:
         own = [f"endpoints.judge.base_url={judge}", "endpoints.judge.key_env=JUDGE_KEY"]
         cfg = config(*models(url), *own, f"endpoints.embedder.base_url={vectors}")
-        built = bench(cfg)
+        built = build_models(cfg)
         places = [built.memory.endpoint, built.reader.endpoint, built.probe.endpoint, built.judge.endpoint]
         assert [at and at.base_url for at in [*places, built.embedder_endpoint]] == [url, url, url, judge, vectors]
         assert built.judge.endpoint is not None
@@ -174,7 +176,7 @@ def test_every_role_has_its_own_endpoint_and_key(config: Any, mock: Any, monkeyp
 
 def test_a_key_of_its_own_is_used_for_the_same_model_at_the_same_server(config: Any, mock: Any) -> None:
     _, url = mock
-    built = bench(config(*models(url), "endpoints.judge.key_env=JUDGE_KEY"))
+    built = build_models(config(*models(url), "endpoints.judge.key_env=JUDGE_KEY"))
     assert built.judge.endpoint is not None
     assert built.reader.endpoint is not None
     assert (built.judge.endpoint.key_env, built.reader.endpoint.key_env) == ("JUDGE_KEY", "OPENAI_API_KEY")
@@ -183,7 +185,7 @@ def test_a_key_of_its_own_is_used_for_the_same_model_at_the_same_server(config: 
 
 def test_a_role_with_its_own_endpoint_needs_no_common_one(config: Any, mock: Any) -> None:
     _, url = mock
-    built = bench(config(f"endpoints.judge.base_url={url}", "models.judge=any"))
+    built = build_models(config(f"endpoints.judge.base_url={url}", "models.judge=any"))
     assert built.judge.endpoint is not None
     assert built.stand_ins == ["memory", "reader", "embedder"]
 
@@ -229,7 +231,7 @@ def test_own_models_in_the_paper_profile_are_called_and_named_as_other_models(
 def test_the_plan_counts_the_chosen_rows_only(config: Any, mock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, url = mock
     plans: list[Plan] = []
-    monkeypatch.setattr("scripts.experiment.grid.confirmed", lambda cfg, plan: plans.append(plan) or False)
+    monkeypatch.setattr("scripts.experiment.experiments.confirmed", lambda cfg, plan: plans.append(plan) or False)
     for overrides in ([], ["only=[recency]"]):
         cfg = _paper(config, *models(url), *overrides)
         assert experiment(cfg, cfg.table) is None

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from eval.store import RunError
-from scripts import figures, reproduce_all
+from scripts import reproduce_all
+from scripts.experiment import figures, table
+from scripts.experiment.everything import everything, make
+from scripts.experiment.outcome import Outcome
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +22,7 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 def test_every_table_and_figure_of_a_paper_is_made_and_nothing_else() -> None:
-    names = list(reproduce_all.everything())
+    names = list(everything())
     assert len(set(names)) == len(names)
     assert set(names) == {
         path.stem
@@ -64,13 +67,25 @@ def test_what_fails_is_in_the_list_and_the_others_are_made(
     def broken(_: Any) -> int:
         raise RunError("no such thing")
 
-    monkeypatch.setattr(figures, "figure", broken)
+    monkeypatch.setattr(figures, "make_figure", broken)
     arguments = ["only=memtree_t5", "only=memtree_fa1", "processes=1", "profile=smoke", f"results={tmp_path}"]
     assert reproduce_all.main(arguments) == 1
     said = capsys.readouterr().out
-    assert "RunError: no such thing" in said
+    assert "error: no such thing" in said
     assert "1 made" in said
     assert "1 failed" in said
+
+
+def test_the_file_in_the_list_is_the_one_that_was_returned_whatever_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def talkative(_: Any) -> Outcome:
+        print("written: somewhere-else.md (as a caption says)")
+        return Outcome(0, tmp_path / "table.md")
+
+    monkeypatch.setattr(table, "make_table", talkative)
+    attempt = make("memtree_t5", ["profile=smoke", f"results={tmp_path}"])
+    assert (attempt.file, attempt.failure) == (tmp_path / "table.md", "")
 
 
 def test_a_spending_cap_is_never_shared_out_among_processes(tmp_path: Path, capsys: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eval.store import locked
-from scripts import runs
+from scripts.commands import runs
 from scripts.experiment import source_code
 from scripts.experiment.launch import composed
 from scripts.experiment.single import run_single

@@ -16,16 +16,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from eval.store import RunError
 from scripts import reproduce_all
-from scripts.experiment.assemble import CONF, load_option, options
+from scripts.experiment.figures import figure
+from scripts.experiment.growth import growth
 from scripts.experiment.launch import composed
+from scripts.experiment.options import CONF, load_option, options
 from scripts.experiment.plan import Plan, confirmed
 from scripts.experiment.single import run_single
+from scripts.experiment.sweep import sweep
 from scripts.experiment.table import reproduce
-from scripts.figures import figure
-from scripts.growth import growth
 from scripts.settings.checking import checked, checked_call, checked_option, checked_unit
 from scripts.settings.schema import COMMANDS, GROUPS, Common
-from scripts.sweep import sweep
 
 pytestmark = pytest.mark.slow
 
@@ -119,7 +119,7 @@ COMMAND: dict[str, Callable[[DictConfig], int]] = {
     "growth": growth,
     "reproduce": reproduce,
     "figures": figure,
-    "sweep": lambda cfg: sweep(cfg, ()),
+    "sweep": lambda cfg: sweep(cfg, (), []),
 }
 
 

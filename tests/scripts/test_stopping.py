@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from memsys.llm.stopping import SAID
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.campaign.trial import results
+from scripts.mock.endpoint import Mock, application, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
@@ -86,14 +87,6 @@ def started(folder: Path, mock: Mock, module: str, *more: str) -> Iterator[Comma
 
 def run_of(folder: Path, mock: Mock, memory: str) -> Any:
     return started(folder, mock, "scripts.run", f"memory={memory}", "dataset=locomo")
-
-
-def results(folder: Path) -> dict[str, bytes]:
-    """What a run leaves, but for what it took."""
-    names = ("predictions.jsonl", "items.jsonl", "case.json", "nodes.jsonl")
-    files = [path for name in names for path in folder.glob(f"runs/**/{name}")]
-    files += [path for path in folder.glob("runs/**/scores/*.jsonl") if "effort" not in path.name]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
 
 
 @dataclass(frozen=True)
@@ -165,7 +158,7 @@ def test_calls_to_a_server_that_hangs_are_given_up_after_a_few_seconds(tmp_path:
         command.wait_for(lambda: command.arrived >= 1)
         command.process.send_signal(signal.SIGINT)
         assert command.ended() == 130
-        assert re.search(r"\d+ calls under way were given up; they are made again", command.err)
+        assert re.search(r"\d+ calls in flight were abandoned; the same command makes them again", command.err)
         assert "Traceback" not in command.err
 
 

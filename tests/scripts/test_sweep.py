@@ -20,11 +20,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-import scripts.sweep
 from memsys.systems.memtree import MemTree
-from scripts.experiment.assemble import bench, data, load_option, memory_run, options, reader
-from scripts.mock_endpoint import Mock, application
-from scripts.sweep import MEASURED, Measured, merged, settings, sweep
+from scripts.experiment.datasets import data
+from scripts.experiment.models import build_models
+from scripts.experiment.options import load_option, options
+from scripts.experiment.runs import memory_run, reader
+from scripts.experiment.sweep import settings, sweep
+from scripts.experiment.sweep_file import MEASURED, SweepLine, merged
+from scripts.mock.endpoint import Mock, application
 
 pytestmark = pytest.mark.slow
 
@@ -36,9 +39,8 @@ each_sweep = pytest.mark.parametrize("name", options("sweep"))
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., DictConfig]:
+def job(tmp_path: Path) -> Callable[..., DictConfig]:
     """The configuration of one job, with results in a folder of the test's own."""
-    monkeypatch.setattr(scripts.sweep, "_spent", [])
 
     def composed(name: str, *overrides: str) -> DictConfig:
         with initialize_config_dir(CONF, version_base="1.3"):
@@ -154,7 +156,7 @@ def test_every_sweep_runs_offline(job: Any, tmp_path: Path, name: str) -> None:
         two = settings(OmegaConf.to_container(cfg.sweep.read))[: 3 - len(jobs)]  # type: ignore[arg-type]
         cfg.sweep.read = [{key: [value] for key, value in one.items()} for one in two]
         cfg.sweep.columns = cfg.sweep.columns[-1:]
-        assert sweep(cfg, list(swept)) == 0
+        assert sweep(cfg, list(swept), []) == 0
     found = lines(tmp_path, name)
     assert len(found) == 2 * len(cfg.sweep.columns[0].metrics)
     for line in found:
@@ -172,7 +174,7 @@ def test_every_sweep_runs_offline(job: Any, tmp_path: Path, name: str) -> None:
 
 def test_only_settings_that_change_the_build_keep_runs_from_sharing_it(job: Any) -> None:
     cfg = job("segtree_propagation", *SMALL)
-    built, dataset, reading = bench(cfg), data(cfg, load_option("dataset", "locomo")), reader("segtree")
+    built, dataset, reading = build_models(cfg), data(cfg, load_option("dataset", "locomo")), reader("segtree")
 
     def shared(name: str, replicate: int = 0, unit: Any = None, **build: Any) -> str:
         memory = load_option("memory", name)
@@ -200,7 +202,7 @@ def test_a_sweep_of_read_settings_builds_once(job: Any, tmp_path: Path, monkeypa
     monkeypatch.setattr(MemTree, "write", lambda self, unit: (written.append(unit.id), write(self, unit))[1])
     cfg = job("memtree_traversal", *SMALL)
     cfg.sweep.columns = ON_LOCOMO
-    assert sweep(cfg, []) == 0
+    assert sweep(cfg, [], []) == 0
     found = lines(tmp_path, "memtree_traversal")
     assert len({line["run"] for line in found}) == 5
     assert len({line["build_calls"] for line in found}) == 1
@@ -210,9 +212,9 @@ def test_a_sweep_of_read_settings_builds_once(job: Any, tmp_path: Path, monkeypa
 # --- the CSV -----------------------------------------------------------------------------------------------------------
 
 
-def measured(setting: dict[str, Any], mean: float = 0.5, protocol: str = "p", dataset: str = "d") -> Measured:
+def measured(setting: dict[str, Any], mean: float = 0.5, protocol: str = "p", dataset: str = "d") -> SweepLine:
     values = {**dict.fromkeys(MEASURED), "dataset": dataset, "metric": "m", "category": "all"}
-    return Measured(setting, {**values, "mean": mean, "protocol": protocol}, 0.0)
+    return SweepLine(setting, {**values, "mean": mean, "protocol": protocol}, 0.0)
 
 
 def shown(text: str) -> list[tuple[str, str]]:
@@ -241,7 +243,7 @@ def test_lines_of_another_protocol_or_with_other_columns_leave() -> None:
 def test_other_data_is_another_protocol_and_another_build_is_not(job: Any, tmp_path: Path) -> None:
     def run(*overrides: str) -> list[str]:
         cfg = job("memtree_threshold", "data.max_cases=1", *overrides)
-        assert sweep(cfg, ["memory.build.base"]) == 0
+        assert sweep(cfg, ["memory.build.base"], []) == 0
         return [line["base"] for line in lines(tmp_path, "memtree_threshold")]
 
     assert run("data.size=2", "memory.build.base=0.8") == ["0.8"]
@@ -257,21 +259,21 @@ def test_grids_follow_one_another_and_an_empty_one_is_the_memory_as_it_is() -> N
 # --- money, faults -----------------------------------------------------------------------------------------------------
 
 
-def test_the_cap_is_that_of_all_jobs_together(job: Any, mock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cap_is_that_of_all_jobs_together(job: Any, mock: Any) -> None:
     server, url = mock
     models = [f"models.{role}=gpt-4o-mini" for role in ("memory", "reader", "judge")]
     overrides = [*SMALL, *online(url), *models, "models.embedder=text-embedding-3-small", "max_usd=5", "memory=recency"]
+    spent: list[float] = []
 
     def run() -> int:
         cfg = job("memtree_threshold", *overrides)
         cfg.sweep.columns = ON_LOCOMO
-        return sweep(cfg, [])
+        return sweep(cfg, [], spent)
 
     assert run() == 0
     assert arrived(server) == 4
-    before = sum(scripts.sweep._spent)
-    assert before > 0
-    monkeypatch.setattr(scripts.sweep, "_spent", [5.0])
+    assert sum(spent) > 0
+    spent.append(5.0)
     overrides.append("build.seed=1")
     overrides.append("endpoint.label=elsewhere")
     assert run() == 1
@@ -281,7 +283,7 @@ def test_the_cap_is_that_of_all_jobs_together(job: Any, mock: Any, monkeypatch: 
 def test_an_unknown_setting_is_one_line_and_exit_code_2(job: Any, capsys: Any) -> None:
     cfg = job("timem_lambda", *SMALL)
     cfg.sweep.read = [{"spoon": [1]}]
-    assert sweep(cfg, []) == 2
+    assert sweep(cfg, [], []) == 2
     assert "spoon" in capsys.readouterr().err
 
 
@@ -291,7 +293,7 @@ def test_too_many_questions_without_a_score_are_exit_code_1(job: Any, mock: Any,
     cfg = job(
         "memtree_threshold", *SMALL, *online(url), "memory=recency", "endpoint.retries=1", "endpoint.backoff=0.01"
     )
-    assert sweep(cfg, []) == 1
+    assert sweep(cfg, [], []) == 1
     (line,) = lines(tmp_path, "memtree_threshold")
     assert (line["mean"], line["n"], line["errors"]) == ("", "0", "2")
 
@@ -302,7 +304,7 @@ def test_models_that_a_sweep_names_are_asked_for_where_there_is_an_endpoint(
     _, url = mock
     chosen = ["models.memory=Qwen/Qwen3-32B", "models.reader=gpt-4o-2024-11-20"]
     cfg = job("timem_models", *SMALL, *online(url)[:3], "models.embedder=m", "models.judge=m", *chosen)
-    assert sweep(cfg, ["models.memory", "models.reader"]) == 0
+    assert sweep(cfg, ["models.memory", "models.reader"], []) == 0
     found = lines(tmp_path, "timem_models")
     assert {line["models.memory"] for line in found} == {"Qwen/Qwen3-32B"}
     assert all("memory Qwen/Qwen3-32B; reader gpt-4o-2024-11-20;" in line["engine"] for line in found)
@@ -361,6 +363,6 @@ def test_after_a_kill_finished_settings_cost_no_call_and_the_lines_are_those_of_
     for base in (0.1, 0.4, 0.8):
         cfg.memory.build.base = base
         cfg.cache = str(tmp_path / "cache.sqlite")
-        assert sweep(cfg, ["memory.build.base", "memory.build.rate"]) == 0
+        assert sweep(cfg, ["memory.build.base", "memory.build.rate"], []) == 0
     assert (tmp_path / "undisturbed" / "sweeps" / path.name).read_text() == resumed
     assert arrived(server) == settled

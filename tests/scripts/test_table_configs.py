@@ -19,8 +19,7 @@ from eval.report.published import FOLDER, find, read_published
 from eval.store import RunError
 from memsys.llm.pricing import ModelSettings
 from memsys.systems.timem import BUDGETS
-from scripts.experiment.assemble import load_option, metrics, options
-from scripts.experiment.grid import _why_not
+from scripts.experiment.grid import why_not_comparable
 from scripts.experiment.layout import (
     candidates,
     cells_of,
@@ -32,6 +31,8 @@ from scripts.experiment.layout import (
     references,
     restriction,
 )
+from scripts.experiment.options import load_option, options
+from scripts.experiment.scorers import metrics
 from scripts.experiment.table import reproduce
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -165,7 +166,7 @@ def test_another_probe_is_another_model(probe: str | None, why: str) -> None:
     models = {**backbone["models"], "probe": probe}
     cfg = OmegaConf.create({"models": models, "data": {"size": "all", "max_cases": None, "transform": "none"}})
     built, dataset = SimpleNamespace(stand_ins=[]), SimpleNamespace(source=SimpleNamespace(status="official"))
-    assert _why_not(cfg, built, backbone, dataset) == why  # type: ignore[arg-type]
+    assert why_not_comparable(cfg, built, backbone, dataset) == why  # type: ignore[arg-type]
 
 
 def test_without_a_probe_of_the_papers_the_reader_measures_its_own_uncertainty() -> None:
@@ -174,7 +175,7 @@ def test_without_a_probe_of_the_papers_the_reader_measures_its_own_uncertainty()
     built, dataset = SimpleNamespace(stand_ins=[]), SimpleNamespace(source=SimpleNamespace(status="official"))
     for probe, why in {None: "", backbone["models"]["reader"]: "", "gpt-4.1-mini": "other model"}.items():
         cfg = OmegaConf.create({"models": {**backbone["models"], "probe": probe}, "data": data})
-        assert _why_not(cfg, built, backbone, dataset) == why  # type: ignore[arg-type]
+        assert why_not_comparable(cfg, built, backbone, dataset) == why  # type: ignore[arg-type]
 
 
 def test_no_reader_of_timem_undoes_the_order_of_its_memories(subtests: pytest.Subtests) -> None:
@@ -225,7 +226,7 @@ def test_every_row_of_timems_table_4_is_there_with_a_gate_and_without() -> None:
 
 
 def test_a_misspelled_memory_below_the_rule_is_an_error_that_names_the_nearest() -> None:
-    with pytest.raises(RunError, match=r"toy: others name 'mem_tree', which is no memory \(did you mean memtree"):
+    with pytest.raises(RunError, match=r"toy: others name 'mem_tree', which is not a memory \(did you mean memtree"):
         read_lines_of({"name": "toy", "rows": [], "others": ["bm25", "mem_tree"]}, None)
     with pytest.raises(RunError, match="others name 'raptr'"):
         read_lines_of({"name": "toy", "rows": [], "others": [{"memory": "raptr", "title": "RAPTOR"}]}, None)

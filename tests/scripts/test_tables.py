@@ -12,10 +12,12 @@ from hydra import compose, initialize_config_dir
 from eval.provenance import ROOT
 from eval.report.points import Point
 from memsys.llm.pricing import ModelSettings
-from scripts.experiment.assemble import Model, load_option, options
-from scripts.experiment.grid import experiment
+from scripts.commands.tables import calls_table, main, measure, printed
+from scripts.experiment.experiments import experiment
+from scripts.experiment.models import Model
+from scripts.experiment.options import load_option, options
+from scripts.experiment.pareto import pareto_table, row_costs
 from scripts.experiment.table import reproduce
-from scripts.tables import _spent, calls_table, main, measure, pareto_table, printed
 
 pytestmark = pytest.mark.slow
 
@@ -103,6 +105,8 @@ def test_building_costs_money_where_the_model_has_a_price(run_table: Path) -> No
     found = experiment(cfg, load_option("table", "segtreemem_t4"), run=False)
     assert found is not None
     run = found.runs["bm25", "locomo", 0]
-    priced = Model("m", found.built.memory.llm, {}, ModelSettings("m", usd_per_million_in=1.0, usd_per_million_out=2.0))
-    assert _spent(run, priced)["building, USD for 1,000 units"] == 0.0
-    assert "building, model tokens a unit" in _spent(run, found.built.memory)
+    priced = Model(
+        "m", found.models.memory.llm, {}, ModelSettings("m", usd_per_million_in=1.0, usd_per_million_out=2.0)
+    )
+    assert row_costs(run, priced)["building, USD for 1,000 units"] == 0.0
+    assert "building, model tokens a unit" in row_costs(run, found.models.memory)

@@ -1,1 +1,1 @@
-"""The offline engine: a deterministic stand-in for a language model."""
+"""The offline engine: a deterministic substitute for a language model."""

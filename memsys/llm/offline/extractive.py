@@ -1,13 +1,17 @@
-"""The offline engine: serves every kind of prompt deterministically from the request's fields, with no model.
+"""The offline engine: replies to every kind of prompt deterministically, from the request's fields and without a model.
 
-It is a stand-in, so that every system runs without a key; its numbers are never compared with published ones. What it says is
-always a piece of what it was shown: answers are the best-matching sentence narrowed to the span that the question asks for, with
-relative dates resolved against the recalled item's own `[time] `; summaries are central sentences; facts are sentences; choices,
-ratings and boundaries come from word overlap; judging is containment or word F1. Words are stemmed and weighted by their rarity
-in the text at hand. Log-probabilities come from the strength of the match. A reply to a JSON schema is built from the schema.
+It lets every system run without an API key; its results are never compared with published ones. Its replies consist of text from the
+prompt:
+- an answer is the span that the question asks for, taken from the best-matching sentence; relative dates are resolved against the
+  `[time] ` of the recalled item;
+- a summary consists of central sentences, and facts are sentences;
+- choices, ratings and boundaries come from word overlap;
+- a judgement is right if the gold answer is contained in the answer, or else by word F1.
+Words are stemmed and weighted by their rarity in the given text. Log-probabilities come from the strength of the match. A reply to a
+JSON schema is built from the schema.
 
-Beside the fields of each kind it reads `options` of an answer (multiple choice: the best label is answered) and `unanswerable`
-of a judgement (only a reply that declines is right). Of labels and enums that grade, the first is taken for the favourable one.
+Besides the fields of each kind the engine reads `options` of an answer (multiple choice: it answers with the best label) and
+`unanswerable` of a judgement (only an abstention is right). Of labels and enums that grade, it takes the first as the favourable one.
 """
 
 from __future__ import annotations
@@ -48,9 +52,9 @@ from memsys.tokens import count_tokens, truncate
 
 ABSTENTION = "Not mentioned in the conversation"
 SIMILAR = 0.15
-"""Word-overlap cosine from which an option counts as similar enough to be chosen."""
+"""Least cosine of word overlap with which an option is chosen."""
 DROP = 0.5
-"""A new message below this share of the history's usual similarity starts a new episode."""
+"""A new message starts a new episode if its similarity is below this share of the history's usual similarity."""
 
 _ABSTAINS = re.compile(
     r"not mentioned|no information|not in the conversation|not (?:enough|available|specified|provided|stated)|insufficient|"
@@ -95,7 +99,7 @@ def _summarised(request: Request) -> Found:
 
 
 def _script(kept: Sequence[Sentence]) -> str:
-    """Sentences as text again; a speaker and a time are written where they change."""
+    """The sentences as one text; a speaker and a time are written only where they change."""
     lines: list[str] = []
     before: tuple[str, str] | None = None
     for sentence in kept:
@@ -128,7 +132,7 @@ def _extracted(request: Request) -> Found:
 
 
 def _fact(sentence: Sentence, said: date | None) -> str:
-    """A sentence with its speaker, and with the date it speaks of (else the date it was said) in brackets."""
+    """A sentence with its speaker in front and, in parentheses, the dates it mentions or else the day it was said."""
     resolved = [each.resolved for each in mentions(sentence.text, said) if each.relative and said]
     known = resolved or ([written(said)] if said else [])
     dates = f" ({', '.join(known)})" if known else ""
@@ -167,13 +171,13 @@ def _keywords(request: Request) -> Found:
 def _bounded(request: Request) -> Found:
     history = [line for text in _texts(request.fields["history"]) for line in text.split("\n") if line.strip()][-12:]
     messages = [*history, str(request.fields["new"])]
-    # How much each message has in common with the six before it; a drop is judged against what is usual here.
-    kinship = [
+    # Each message's greatest similarity to one of the six before it; the last is compared with the mean of the others.
+    closest = [
         float(similarities(messages[place], messages[max(0, place - 6) : place]).max())
         for place in range(1, len(messages))
     ]
-    usual = float(np.mean(kinship[:-1])) if len(kinship) > 1 else 0.0
-    ends = bool(kinship) and kinship[-1] < DROP * usual
+    usual = float(np.mean(closest[:-1])) if len(closest) > 1 else 0.0
+    ends = bool(closest) and closest[-1] < DROP * usual
     return Found("yes" if ends else "no", 0.5, flag=ends)
 
 
@@ -210,7 +214,7 @@ _FINDERS: Mapping[str, Callable[[Request], Found]] = {
 
 
 def _budget(request: Request) -> int:
-    """Tokens for each string of the reply: a schema's own words take their part, too."""
+    """Tokens for each string of the reply; the schema's field names take one share."""
     return request.max_tokens if request.schema is None else request.max_tokens // (1 + _strings(request.schema))
 
 
@@ -220,7 +224,7 @@ def _strings(schema: Mapping[str, Any]) -> int:
 
 
 def _texts(value: object) -> list[str]:
-    """A field's texts: itself, an option's text, or those of a sequence; blank ones are left out."""
+    """The non-blank texts of a field: of a string, of an option, or of a sequence of them."""
     if isinstance(value, Option):
         value = value.text
     if isinstance(value, str):
@@ -231,7 +235,7 @@ def _texts(value: object) -> list[str]:
 
 
 def _best_option(question: str, options: Sequence[Option], texts: Sequence[str]) -> tuple[str, float]:
-    """The label of the option that a sentence near the question's words supports most."""
+    """The label of the option with the best support: the sentence that matches the option, and the question, most. And its strength."""
     context = read(tuple(texts))
     if not context.sentences:
         return UNKNOWN, 0.0
@@ -242,17 +246,17 @@ def _best_option(question: str, options: Sequence[Option], texts: Sequence[str])
 
 
 class ExtractiveLLM:
-    """A model without a model: deterministic, offline, safe from several threads.
+    """The offline engine as an `LLM`: deterministic and thread-safe.
 
     Args:
-        abstain_below: an answer whose sentence matches less than this (0 to 1) becomes "Not mentioned in the conversation".
+        abstain_below: an answer becomes "Not mentioned in the conversation" if its sentence matches less than this (0 to 1).
     """
 
     def __init__(self, abstain_below: float = 0.0) -> None:
         self.abstain_below = abstain_below
 
     def submit(self, request: Request) -> Future[Completion]:
-        """A completed future with the reply; it holds a `ModelError` for a kind of prompt that the engine does not know."""
+        """A completed future with the reply, or with a `ModelError` for an unknown kind of prompt."""
         future: Future[Completion] = Future()
         if request.kind in _FINDERS:
             future.set_result(self._complete(request))
@@ -291,6 +295,6 @@ def _reply(request: Request, found: Found) -> str:
 
 
 def _tokens(content: str) -> int:
-    """`count_tokens`, a line at a time, because most lines have been counted before; no token crosses such a line end."""
+    """`count_tokens` line by line, because most lines were counted before (and cached); no token spans such a line end."""
     *lines, last = _LINE_END.split(content)
     return sum(count_tokens(f"{line}\n") for line in lines) + count_tokens(last)

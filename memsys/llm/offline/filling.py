@@ -1,4 +1,4 @@
-"""What was found in a text, put into the form that a prompt asks for: a value that satisfies its JSON schema."""
+"""Builds a value that satisfies a prompt's JSON schema from what the offline engine found in the text."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from memsys.llm.offline.reading import content_words
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is to say, before it is put in the form that the prompt asks for."""
+    """The engine's result for a prompt, before it is put into the form that the prompt asks for."""
 
     text: str
     strength: float = 0.0
-    """In [0, 1]; becomes the log-probabilities."""
+    """Strength of the match in [0, 1]; the log-probabilities are computed from it."""
     parts: tuple[str, ...] = ()
-    """The elements of an array."""
+    """Texts for the elements of an array."""
     labels: tuple[str, ...] = ()
     """Chosen labels, best first."""
     prefers: tuple[str, ...] = ()
-    """Labels to choose where they are allowed, but not to be told."""
+    """Labels to choose if the schema allows them; they are not used as text."""
     rest: tuple[str, ...] = ()
-    """Labels that could have been chosen, best first."""
+    """Labels that were not chosen, best first."""
     ratings: tuple[tuple[str, float], ...] = ()
     """A rating in [0, 1] for each label."""
     rating: float | None = None
-    """In [0, 1]; None where numbers mean nothing, so that they become the least allowed."""
+    """In [0, 1]; None if the result has no rating, so that numbers get the least allowed value."""
     flag: bool | None = None
+    """Value of a boolean; None if the result has none."""
     title: str = ""
     time: date | None = None
 
 
-# What a property is for, by its name.
+# The purpose of a property, by its name.
 _EXPLAINS = re.compile(r"reason|justif|thought|explan|rationale|analysis|evidence|summary|description", re.IGNORECASE)
 _TITLES = re.compile(r"title|name|headline", re.IGNORECASE)
 _TIMES = re.compile(r"(?:^|_)(?:time|date|timestamp)$", re.IGNORECASE)
@@ -45,13 +46,13 @@ _IDS = re.compile(r"(?:^|_)(?:ids?|index|indices|ranking|labels?|numbers?)$", re
 
 
 def form(schema: Mapping[str, Any], found: Found, name: str = "") -> Any:
-    """A value that satisfies a JSON schema, filled with what was found; `name` is the property it is for.
+    """A value that satisfies a JSON schema, filled with the engine's result; `name` is the property that the value belongs to.
 
-    Known are const, enum, anyOf/oneOf (the first), type, properties, items, prefixItems, minimum, maximum, minItems, maxItems, minLength
+    Supports const, enum, anyOf/oneOf (the first), type, properties, items, prefixItems, minimum, maximum, minItems, maxItems, minLength
     and maxLength.
 
     Raises:
-        ValueError: a schema without a type that this can fill.
+        ValueError: the schema has no supported type.
     """
     if "const" in schema:
         return schema["const"]
@@ -63,8 +64,8 @@ def form(schema: Mapping[str, Any], found: Found, name: str = "") -> Any:
     kind = next((each for each in kinds if each != "null"), "null") if isinstance(kinds, list) else kinds
     if kind == "object" and {"source", "target"} <= set(schema.get("properties", {})):
         ends = dict(zip(("source", "target"), _ends(found.text), strict=True))
-        found_at = {key: replace(found, text=ends.get(key, found.text), title="") for key in schema["properties"]}
-        return {key: form(part, found_at[key], key) for key, part in schema["properties"].items()}
+        by_key = {key: replace(found, text=ends.get(key, found.text), title="") for key in schema["properties"]}
+        return {key: form(part, by_key[key], key) for key, part in schema["properties"].items()}
     if kind == "object":
         return {key: form(part, found, key) for key, part in schema.get("properties", {}).items()}
     if kind == "array":
@@ -82,13 +83,15 @@ def form(schema: Mapping[str, Any], found: Found, name: str = "") -> Any:
 
 
 def _ends(text: str) -> tuple[str, str]:
-    """The first and the last content word of a statement: the two ends of a relation, as far as an engine without a model can tell."""
-    said = content_words(text) or [text]
-    return said[0], said[-1]
+    """The first and the last content word of a statement, taken as the two ends of a relation."""
+    words = content_words(text) or [text]
+    return words[0], words[-1]
 
 
 def labelled(labels: Sequence[Any], found: Found) -> Any:
-    """The allowed label that was found; else by rating or flag (the first is the favourable one); else one that belongs to no option."""
+    """The first chosen label that is allowed; else one by rating or flag (the first label is the favourable one); else one that
+    belongs to no option.
+    """
     numbers = sorted(label for label in labels if isinstance(label, int | float) and not isinstance(label, bool))
     if found.rating is not None and (numbers or found.flag is None):
         return (numbers or labels)[round(found.rating * (len(numbers or labels) - 1))]
@@ -97,12 +100,12 @@ def labelled(labels: Sequence[Any], found: Found) -> Any:
         return chosen[0]
     if found.flag is not None:
         return labels[0] if found.flag else labels[-1]
-    nobody = [label for label in labels if str(label) not in found.rest]
-    return nobody[0] if nobody else by_name[found.rest[0]]
+    without_option = [label for label in labels if str(label) not in found.rest]
+    return without_option[0] if without_option else by_name[found.rest[0]]
 
 
 def _array(schema: Mapping[str, Any], found: Found, name: str) -> list[Any]:
-    if len(tuple_items := schema.get("prefixItems", ())) == 3:  # a statement: what it is about, itself, what it ends on
+    if len(tuple_items := schema.get("prefixItems", ())) == 3:  # a triplet: subject, relation, object
         subject, target = _ends(found.text)
         texts = (subject, found.text, target)
         return [form(part, replace(found, text=text), name) for part, text in zip(tuple_items, texts, strict=True)]
@@ -119,10 +122,10 @@ def _array(schema: Mapping[str, Any], found: Found, name: str) -> list[Any]:
 
 
 def _elements(found: Found, name: str) -> list[Found]:
-    """What each element of an array is filled from: a rating, a chosen label, or a part."""
+    """The results that an array's elements are filled from, one per rating, chosen label or part."""
     if found.ratings:
         rated = [Found(label, rating, labels=(label,), rating=rating) for label, rating in found.ratings]
-        return sorted(rated, key=lambda each: -each.strength) if _IDS.search(name) else rated
+        return sorted(rated, key=lambda element: -element.strength) if _IDS.search(name) else rated
     if found.labels:
         return [replace(found, labels=(label,)) for label in found.labels]
     return [replace(found, text=part, title="", parts=(part,)) for part in found.parts]
@@ -141,7 +144,7 @@ def _string(schema: Mapping[str, Any], found: Found, name: str) -> str:
 
 
 def _number(schema: Mapping[str, Any], found: Found, name: str) -> float:
-    """A rating scaled to the bounds (0 to 1 where there are none), the number in the chosen label, or else the least allowed."""
+    """A rating scaled to the schema's bounds (0 to 1 without bounds), else the number in the chosen label, else the least allowed."""
     least = schema.get("minimum", 0)
     rating = found.strength if found.rating is None and _RATES.search(name) else found.rating
     labels = found.labels or (found.rest if str(least) in found.rest else ())

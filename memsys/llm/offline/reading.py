@@ -1,6 +1,6 @@
-"""Reading without a model: sentences with their speakers and dates, and the span of a text that best answers a question.
+"""Question answering without a model: splits texts into sentences with speakers and dates, and finds the span that answers best.
 
-Words are stemmed and weighted by their rarity in the text at hand; relative dates are resolved against the `[time] ` of their line.
+Words are stemmed and weighted by their rarity in the given text; relative dates are resolved against the `[time] ` of their line.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from memsys.dates import mentions, parse_time, written
 from memsys.embed import stem
 
 UNKNOWN = "unknown"
-"""The answer where nothing was recalled: no abstention wording, so that a control without memory scores nothing."""
+"""The answer when nothing was recalled. It does not read as an abstention, so a control without memory scores nothing."""
 
 LINE, AROUND = 0.5, 0.2
-"""What a question word counts that stands not in the sentence but in its line, or in a line beside it."""
+"""Weight of a question word that is not in the sentence itself but in its line, and in a neighbouring line."""
 SPEAKER_BONUS, KIND_BONUS, QUESTION_MALUS = 0.2, 0.2, 0.1
-"""Added to a sentence's match when a named person says it and when it holds the kind of span asked for; taken off when it is a question."""
+"""Added to a sentence's match if a person named in the question says it, and if it has the kind of span asked for; subtracted if it is
+a question."""
 LONGEST = 8
-"""Words of the longest phrase that is answered."""
+"""Greatest number of words of a phrase given as answer."""
 
 STOP = frozenset(
     """
@@ -58,7 +59,7 @@ _DENIAL = re.compile(r"\b(?:not|never|no)\b|n['’]t\b", re.IGNORECASE)
 _PLURAL = re.compile(
     r"\b(?:what|which)\s+(?:(?:kind|type)s? of )?(?:(?!(?:is|was|did|does|do|has)\b)\w+ )?(?!(?:is|was|does|has|this)\b)\w+s\b"
 )
-# What a question asks for, in order of precedence; anything else asks for a phrase.
+# The kind of span that a question asks for, in order of precedence; all other questions ask for a phrase.
 _KINDS = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))
     for kind, pattern in (
@@ -73,7 +74,7 @@ _KINDS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence of a text that was shown."""
+    """One sentence of a given text."""
 
     text: str
     speaker: str
@@ -82,13 +83,13 @@ class Sentence:
     line: int
     """Number of its line (turn) in the text."""
     stems: frozenset[str]
-    """Of its content words; the speaker's name before the colon is none."""
+    """Stems of its content words, without the speaker's name before the colon."""
 
 
 @lru_cache(maxsize=1 << 15)
 def sentences(text: str) -> tuple[Sentence, ...]:
-    """The sentences of a text. A `[time] ` at the head of a line holds until the next, a `speaker: ` for what follows it."""
-    found: list[Sentence] = []
+    """The sentences of a text. A `[time] ` at the beginning of a line and a `speaker: ` apply until the next one."""
+    result: list[Sentence] = []
     speaker, time_text, said = "", "", None
     for number, line in enumerate(text.split("\n")):
         head = _TIME.match(line)
@@ -99,8 +100,8 @@ def sentences(text: str) -> tuple[Sentence, ...]:
         if name:
             speaker, line = name[1], line[name.end() :]
         parts = [part.strip() for part in _SENTENCE_END.split(line)]
-        found += [Sentence(part, speaker, time_text, said, number, stems(part)) for part in parts if part]
-    return tuple(found)
+        result += [Sentence(part, speaker, time_text, said, number, stems(part)) for part in parts if part]
+    return tuple(result)
 
 
 @lru_cache(maxsize=1 << 15)
@@ -110,104 +111,110 @@ def stems(text: str) -> frozenset[str]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case, without apostrophes and possessive s."""
+    """The words of a text in lower case, without possessive s and apostrophes."""
     return [word.removesuffix("'s").replace("'", "") for word in _WORD.findall(text.lower().replace("’", "'"))]
 
 
 @lru_cache(maxsize=1 << 15)
 def content(text: str) -> frozenset[str]:
-    """Stems of what was said, without times and the names of the speakers."""
+    """Stems of a text's content words, without its times and speaker names."""
     return frozenset().union(*(sentence.stems for sentence in sentences(text)))
 
 
 def similarities(query: str, texts: Sequence[str]) -> np.ndarray:
-    """Cosine of the query's content words with each text's, rarer words (among the texts) weighing more; [n] in [0, 1]."""
+    """Cosine of the query's content words with each text's, weighted by rarity among the texts; float64 [n] in [0, 1]."""
     bags = [content(text) for text in texts]
-    common = Counter(each for bag in bags for each in bag)
+    frequency = Counter(stemmed for bag in bags for stemmed in bag)
     asked = content(query)
 
     def norm(bag: frozenset[str]) -> float:
-        return math.fsum(math.log(1 + len(bags) / common.get(each, 1)) ** 2 for each in bag)
+        return math.fsum(math.log(1 + len(bags) / frequency.get(stemmed, 1)) ** 2 for stemmed in bag)
 
     return np.array([norm(asked & bag) / math.sqrt(norm(asked) * norm(bag)) if asked & bag else 0.0 for bag in bags])
 
 
 def content_words(text: str) -> list[str]:
-    """Content words, most frequent first, else in order; one of each stem."""
-    said = [word for sentence in sentences(text) for word in words(sentence.text) if word not in STOP]
-    counts = Counter(map(stem, said))
-    firsts = {stem(word): word for word in reversed(said)}
-    return sorted(firsts.values(), key=lambda word: (-counts[stem(word)], said.index(word)))
+    """Content words of a text, one per stem, most frequent first; equally frequent ones in order of occurrence."""
+    in_order = [word for sentence in sentences(text) for word in words(sentence.text) if word not in STOP]
+    counts = Counter(map(stem, in_order))
+    firsts = {stem(word): word for word in reversed(in_order)}
+    return sorted(firsts.values(), key=lambda word: (-counts[stem(word)], in_order.index(word)))
 
 
 def agreement(gold: str, given: str) -> float:
-    """1 where the gold answer stands in the given one word for word, else the F1 of their stems; in [0, 1]."""
-    wanted, said = ([stem(word) for word in words(text) if word not in ("a", "an", "the")] for text in (gold, given))
-    if wanted and f" {' '.join(wanted)} " in f" {' '.join(said)} ":
+    """1 if the given answer contains the gold answer's words in order, else the F1 of their stems; in [0, 1]."""
+    expected, actual = (
+        [stem(word) for word in words(text) if word not in ("a", "an", "the")] for text in (gold, given)
+    )
+    if expected and f" {' '.join(expected)} " in f" {' '.join(actual)} ":
         return 1.0
-    shared = sum((Counter(wanted) & Counter(said)).values())
-    return 2 * shared / (len(wanted) + len(said)) if shared else 0.0
+    shared = sum((Counter(expected) & Counter(actual)).values())
+    return 2 * shared / (len(expected) + len(actual)) if shared else 0.0
 
 
 class Context:
-    """The sentences of what was recalled, with an inverted index; never changed once made."""
+    """The sentences of the recalled texts with an inverted index. Immutable."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        found: list[Sentence] = []
+        all_sentences: list[Sentence] = []
         lines: list[int] = []
         first = 1
         for text in texts:
             part = sentences(text)
-            found += part
+            all_sentences += part
             lines += [first + sentence.line for sentence in part]
-            first = lines[-1] + 2 if lines else 1  # the gap keeps the items' lines from being each other's neighbours
-        self.sentences = tuple(found)
-        self.speakers = sorted({sentence.speaker for sentence in found if sentence.speaker})
-        self._speakers = np.array([self.speakers.index(one.speaker) if one.speaker else -1 for one in found])
-        self.questions = np.array([sentence.text.endswith("?") for sentence in found], dtype=bool)
+            first = lines[-1] + 2 if lines else 1  # the gap keeps lines of different items from being neighbours
+        self.sentences = tuple(all_sentences)
+        self.speakers = sorted({sentence.speaker for sentence in all_sentences if sentence.speaker})
+        self._speakers = np.array(
+            [self.speakers.index(sentence.speaker) if sentence.speaker else -1 for sentence in all_sentences]
+        )
+        self.questions = np.array([sentence.text.endswith("?") for sentence in all_sentences], dtype=bool)
         self._lines = np.array(lines, dtype=np.intp)
         self._postings: dict[str, list[int]] = {}
-        for index, sentence in enumerate(found):
-            for each in sentence.stems:
-                self._postings.setdefault(each, []).append(index)
+        for index, sentence in enumerate(all_sentences):
+            for stemmed in sentence.stems:
+                self._postings.setdefault(stemmed, []).append(index)
 
     def rarity(self, stemmed: str) -> float:
-        """The weight of a stem: the fewer sentences have it, the more."""
+        """The weight of a stem: the fewer sentences contain it, the greater."""
         return math.log(1 + (len(self.sentences) + 1) / (len(self._postings.get(stemmed, ())) + 0.5))
 
     def said_by(self, names: Sequence[str]) -> np.ndarray:
-        """Which sentences one of the speakers says, bool [n]."""
-        found = np.zeros(len(self.sentences), dtype=bool)
+        """Whether each sentence is said by one of the speakers `names`; bool [n]."""
+        by_names = np.zeros(len(self.sentences), dtype=bool)
         for name in names:
-            found |= self._speakers == self.speakers.index(name)
-        return found
+            by_names |= self._speakers == self.speakers.index(name)
+        return by_names
 
     def match(self, query: frozenset[str]) -> np.ndarray:
-        """The share of the query's weight that each sentence has, its line and the lines beside it counting in part; [n] in [0, 1]."""
-        own = np.zeros(len(self.sentences))
-        line = np.zeros(int(self._lines[-1]) + 2)
+        """The share of the query's weight in each sentence, with its line and the neighbouring lines counted in part; [n] in [0, 1]."""
+        in_sentence = np.zeros(len(self.sentences))
+        by_line = np.zeros(int(self._lines[-1]) + 2)
         total = 0.0
-        for each in sorted(query):  # a fixed order, so that sums are the same in every process
-            weight = self.rarity(each)
+        for stemmed in sorted(query):  # in a fixed order, so that floating-point sums are the same in every process
+            weight = self.rarity(stemmed)
             total += weight
-            if each in self._postings:
-                places = self._postings[each]
-                own[places] += weight
-                line[self._lines[places]] += weight  # a line that is named twice still gets the weight once
-        inside = line[self._lines]
-        beside = np.maximum(line[self._lines - 1], line[self._lines + 1])
-        score: np.ndarray = own + LINE * (inside - own) + AROUND * np.maximum(beside - inside, 0.0)
-        return score / total if total else own
+            if stemmed in self._postings:
+                places = self._postings[stemmed]
+                in_sentence[places] += weight
+                by_line[self._lines[places]] += weight  # once per line, even if several of its sentences have the stem
+        in_line = by_line[self._lines]
+        in_neighbour = np.maximum(by_line[self._lines - 1], by_line[self._lines + 1])
+        score: np.ndarray = (
+            in_sentence + LINE * (in_line - in_sentence) + AROUND * np.maximum(in_neighbour - in_line, 0.0)
+        )
+        return score / total if total else in_sentence
 
 
 @lru_cache(maxsize=64)
 def read(texts: tuple[str, ...]) -> Context:
-    """The texts as a `Context`; the last few are kept, since one recall is read for several questions."""
+    """The texts as a `Context`. Cached, because one recall may be read for several questions."""
     return Context(texts)
 
 
 def answer(question: str, texts: Sequence[str]) -> tuple[str, float]:
-    """The span of the texts that best answers the question, and how well its sentence matches, in [0, 1]."""
+    """The span of the texts that answers the question best, and the match of its sentence in [0, 1]."""
     context = read(tuple(texts))
     if not context.sentences:
         return UNKNOWN, 0.0
@@ -233,7 +240,7 @@ def _holds(kind: str, sentence: Sentence) -> bool:
 
 
 def _span(kind: str, sentence: Sentence, context: Context, asked: frozenset[str]) -> str:
-    """The part of a sentence that a question of this kind asks for; the most telling phrase where it has none."""
+    """The part of a sentence that a question of this kind asks for; the most informative phrase if there is none."""
     if kind == "date":
         dates = mentions(sentence.text, sentence.said)
         if dates or sentence.said:
@@ -250,19 +257,19 @@ def _span(kind: str, sentence: Sentence, context: Context, asked: frozenset[str]
 
 
 def _name(sentence: Sentence, asked: frozenset[str]) -> str:
-    """The first capitalised words inside a sentence that the question does not have itself."""
+    """The first capitalised words inside a sentence that do not occur in the question."""
     runs = re.findall(r"(?<=[\w,] )[A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*", sentence.text)
     return next((run for run in runs if stems(run) and not stems(run) & asked), "")
 
 
 def _phrase(sentence: Sentence, context: Context, asked: frozenset[str]) -> str:
-    """The clause with most new and rare words, without idle words at its ends."""
+    """The clause with the most new and rare words, without uninformative words at its ends."""
 
-    def news(clause: str) -> float:
-        return math.fsum(context.rarity(each) for each in stems(clause) - asked)
+    def new_weight(clause: str) -> float:
+        return math.fsum(context.rarity(stemmed) for stemmed in stems(clause) - asked)
 
-    tokens = max(_CLAUSE.split(sentence.text), key=news).split()
-    telling = [index for index, token in enumerate(tokens) if stems(token) - asked]
-    if telling:
-        tokens = tokens[telling[0] : telling[-1] + 1]
+    tokens = max(_CLAUSE.split(sentence.text), key=new_weight).split()
+    informative = [index for index, token in enumerate(tokens) if stems(token) - asked]
+    if informative:
+        tokens = tokens[informative[0] : informative[-1] + 1]
     return " ".join(tokens[-LONGEST:]).strip(" .,!?;:\"'*") or sentence.text

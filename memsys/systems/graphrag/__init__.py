@@ -1,30 +1,34 @@
 """GraphRAG: a graph of entities, its communities and a report on each, built offline (Edge et al., 2024; github.com/microsoft/graphrag).
 
-The history is cut into text units. A model finds entities and relationships in each; the same ones are merged and their descriptions
-joined; hierarchical Leiden divides the largest connected component into communities, and a model reports on every community, the
-smallest first. A `local` search shows what hangs on the entities nearest to the question; a `global` one puts the question to batches
-of reports and joins the points that they yield into an answer.
+The history is cut into text units. A model extracts entities and relationships from each; equal ones are merged and their descriptions
+joined. Hierarchical Leiden divides the largest connected component into communities, and a model writes a report on every community, the
+smallest first. A `local` search recalls what is connected to the entities nearest to the question. A `global` search puts the question to
+batches of reports and combines the resulting points into an answer.
 
-`mode="paper"` is release 0.3.6, the one of MemTree's time. `mode="code"` is release 3.1.2 where it differs: tokens of o200k for cl100k;
-relationships with an unknown end are dropped instead of making a blank entity; the tables for a report show at most one relationship of
-an entity, and reports of sub-communities never stand in for tables that are too long (defects of the release); both searches use the
-reports of all levels down to `level`, where 0.3.6 keeps of each entity its deepest community only. Both releases start a local search
-from twice `top_entities`: they ask for twice as many, to have some to exclude, and never cut back. The share of reports in a local search
-is .15 in both modes, as in 3.1.2; in 0.3.6 it was .10, so little that one long report leaves none.
+`mode="paper"` is release 0.3.6, the one of MemTree's time. `mode="code"` is release 3.1.2, where it differs:
+
+- Tokens are those of o200k instead of cl100k.
+- Relationships with an unknown end are dropped; 0.3.6 makes an empty entity of that end.
+- The tables for a report show at most one relationship of an entity, and reports of sub-communities never replace tables that are too
+  long (defects of the release).
+- Both searches use the reports of all levels down to `level`; 0.3.6 uses for each entity the report of its deepest community only.
+
+Both releases start a local search from twice `top_entities`: they request twice as many, in order to exclude some, and never cut the list
+back. The share of reports in a local search is .15 in both modes, as in 3.1.2; in 0.3.6 it was .10, so that one long report leaves no room.
 
 Deviations and decisions:
 
-- `format="json"` asks for a JSON object with a schema; `records` for the released delimited records, where a bad record costs only itself.
-- A gleaning shows the text and what was found so far in one prompt, for the release's second turn of the same conversation.
-- Text units do not cross sessions. The window stops once the text is covered in both modes (0.3.6 could add a tail of overlap alone).
-- A weight that is no positive number is 1. A relationship of an entity with itself is dropped.
-- Where a sub-community's report stands in, relationships that touch the sub-community leave the table.
-- A graph without relationships is searched as it is (the release stops), a description that fails is its pieces, cut off, and a report
-  that fails is missing, as released.
-- Points of a global search name their reports in a field of their own, so that they have sources; those that name none that was shown
-  stand for the whole batch. Its answer is asked for in few words.
+- `format="json"` asks for a JSON object with a schema; `records` for the released delimited records, where a bad record is lost alone.
+- A gleaning shows the text and the extracts so far in one prompt; in the release it is the second turn of the same conversation.
+- Text units do not cross sessions. The window stops once the text is covered, in both modes; 0.3.6 could add a unit that only repeats.
+- A weight that is not a positive number is 1. A relationship of an entity with itself is dropped.
+- Where a sub-community's report replaces tables, relationships that touch the sub-community leave the table.
+- A graph without relationships is searched as it is; the release stops. Where a description cannot be read, its parts are joined and
+  cut. Where a report cannot be read, it is missing, as released.
+- Points of a global search name their reports in a field of their own, so that they have sources; a point that names none of the reports
+  shown stands for the whole batch. The prompt asks for a short answer.
 - Left out: claims, drift and basic search, dynamic choice of communities, graph embeddings, incremental update.
-- Everything is built anew by the next `consolidate` after a write; a `read` before it sees the last build.
+- The next `consolidate` after a write builds everything anew; a `read` before it uses the last build.
 """
 
 from __future__ import annotations
@@ -39,7 +43,18 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
+from memsys.interface import (
+    Item,
+    MemorySystem,
+    NodeView,
+    Recall,
+    dated,
+    known_mode,
+    one_of,
+    period_text,
+    positive,
+    union,
+)
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
@@ -52,10 +67,9 @@ from memsys.vectors import best
 
 NO_ANSWER = "No information available: the memory holds nothing that answers this question."
 SHUFFLE_SEED = 86
-"""The releases' own; their generator is Python's, ours NumPy's, so the order is another."""
+"""The seed of the releases. They use Python's generator and we use NumPy's, so the order differs."""
 OVERSAMPLED = 2
-"""How many times `top_entities` a local search takes."""
-_CHOICES = {"search": ("local", "global"), "format": ("json", "records")}
+"""A local search starts from this many times `top_entities`."""
 _ENCODINGS = {"paper": "cl100k_base", "code": "o200k_base"}
 
 
@@ -63,24 +77,25 @@ class GraphRag(MemorySystem):
     """Recalls reports, entities, relationships and text units around the entities nearest to the question; or answers from all reports.
 
     Args:
-        search: `local`, with no call, or `global`, one call for each batch of reports and one for the answer, which comes with the recall.
+        mode: `paper` or `code`, see the module.
+        search: `local`, with no call, or `global`, one call for each batch of reports and one for the answer, which is part of the recall.
         top_entities: half the number of entities that a local search starts from.
         top_relationships: relationships to entities outside the selection, for each of its entities.
-        max_tokens: size of a local search's recall, and of a batch of reports and of the points of a global one.
-        community_share, text_share: of `max_tokens`, for reports and text units; the rest is for entities and relationships.
+        max_tokens: most tokens of a local search's recall; of a batch of reports, and of all points, in a global search.
+        community_share, text_share: shares of `max_tokens` for reports and text units; the rest is for entities and relationships.
         level: deepest level of communities whose reports are used.
-        format: of the extraction's replies, `json` or `records`.
-        chunk_tokens, overlap: size of a text unit and of what it repeats of the one before; None makes every unit a text unit.
-        entity_types: types of entities asked for.
-        gleanings: how many times the model is asked for what it missed.
-        description_tokens: of the descriptions that one call joins.
-        description_words, report_words: length asked for.
-        max_cluster_size: communities with more entities are divided again, where Leiden can.
-        use_lcc: communities are made of the largest connected component only.
-        report_tokens: of the tables that a report is written from.
+        format: format of the extraction's replies, `json` or `records`.
+        chunk_tokens, overlap: tokens of a text unit, and tokens it repeats from the one before; None makes every unit a text unit.
+        entity_types: types of entities that the extraction asks for.
+        gleanings: number of further extractions from the same text unit.
+        description_tokens: most tokens of the descriptions that one call joins.
+        description_words, report_words: lengths that the prompts ask for.
+        max_cluster_size: communities with more entities are divided again, where Leiden finds a division.
+        use_lcc: find communities in the largest connected component only.
+        report_tokens: most tokens of the tables from which a report is written.
 
     Raises:
-        ValueError: a setting that is none of the known choices, or out of range.
+        ValueError: an unknown choice, or a number out of range.
         ImportError: graspologic-native is not installed.
     """
 
@@ -117,20 +132,12 @@ class GraphRag(MemorySystem):
         report_tokens: int = 8000,
         report_words: int = 2000,
     ) -> None:
-        self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.mode, self.search, self.format = known_mode(self, mode), search, format
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")
         if find_spec("graspologic_native") is None:
             raise ImportError("GraphRAG needs graspologic-native: pip install memsys-bench[graph]")
-        if min(community_share, text_share) < 0 or community_share + text_share > 1:
-            raise ValueError(
-                "community_share and text_share must be at least 0 and at most 1 together, "
-                f"found {community_share} and {text_share}"
-            )
-        if chunk_tokens is not None and not 0 <= overlap < chunk_tokens:
-            raise ValueError(f"overlap {overlap} must be at least 0 and smaller than chunk_tokens {chunk_tokens}")
+        _check_sizes(community_share, text_share, chunk_tokens, overlap)
+        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, known_mode(self, mode)
+        self.search = one_of("search", search, ("local", "global"))
+        self.format = one_of("format", format, ("json", "records"))
         self.top_entities, self.top_relationships = positive("top_entities", top_entities), top_relationships
         self.max_tokens, self.community_share, self.text_share = max_tokens, community_share, text_share
         self.level, self.chunk_tokens, self.overlap, self.use_lcc = level, chunk_tokens, overlap, use_lcc
@@ -147,7 +154,7 @@ class GraphRag(MemorySystem):
         self._units.append(unit)
 
     def consolidate(self) -> None:
-        """Build everything anew when units have come since the last build."""
+        """Build everything anew when units have been written since the last build."""
         if self._built < len(self._units):
             index = Index(self.llm, self.embedder, self.prompts, self._indexing())
             self._graph, self._failures = index.graph(self._units), index.failures
@@ -174,21 +181,24 @@ class GraphRag(MemorySystem):
         return Recall(self._local(question)) if self.search == "local" else self._global(question)
 
     def nodes(self) -> Iterator[NodeView]:
-        """The last build: text units (level 0), entities (1) and communities (from 2); parents are entities, then communities."""
+        """The last build: text units (level 0), entities (1) and communities (from 2).
+
+        The parents of a text unit are entities; of an entity and of a community, a community.
+        """
         graph, finest = self._graph, self._finest()
-        naming: list[list[str]] = [[] for _ in graph.units]
+        entities_of: list[list[str]] = [[] for _ in graph.units]
         for place, entity in enumerate(graph.entities):
             for unit in entity.units:
-                naming[unit].append(f"entity-{place}")
+                entities_of[unit].append(f"entity-{place}")
         for place in range(len(graph.units)):
-            yield self._view(self._text_item(place, 0.0), naming[place], (place,))
+            yield self._view(self._text_item(place, 0.0), entities_of[place], (place,))
         for place, entity in enumerate(graph.entities):
             above = [f"report-{finest[place]}"] if place in finest else []
             vector = None if graph.vectors is None else graph.vectors[place].copy()
             yield self._view(self._entity_item(place, 0.0), above, entity.units, vector)
         for community in graph.communities.values():
             above = [] if community.parent is None else [f"report-{community.parent}"]
-            yield self._view(self._report_item(community, 0.0), above, self._members(community))
+            yield self._view(self._report_item(community, 0.0), above, self._text_units(community))
 
     @property
     def held(self) -> int:
@@ -196,7 +206,7 @@ class GraphRag(MemorySystem):
         return len(graph.units) + len(graph.entities) + len(graph.relationships) + len(graph.reports)
 
     def report(self) -> dict[str, Any]:
-        """Size of the last build: its parts, communities by level, entities outside all of them, and how often each step failed."""
+        """Counts of the last build: its parts, communities by level, entities outside all communities, and failures by step."""
         graph = self._graph
         levels = Counter(community.level for community in graph.communities.values())
         return {
@@ -212,14 +222,15 @@ class GraphRag(MemorySystem):
     # --- local search ---
 
     def _local(self, question: Question) -> tuple[Item, ...]:
+        """Reports, entities, relationships and text units around the entities nearest to the question."""
         if self._graph.vectors is None:
             return ()
         similarities = self._graph.vectors @ self.embedder.embed([question.text], query=True)[0]
         chosen = best(similarities, self.top_entities * OVERSAMPLED)
-        for_reports, for_texts = int(self.max_tokens * self.community_share), int(self.max_tokens * self.text_share)
-        reports = self._fitting(self._nearby_reports(chosen), for_reports)
-        tables = self._tables(chosen, similarities, self.max_tokens - for_reports - for_texts)
-        return (*reports, *tables, *self._fitting(self._nearby_texts(chosen, similarities), for_texts))
+        report_budget, text_budget = int(self.max_tokens * self.community_share), int(self.max_tokens * self.text_share)
+        reports = self._fitting(self._nearby_reports(chosen), report_budget)
+        tables = self._tables(chosen, similarities, self.max_tokens - report_budget - text_budget)
+        return (*reports, *tables, *self._fitting(self._nearby_texts(chosen, similarities), text_budget))
 
     def _count(self, text: str) -> int:
         return count_tokens(text, _ENCODINGS[self.mode])
@@ -235,31 +246,34 @@ class GraphRag(MemorySystem):
         return kept
 
     def _nearby_reports(self, chosen: Sequence[int]) -> Iterator[Item]:
-        """Reports of the chosen entities' communities, those with most of them first, then the higher rated."""
+        """Reports of the chosen entities' communities; first those with most chosen entities, then those with higher ratings."""
         graph, usable = self._graph, self._usable()
         matches = Counter(place for entity in chosen for place in usable.get(entity, ()) if place in graph.reports)
         for place in sorted(matches, key=lambda place: (-matches[place], -graph.reports[place].rating, place)):
             yield self._report_item(graph.communities[place], matches[place])
 
     def _tables(self, chosen: Sequence[int], similarities: np.ndarray, budget: int) -> list[Item]:
-        """The chosen entities, and the relationships of as many of the first of them as the budget allows."""
-        entities = self._fitting((self._entity_item(at, float(similarities[at])) for at in chosen), budget)
+        """The chosen entities that fit the budget, and the relationships of the first of them, as many as still fit."""
+        entities = self._fitting((self._entity_item(entity, float(similarities[entity])) for entity in chosen), budget)
         budget -= sum(self._count(item.text) for item in entities)
         relationships: list[Item] = []
         for size in range(1, len(entities) + 1):
-            grown = [self._relationship_item(edge) for edge in self._around(set(chosen[:size]))]
-            if sum(self._count(item.text) for item in grown) > budget:
+            more = [self._relationship_item(edge) for edge in self._around(set(chosen[:size]))]
+            if sum(self._count(item.text) for item in more) > budget:
                 break
-            relationships = grown
+            relationships = more
         return [*entities, *relationships]
 
     def _around(self, selected: set[int]) -> list[int]:
-        """Relationships among the selected entities, then the best connected of those that lead outside."""
+        """Relationships among the selected entities, then `top_relationships` per entity of those that lead outside.
+
+        The latter are ordered by the number of selected entities their outer end is related to, then by combined degree.
+        """
         graph = self._graph
         near = sorted({edge for entity in selected for edge in graph.incident[entity]})
         ends = {edge: {graph.relationships[edge].source, graph.relationships[edge].target} for edge in near}
         outside = {edge: min(ends[edge] - selected) for edge in near if not ends[edge] <= selected}
-        pairs = {frozenset(ends[edge]): stranger for edge, stranger in outside.items()}
+        pairs = {frozenset(ends[edge]): outer for edge, outer in outside.items()}
         links = Counter(pairs.values())
         ranked = sorted(
             outside, key=lambda edge: (-links[outside[edge]], -graph.relationships[edge].combined_degree, edge)
@@ -268,48 +282,54 @@ class GraphRag(MemorySystem):
         return inside + ranked[: self.top_relationships * len(selected)]
 
     def _nearby_texts(self, chosen: Sequence[int], similarities: np.ndarray) -> Iterator[Item]:
-        """Text units of the chosen entities, each at its first entity's place, those with most of its relationships first."""
+        """Text units of the chosen entities, in the order of the entities; of one entity, those with most of its relationships first."""
         graph, seen = self._graph, set[int]()
-        for at in chosen:
-            related = Counter(unit for edge in graph.incident[at] for unit in graph.relationships[edge].units)
-            for unit in sorted(set(graph.entities[at].units) - seen, key=lambda unit: (-related[unit], unit)):
+        for entity in chosen:
+            related = Counter(unit for edge in graph.incident[entity] for unit in graph.relationships[edge].units)
+            for unit in sorted(set(graph.entities[entity].units) - seen, key=lambda unit: (-related[unit], unit)):
                 seen.add(unit)
-                yield self._text_item(unit, float(similarities[at]))
+                yield self._text_item(unit, float(similarities[entity]))
 
     # --- global search ---
 
     def _global(self, question: Question) -> Recall:
-        options = tuple(Option(label, text) for label, text in zip(ascii_uppercase, question.options, strict=False))
-        asked: dict[str, Any] = {"question": question.text, "options": options, "now": question.time_text}
-        asked["asked"] = _whole(question, options)
-        found: list[Item] = []
-        batches = self._batches()
-        shown = [[Option(str(one.id), self._graph.reports[one.id].content) for one in batch] for batch in batches]
-        replies = ask_all(self.llm, [(self.prompts["graphrag/map"], asked | {"memories": one}) for one in shown])
-        for number, (batch, reply) in enumerate(zip(batches, replies, strict=True), start=1):
-            if isinstance(reply, ParseFailure):
-                meter.note("graphrag.no_points")
-            else:
-                found += self._points(number, batch, reply["points"])
-        points = self._fitting(sorted(found, key=lambda point: -point.score), self.max_tokens)
+        """The points that batches of reports give for the question, and an answer from the best of them."""
+        fields = _question_fields(question)
+        points = self._fitting(sorted(self._all_points(fields), key=lambda point: -point.score), self.max_tokens)
         if not points:
             return Recall((), NO_ANSWER)
         lines = [f"(analyst {point.id.split('-')[1]}, importance {point.score:.0f}) {point.text}" for point in points]
-        answer = ask(self.llm, self.prompts["graphrag/reduce"], memories=lines, **asked)
+        answer = ask(self.llm, self.prompts["graphrag/reduce"], memories=lines, **fields)
         if isinstance(answer, ParseFailure):
             meter.note("graphrag.no_answer")
             answer = NO_ANSWER
         return Recall(tuple(points), answer)
 
+    def _all_points(self, fields: Mapping[str, Any]) -> list[Item]:
+        """The points of all batches of reports, one call per batch."""
+        batches = self._batches()
+        prompt, reports = self.prompts["graphrag/map"], self._graph.reports
+        memories = [
+            [Option(str(community.id), reports[community.id].content) for community in batch] for batch in batches
+        ]
+        replies = ask_all(self.llm, [(prompt, {**fields, "memories": options}) for options in memories])
+        points: list[Item] = []
+        for number, (batch, reply) in enumerate(zip(batches, replies, strict=True), start=1):
+            if isinstance(reply, ParseFailure):
+                meter.note("graphrag.no_points")
+            else:
+                points += self._points(number, batch, reply["points"])
+        return points
+
     def _batches(self) -> list[list[Community]]:
-        """Communities whose reports are used, shuffled, packed by tokens, and the weightiest first in each batch."""
+        """Communities whose reports are used, shuffled and packed by tokens; in each batch those with most text units come first."""
         graph = self._graph
         usable = {place for places in self._usable().values() for place in places}
-        used = [graph.communities[at] for at in sorted(usable.intersection(graph.reports))]
+        used = [graph.communities[number] for number in sorted(usable.intersection(graph.reports))]
         batches: list[list[Community]] = []
         left = 0
         shuffled = np.random.default_rng(SHUFFLE_SEED)
-        for community in (used[at] for at in shuffled.permutation(len(used))):
+        for community in (used[place] for place in shuffled.permutation(len(used))):
             tokens = self._count(f"[{community.id}] {graph.reports[community.id].content}\n")
             if tokens > left or not batches:
                 batches.append([])
@@ -317,71 +337,79 @@ class GraphRag(MemorySystem):
             batches[-1].append(community)
             left -= tokens
         for batch in batches:
-            batch.sort(key=lambda one: (-len(self._members(one)), -graph.reports[one.id].rating, one.id))
+            batch.sort(
+                key=lambda community: (
+                    -len(self._text_units(community)), -graph.reports[community.id].rating, community.id,
+                )
+            )  # fmt: skip
         return batches
 
     def _points(self, number: int, batch: Sequence[Community], points: Sequence[Mapping[str, Any]]) -> Iterator[Item]:
-        """The points of one reply that are of any use; they stand for the reports that they name, else for the whole batch."""
+        """The points of one reply that have a text and a score above 0.
+
+        Their sources are those of the reports that they name, else those of the whole batch.
+        """
         for place, point in enumerate(points):
             if point["score"] > 0 and (text := point["description"].strip()):
-                named = [one for one in batch if one.id in point.get("reports", ())] or batch
-                sources = self._sources({unit for one in named for unit in self._members(one)})
+                named = [community for community in batch if community.id in point.get("reports", ())] or batch
+                sources = self._sources({unit for community in named for unit in self._text_units(community)})
                 level = 1 + max(map(self._height, named))
                 yield Item(f"point-{number}-{place}", text, float(point["score"]), sources, "point", level)
 
     # --- pieces ---
 
     def _usable(self) -> dict[int, list[int]]:
-        """The communities down to `level` by which a search knows each entity: the deepest only, or (release 3.1.2) all."""
+        """The ids of the communities whose reports each entity gives to a search: its deepest down to `level`, or (3.1.2) all."""
         if self.mode == "paper":
             return {entity: [place] for entity, place in self._finest(self.level).items()}
-        found: dict[int, list[int]] = {}
+        usable: dict[int, list[int]] = {}
         for community in self._graph.communities.values():
             if community.level <= self.level:
                 for entity in community.entities:
-                    found.setdefault(entity, []).append(community.id)
-        return found
+                    usable.setdefault(entity, []).append(community.id)
+        return usable
 
     def _finest(self, level: int | None = None) -> dict[int, int]:
-        """The deepest community (down to `level`) of each entity that is in any."""
-        found: dict[int, int] = {}
-        for community in sorted(self._graph.communities.values(), key=lambda one: one.level):
+        """The id of the deepest community, down to `level`, of each entity that is in one."""
+        finest: dict[int, int] = {}
+        for community in sorted(self._graph.communities.values(), key=lambda community: community.level):
             if level is None or community.level <= level:
-                found.update(dict.fromkeys(community.entities, community.id))
-        return found
+                finest.update(dict.fromkeys(community.entities, community.id))
+        return finest
 
-    def _members(self, community: Community) -> list[int]:
+    def _text_units(self, community: Community) -> list[int]:
         """The text units of a community's entities."""
         return sorted({unit for entity in community.entities for unit in self._graph.entities[entity].units})
 
     def _height(self, community: Community) -> int:
+        """The community's level among the nodes: 2 for the deepest, more for its ancestors."""
         return 2 + self._graph.deepest - community.level
 
     def _sources(self, units: Iterable[int]) -> tuple[str, ...]:
         return union(self._graph.units[unit].sources for unit in sorted(units))
 
     def _text_item(self, unit: int, score: float) -> Item:
-        return self._item(f"text-{unit}", "text", self._graph.units[unit].text, score, (unit,), 0)
+        return self._dated_item(f"text-{unit}", "text", self._graph.units[unit].text, score, (unit,), 0)
 
     def _entity_item(self, place: int, score: float) -> Item:
         entity = self._graph.entities[place]
         text = f"{entity.title} ({entity.degree} related): {entity.description}"
-        return self._item(f"entity-{place}", "entity", text, score, entity.units, 1)
+        return self._dated_item(f"entity-{place}", "entity", text, score, entity.units, 1)
 
     def _relationship_item(self, place: int) -> Item:
         edge, entities = self._graph.relationships[place], self._graph.entities
         text = f"{entities[edge.source].title} – {entities[edge.target].title}: {edge.description}"
-        return self._item(f"relationship-{place}", "relationship", text, edge.weight, edge.units, 1)
+        return self._dated_item(f"relationship-{place}", "relationship", text, edge.weight, edge.units, 1)
 
     def _report_item(self, community: Community, score: float) -> Item:
         report = self._graph.reports.get(community.id, Report(0.0, ""))
-        level, units = self._height(community), self._members(community)
-        return self._item(f"report-{community.id}", "report", report.content, score, units, level)
+        level, units = self._height(community), self._text_units(community)
+        return self._dated_item(f"report-{community.id}", "report", report.content, score, units, level)
 
-    def _item(self, name: str, kind: str, text: str, score: float, units: Sequence[int], level: int) -> Item:
+    def _dated_item(self, name: str, kind: str, text: str, score: float, units: Sequence[int], level: int) -> Item:
+        """A text with the period and the sources of its text units."""
         first, last = self._graph.units[min(units)].first, self._graph.units[max(units)].last
-        span = " – ".join(dict.fromkeys(time for time in (first.time_text, last.time_text) if time))
-        return Item(name, dated(text, span), score, self._sources(units), kind, level)
+        return Item(name, dated(text, period_text(first, last)), score, self._sources(units), kind, level)
 
     def _view(
         self, item: Item, parents: Iterable[str], units: Sequence[int], vector: np.ndarray | None = None
@@ -392,8 +420,21 @@ class GraphRag(MemorySystem):
         )
 
 
-def _whole(question: Question, options: Sequence[Option]) -> str:
-    """The question with its options as lettered lines, the benchmark's own instruction and the date."""
+def _check_sizes(community_share: float, text_share: float, chunk_tokens: int | None, overlap: int) -> None:
+    """Raise a ValueError for shares that are not shares of a whole, or an overlap that is no part of a text unit."""
+    if min(community_share, text_share) < 0 or community_share + text_share > 1:
+        raise ValueError(
+            "community_share and text_share must be at least 0 and at most 1 together, "
+            f"found {community_share} and {text_share}"
+        )
+    if chunk_tokens is not None and not 0 <= overlap < chunk_tokens:
+        raise ValueError(f"overlap {overlap} must be at least 0 and smaller than chunk_tokens {chunk_tokens}")
+
+
+def _question_fields(question: Question) -> dict[str, Any]:
+    """The fields of the prompts about a question; `asked` is all of it: text, lettered options, instruction and date."""
+    options = tuple(Option(label, text) for label, text in zip(ascii_uppercase, question.options, strict=False))
     date = f"(Current date: {question.time_text})" if question.time_text else ""
     lines = [question.text, *(f"({option.label}) {option.text}" for option in options), question.instruction, date]
-    return "\n".join(line for line in lines if line)
+    asked = "\n".join(line for line in lines if line)
+    return {"question": question.text, "options": options, "now": question.time_text, "asked": asked}

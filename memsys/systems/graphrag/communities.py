@@ -1,4 +1,4 @@
-"""The communities of GraphRAG: hierarchical Leiden over the graph, and the tables from which each community's report is written."""
+"""GraphRAG's communities: hierarchical Leiden over the graph, and the tables from which the report on a community is written."""
 
 from __future__ import annotations
 
@@ -23,23 +23,26 @@ HEADINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Community:
-    """A community of the hierarchy: level 0 is the coarsest, ids are unique over all levels."""
+    """A community of the hierarchy. Level 0 is the coarsest; ids are unique over all levels."""
 
     id: int
     level: int
     parent: int | None
     entities: tuple[int, ...]
     relationships: tuple[int, ...]
-    """Those with both ends inside."""
+    """Relationships with both ends inside."""
 
 
 def communities(
     nodes: Sequence[Entity], edges: Sequence[Relationship], max_size: int, largest_only: bool = True
 ) -> dict[int, Community]:
-    """Communities of hierarchical Leiden (modularity, resolution 1), by id; those without a relationship inside are left out.
+    """Communities found by hierarchical Leiden (modularity, resolution 1), by id; those without a relationship inside are left out.
 
-    A community of more than `max_size` entities is divided again, as far as Leiden can. Reversed relationships are one edge, of
-    the last one's weight. `largest_only` leaves out all but the largest connected component.
+    A relationship and its reverse are one edge, with the weight of the last one.
+
+    Args:
+        max_size: a community with more entities is divided again, where Leiden finds a division.
+        largest_only: leave out all but the largest connected component.
 
     Raises:
         ImportError: graspologic-native is not installed.
@@ -64,7 +67,7 @@ def communities(
 
 
 def _largest_component(size: int, edges: Sequence[Relationship]) -> np.ndarray:
-    """Which nodes are in the largest connected component, bool [size]; of several, the one whose first node comes first."""
+    """Whether each node is in the largest connected component, bool [size]; of equal ones, the one whose first node comes first."""
     if not edges:
         return np.zeros(size, dtype=bool)
     sources, targets = np.array([(edge.source, edge.target) for edge in edges]).T
@@ -75,12 +78,12 @@ def _largest_component(size: int, edges: Sequence[Relationship]) -> np.ndarray:
 
 
 def _leiden(edges: list[tuple[str, str, float]], max_size: int) -> list[tuple[str, int, int | None, int]]:
-    """(node, cluster, parent cluster, level) for every cluster that a node is in."""
+    """(node, cluster, parent cluster, level) for every cluster of every node."""
     if not edges:
         return []
     from graspologic_native import hierarchical_leiden
 
-    found = hierarchical_leiden(
+    rows = hierarchical_leiden(
         edges=edges,
         starting_communities=None,
         resolution=1.0,
@@ -90,7 +93,7 @@ def _leiden(edges: list[tuple[str, str, float]], max_size: int) -> list[tuple[st
         max_cluster_size=max_size,
         seed=LEIDEN_SEED,
     )
-    return [(row.node, row.cluster, row.parent_cluster, row.level) for row in found]
+    return [(row.node, row.cluster, row.parent_cluster, row.level) for row in rows]
 
 
 def _inside(
@@ -99,8 +102,8 @@ def _inside(
     edges: Sequence[Relationship],
     size: int,
 ) -> dict[int, list[int]]:
-    """Edges with both ends in the same cluster, by cluster."""
-    found: dict[int, list[int]] = {}
+    """The edges with both ends in a cluster, by cluster."""
+    edges_of: dict[int, list[int]] = {}
     for level in {level for level, _ in origin.values()}:
         cluster_of = np.full(size, -1)
         for cluster, places in members.items():
@@ -108,16 +111,16 @@ def _inside(
                 cluster_of[places] = cluster
         for index, edge in enumerate(edges):
             if cluster_of[edge.source] == cluster_of[edge.target] != -1:
-                found.setdefault(int(cluster_of[edge.source]), []).append(index)
-    return found
+                edges_of.setdefault(int(cluster_of[edge.source]), []).append(index)
+    return edges_of
 
 
 class Tables:
-    """The tables from which the reports of one graph are written; every row's tokens are counted once.
+    """Writes the tables for the reports of one graph. The tokens of every row are counted once.
 
     Args:
-        budget: most tokens of one report's tables.
-        as_released: at most one relationship of an entity, and no reports in the place of long tables (release 3.1.2).
+        budget: most tokens of the tables for one report.
+        as_released: show at most one relationship of an entity, and never replace long tables by reports (release 3.1.2).
     """
 
     def __init__(
@@ -144,28 +147,29 @@ class Tables:
                 self._children.setdefault(community.parent, []).append(community)
 
     def context(self, community: Community, reports: Mapping[int, str]) -> str:
-        """The community's tables; where they are too long, sub-communities' reports instead, of the largest first, or cut off.
+        """The tables of a community. Where they are too long, reports of sub-communities replace parts of them, or they are cut.
 
         Args:
-            community: its report is about to be written.
-            reports: those written before, by community.
+            community: the community to report on.
+            reports: the reports already written, by community.
         """
         edges = self._ordered(community)
-        shown, whole = self._fitting(edges, self._budget)
+        fitting, complete = self._fitting(edges, self._budget)
         children = [child for child in self._children.get(community.id, ()) if child.id in reports]
-        if whole or self._as_released or not children:
-            return self._text((), shown)
+        if complete or self._as_released or not children:
+            return self._text((), fitting)
         children.sort(key=lambda child: (-self._size(child), child.id))
-        told = [reports[child.id] for child in children]
+        child_reports = [reports[child.id] for child in children]
         covered: set[int] = set()
         for count, child in enumerate(children, start=1):
             covered.update(child.entities)
             rest = [edge for edge in edges if covered.isdisjoint(self._ends(edge))]
-            shown_beside, whole = self._fitting(rest, self._budget - sum(map(self._count, told[:count])))
-            if whole:
-                return self._text(told[:count], shown_beside)
-        fitting = sum(size <= self._budget for size in itertools.accumulate(map(self._count, told)))
-        return self._text(told[:fitting], ()) if fitting else self._text((), shown)
+            left = self._budget - sum(map(self._count, child_reports[:count]))
+            fitting_rest, complete = self._fitting(rest, left)
+            if complete:
+                return self._text(child_reports[:count], fitting_rest)
+        count = sum(size <= self._budget for size in itertools.accumulate(map(self._count, child_reports)))
+        return self._text(child_reports[:count], ()) if count else self._text((), fitting)
 
     def _count(self, text: str) -> int:
         return count_tokens(text + "\n", self._encoding)
@@ -177,6 +181,7 @@ class Tables:
         return self._edges[edge].source, self._edges[edge].target
 
     def _ordered(self, community: Community) -> list[int]:
+        """The community's relationships, those with the highest combined degree first."""
         edges: Iterable[int] = community.relationships
         if self._as_released:
             outgoing = {self._edges[edge].source: edge for edge in reversed(community.relationships)}
@@ -185,7 +190,7 @@ class Tables:
         return sorted(edges, key=lambda edge: (-self._edges[edge].combined_degree, edge))
 
     def _fitting(self, edges: Sequence[int], budget: int) -> tuple[Sequence[int], bool]:
-        """The first edges whose rows, with those of their ends, fit the budget, and whether these are all."""
+        """The first edges whose rows, with the rows of their ends, fit the budget; and whether these are all edges."""
         seen: set[int] = set()
         for count, edge in enumerate(edges):
             new = set(self._ends(edge)) - seen
@@ -196,12 +201,13 @@ class Tables:
         return edges, budget >= 0
 
     def _size(self, community: Community) -> int:
-        """Tokens of all rows of a community."""
+        """Tokens of all rows of a community's tables."""
         edges = self._ordered(community)
         ends = {end for edge in edges for end in self._ends(edge)}
         return sum(self._edge_rows[edge][1] for edge in edges) + sum(self._node_rows[end][1] for end in ends)
 
-    def _text(self, told: Sequence[str], edges: Sequence[int]) -> str:
+    def _text(self, reports: Sequence[str], edges: Sequence[int]) -> str:
+        """Reports, entities and relationships under their headings; empty tables are left out."""
         ends = dict.fromkeys(end for edge in edges for end in self._ends(edge))
-        blocks = (told, [self._node_rows[end][0] for end in ends], [self._edge_rows[edge][0] for edge in edges])
+        blocks = (reports, [self._node_rows[end][0] for end in ends], [self._edge_rows[edge][0] for edge in edges])
         return "\n".join("\n".join((heading, *rows)) for heading, rows in zip(HEADINGS, blocks, strict=True) if rows)

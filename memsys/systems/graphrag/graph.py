@@ -1,4 +1,4 @@
-"""The graph of GraphRAG: text units, what is found in them, and how the findings of all are merged into entities and relationships."""
+"""The graph of GraphRAG: text units, the extract of each, and the entities and relationships merged from all extracts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data_loaders.schema import Unit
-from memsys.interface import union
+from memsys.interface import spoken, union
 from memsys.tokens import split_tokens
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -30,7 +30,7 @@ class TextUnit:
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """What was found in one text unit."""
+    """The entities and relationships extracted from one text unit."""
 
     entities: tuple[tuple[str, str, str], ...] = ()
     """Title, type, description."""
@@ -40,27 +40,29 @@ class Extract:
 
 @dataclass(slots=True)
 class Gathered:
-    """What all text units say of one entity or relationship."""
+    """The descriptions of one entity or relationship in all text units, and its summed weight."""
 
     descriptions: list[str] = field(default_factory=list)
     units: dict[int, None] = field(default_factory=dict)
+    """Numbers of the text units, in order (the values are unused)."""
     weight: float = 0.0
 
     def add(self, description: str, unit: int, weight: float = 0.0) -> None:
+        """Add the description that one text unit gives."""
         self.descriptions.append(description)
         self.units[unit] = None
         self.weight += weight
 
 
 Entities = dict[tuple[str, str], Gathered]
-"""By title and type."""
+"""Entities by title and type."""
 Relationships = dict[tuple[str, str], Gathered]
-"""By source and target."""
+"""Relationships by source and target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A node; `units` are the text units that name it, `degree` is the number of other entities that it is related to."""
+    """A node. `units` are the text units that name it; `degree` is the number of other entities it is related to."""
 
     title: str
     description: str
@@ -70,7 +72,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Relationship:
-    """A directed edge between two entities, given by their places; `combined_degree` is the sum of its ends' degrees."""
+    """A directed edge between two entities, given by their numbers. `combined_degree` is the sum of the degrees of its ends."""
 
     source: int
     target: int
@@ -81,9 +83,9 @@ class Relationship:
 
 
 def text_units(units: Sequence[Unit], size: int | None, overlap: int, encoding: str) -> list[TextUnit]:
-    """Windows of `size` tokens over each session's text, `overlap` of them repeated from the window before.
+    """Windows of `size` tokens over the text of each session; `overlap` of them repeat the end of the window before.
 
-    A window stands for the turns of which it holds a character. Size None makes every unit a window.
+    The sources of a window are the turns of which it holds a character. Size None makes every unit a window.
     """
     if size is None:
         return [TextUnit(unit.text, unit.turn_ids, unit, unit) for unit in units]
@@ -93,9 +95,9 @@ def text_units(units: Sequence[Unit], size: int | None, overlap: int, encoding: 
 
 def _windows(session: Sequence[Unit], size: int, overlap: int, encoding: str) -> Iterable[TextUnit]:
     turns = [turn for unit in session for turn in unit.turns]
-    lines = [f"{turn.speaker}: {turn.text}" if turn.speaker else turn.text for turn in turns]
+    lines = list(map(spoken, turns))
     ends = list(itertools.accumulate(len(line) + 1 for line in lines))
-    # Windows are made of pieces of the largest size that divides both numbers, so that their places in the text are known.
+    # Windows are joined from pieces whose size divides both numbers, so that their places in the text are known.
     step = math.gcd(size, overlap)
     pieces = split_tokens("\n".join(lines), step, 0, encoding)
     edges = [0, *itertools.accumulate(map(len, pieces))]
@@ -109,30 +111,33 @@ def _windows(session: Sequence[Unit], size: int, overlap: int, encoding: str) ->
             yield TextUnit("".join(window), union([held]), session[0], session[-1])
 
 
-def found_so_far(replies: Sequence[Any]) -> str:
-    """What earlier passes found, as a prompt shows it."""
-    shown = [reply if isinstance(reply, str) else json.dumps(reply, ensure_ascii=False) for reply in replies if reply]
-    return "\n".join(shown) or "(nothing)"
+def extracts_text(replies: Sequence[Any]) -> str:
+    """The replies of earlier passes as a prompt shows them."""
+    texts = [reply if isinstance(reply, str) else json.dumps(reply, ensure_ascii=False) for reply in replies if reply]
+    return "\n".join(texts) or "(nothing)"
 
 
 def extract(replies: Sequence[Any]) -> Extract:
-    """What all passes over one text unit found: each reply is a JSON object, delimited records, or None."""
+    """The extract of one text unit from all its replies; each is a JSON object, delimited records, or None."""
     passes = [parse_records(reply) if isinstance(reply, str) else _parse_json(reply) for reply in replies if reply]
     return Extract(
-        tuple(entity for found in passes for entity in found.entities),
-        tuple(relationship for found in passes for relationship in found.relationships),
+        tuple(entity for part in passes for entity in part.entities),
+        tuple(relationship for part in passes for relationship in part.relationships),
     )
 
 
 def _parse_json(reply: Mapping[str, Any]) -> Extract:
     return _regular(
-        [(one["title"], one["type"], one["description"]) for one in reply["entities"]],
-        [(one["source"], one["target"], one["description"], one.get("strength")) for one in reply["relationships"]],
+        [(entity["title"], entity["type"], entity["description"]) for entity in reply["entities"]],
+        [
+            (edge["source"], edge["target"], edge["description"], edge.get("strength"))
+            for edge in reply["relationships"]
+        ],
     )
 
 
 def parse_records(text: str) -> Extract:
-    """The extract that delimited records hold (`##` between records, `<|>` between fields); what is none is ignored."""
+    """The extract in delimited records (`##` between records, `<|>` between fields); other text is ignored."""
     entities, relationships = [], []
     for record in text.replace("<|COMPLETE|>", "").split("##"):
         fields = [part.strip() for part in re.sub(r"^\(|\)$", "", record.strip()).split("<|>")]
@@ -145,13 +150,16 @@ def parse_records(text: str) -> Extract:
 
 
 def _regular(entities: Iterable[tuple[str, str, str]], relationships: Iterable[tuple[str, str, str, Any]]) -> Extract:
-    """The extract with names, types and weights made regular; what has no name is left out."""
+    """An extract with cleaned names, types and weights; entities and relationships without a name are left out."""
     nodes = [(_name(title), _name(kind), _clean(text)) for title, kind, text in entities]
-    edges = [(_name(one), _name(other), _clean(text), _weight(weight)) for one, other, text, weight in relationships]
+    edges = [
+        (_name(source), _name(target), _clean(text), _weight(weight)) for source, target, text, weight in relationships
+    ]
     return Extract(tuple(node for node in nodes if node[0]), tuple(edge for edge in edges if edge[0] and edge[1]))
 
 
 def _clean(text: str) -> str:
+    """The text without control characters and HTML entities."""
     return _CONTROL.sub("", html.unescape(text)).strip()
 
 
@@ -160,6 +168,7 @@ def _name(text: str) -> str:
 
 
 def _weight(value: Any) -> float:
+    """A weight; 1 where the value is not a positive number."""
     try:
         weight = float(value)
     except (TypeError, ValueError):
@@ -167,21 +176,21 @@ def _weight(value: Any) -> float:
     return weight if math.isfinite(weight) and weight > 0 else 1.0
 
 
-def merged(found: Sequence[Extract], blank_ends: bool) -> tuple[Entities, Relationships]:
+def merged(extracts: Sequence[Extract], blank_ends: bool) -> tuple[Entities, Relationships]:
     """Entities by (title, type) and relationships by (source, target), gathered from all text units; weights are summed.
 
     Args:
-        found: one extract for each text unit.
-        blank_ends: an end that nobody described becomes an entity without type; else its relationships are dropped.
+        extracts: one for each text unit.
+        blank_ends: make an entity without type of an end that is no extracted entity; if not, drop its relationships.
     """
     entities: Entities = {}
     relationships: Relationships = {}
-    for unit, one in enumerate(found):
-        for title, kind, description in one.entities:
+    for unit, part in enumerate(extracts):
+        for title, kind, description in part.entities:
             entities.setdefault((title, kind), Gathered()).add(description, unit)
     titles = {title for title, _ in entities}
-    for unit, one in enumerate(found):
-        for source, target, description, weight in one.relationships:
+    for unit, part in enumerate(extracts):
+        for source, target, description, weight in part.relationships:
             unknown = [end for end in (source, target) if end not in titles]
             if source == target or (unknown and not blank_ends):
                 continue
@@ -194,7 +203,11 @@ def merged(found: Sequence[Extract], blank_ends: bool) -> tuple[Entities, Relati
 def finalised(
     entities: Entities, relationships: Relationships, descriptions: Sequence[str]
 ) -> tuple[tuple[Entity, ...], tuple[Relationship, ...]]:
-    """The nodes, of each title the first type only, and the edges; `descriptions` are of the entities, then of the relationships."""
+    """The nodes (of each title only the first type) and the edges.
+
+    Args:
+        descriptions: of the entities, then of the relationships.
+    """
     neighbours: dict[str, set[str]] = {}
     for source, target in relationships:
         neighbours.setdefault(source, set()).add(target)

@@ -1,21 +1,22 @@
-"""Mem0 v3: memories that are only ever added, found by similarity, keywords and entities (mem0ai/mem0, release of April 2026).
+"""Mem0 v3: memories that are only added, found by similarity, keywords and entities (mem0ai/mem0, release of April 2026).
 
 There is no paper: the reference is the released code, so there is no `mode`. One call for each unit extracts memories, given the last
-messages and the most similar memories. Exact repetitions are dropped by their md5. The entities that a memory names are linked to it
-without a model. A recall takes the most similar memories and adds to their cosine a squashed BM25 score and a boost from shared entities.
+messages and the most similar memories. Exact repetitions are dropped by their md5. Rules, not a model, find the entities that a memory
+names and link it to them. A recall takes the most similar memories and adds to their cosine a squashed BM25 score and a boost for shared
+entities.
 
 `fusion="weighted"` and `hashing="normalised"` are what SegTreeMem says of its own runs (App. E, with k = 10); neither is in the release.
 
 Deviations and decisions:
 
-- The observation date is that of the unit, and so is the time of a memory; the release takes the clock's. The current date is not shown.
-- The prompt's sections for a summary and for recently extracted memories, always empty in the release, are left out, as are the custom
+- The observation date is that of the unit, and so is the time of a memory; the release reads the clock. The current date is not shown.
+- The prompt's sections for a summary and for recently extracted memories, always empty in the release, are left out; so are the custom
   instructions and the form for agents without a user.
-- `entities="rules"` stands in for spaCy, and its types are cruder: quoted strings, identifiers (letters with digits), runs of capitalised
-  words, and two lower-case words behind a determiner. Earlier types win where spans overlap; the release's order is not known to us.
-- The keyword channel and what it leaves out is in `memsys.systems.mem0_v3.keywords`.
+- `entities="rules"` replaces spaCy, and its types are coarser: quoted strings, identifiers (letters with digits), runs of capitalised
+  words, and two lower-case words after a determiner. Where spans overlap, earlier types win; the release's order is not known to us.
+- `memsys.systems.mem0_v3.keywords` describes the keyword channel and its deviations.
 - The ids of related memories that the model gives are asked for and ignored, as released.
-- A unit without any text makes no call. Evidence is the unit: the turns of the unit that a memory came from.
+- A unit without text makes no call. The evidence of a memory is the turns of its unit.
 - Channels of the weighted fusion, each in [0, 1]: the cosine, not below 0; the squashed BM25 score; the boost over its maximum of 0.5.
 """
 
@@ -32,7 +33,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
@@ -45,42 +46,42 @@ LEAST_POOL, POOL_PER_ITEM = 60, 4
 MESSAGE_CHARACTERS = 300
 QUERY_ENTITIES, LONGEST_ENTITY = 8, 100
 SAME_ENTITY, NEAR_ENTITY, NEAREST_ENTITIES, BOOST = 0.95, 0.5, 500, 0.5
-_CHOICES = {"fusion": ("official", "weighted"), "hashing": ("raw", "normalised"), "entities": ("rules", "none")}
 _NONE = "(none)"
 
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """One extracted statement; never changed."""
+    """An extracted statement; it is never changed."""
 
     text: str
     hash: str
     said_by: str
-    """user or assistant, as the model attributes it."""
+    """The side to which the model attributes it: user or assistant."""
     unit: Unit
 
 
 @dataclass(slots=True)
 class _Entity:
-    """Something that memories name."""
+    """Something that memories name, and the memories that name it."""
 
     name: str
     memories: dict[int, None] = field(default_factory=dict)
-    """Numbers of the memories linked to it, in order."""
+    """Numbers of the memories that name it, in order (the values are unused)."""
 
 
 class Mem0V3(MemorySystem):
     """Recalls the `k` memories with the highest fused score among those most similar to the question.
 
     Args:
-        k: at most so many items; the pool that they are chosen from has 4k, and at least 60.
-        threshold: least cosine of a candidate, whatever its other scores.
-        fusion: `official` (the sum, divided by what it could be in this search) or `weighted` by `weights`.
+        k: most items of a recall; they are chosen from the 4k, at least 60, most similar memories.
+        threshold: least cosine of a recalled memory, whatever its other scores.
+        fusion: `official` (the sum of the scores over its maximum in this search) or `weighted` (by `weights`).
         weights: of cosine, BM25 and entities (fusion `weighted`).
-        hashing: whether a repetition is told by the md5 of the `raw` text or of the `normalised` one (case and white space).
+        hashing: whether repetitions are recognised by the md5 of the `raw` text, or of the text without case and extra white space
+            (`normalised`).
         entities: `rules` finds them; `none` links nothing.
-        neighbours: memories shown to the extraction, and compared with for repetitions.
-        window: earlier messages shown to it, cut at 300 characters each.
+        neighbours: similar memories that the extraction is shown and that are searched for repetitions.
+        window: earlier messages that the extraction is shown, each cut at 300 characters.
 
     Raises:
         ValueError: an unknown choice, or a number below 1.
@@ -105,12 +106,11 @@ class Mem0V3(MemorySystem):
         window: int = 10,
     ) -> None:
         self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.k, self.threshold, self.fusion, self.weights = positive("k", k), threshold, fusion, tuple(weights)
-        self.hashing, self.entities = hashing, entities
+        self.k, self.threshold, self.weights = positive("k", k), threshold, tuple(weights)
+        self.fusion = one_of("fusion", fusion, ("official", "weighted"))
+        self.hashing = one_of("hashing", hashing, ("raw", "normalised"))
+        self.entities = one_of("entities", entities, ("rules", "none"))
         self.neighbours, self.window = positive("neighbours", neighbours), positive("window", window)
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")
         self._memories: list[_Memory] = []
         self._vectors = Vectors()
         self._keywords = KeywordIndex()
@@ -121,13 +121,13 @@ class Mem0V3(MemorySystem):
         self._counts: Counter[str] = Counter()
 
     def write(self, unit: Unit) -> None:
-        """Extract memories from the unit in one call and add those that are new. Nothing changes when a call fails."""
+        """Extract memories from the unit in one call and add those that are new. If a call fails, nothing changes."""
         if not any(turn.text.strip() for turn in unit.turns):
             self._counts["units_without_memories"] += 1
             return
         ranked = self._vectors.top(self.embedder.embed([unit.text])[0], self.neighbours)
-        shown = [number for number, _ in ranked]
-        fresh = self._new(self._extracted(unit, shown), unit, shown)
+        neighbours = [number for number, _ in ranked]
+        fresh = self._without_repetitions(self._extract(unit, neighbours), unit, neighbours)
         vectors = self.embedder.embed([memory.text for memory in fresh]) if fresh else ()
         named = self._named(fresh)
         new = [key for key in named if key not in self._by_key]
@@ -149,13 +149,14 @@ class Mem0V3(MemorySystem):
         pool = pool_size(self.k)
         keywords = self._keyword_scores(question.text, pool)
         boosts = self._boosts(question.text)
-        # In the order of insertion, so that equal scores go to the earlier memory.
+        # In the order of insertion, so that of equal scores the earlier memory comes first.
         candidates = [number for number in sorted(best(similarities, pool)) if similarities[number] >= self.threshold]
-        scores = self._fused(similarities, keywords, boosts)[candidates]
-        return Recall(tuple(self._item(candidates[at], float(scores[at])) for at in best(scores, self.k)))
+        scores = self._fuse(similarities, keywords, boosts)[candidates]
+        items = (self._memory_item(candidates[place], float(scores[place])) for place in best(scores, self.k))
+        return Recall(tuple(items))
 
     def nodes(self) -> Iterator[NodeView]:
-        """Memories, and above them the entities that they name."""
+        """Memories, and as their parents the entities that they name."""
         parents: dict[int, list[str]] = {}
         for place, entity in enumerate(self._entities):
             for number in entity.memories:
@@ -176,12 +177,13 @@ class Mem0V3(MemorySystem):
         return len(self._memories)
 
     def report(self) -> dict[str, Any]:
-        """Memories, entities and their links, repetitions dropped, and units that left nothing."""
+        """Counts of memories, entities, links, dropped repetitions, and units without a new memory."""
         links = sum(len(entity.memories) for entity in self._entities)
         return {"memories": self.held, "entities": len(self._entities), "entity_links": links, **self._counts}
 
-    def _extracted(self, unit: Unit, shown: Sequence[int]) -> list[dict[str, Any]]:
-        options = [Option(str(place), self._memories[number].text) for place, number in enumerate(shown)]
+    def _extract(self, unit: Unit, neighbours: Sequence[int]) -> list[dict[str, Any]]:
+        """The entries with text in the extraction's reply; none where it cannot be read."""
+        options = [Option(str(place), self._memories[number].text) for place, number in enumerate(neighbours)]
         reply = ask(
             self.llm,
             self.prompts["mem0_v3/extract"],
@@ -194,24 +196,26 @@ class Mem0V3(MemorySystem):
         if isinstance(reply, ParseFailure):
             meter.note("mem0_v3.no_memories")
             return []
-        return [one for one in reply["memory"] if one.get("text", "").strip()]
+        return [entry for entry in reply["memory"] if entry.get("text", "").strip()]
 
-    def _new(self, extracted: Sequence[Mapping[str, Any]], unit: Unit, shown: Sequence[int]) -> list[_Memory]:
-        """The extracted memories that repeat neither those shown nor one another."""
-        seen = {self._memories[number].hash for number in shown}
+    def _without_repetitions(
+        self, entries: Sequence[Mapping[str, Any]], unit: Unit, neighbours: Sequence[int]
+    ) -> list[_Memory]:
+        """The entries as memories, without those that repeat a neighbour or an earlier entry."""
+        seen = {self._memories[number].hash for number in neighbours}
         fresh = []
-        for one in extracted:
-            digest = text_hash(one["text"], normalise=self.hashing == "normalised")
+        for entry in entries:
+            digest = text_hash(entry["text"], normalise=self.hashing == "normalised")
             if digest in seen:
                 self._counts["repetitions"] += 1
                 continue
             seen.add(digest)
-            said_by = "assistant" if one.get("attributed_to") == "assistant" else "user"
-            fresh.append(_Memory(one["text"], digest, said_by, unit))
+            said_by = "assistant" if entry.get("attributed_to") == "assistant" else "user"
+            fresh.append(_Memory(entry["text"], digest, said_by, unit))
         return fresh
 
     def _named(self, fresh: Sequence[_Memory]) -> dict[str, _Entity]:
-        """The entities of new memories by key, each with the numbers that those memories are going to have."""
+        """The entities of new memories by key, each with the numbers that these memories will get."""
         named: dict[str, _Entity] = {}
         if self.entities == "rules":
             for number, memory in enumerate(fresh, start=len(self._memories)):
@@ -220,7 +224,7 @@ class Mem0V3(MemorySystem):
         return named
 
     def _link(self, key: str, entity: _Entity, vector: np.ndarray | None) -> None:
-        """Add the links to the entity of the same name, else to one whose name is nearly the same, else make it a new one."""
+        """Link the entity's memories to a stored entity of the same or nearly the same name; without one, store it."""
         known = self._by_key.get(key)
         if known is None and vector is not None:
             nearest = self._entity_vectors.top(vector, 1)
@@ -242,13 +246,13 @@ class Mem0V3(MemorySystem):
         return scores
 
     def _boosts(self, text: str) -> np.ndarray:
-        """The strongest boost that an entity of the question gives each memory, float64 [n]."""
+        """For each memory, the strongest boost from an entity of the question, float64 [n]."""
         boosts = np.zeros(len(self._memories))
-        asked = list({entity_key(name): name for name in entities(text)}.values())[:QUERY_ENTITIES]
-        if not asked or not self._entities:
+        names = list({entity_key(name): name for name in entities(text)}.values())[:QUERY_ENTITIES]
+        if not names or not self._entities:
             return boosts
-        # A name is compared with names: no question side.
-        for vector in self.embedder.embed(asked):
+        # Names are compared with names, so they are not embedded as queries.
+        for vector in self.embedder.embed(names):
             for place, similarity in self._entity_vectors.top(vector, NEAREST_ENTITIES):
                 if similarity < NEAR_ENTITY:
                     break
@@ -256,49 +260,53 @@ class Mem0V3(MemorySystem):
                 boosts[linked] = np.maximum(boosts[linked], boost(similarity, len(linked)))
         return boosts
 
-    def _fused(self, similarities: np.ndarray, keywords: np.ndarray, boosts: np.ndarray) -> np.ndarray:
+    def _fuse(self, similarities: np.ndarray, keywords: np.ndarray, boosts: np.ndarray) -> np.ndarray:
         if self.fusion == "official":
             return fused(similarities, keywords, boosts)
         semantic, lexical, entity = self.weights
         weighted: np.ndarray = semantic * np.maximum(similarities, 0) + lexical * keywords + entity * boosts / BOOST
         return weighted
 
-    def _item(self, number: int, score: float) -> Item:
+    def _memory_item(self, number: int, score: float) -> Item:
         memory = self._memories[number]
         text = dated(memory.text, memory.unit.time_text)
         return Item(f"memory-{number}", text, score, memory.unit.turn_ids, f"{memory.said_by}_fact", level=1)
 
 
 def pool_size(k: int) -> int:
-    """How many memories a search for `k` takes from each channel."""
+    """Number of candidates from each channel in a search for `k` memories."""
     return max(POOL_PER_ITEM * k, LEAST_POOL)
 
 
 def boost(similarity: float, links: int) -> float:
-    """What an entity of that similarity gives to each of its `links` memories; less where it names many."""
+    """The boost of each of an entity's `links` memories; it falls with the number of links.
+
+    Args:
+        similarity: cosine of the entity's name with a name in the question.
+    """
     return similarity * BOOST / (1 + 0.001 * (links - 1) ** 2)
 
 
 def fused(similarities: np.ndarray, keywords: np.ndarray, boosts: np.ndarray) -> np.ndarray:
-    """The sum of the three channels over the most that it could be, at most 1; float64 [n].
+    """The sum of the three channels over its maximum in this search, at most 1; float64 [n].
 
-    That is 1, and 1 more when any memory has a keyword score, and 0.5 more when any has a boost.
+    The maximum is 1, plus 1 if any memory has a keyword score, plus 0.5 if any memory has a boost.
     """
-    most = 1 + bool(np.any(keywords > 0)) + BOOST * bool(np.any(boosts > 0))
-    total: np.ndarray = np.minimum(1.0, (similarities + keywords + boosts) / most)
+    maximum = 1 + bool(np.any(keywords > 0)) + BOOST * bool(np.any(boosts > 0))
+    total: np.ndarray = np.minimum(1.0, (similarities + keywords + boosts) / maximum)
     return total
 
 
 def text_hash(text: str, *, normalise: bool) -> str:
-    """The md5 of a text in UTF-8; `normalise` overlooks case and white space."""
-    shown = " ".join(text.casefold().split()) if normalise else text
-    return hashlib.md5(shown.encode(), usedforsecurity=False).hexdigest()
+    """The md5 of a text in UTF-8; `normalise` ignores case and extra white space."""
+    hashed = " ".join(text.casefold().split()) if normalise else text
+    return hashlib.md5(hashed.encode(), usedforsecurity=False).hexdigest()
 
 
 def _lines(unit: Unit) -> list[str]:
-    """The messages as `role (name): text`."""
-    named = (f" ({turn.speaker})" if turn.speaker not in ("", turn.role) else "" for turn in unit.turns)
-    return [f"{turn.role}{name}: {turn.text}" for turn, name in zip(unit.turns, named, strict=True)]
+    """The unit's messages as `role (name): text`."""
+    names = (f" ({turn.speaker})" if turn.speaker not in ("", turn.role) else "" for turn in unit.turns)
+    return [f"{turn.role}{name}: {turn.text}" for turn, name in zip(unit.turns, names, strict=True)]
 
 
 def _cut(line: str) -> str:
@@ -307,8 +315,8 @@ def _cut(line: str) -> str:
 
 # --- entities by rules ----------------------------------------------------------------------------------------------
 
-# Words that name nothing by themselves, wherever they stand …
-_IDLE = frozenset(
+# Words that are no names: they are removed from both ends of a capitalised run.
+_STOP_WORDS = frozenset(
     """
     a about after again ago all also am an and any anyone are as at be because been before but by can could did do does
     during each every for from had has have he hello her here hers hey hi him his how i if in into is it its just maybe
@@ -319,8 +327,8 @@ _IDLE = frozenset(
     january february march april may june july august september october november december assistant user
     """.split()
 )
-# … and those that make no compound of the word behind them, though they may begin a name (New York).
-_BLAND = _IDLE | frozenset(
+# Words that form no compound with the word after them, although they may begin a name (New York).
+_NO_COMPOUND = _STOP_WORDS | frozenset(
     """
     bad best better big different few first good great last later like little long lot made many new next nice old one
     other own same second several small thing things third three time two
@@ -330,19 +338,19 @@ _UPPER = "[A-ZÀ-ÖØ-Þ]"
 
 
 def _proper(name: str) -> str:
-    """A name without idle words at its ends, possessive s and contractions; empty where nothing remains."""
+    """A name without stop words at its ends, possessive s and contractions; empty where nothing is left."""
     tokens = [re.sub(r"['’](?:s|m|re|ve|ll|d|t)?$", "", token) for token in name.split()]
-    kept = [place for place, token in enumerate(tokens) if token.lower() not in _IDLE]
+    kept = [place for place, token in enumerate(tokens) if token.lower() not in _STOP_WORDS]
     return " ".join(tokens[kept[0] : kept[-1] + 1]) if kept else ""
 
 
 def _compound(name: str) -> str:
-    """Two words as they stand; empty where one of them says too little."""
-    return "" if set(name.split()) & _BLAND else name
+    """The two words unchanged; empty where one of them forms no compound."""
+    return "" if set(name.split()) & _NO_COMPOUND else name
 
 
-# Patterns in order of precedence, with what tidies a match.
-_TYPES: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = (
+# Patterns in order of precedence, each with the function that cleans a match.
+_PATTERNS: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = (
     (re.compile(r'["“«]([^"”»\n]+)["”»]'), str.strip),
     (re.compile(r"(?<![\w-])([A-Za-z][\w-]*\d[\w-]*|\d[\w-]*[A-Z][\w-]*)"), str.strip),
     (
@@ -356,17 +364,17 @@ _TYPES: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = (
 
 
 def entities(text: str) -> list[str]:
-    """Names of what a text is about, in order, by rules: quoted strings, identifiers, capitalised runs and noun compounds."""
-    found: dict[tuple[int, int], str] = {}
-    for pattern, tidied in _TYPES:
+    """The names in a text, in order: quoted strings, identifiers, capitalised runs and noun compounds, found by rules."""
+    names: dict[tuple[int, int], str] = {}
+    for pattern, clean in _PATTERNS:
         for match in pattern.finditer(text):
-            (start, end), name = match.span(1), tidied(match[1])
-            overlaps = any(start < last and first < end for first, last in found)
+            (start, end), name = match.span(1), clean(match[1])
+            overlaps = any(start < last and first < end for first, last in names)
             if name and len(name) <= LONGEST_ENTITY and not overlaps:
-                found[start, end] = name
-    return [found[span] for span in sorted(found)]
+                names[start, end] = name
+    return [names[span] for span in sorted(names)]
 
 
 def entity_key(name: str) -> str:
-    """What tells entities apart: the name in lower case, with single spaces."""
+    """The name in lower case with single spaces; entities with the same key are the same."""
     return " ".join(name.lower().split())

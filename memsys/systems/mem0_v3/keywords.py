@@ -1,11 +1,11 @@
-"""The keyword channel of Mem0 v3: BM25 with the constants that its squashing is calibrated on.
+"""The keyword channel of Mem0 v3: BM25 with the constants for which its squashing curve was calibrated.
 
 The reference stores memories with `fastembed`'s BM25 vectors in Qdrant (mem0ai 2.2.1): k1 1.2, b 0.75, a fixed average length of 256
-words instead of the real one, the numerator (k1 + 1), Qdrant's idf, and every term of a question counted once. Stop words are dropped
-from memories and questions, before the terms are counted that choose the squashing curve.
+words instead of the real one, the numerator (k1 + 1), Qdrant's idf, and every term of a question counted once. Stop words are removed
+from memories and questions before terms are counted to choose the squashing curve.
 
-Deviations: Porter stems stand in for Snowball stems of spaCy's lemmas, and NLTK's list of stop words (as `bm25s` ships it; `fastembed`
-has the same) for spaCy's longer one. The release counts a participle in -ing twice, as itself and as its lemma; here it counts once.
+Deviations: Porter stems replace Snowball stems of spaCy's lemmas, and NLTK's list of stop words (in `bm25s`, the same as in `fastembed`)
+replaces spaCy's longer one. The release counts a participle in -ing twice, as itself and as its lemma; here it counts once.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from memsys.lean import without
 from memsys.systems.bm25 import plain_words
 
 K1, B, AVERAGE_LENGTH = 1.2, 0.75, 256
-# Up to so many terms in the query: midpoint and steepness of the squashing of BM25 scores.
 _SQUASHING = ((3, 5.0, 0.7), (6, 7.0, 0.6), (9, 9.0, 0.5), (15, 10.0, 0.5), (math.inf, 12.0, 0.5))
+"""Most terms of the query, and the midpoint and steepness of the squashing curve for them."""
 
 
 class KeywordIndex:
-    """Memories by the terms that they hold; one that was added is found at once."""
+    """An inverted index of memories; an added memory is searched at once."""
 
     def __init__(self) -> None:
         self._postings: dict[str, list[tuple[int, float]]] = {}
         self._count = 0
 
     def add(self, terms: Sequence[str]) -> None:
-        """The terms of the next memory."""
+        """Add the next memory by its terms."""
         penalty = K1 * (1 - B + B * len(terms) / AVERAGE_LENGTH)
         for term, times in Counter(terms).items():
             self._postings.setdefault(term, []).append((self._count, times * (K1 + 1) / (times + penalty)))
         self._count += 1
 
     def scores(self, terms: Sequence[str]) -> np.ndarray:
-        """BM25 of every memory with the distinct terms of a question, float64 [n]; 0 where none is shared."""
+        """BM25 of every memory with the distinct terms of a question, float64 [n]; 0 where no term is shared."""
         scores = np.zeros(self._count)
         for term in dict.fromkeys(terms):
             postings = self._postings.get(term, ())
@@ -52,12 +52,12 @@ class KeywordIndex:
 
 
 def content_terms(text: str) -> list[str]:
-    """Stems of the words of a text that are no stop words, in order, with repetitions."""
+    """Stems of the words in a text that are not stop words, in order, with repetitions."""
     return [stemmed for word in plain_words(text) if word not in _stop_words() and (stemmed := stem(word))]
 
 
 def squashed(raw: np.ndarray, terms: int) -> np.ndarray:
-    """BM25 scores brought into (0, 1) by a logistic curve that depends on the number of terms in the query."""
+    """BM25 scores mapped into (0, 1), float64 [n], by a logistic curve that depends on the number of terms in the query."""
     middle, steepness = next((middle, steepness) for most, middle, steepness in _SQUASHING if terms <= most)
     values: np.ndarray = 1 / (1 + np.exp(-steepness * (raw.astype(np.float64) - middle)))
     return values

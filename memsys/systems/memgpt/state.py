@@ -1,4 +1,4 @@
-"""What a MemGPT holds: messages, the queue and the blocks that a run may change, and which messages leave when the window is full."""
+"""The state of a MemGPT: messages, queue, working context and archival store; and the messages that leave a full window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Message:
     role: str
     """user, assistant, system, tool or summary."""
     text: str
-    """As the model sees it, speaker and time in front."""
+    """As the model sees it, with time and speaker in front."""
     tokens: int
     sources: tuple[str, ...] = ()
     time: datetime | None = None
@@ -27,7 +27,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A piece of text that the model wrote, and the turns it stands for."""
+    """A text that the model wrote, and the turns it is based on."""
 
     text: str
     sources: tuple[str, ...]
@@ -35,7 +35,7 @@ class Written:
 
 @dataclass(slots=True)
 class State:
-    """All that a run may change."""
+    """Everything that a run of the model may change."""
 
     blocks: dict[str, Written]
     queue: list[Message] = field(default_factory=list)
@@ -43,13 +43,15 @@ class State:
     archival_vectors: Vectors = field(default_factory=Vectors)
     alerted: bool = False
     hidden: int = 0
-    """Messages that have left the queue."""
+    """Number of messages that have left the queue."""
     flushes: int = 0
-    found: dict[str, Item] = field(default_factory=dict)
-    """Search hits of a read."""
+    hits: dict[str, Item] = field(default_factory=dict)
+    """Results of the searches of a read, by id."""
     sent: str | None = None
+    """The message that the model sent to the user."""
 
     def copy(self) -> State:
+        """A copy for a read, without hits and sent message."""
         vectors = Vectors()
         for row in self.archival_vectors.matrix:
             vectors.add(row)
@@ -59,16 +61,16 @@ class State:
             queue=list(self.queue),
             archival=list(self.archival),
             archival_vectors=vectors,
-            found={},
+            hits={},
             sent=None,
         )
 
 
 def evicted(tokens: Sequence[int], roles: Sequence[str]) -> int:
-    """How many of the oldest messages the released code evicts: those worth 75 % of all tokens, but none of the last three.
+    """Number of oldest messages that the released code evicts: those worth 75 % of all tokens, but none of the last three.
 
-    The message that passes the 75 % stays, and so does the last of the candidates where none of them passes; then the first that stays
-    is neither the user's (one is skipped) nor a tool's (all are).
+    The message that exceeds the 75 % stays; where none does, the last candidate stays. If the first message that stays is a user's, it
+    is evicted as well; then all tool messages at the front are.
     """
     target, count, total = int(0.75 * sum(tokens)), 0, 0
     for place, size in enumerate(tokens[: max(0, len(tokens) - 3)]):
@@ -82,19 +84,20 @@ def evicted(tokens: Sequence[int], roles: Sequence[str]) -> int:
     return count
 
 
-def recalled(message: Message) -> Item:
+def message_item(message: Message) -> Item:
+    """A message as a recalled item."""
     kind, level = ("summary", 1) if message.role == "summary" else ("turn", 0)
     return Item(message.id, message.text, 0.0, message.sources, kind, level)
 
 
-def speaks(message: Message) -> bool:
-    """Whether a search of the recall store may find it."""
+def is_searchable(message: Message) -> bool:
+    """Whether a search of the recall store may return the message."""
     return message.role not in ("system", "tool")
 
 
 def origin(text: str, queue: Iterable[Message]) -> tuple[str, ...]:
-    """The turn in view that shares most words with a text, the latest of equals."""
+    """Turn ids of the turn in view that shares most words with a text; of several, the latest."""
     stems = set(words(text))
     turns = [message for message in queue if message.sources and message.role != "summary"]
-    nearest = max(enumerate(turns), key=lambda each: (len(stems & set(words(each[1].text))), each[0]), default=None)
-    return nearest[1].sources if nearest else ()
+    shared = [(len(stems & set(words(turn.text))), place) for place, turn in enumerate(turns)]
+    return turns[max(shared)[1]].sources if shared else ()

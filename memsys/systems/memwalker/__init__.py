@@ -1,25 +1,27 @@
-"""MemWalker: a tree of summaries over consecutive segments, walked by the model itself (Chen et al., 2023, arXiv 2310.05029).
+"""MemWalker: a tree of summaries over consecutive segments, in which the model itself navigates (Chen et al., 2023, arXiv 2310.05029).
 
-The history is cut into segments; each is summarised, runs of `branching` summaries are summarised again, and so on up to one root. For a
-question the model starts at the root, enters the child that most probably holds the answer, and in a segment either commits to an answer
-or goes back. Summaries of what it has passed are its working memory. There are no embeddings and there is no released code.
+The history is cut into segments. Each segment is summarised; every `branching` consecutive summaries are summarised again, and so on
+up to one root. For a question, the model starts at the root and moves to the child that most probably contains the answer. At a
+segment, it either commits to an answer or goes back. The summaries of the nodes that it has passed are its working memory. There are no
+embeddings, and there is no released code.
 
 Where the paper is silent, our choice is the default and the others are settings:
 
-- Segments are whole units packed up to `segment_tokens`; sessions may share one. A passage shows a date wherever it changes.
-- The method is built offline. Grouping runs left to right, so a full group never changes when units follow: full segments and groups are
-  summarised once, and `consolidate` renews only the open ones, at most one a level. The tree is that of an offline build at any time.
-- A group of one copies its child's summary. Summaries are limited to 400 tokens, and those that reach the limit are counted. The request to
-  keep names, numbers and dates as spoken is ours. An empty summary is replaced by the start of its texts.
-- A rejected segment, and a node with nothing left to enter, is not offered again (`exclude_visited`); a single option is entered without
-  a call (`skip_forced`). Going back from an inner node is an action in the text and absent in the printed prompt: off (`triage_revert`).
-- An invalid reply is tried again twice at temperature 0.7, at each node afresh.
-- A walk ends as `committed`, `exhausted` (everything rejected; the answer is then "no answer"), `gave_up_budget` or `gave_up_parse`. The
-  last two are aborted recalls, and so is an exhausted walk that answers itself. A walk that has kept a segment with `collect="k"` and
-  then gives up counts as committed.
-- A reply may have 1,500 tokens, room for reasoning over eight summaries before the action; without reasoning 300.
-- Replies are asked for as JSON, for providers that enforce it; labelled lines are read as well.
-- By default the evidence goes to the common reader; `output="answer"` is the paper's own answer.
+- A segment consists of whole units up to `segment_tokens`, possibly of several sessions. A passage shows a date wherever it changes.
+- The method is built offline. Groups are formed from left to right, so a full group does not change when units follow. Full segments and
+  groups are summarised once; `consolidate` summarises only the open ones again, at most one per level. After each `consolidate`, the
+  tree equals that of an offline build.
+- A group of one copies its child's summary. Summaries are limited to 400 tokens; those that reach the limit are counted. The prompt's
+  request to keep names, numbers and dates as spoken is ours. The start of its texts replaces an empty summary.
+- A rejected segment, or a node without remaining children, is not offered again (`exclude_visited`). A single option is entered without
+  a call (`skip_forced`). The text lets the model go back from an inner node, the printed prompt does not: off (`triage_revert`).
+- An invalid reply is retried twice at temperature 0.7; each node has these retries anew.
+- A walk ends as `committed`, `exhausted` (everything was rejected; the answer is then "no answer"), `gave_up_budget` or
+  `gave_up_parse`. The last two are aborted recalls, and so is an exhausted walk with `output="answer"`. With `collect="k"`, a walk that
+  has kept a segment and then gives up counts as committed.
+- A reply may have 1,500 tokens, enough for reasoning over eight summaries before the action; 300 without reasoning.
+- Replies are requested as JSON, for providers that enforce it; labelled lines are parsed as well.
+- By default the common reader answers from the evidence; `output="answer"` gives the walk's own answer, as in the paper.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from memsys.tokens import count_tokens, truncate
 
 NO_ANSWER = "no answer"
 RETRY_TEMPERATURE = 0.7
-"""At temperature 0 an invalid reply would come again."""
+"""At temperature 0, an invalid reply would be repeated."""
 _CHOICES = {
     "segment": ("pack", "unit"),
     "leaf_summary": ("llm", "copy_if_short"),
@@ -57,20 +59,23 @@ class MemWalker(MemorySystem):
 
     Args:
         segment: `pack` whole units up to `segment_tokens` (a longer unit is a segment of its own), or one `unit` per segment.
+        segment_tokens: maximum size of a packed segment, in o200k tokens.
         break_at_session: whether a session starts a new segment.
-        branching: children of a full group (8, and 5 for screenplays, in the paper).
-        leaf_summary: `llm` summarises every segment; `copy_if_short` takes a text of at most `short_tokens` as it is.
+        branching: number of children of a full group (8 in the paper, 5 for screenplays).
+        leaf_summary: `llm` summarises every segment; `copy_if_short` copies texts of at most `short_tokens`.
+        short_tokens: see `leaf_summary`.
         summary_tokens: length limit of a summary.
         output: `evidence` for the common reader, or the walk's own `answer`.
-        collect: end at the `first` commitment, or keep segments until they hold `k` units.
-        fallback: what an uncommitted walk recalls: the `visited` segments, newest first, or nothing (`empty`).
+        collect: end at the `first` commitment, or keep segments until they have `k` units.
+        k: number of units at which `collect="k"` ends.
+        fallback: recall of an uncommitted walk: the `visited` segments, the latest first, or nothing (`empty`).
         triage_revert, exclude_visited, skip_forced: see the module's description.
-        max_steps: at most so many logical calls a walk.
-        attempts: replies per step before the walk is given up.
-        working_memory: who sees the notes: nobody (`off`), the `leaf` prompt, or `both` it and the triage.
-        background_tokens: their limit; the oldest but the root's go first.
-        show_dates: put the time span before each summary of a triage.
-        reasoning: ask for reasons before the action.
+        max_steps: maximum number of steps with a call; retries do not count.
+        attempts: replies per step before the walk gives up.
+        working_memory: prompts that contain the working memory: none (`off`), the `leaf` prompt, or `both` leaf and triage prompts.
+        background_tokens: limit of the working memory; the oldest summaries except the root's are dropped first.
+        show_dates: whether a triage prompt shows the time span of each summary.
+        reasoning: whether the prompts ask for reasoning before the action.
 
     Raises:
         ValueError: an unknown choice, or a number below 1 (below 2 for `branching`).
@@ -118,20 +123,27 @@ class MemWalker(MemorySystem):
         self.max_steps, self.attempts = positive("max_steps", max_steps), positive("attempts", attempts)
         self.working_memory, self.background_tokens = working_memory, positive("background_tokens", background_tokens)
         self.show_dates, self.reasoning = show_dates, reasoning
+        self._check_choices()
+        self._units: list[Unit] = []
+        self._cuts: list[int] = []
+        """Index of the first unit of each segment."""
+        self._size = 0  # tokens of the open segment
+        self._full: list[list[Node]] = [[]]
+        """Nodes of each level that no longer change."""
+        self._levels: list[list[Node]] = []
+        """All nodes of each level as of the last `consolidate`."""
+        self._built = 0
+        """Number of units in these levels."""
+
+    def _check_choices(self) -> None:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")
-        if branching < 2:
-            raise ValueError(f"branching must be at least 2, found {branching}")
-        self._units: list[Unit] = []
-        self._cuts: list[int] = []
-        self._size = 0
-        self._full: list[list[Node]] = [[]]
-        self._levels: list[list[Node]] = []
-        self._built = 0
+        if self.branching < 2:
+            raise ValueError(f"branching must be at least 2, found {self.branching}")
 
     def write(self, unit: Unit) -> None:
-        """Add the unit to the open segment, or open the next with it. Summaries are made by `consolidate`."""
+        """Add the unit to the open segment, or open the next segment with it. `consolidate` makes the summaries."""
         before = self._units[-1] if self._units else None
         tokens = count_tokens(unit.text if _same_time(before, unit) else dated(unit.text, unit.time_text))
         new_session = before is not None and before.session_id != unit.session_id
@@ -147,9 +159,9 @@ class MemWalker(MemorySystem):
         self._units.append(unit)
 
     def consolidate(self) -> None:
-        """Summarise what has become full since the last time, and renew the open end of each level."""
+        """Summarise the segments and groups that have become full, and the open one of each level again."""
         if self._built < len(self._units):
-            self._close()
+            self._summarise_full()
             self._levels = self._with_open_ends()
             self._built = len(self._units)
 
@@ -161,14 +173,14 @@ class MemWalker(MemorySystem):
         for event in ("forced", "reverts"):
             if walk.counts[event]:
                 meter.note(f"memwalker.{event}", walk.counts[event])
-        # Where the walk itself answers, "no answer" of an exhausted one must not pass for a correct abstention.
-        empty_handed = self.output == "answer" and walk.outcome == "exhausted"
-        aborted = walk.outcome if empty_handed or walk.outcome.startswith("gave_up") else ""
+        # With the walk's own answer, the "no answer" of an exhausted walk must not count as a correct abstention.
+        no_answer = self.output == "answer" and walk.outcome == "exhausted"
+        aborted = walk.outcome if no_answer or walk.outcome.startswith("gave_up") else ""
         answer = (walk.answer or NO_ANSWER) if self.output == "answer" else None
         return Recall(tuple(self._evidence(walk)), answer, aborted)
 
     def walk(self, question: Question) -> Walk:
-        """The search for one question through the tree of the last `consolidate`, which must have seen a unit."""
+        """Walk the tree of the last `consolidate` for one question; the tree must not be empty."""
         root = self._levels[-1][0]
         walk = Walk(question, [root], visits=[root.id])
         while not walk.outcome:
@@ -194,7 +206,7 @@ class MemWalker(MemorySystem):
         return sum(map(len, self._levels))
 
     def report(self) -> dict[str, Any]:
-        """Shape of the tree; no node is stale at a read."""
+        """Shape of the tree and number of truncated summaries."""
         nodes = [node for level in self._levels for node in level]
         return {
             "policy": "append",
@@ -207,35 +219,40 @@ class MemWalker(MemorySystem):
 
     # --- the tree ---
 
-    def _close(self) -> None:
+    def _summarise_full(self) -> None:
+        """Summarise the segments and groups that have become full since the last call."""
         edges = [*self._cuts, *([len(self._units)] if self.segment == "unit" else [])]
         spans = list(itertools.pairwise(edges))
         self._full[0] += self._segments(len(self._full[0]), spans[len(self._full[0]) :])
-        below, m = 0, self.branching
-        while len(self._full[below]) >= m:
-            if below + 1 == len(self._full):
+        level, size = 0, self.branching
+        while len(self._full[level]) >= size:
+            if level + 1 == len(self._full):
                 self._full.append([])
-            done, full = len(self._full[below + 1]), self._full[below]
-            groups = [full[first : first + m] for first in range(done * m, len(full) - m + 1, m)]
-            self._full[below + 1] += self._groups(below + 2, done, groups)
-            below += 1
+            done, children = len(self._full[level + 1]), self._full[level]
+            groups = [children[first : first + size] for first in range(done * size, len(children) - size + 1, size)]
+            self._full[level + 1] += self._groups(level + 2, done, groups)
+            level += 1
 
     def _with_open_ends(self) -> list[list[Node]]:
+        """All levels from the segments to the root, with the open segment and the open group of each level."""
         segments = list(self._full[0])
         if len(segments) < len(self._cuts):
             segments += self._segments(len(segments), [(self._cuts[-1], len(self._units))])
         levels = [segments]
         while len(levels[-1]) > 1:
             full = self._full[len(levels)] if len(levels) < len(self._full) else []
-            rest = levels[-1][len(full) * self.branching :]
-            levels.append([*full, *self._groups(len(levels) + 1, len(full), [rest] if rest else [])])
+            ungrouped = levels[-1][len(full) * self.branching :]
+            levels.append([*full, *self._groups(len(levels) + 1, len(full), [ungrouped] if ungrouped else [])])
         return levels
 
     def _segments(self, first: int, spans: Sequence[tuple[int, int]]) -> list[Node]:
+        """Nodes of the segments with these unit ranges; their numbers start at `first`."""
         texts = [self._passage(start, stop) for start, stop in spans]
-        asked = [self.leaf_summary == "llm" or count_tokens(text) > self.short_tokens for text in texts]
-        made = iter(self._summaries("segment", [[text] for text, wanted in zip(texts, asked, strict=True) if wanted]))
-        summaries = [next(made) if wanted else (text, False) for text, wanted in zip(texts, asked, strict=True)]
+        long = [self.leaf_summary == "llm" or count_tokens(text) > self.short_tokens for text in texts]
+        written = iter(
+            self._summaries("segment", [[text] for text, is_long in zip(texts, long, strict=True) if is_long])
+        )
+        summaries = [next(written) if is_long else (text, False) for text, is_long in zip(texts, long, strict=True)]
         return [
             Node(f"segment-{number}", 1, start, stop, summary, text, truncated=truncated)
             for number, ((start, stop), text, (summary, truncated)) in enumerate(
@@ -244,36 +261,40 @@ class MemWalker(MemorySystem):
         ]
 
     def _groups(self, level: int, first: int, groups: Sequence[Sequence[Node]]) -> list[Node]:
-        several = [[self._shown(child) for child in group] for group in groups if len(group) > 1]
-        made = iter(self._summaries("group", several))
-        summaries = [next(made) if len(group) > 1 else (group[0].summary, group[0].truncated) for group in groups]
+        """Nodes above these groups of children; their numbers start at `first`."""
+        texts = [[self._dated_summary(child) for child in group] for group in groups if len(group) > 1]
+        written = iter(self._summaries("group", texts))
+        summaries = [next(written) if len(group) > 1 else (group[0].summary, group[0].truncated) for group in groups]
         return [
             Node(f"node-{level}-{number}", level, group[0].start, group[-1].stop, summary, "", tuple(group), truncated)
             for number, (group, (summary, truncated)) in enumerate(zip(groups, summaries, strict=True), start=first)
         ]
 
     def _summaries(self, step: str, texts: Sequence[Sequence[str]]) -> list[tuple[str, bool]]:
-        """For each entry its summary, and whether it is only the start of the texts."""
+        """Summarise each list of texts; True marks a summary that could not be parsed and is the start of the texts."""
         prompt = replace(self.prompts[f"memwalker/{step}"], max_tokens=self.summary_tokens)
-        values = ask_all(self.llm, [(prompt, {"texts": tuple(each)}) for each in texts])
+        values = ask_all(self.llm, [(prompt, {"texts": tuple(parts)}) for parts in texts])
         if failed := sum(isinstance(value, ParseFailure) for value in values):
             meter.note("memwalker.truncated_texts", failed)
         if capped := sum(isinstance(value, str) and count_tokens(value) >= self.summary_tokens for value in values):
             meter.note("memwalker.summary_at_limit", capped)
         return [
-            (truncate(" ".join(each), self.summary_tokens), True) if isinstance(value, ParseFailure) else (value, False)
-            for each, value in zip(texts, values, strict=True)
+            (truncate(" ".join(parts), self.summary_tokens), True)
+            if isinstance(value, ParseFailure)
+            else (value, False)
+            for parts, value in zip(texts, values, strict=True)
         ]
 
     def _passage(self, start: int, stop: int) -> str:
+        """Text of a range of units, with a date wherever it changes."""
         units = self._units[start:stop]
         return "\n".join(
             unit.text if index and _same_time(units[index - 1], unit) else dated(unit.text, unit.time_text)
             for index, unit in enumerate(units)
         )
 
-    def _shown(self, node: Node) -> str:
-        """A node's summary with the span of time it covers; a copied text carries its dates itself."""
+    def _dated_summary(self, node: Node) -> str:
+        """A node's summary with its time span; a copied text already contains its dates."""
         if node.summary == node.text or not node.summary:
             return node.summary
         ends = (self._units[node.start].time_text, self._units[node.stop - 1].time_text)
@@ -282,6 +303,7 @@ class MemWalker(MemorySystem):
     # --- the walk ---
 
     def _inner(self, walk: Walk) -> None:
+        """Make one step at an inner node: move to a child, or go back."""
         node = walk.path[-1]
         options = [child for child in node.children if child.id not in walk.closed]
         may_revert = self.triage_revert and len(walk.path) > 1
@@ -299,8 +321,9 @@ class MemWalker(MemorySystem):
                 self._reject(walk, exclude=self.exclude_visited)
 
     def _leaf(self, walk: Walk) -> None:
+        """Make one step at a segment: commit to it, or go back."""
         node = walk.path[-1]
-        if all(seen.id != node.id for seen in walk.leaves):
+        if all(visited.id != node.id for visited in walk.leaves):
             walk.leaves.append(node)
         action, answer = self._step(walk, *self._reading(walk))
         if action == BACK:
@@ -316,6 +339,7 @@ class MemWalker(MemorySystem):
                 walk.leave()
 
     def _reject(self, walk: Walk, *, exclude: bool) -> None:
+        """Go back from the present node, which enters the working memory."""
         walk.counts["reverts"] += 1
         walk.remember(walk.path[-1])
         if exclude:
@@ -325,7 +349,10 @@ class MemWalker(MemorySystem):
     def _step(
         self, walk: Walk, step: str, fields: dict[str, Any], allowed: range | tuple[int, ...]
     ) -> tuple[int | None, str]:
-        """The action, and the answer that comes with it; no action when the walk is given up, which its outcome then says."""
+        """Ask for an action until a reply is valid; return the action and its answer.
+
+        The action is None when the walk gives up; the reason is then the walk's outcome.
+        """
         if walk.counts["calls"] >= self.max_steps:
             walk.outcome = "gave_up_budget"
             return None, ""
@@ -333,9 +360,8 @@ class MemWalker(MemorySystem):
         prompt: Prompt = self.prompts[f"memwalker/{step}{'' if self.reasoning else '_direct'}"]
         request = prompt.render(fields)
         for attempt in range(self.attempts):
-            heat = RETRY_TEMPERATURE if attempt else request.temperature
-            asked = replace(request, temperature=heat, sample=attempt, retry=attempt)
-            reply = complete(self.llm, asked)
+            temperature = RETRY_TEMPERATURE if attempt else request.temperature
+            reply = complete(self.llm, replace(request, temperature=temperature, sample=attempt, retry=attempt))
             action, answer = (None, "") if reply.stopped else action_of(reply.text)
             if action is not None and action in allowed and (action != COMMIT or answer):
                 return action, answer
@@ -347,12 +373,13 @@ class MemWalker(MemorySystem):
     def _triage(
         self, walk: Walk, options: Sequence[Node], may_revert: bool
     ) -> tuple[str, dict[str, Any], range | tuple[int, ...]]:
+        """Prompt name, fields and allowed actions of a choice among children."""
         allowed = range(BACK if may_revert else 0, len(options))
         fields = {
             "query": walk.question.text,
             "now": walk.question.time_text or "not known",
             "options": tuple(
-                Option(str(number), self._shown(node) if self.show_dates else node.summary)
+                Option(str(number), self._dated_summary(node) if self.show_dates else node.summary)
                 for number, node in enumerate(options)
             ),
             "numbers": ", ".join(map(str, allowed)),
@@ -361,6 +388,7 @@ class MemWalker(MemorySystem):
         return "triage", fields, allowed
 
     def _reading(self, walk: Walk) -> tuple[str, dict[str, Any], range | tuple[int, ...]]:
+        """Prompt name, fields and allowed actions at a segment."""
         question = walk.question
         fields = {
             "question": question.text,
@@ -373,7 +401,7 @@ class MemWalker(MemorySystem):
         return "leaf", fields, (BACK, COMMIT)
 
     def _background(self, walk: Walk) -> tuple[str, ...]:
-        """The notes within their limit: the oldest but the root's are dropped first, then the root's is cut."""
+        """The summaries of the working memory within its limit; the oldest except the root's go first, then the root's is truncated."""
         notes = [node.summary for node in walk.background]
         sizes = [count_tokens(note) for note in notes]
         dropped = 0
@@ -385,6 +413,7 @@ class MemWalker(MemorySystem):
         return (*root, *notes[1 + dropped :])
 
     def _evidence(self, walk: Walk) -> Iterator[Item]:
+        """Units of the kept segments as items, or those of the fallback."""
         if walk.kept:
             for node in sorted(walk.kept, key=lambda node: node.start):
                 yield from (unit_item(unit, 1.0) for unit in self._units[node.start : node.stop])

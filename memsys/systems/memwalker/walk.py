@@ -1,4 +1,4 @@
-"""One walk of MemWalker down its tree: the nodes, what the search has seen and keeps, and the action that a reply names."""
+"""One walk of MemWalker down its tree: the nodes, the state of the search, and the parsing of an action from a reply."""
 
 from __future__ import annotations
 
@@ -21,45 +21,49 @@ class Node:
     id: str
     level: int
     start: int
+    """Index of the first unit that it covers."""
     stop: int
-    """It covers the units from `start` up to, but without, `stop`."""
+    """Index after the last unit that it covers."""
     summary: str
     text: str = ""
     """The passage itself; empty for inner nodes."""
     children: tuple[Node, ...] = ()
     truncated: bool = False
-    """The summary could not be had: it is the start of the texts."""
+    """True when no summary could be parsed; the summary is then the start of the texts."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """One search from the root, as it went."""
+    """The state of one search from the root."""
 
     question: Question
     path: list[Node]
-    """From the root to the node where the search is."""
+    """Nodes from the root to the present node."""
     outcome: str = ""
+    """How the walk ended; empty while it goes on."""
     answer: str = ""
-    """Of the first segment committed to."""
+    """The answer at the first segment to which the walk committed."""
     visits: list[str] = field(default_factory=list)
-    """Every node moved to, in order, each time."""
+    """Ids of the nodes in order of visit, with repetitions."""
     background: list[Node] = field(default_factory=list)
     """The working memory: nodes passed and segments rejected, the root first."""
     closed: set[str] = field(default_factory=set)
-    """Nodes that are not offered again."""
+    """Ids of the nodes that are not offered again."""
     leaves: list[Node] = field(default_factory=list)
     """Segments read, in order of their first visit."""
     kept: list[Node] = field(default_factory=list)
+    """Segments to which the walk has committed."""
     counts: Counter[str] = field(default_factory=Counter)
-    """`calls` (logical), `reverts`, `forced` moves, `invalid` replies."""
+    """Numbers of `calls` (without retries), `reverts`, `forced` moves and `invalid` replies."""
 
     def move(self, child: Node) -> None:
+        """Move to a child; the present node enters the working memory."""
         self.remember(self.path[-1])
         self.path.append(child)
         self.visits.append(child.id)
 
     def leave(self) -> None:
-        """Back to the parent; from the root there is no way back, and the search is over."""
+        """Go back to the parent; at the root, the search ends."""
         self.path.pop()
         if self.path:
             self.visits.append(self.path[-1].id)
@@ -67,21 +71,22 @@ class Walk:
             self.outcome = "exhausted"
 
     def remember(self, node: Node) -> None:
+        """Add a node to the working memory, once."""
         if all(other.id != node.id for other in self.background):
             self.background.append(node)
 
 
 def action_of(text: str) -> tuple[int | None, str]:
-    """The action that a reply names, None where it names none, and the answer given with it.
+    """Parse the action (None if there is none) and the answer from a reply.
 
-    A JSON object with the keys action and answer, or labelled text, in which the last number after a label counts.
+    The reply is a JSON object with the keys action and answer, or labelled text, in which the last labelled number counts.
     """
     value = read_json(text)
     if isinstance(value, dict) and isinstance(action := value.get("action"), int) and not isinstance(action, bool):
         answer = value.get("answer", "")
         return action, str(answer).strip() if isinstance(answer, str | int | float) else ""
-    found = list(_ACTION.finditer(text))
-    if not found:
+    labels = list(_ACTION.finditer(text))
+    if not labels:
         return None, ""
-    answer = _ANSWER.search(text, found[-1].end())
-    return int(found[-1][1].replace("−", "-")), answer[1].strip() if answer else ""
+    answer = _ANSWER.search(text, labels[-1].end())
+    return int(labels[-1][1].replace("−", "-")), answer[1].strip() if answer else ""

@@ -1,25 +1,26 @@
 """RAPTOR: a tree of summaries over soft clusters of chunks, built offline (Sarthi et al., 2024; released code of March 2024).
 
-The history is cut into chunks of about 100 tokens. Layer by layer, the vectors are reduced (UMAP), grouped by a Gaussian mixture whose size
-BIC chooses, first globally and then within each group, and every group is summarised into a node of the next layer. A node may belong to
-several groups. A recall compares the question with the nodes of all layers at once, or goes down from the top.
+The history is cut into chunks of about 100 tokens. For each layer, the vectors are reduced (UMAP) and clustered by a Gaussian mixture,
+first globally and then within each cluster; BIC chooses the number of components. Every cluster is summarised into a node of the next
+layer. A node may belong to several clusters. A recall compares the question with the nodes of all layers (collapsed), or descends from
+the top layer (traversal).
 
-A collapsed recall takes what 2,000 tokens hold, as in the paper; the released code takes 10 nodes within 3,500 tokens, which is the row
-`raptor_code`. `mode="code"` reproduces the released code where it differs: its chunker loses punctuation, emits a chunk being filled
-after an over-long sentence and may emit an empty one; reclustering a group that is too long forgets `dimension` and `threshold`; line
-breaks are removed from whole units too before they are embedded.
+A collapsed recall takes the nodes that fit into 2,000 tokens, as in the paper; the released code takes 10 nodes within 3,500 tokens
+(the settings `raptor_code`). `mode="code"` reproduces the released code where it differs: its chunker loses punctuation, emits the
+unfinished chunk after an over-long sentence, and may emit an empty chunk; it clusters an oversized cluster again without the settings
+`dimension` and `threshold`; and it removes line breaks from whole units, too, before it embeds them.
 
 Deviations and decisions:
 
-- UMAP is seeded (it is not in the release); `reducer="pca"` is a light stand-in that must be named wherever its numbers are shown.
-- A chunk stays within one session, and a turn's line break ends a sentence. In mode `paper` a sentence ends at `.`, `!` or `?` followed by
-  white space, and what is still too long after splitting at commas is halved until it fits.
-- Fewer than five nodes are one group, and reclustering stops after ten rounds or where it changes nothing (the release crashes or does
+- UMAP is seeded (it is not in the release). `reducer="pca"` is a light stand-in, to be named wherever its numbers are shown.
+- A chunk stays within one session, and a turn's line break ends a sentence. In mode `paper`, a sentence ends at `.`, `!` or `?` followed
+  by white space, and a piece that is still too long after splitting at commas is halved until it fits.
+- Fewer than five nodes form one cluster. Reclustering stops after ten rounds, or when it changes nothing (the release crashes or does
   not end).
-- A mixture has no more components than there are distinct points: more could only fit worse, and scikit-learn warns about each.
-- A summary that comes back empty four times is the start of its members' texts (the release stores the exception).
-- A traversal has no token limit, as released; its `threshold` selection, which is inverted in the release, is not offered.
-- New units wait for the next `consolidate`, which builds everything anew; a `read` before it sees the last build.
+- A mixture has at most as many components as there are distinct points: more cannot fit better, and scikit-learn warns about each.
+- If a summary is empty four times, the start of its members' texts replaces it (the release stores the exception).
+- A traversal has no token limit, as released. Its selection by `threshold`, which is inverted in the release, is not offered.
+- `consolidate` builds everything anew with the units since the last build; a `read` uses the last build.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _count: Callable[[str], int] = partial(count_tokens, encoding="cl100k_base")
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A chunk (layer 0) or the summary of a group of nodes of the layer below."""
+    """A chunk (layer 0) or the summary of a cluster of nodes of the layer below."""
 
     id: str
     text: str
@@ -64,12 +65,12 @@ class _Node:
     first: Unit
     last: Unit
     failed: bool = False
-    """The summary could not be had: the text is the start of the children's."""
+    """True when no summary could be parsed; the text is then the start of the children's texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """One build; nodes of a layer have consecutive numbers, which are rows of `vectors`."""
+    """The result of one build; the nodes of a layer have consecutive indices, which are rows of `vectors`."""
 
     nodes: tuple[_Node, ...] = ()
     vectors: np.ndarray | None = None
@@ -77,24 +78,25 @@ class _Tree:
 
 
 class Raptor(MemorySystem):
-    """Recalls the nodes, chunks and summaries alike, that are most similar to the question, best first.
+    """Recalls the nodes, chunks and summaries, that are most similar to the question, best first.
 
     Args:
-        k: at most so many items, None for no limit. In a traversal the most similar of the visited nodes are kept. The paper has no limit
-            beside the tokens, the released code 10.
+        k: maximum number of items, None for no limit. In a traversal, the most similar of the visited nodes are kept. The paper limits
+            only the tokens, the released code takes 10.
         max_tokens: budget of a collapsed recall (cl100k tokens), None for no limit; the first node that would exceed it ends the recall.
             2,000 in the paper (about 20 nodes), 3,500 in the released code.
         retrieval: `collapsed`, or `traversal`: the `traversal_k` best of a layer, then the best of their children.
-        start_layer, traversal_layers: where a traversal starts (None = the top) and how many layers it visits (None = all).
+        traversal_k: number of nodes that a traversal keeps per layer.
+        start_layer, traversal_layers: layer in which a traversal starts (None = the top), and number of layers it visits (None = all).
         chunk_tokens: size of the leaves in cl100k tokens; None makes every unit a leaf.
-        layers: at most so many layers of summaries.
-        dimension: components that vectors are reduced to; a layer of at most `dimension + 1` nodes is the last.
-        threshold: a node belongs to every component whose posterior exceeds it.
-        max_cluster_tokens: a longer group is clustered again.
-        max_components: the mixture has fewer components than this.
+        layers: maximum number of layers of summaries.
+        dimension: number of dimensions after the reduction; a layer of at most `dimension + 1` nodes is the last.
+        threshold: least posterior (exclusive) with which a node belongs to a component.
+        max_cluster_tokens: length above which a cluster is clustered again.
+        max_components: exclusive upper limit of a mixture's number of components.
         summary_tokens: length limit of a summary.
         reducer: `umap`, or `pca` (the offline stand-in).
-        seed: of UMAP and of the mixtures that BIC compares; 224 as released. The final mixture has seed 0.
+        seed: seed of UMAP and of the mixtures that BIC compares; 224 as released. The final mixture has seed 0.
 
     Raises:
         ValueError: an unknown choice, or a number below 1.
@@ -135,28 +137,31 @@ class Raptor(MemorySystem):
         self.k, self.max_tokens, self.retrieval = k, max_tokens, retrieval
         self.traversal_k, self.start_layer, self.traversal_layers = traversal_k, start_layer, traversal_layers
         self.chunk_tokens, self.layers, self.summary_tokens = chunk_tokens, layers, summary_tokens
+        self._check(reducer)
+        released = Clustering(max_tokens=max_cluster_tokens, max_components=max_components, reducer=reducer, seed=seed)
+        self._clustering = replace(released, dimension=positive("dimension", dimension), threshold=threshold)
+        self._reclustering = released if mode == "code" else self._clustering
+        self._units: list[Unit] = []
+        self._built = 0
+        """Number of units in the last build."""
+        self._tree = _Tree()
+
+    def _check(self, reducer: str) -> None:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")
         for name in ("k", "max_tokens", "traversal_k", "traversal_layers", "chunk_tokens", "layers", "summary_tokens"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
-        positive("dimension", dimension)
         for package in ("sklearn", "umap") if reducer == "umap" else ("sklearn",):
             if find_spec(package) is None:
                 raise ImportError(f"RAPTOR needs {package}: pip install memsys-bench[cluster]")
-        defaults = Clustering(max_tokens=max_cluster_tokens, max_components=max_components, reducer=reducer, seed=seed)
-        self._clustering = replace(defaults, dimension=dimension, threshold=threshold)
-        self._reclustering = defaults if mode == "code" else self._clustering
-        self._units: list[Unit] = []
-        self._built = 0
-        self._tree = _Tree()
 
     def write(self, unit: Unit) -> None:
         self._units.append(unit)
 
     def consolidate(self) -> None:
-        """Build the tree anew when units have come since the last build."""
+        """Build the tree anew if there are units since the last build."""
         if self._built < len(self._units):
             self._tree = self._build()
             self._built = len(self._units)
@@ -166,11 +171,11 @@ class Raptor(MemorySystem):
             return Recall(())
         similarities = self._tree.vectors @ self.embedder.embed([question.text], query=True)[0]
         chosen = {"collapsed": self._collapsed, "traversal": self._traversal}[self.retrieval](similarities)
-        items = (self._item(index, float(similarities[index])) for index in chosen)
+        items = (self._node_item(index, float(similarities[index])) for index in chosen)
         return Recall(tuple(items if self.retrieval == "traversal" else _until_full(items, self.max_tokens)))
 
     def nodes(self) -> Iterator[NodeView]:
-        """Every node of the last build; `level` is its layer, `parents` are the summaries of the groups that it is in."""
+        """Every node of the last build; `level` is its layer, `parents` are the summaries of its clusters."""
         tree = self._tree
         parents: dict[int, list[str]] = {}
         for node in tree.nodes:
@@ -188,47 +193,49 @@ class Raptor(MemorySystem):
         return len(self._tree.nodes)
 
     def report(self) -> dict[str, Any]:
-        """Shape of the last build; `unclustered` nodes are in no group, `oversized` groups are longer than the limit."""
+        """Shape of the last build; `unclustered` nodes are in no cluster, `oversized` clusters exceed `max_cluster_tokens`."""
         nodes, layers = self._tree.nodes, self._tree.layers
-        grouped = {child for node in nodes for child in node.children}
+        clustered = {child for node in nodes for child in node.children}
         sizes = [sum(_count(nodes[child].text) for child in node.children) for node in nodes if node.layer]
         return {
             "reducer": self.reducer,
             "nodes": len(nodes),
             "layers": [len(layer) for layer in layers],
-            "unclustered": sum(index not in grouped for layer in layers[:-1] for index in layer),
+            "unclustered": sum(index not in clustered for layer in layers[:-1] for index in layer),
             "oversized": sum(size > self._clustering.max_tokens for size in sizes),
             "failed_summaries": sum(node.failed for node in nodes),
         }
 
     def _build(self) -> _Tree:
+        """Build a tree of all units, layer by layer."""
         nodes = self._leaves()
         if not nodes:
             return _Tree()
-        as_written = self.chunk_tokens is None and self.mode == "paper"
-        vectors = self.embedder.embed([node.text if as_written else _flat(node.text) for node in nodes])
+        keeps_lines = self.chunk_tokens is None and self.mode == "paper"
+        vectors = self.embedder.embed([node.text if keeps_lines else _one_line(node.text) for node in nodes])
         layers = [range(len(nodes))]
         for _ in range(self.layers):
             layer = layers[-1]
             if len(layer) <= self._clustering.dimension + 1:
                 break
             tokens = np.array([_count(nodes[index].text) for index in layer])
-            groups = clusters(vectors[layer.start :], tokens, self._clustering, self._reclustering)
-            if not groups:
+            rows = clusters(vectors[layer.start :], tokens, self._clustering, self._reclustering)
+            if not rows:
                 break
-            members = [tuple(layer[position] for position in group) for group in groups]
+            members = [tuple(layer[row] for row in cluster) for cluster in rows]
             summaries = self._summaries(nodes, members, len(layers))
             nodes += summaries
-            vectors = np.concatenate([vectors, self.embedder.embed([_flat(node.text) for node in summaries])])
+            vectors = np.concatenate([vectors, self.embedder.embed([_one_line(node.text) for node in summaries])])
             layers.append(range(layer.stop, len(nodes)))
         return _Tree(tuple(nodes), vectors, tuple(layers))
 
     def _leaves(self) -> list[_Node]:
+        """Nodes of layer 0: the chunks of each session, or the units."""
         if self.chunk_tokens is None:
             return [_Node(unit.id, unit.text, 0, (), unit.turn_ids, unit, unit) for unit in self._units]
         leaves: list[_Node] = []
-        for _, group in itertools.groupby(self._units, key=lambda unit: unit.session_id):
-            units = list(group)
+        for _, session in itertools.groupby(self._units, key=lambda unit: unit.session_id):
+            units = list(session)
             lines = [
                 Sentence(f"{turn.speaker}: {turn.text}" if turn.speaker else turn.text, turn.id)
                 for unit in units
@@ -240,33 +247,35 @@ class Raptor(MemorySystem):
                 leaves.append(_Node(f"chunk-{len(leaves)}", text, 0, (), sources, units[0], units[-1]))
         return leaves
 
-    def _summaries(self, nodes: Sequence[_Node], groups: Sequence[tuple[int, ...]], layer: int) -> list[_Node]:
+    def _summaries(self, nodes: Sequence[_Node], members: Sequence[tuple[int, ...]], layer: int) -> list[_Node]:
+        """Nodes of a layer: one summary for each cluster, given by the indices of its members."""
         prompt = replace(self.prompts["raptor/summarise"], max_tokens=self.summary_tokens)
-        texts = [[_flat(nodes[index].text) for index in group] for group in groups]
-        asks = [(prompt, {"texts": members, "context": "\n\n".join(members)}) for members in texts]
-        made: list[_Node] = []
-        for group, members, summary in zip(groups, texts, ask_all(self.llm, asks, retries=3), strict=True):
-            failed = isinstance(summary, ParseFailure)
+        texts = [[_one_line(nodes[index].text) for index in cluster] for cluster in members]
+        asks = [(prompt, {"texts": parts, "context": "\n\n".join(parts)}) for parts in texts]
+        summaries: list[_Node] = []
+        for cluster, parts, reply in zip(members, texts, ask_all(self.llm, asks, retries=3), strict=True):
+            failed = isinstance(reply, ParseFailure)
             if failed:
                 meter.note("raptor.truncated_members")
-            made.append(
+            summaries.append(
                 _Node(
-                    f"node-{len(nodes) + len(made)}",
-                    truncate(" ".join(members), self.summary_tokens, "cl100k_base") if failed else summary,
+                    f"node-{len(nodes) + len(summaries)}",
+                    truncate(" ".join(parts), self.summary_tokens, "cl100k_base") if failed else reply,
                     layer,
-                    group,
-                    union(nodes[index].sources for index in group),
-                    min((nodes[index].first for index in group), key=_time),
-                    max((nodes[index].last for index in reversed(group)), key=_time),
+                    cluster,
+                    union(nodes[index].sources for index in cluster),
+                    min((nodes[index].first for index in cluster), key=_time),
+                    max((nodes[index].last for index in reversed(cluster)), key=_time),
                     failed,
                 )
             )
-        return made
+        return summaries
 
     def _collapsed(self, similarities: np.ndarray) -> list[int]:
         return best(similarities, len(similarities) if self.k is None else self.k)
 
     def _traversal(self, similarities: np.ndarray) -> list[int]:
+        """The nodes visited by a descent that keeps the `traversal_k` most similar nodes of each layer."""
         layers = self._tree.layers
         start = len(layers) - 1 if self.start_layer is None else min(self.start_layer, len(layers) - 1)
         candidates = list(layers[start])
@@ -281,7 +290,7 @@ class Raptor(MemorySystem):
             return visited
         return [visited[at] for at in sorted(best(similarities[visited], self.k))]
 
-    def _item(self, index: int, score: float) -> Item:
+    def _node_item(self, index: int, score: float) -> Item:
         node = self._tree.nodes[index]
         span = " – ".join(dict.fromkeys(text for text in (node.first.time_text, node.last.time_text) if text))
         kind = "summary" if node.layer else "leaf"
@@ -289,28 +298,29 @@ class Raptor(MemorySystem):
 
 
 def _time(unit: Unit) -> float:
-    """Seconds since the year 1, for comparisons within one history; 0 where the time is not known."""
+    """Seconds since the year 1, for comparisons within one history; 0 if the time is unknown."""
     if unit.time is None:
         return 0.0
     return (unit.time.replace(tzinfo=None) - unit.time.min).total_seconds()
 
 
-def _flat(text: str) -> str:
+def _one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
 def _until_full(items: Iterable[Item], budget: int | None) -> Iterator[Item]:
-    left = math.inf if budget is None else budget
+    """Yield items until one would exceed the budget (cl100k tokens)."""
+    remaining = math.inf if budget is None else budget
     for item in items:
-        left -= _count(item.text)
-        if left < 0:
+        remaining -= _count(item.text)
+        if remaining < 0:
             return
         yield item
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A piece of a turn."""
+    """A sentence of a turn, or a part of one."""
 
     text: str
     turn_id: str
@@ -319,9 +329,9 @@ class Sentence:
 def chunks(
     lines: Iterable[Sentence], limit: int, mode: Mode = "paper", count: Callable[[str], int] = _count
 ) -> list[list[Sentence]]:
-    """Sentences packed in order into chunks of at most `limit` tokens; a sentence is measured with a space before it.
+    """Pack sentences in order into chunks of at most `limit` tokens; a sentence is counted with a leading space.
 
-    In mode `code` as released: see the module's description.
+    Mode `code` reproduces the released chunker (see the module's description).
     """
     packed: list[list[Sentence]] = []
     current: list[Sentence] = []
@@ -344,30 +354,30 @@ def chunks(
 
 
 def _split(whole: Sentence, pattern: str, mode: Mode) -> list[Sentence]:
-    """The parts that are not blank; mode `paper` strips them."""
+    """Split a sentence at a pattern and drop blank parts; mode `paper` strips the parts."""
     parts = [part for part in re.split(pattern, whole.text) if part.strip()]
     return [replace(whole, text=part if mode == "code" else part.strip()) for part in parts]
 
 
 def _cut(sentence: Sentence, limit: int, mode: Mode, count: Callable[[str], int]) -> list[list[Sentence]]:
-    """Chunks made of one over-long sentence, split at commas, semicolons and colons."""
+    """Split an over-long sentence at commas, semicolons and colons, and pack the parts into chunks."""
     parts = _split(sentence, r"[,;:]" if mode == "code" else r"(?<=[,;:])\s+", mode)
     if mode == "paper":
         parts = [replace(part, text=half) for part in parts for half in _halves(part.text, limit, count)]
-    groups: list[list[Sentence]] = [[]]
+    packed: list[list[Sentence]] = [[]]
     length = 0
     for part in parts:
         tokens = count(" " + part.text)
         if length + tokens > limit:
-            groups.append([])
+            packed.append([])
             length = 0
-        groups[-1].append(part)
+        packed[-1].append(part)
         length += tokens
-    return groups if mode == "code" else [group for group in groups if group]
+    return packed if mode == "code" else [chunk for chunk in packed if chunk]
 
 
 def _halves(text: str, limit: int, count: Callable[[str], int]) -> list[str]:
-    """The text halved, at a space where there is one, until every piece fits."""
+    """Halve the text, if possible at a space, until every piece fits."""
     if len(text) < 2 or count(" " + text) <= limit:
         return [text]
     middle = text.rfind(" ", 1, len(text) // 2)

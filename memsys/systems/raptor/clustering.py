@@ -1,6 +1,6 @@
-"""The soft clusters of one layer of RAPTOR: UMAP, a Gaussian mixture whose size BIC chooses, globally and then within each group.
+"""Soft clustering of one layer of RAPTOR: UMAP, then a Gaussian mixture with a size chosen by BIC; globally, then within each cluster.
 
-What differs from the release is told in `memsys.systems.raptor`.
+`memsys.systems.raptor` lists the deviations from the release.
 """
 
 from __future__ import annotations
@@ -16,82 +16,95 @@ from memsys import lean
 
 @dataclass(frozen=True, slots=True)
 class Clustering:
-    """How one layer is clustered; the defaults are the release's."""
+    """Settings of the clustering; the defaults are those of the release."""
 
     dimension: int = 10
+    """Number of dimensions after the reduction."""
     threshold: float = 0.1
+    """Least posterior (exclusive) with which a point belongs to a component."""
     max_tokens: int = 3500
+    """Length above which a cluster is clustered again."""
     max_components: int = 50
+    """Exclusive upper limit of a mixture's number of components."""
     reducer: Literal["umap", "pca"] = "umap"
     seed: int = 224
 
 
 _FEWEST = 5
+"""Fewer nodes form a single cluster."""
 _ROUNDS = 10
+"""Number of times that an oversized cluster is clustered again."""
 
 
-def clusters(vectors: np.ndarray, tokens: np.ndarray, how: Clustering, again: Clustering) -> list[list[int]]:
-    """Groups of rows that may overlap and may leave rows out; one longer than the limit is clustered again with `again`.
+def clusters(
+    vectors: np.ndarray, tokens: np.ndarray, settings: Clustering, reclustering: Clustering
+) -> list[list[int]]:
+    """Cluster the nodes of a layer; the clusters may overlap and may leave nodes out.
 
     Args:
-        vectors: [n, d], unit length.
-        tokens: length of each row's text, [n].
+        vectors: vectors of the nodes, [n, d], unit length.
+        tokens: length of each node's text, [n].
+        settings: settings of the first clustering.
+        reclustering: settings with which an oversized cluster is clustered again.
+
+    Returns:
+        The row indices of each cluster.
     """
-    with lean.one_core("sklearn.mixture", *(["umap"] if how.reducer == "umap" else [])):
-        return _clusters(vectors, tokens, how, again, 0)
+    with lean.one_core("sklearn.mixture", *(["umap"] if settings.reducer == "umap" else [])):
+        return _clusters(vectors, tokens, settings, reclustering, 0)
 
 
 def _clusters(
-    vectors: np.ndarray, tokens: np.ndarray, how: Clustering, again: Clustering, rounds: int
+    vectors: np.ndarray, tokens: np.ndarray, settings: Clustering, reclustering: Clustering, rounds: int
 ) -> list[list[int]]:
     if len(vectors) < _FEWEST:
         return [list(range(len(vectors)))]
-    groups: list[list[int]] = []
-    for column in _memberships(vectors, how):
-        rows = np.flatnonzero(column)
-        stuck = rounds == _ROUNDS or len(rows) < _FEWEST or (len(rows) == len(vectors) and how == again)
-        if tokens[rows].sum() <= how.max_tokens or stuck:
-            groups.append(rows.tolist())
+    final: list[list[int]] = []
+    for member in _memberships(vectors, settings):
+        rows = np.flatnonzero(member)
+        unchanged = len(rows) == len(vectors) and settings == reclustering
+        if tokens[rows].sum() <= settings.max_tokens or rounds == _ROUNDS or len(rows) < _FEWEST or unchanged:
+            final.append(rows.tolist())
         else:
-            inner = _clusters(vectors[rows], tokens[rows], again, again, rounds + 1)
-            groups += [rows[group].tolist() for group in inner]
-    return groups
+            parts = _clusters(vectors[rows], tokens[rows], reclustering, reclustering, rounds + 1)
+            final += [rows[part].tolist() for part in parts]
+    return final
 
 
-def _memberships(vectors: np.ndarray, how: Clustering) -> list[np.ndarray]:
-    """Who is in each local cluster, bool [n] each, global component by global component; none of them is empty."""
+def _memberships(vectors: np.ndarray, settings: Clustering) -> list[np.ndarray]:
+    """Membership of the rows in each local cluster, bool [n] each, in order of the global clusters; no cluster is empty."""
     count = len(vectors)
-    _, same = np.unique(vectors, axis=0, return_inverse=True)
-    same = same.reshape(count)
-    reduced = _reduced(vectors, how, min(how.dimension, count - 2), math.isqrt(count - 1))
-    found: list[np.ndarray] = []
-    for component in _mixture(reduced, how).T:
+    _, identity = np.unique(vectors, axis=0, return_inverse=True)
+    identity = identity.reshape(count)
+    reduced = _reduced(vectors, settings, min(settings.dimension, count - 2), math.isqrt(count - 1))
+    local_clusters: list[np.ndarray] = []
+    for component in _mixture(reduced, settings).T:
         members = np.flatnonzero(component)
-        if len(members) <= how.dimension + 1:
-            found.append(members)
+        if len(members) <= settings.dimension + 1:
+            local_clusters.append(members)
         else:
-            local = _mixture(_reduced(vectors[members], how, how.dimension, 10), how)
-            found += [members[inside] for inside in local.T]
-    # Equal vectors share their labels, as in the release, which finds a cluster's rows by comparing vectors.
-    return [np.isin(same, same[members]) for members in found if len(members)]
+            local = _mixture(_reduced(vectors[members], settings, settings.dimension, 10), settings)
+            local_clusters += [members[inside] for inside in local.T]
+    # Equal vectors belong to the same clusters, as in the release, which finds a cluster's rows by comparing vectors.
+    return [np.isin(identity, identity[members]) for members in local_clusters if len(members)]
 
 
-def _mixture(points: np.ndarray, how: Clustering) -> np.ndarray:
-    """Which components each point belongs to, bool [n, components]; BIC chooses how many there are."""
+def _mixture(points: np.ndarray, settings: Clustering) -> np.ndarray:
+    """Fit a Gaussian mixture with the number of components that BIC prefers; memberships, bool [n, components]."""
     from sklearn.mixture import GaussianMixture
 
     points = points.astype(np.float64)
     distinct = len(np.unique(points, axis=0))
-    sizes = range(1, max(2, min(how.max_components, len(points), distinct + 1)))
-    bics = [GaussianMixture(size, random_state=how.seed).fit(points).bic(points) for size in sizes]
+    sizes = range(1, max(2, min(settings.max_components, len(points), distinct + 1)))
+    bics = [GaussianMixture(size, random_state=settings.seed).fit(points).bic(points) for size in sizes]
     mixture = GaussianMixture(sizes[int(np.argmin(bics))], random_state=0).fit(points)
-    belongs: np.ndarray = mixture.predict_proba(points) > how.threshold
+    belongs: np.ndarray = mixture.predict_proba(points) > settings.threshold
     return belongs
 
 
-def _reduced(vectors: np.ndarray, how: Clustering, components: int, neighbours: int) -> np.ndarray:
-    """The vectors in `components` dimensions (fewer where PCA finds no more)."""
-    if how.reducer == "pca":
+def _reduced(vectors: np.ndarray, settings: Clustering, components: int, neighbours: int) -> np.ndarray:
+    """Reduce vectors to `components` dimensions (PCA to fewer when their rank is lower)."""
+    if settings.reducer == "pca":
         left, values, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
         projected: np.ndarray = left[:, :components] * values[:components]
         return projected
@@ -101,7 +114,7 @@ def _reduced(vectors: np.ndarray, how: Clustering, components: int, neighbours: 
         n_neighbors=min(neighbours, len(vectors) - 1),
         n_components=components,
         metric="cosine",
-        random_state=how.seed,
+        random_state=settings.seed,
         n_jobs=1,
     )
     reduced: np.ndarray = reducer.fit_transform(vectors)

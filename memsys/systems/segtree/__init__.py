@@ -1,63 +1,104 @@
 """SegTreeMem: a segment tree over the units of a conversation, grown at its right edge and read by propagation
-("Temporal Order Matters for Agentic Memory", §4, Algorithms 1 and 2, App. E-G). Annotating and reading,
-shared with the paper's non-temporal control, are in `memsys.systems.segtree.annotated_tree`.
+("Temporal Order Matters for Agentic Memory", §4, Algorithms 1 and 2, App. E-G).
 
-No code is public, so there is no `mode="code"`. What the paper leaves open or contradicts is a setting:
+`annotated_tree` holds the tree and its annotations, `reading` the recall; the paper's non-temporal control (`similarity_tree`)
+shares both.
 
-- `tau_c` (the paper gives no threshold for the cosine model). Each NONE adds one level, and the published depths of 3-4 mean
-  three or four NONEs per conversation, so it must fire rarely. The value depends on embedder and annotations: .11 gives LoCoMo trees of
-  384 nodes and depth 3.5 with the offline engines and `attach_only` (published: 352 and 4.0). Calibrate it on a development
-  conversation for any other embedder, else the tree is flat or hits `max_depth`; `report()` gives nodes, depth and `none_rate`.
-- `max_depth` (none in the paper): at this depth a NONE attaches to the root instead, counted as `segtree.max_depth`; None turns it off.
-- `pointwise`: the paper speaks of scoring each candidate and of merge-or-continue. `labels` takes the lowest MERGE, `score` the
-  highest score of at least `score_threshold`. One call for every candidate, as the published call counts imply, unless `early_stop`.
-- `annotate`: `full` is Algorithm 1 (the receiving node and all its ancestors are summarised anew at each insertion); `attach_only`
-  summarises the receiving node alone, which gives the published cost of about one call a unit; `lazy` makes no call while writing and
-  a node stands as its cut-off children. The annotations that are then out of date are renewed by `consolidate`, provisionally.
-- A node with a single child copies its annotation and vector: 0 calls (the paper does not say; its call counts imply it).
-- `summary_tokens` caps what one annotation prompt shows (no cap in the paper): while units come in, the latest children that fit, led by
-  the node's previous annotation for the earlier ones; when `consolidate` renews what is out of date, all children from the first to the
-  last in several prompts, each led by the note before. None turns it off.
-- `neg`, `sink`: negative cosines, and nodes that can pass nothing on (`memsys.systems.segtree.propagation`).
-- `leaf_only`: the admissible set is all nodes, as the paper's figures show, or the leaves.
-- `dedup`: of nodes with the same interval and text (chains repeat their leaf) the best-ranked is recalled; the paper is silent.
-- `order`: the reader sees the evidence by start of interval (`chronological`) or by score (`rank`); the paper is silent.
-- `collapse_chains`: `nodes()` leaves out single-child nodes. The paper's non-zero spread of leaf depths cannot arise under its own
-  levelled invariant but does in this view; `report()` gives the statistics of both.
+No code is public, so there is no `mode="code"`. Where the paper is silent or contradicts itself, a setting decides:
 
-Ties go to the lower level when a unit is placed, and to the earlier start, then the lower level, when nodes are ranked. Cosines are
-rounded to six decimals before ranking, so that equal texts tie whatever order the processor adds in. A unit is an exchange (A-B pair):
-the paper says utterance, its leaf counts say exchange.
+- `tau_c`: threshold of the cosine model; the paper gives none. Each NONE adds one level to the tree, and the published depths of 3-4
+  imply three or four NONEs per conversation, so NONE must be rare. The value depends on the embedder and the annotations: 0.11 gives
+  LoCoMo trees of 384 nodes and depth 3.5 with the offline engines and `attach_only` (published: 352 and 4.0). For any other embedder,
+  calibrate it on a development conversation; otherwise the tree is flat or reaches `max_depth`. `report()` gives nodes, depth and
+  `none_rate`.
+- `max_depth`: at this depth, a NONE attaches the unit to the root (counted as `segtree.max_depth`). The paper has no limit; None turns
+  it off.
+- `pointwise`: the paper speaks of scoring each candidate and of a merge-or-continue decision. `labels` takes the lowest node answered
+  with MERGE; `score` takes the highest score of at least `score_threshold`. All candidates are asked about, as the published call
+  counts imply; `early_stop` ends at the first that is accepted.
+- `annotate`: `full` is Algorithm 1: each insertion summarises the receiving node and all its ancestors. `attach_only` summarises the
+  receiving node alone, which gives the published cost of about one call per unit. `lazy` makes no call during writes; a node's text is
+  that of its children, truncated. `consolidate` provisionally summarises the annotations that are then outdated.
+- A node with a single child copies its annotation and vector, without a call. The paper does not say so; its call counts imply it.
+- `summary_tokens`: limit on the child annotations in one annotation prompt; the paper has none. During writes the prompt contains the
+  latest children that fit, after the node's previous annotation, which stands for the earlier ones. `consolidate` summarises all
+  children in order, with several prompts; each begins with the summary before it. None turns the limit off.
+- `neg`, `sink`: treatment of negative cosines and of nodes without an outgoing edge (`memsys.systems.segtree.propagation`).
+- `leaf_only`: whether only leaves are admissible. The default is all nodes, as in the paper's figures.
+- `dedup`: of several nodes with the same interval and text (chains repeat their leaf), recall only the best-ranked. The paper is silent.
+- `order`: order of the recalled items, by start of interval (`chronological`) or by score (`rank`). The paper is silent.
+- `collapse_chains`: whether `nodes()` leaves out nodes with a single child. The paper reports a spread of leaf depths above zero, which
+  its levelled tree excludes but this view allows. `report()` gives the statistics of both.
+
+Ties in the placement of a unit go to the lower level; ties in the ranking of nodes go to the earlier start, then the lower level.
+Cosines are rounded to six decimals before ranking, so that equal texts tie in whatever order the processor adds. A unit is an exchange
+(A-B pair): the paper says utterance, but its leaf counts match exchanges.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import MemorySystem, NodeView, Recall
+from memsys.interface import MemorySystem, NodeView, Recall, one_of
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.systems.segtree.annotated_tree import READ_KNOBS, AnnotatedTree, check_read_settings, one_of, recall
+from memsys.systems.segtree.annotated_tree import AnnotatedTree
+from memsys.systems.segtree.reading import READ_KNOBS, read_settings, recall
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRules:
+    """How a new unit finds the node of the right edge that receives it (Algorithm 1).
+
+    Raises:
+        ValueError: an unknown choice, or `max_depth` below 1.
+    """
+
+    compatibility: str
+    """The compatibility model: `cosine`, `pointwise` or `batch`."""
+    tau_c: float
+    """Least cosine with which the model `cosine` attaches a unit."""
+    max_depth: int | None
+    """Depth at which a unit goes to the root instead of opening a new one; None for no limit."""
+    pointwise: str
+    """The reply of the model `pointwise`: `labels` or `score`."""
+    score_threshold: float
+    """Least score with which `pointwise="score"` attaches a unit."""
+    early_stop: bool
+    """Whether `pointwise` stops at the first node that it accepts."""
+
+    def __post_init__(self) -> None:
+        if self.max_depth is not None and self.max_depth < 1:
+            raise ValueError(f"max_depth must be at least 1, or None for no limit, found {self.max_depth}")
+        one_of("compatibility", self.compatibility, tuple(MODELS))
+        one_of("pointwise", self.pointwise, ("labels", "score"))
 
 
 class SegTree(MemorySystem):
     """Recalls the `k` nodes with the highest propagated relevance from a segment tree built online (SegTreeMem).
 
-    Every node covers consecutive units; the root covers all. A new unit becomes the rightmost leaf, under the node of the right edge
-    with which the compatibility model (`cosine`, `pointwise` or `batch`) finds it to continue, or under a new root when with none.
-    All leaves keep the same depth. The defaults are the paper's representative setting (Table 4).
+    Every node covers consecutive units; the root covers all of them. A new unit becomes the rightmost leaf. Its parent is the node of
+    the right edge that the compatibility model (`cosine`, `pointwise` or `batch`) chooses, or a new root when it chooses none. All
+    leaves have the same depth. The defaults are the paper's representative setting (Table 4).
+
+    Args:
+        compatibility, tau_c, max_depth, pointwise, score_threshold, early_stop: see `PlacementRules`.
+        annotate, summary_tokens: see `memsys.systems.segtree.annotated_tree.AnnotatedTree`.
+        k, policy, alpha, horizon, neg, sink, leaf_only, dedup, order: see `memsys.systems.segtree.reading.ReadSettings`.
+        collapse_chains: whether `nodes()` leaves out nodes with a single child.
 
     Raises:
-        ValueError: a setting that is none of the known choices, or out of range.
+        ValueError: an unknown choice, or a number out of range.
     """
 
     READ_KNOBS: ClassVar = READ_KNOBS
@@ -89,39 +130,39 @@ class SegTree(MemorySystem):
         collapse_chains: bool = False,
     ) -> None:
         self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.tau_c, self.max_depth, self.early_stop = tau_c, max_depth, early_stop
-        self.score_threshold, self.collapse_chains = score_threshold, collapse_chains
+        self.rules = PlacementRules(compatibility, tau_c, max_depth, pointwise, score_threshold, early_stop)
+        # A sweep sets the read settings one by one on copies of the memory: they are attributes, which each read collects.
         self.k, self.policy, self.alpha, self.horizon = k, policy, alpha, horizon
         self.neg, self.sink, self.leaf_only, self.dedup, self.order = neg, sink, leaf_only, dedup, order
-        check_read_settings(self)
-        if max_depth is not None and max_depth < 1:
-            raise ValueError(f"max_depth must be at least 1, or None for no limit, found {max_depth}")
-        self.compatibility = one_of("compatibility", compatibility, tuple(MODELS))
-        self.pointwise = one_of("pointwise", pointwise, ("labels", "score"))
+        read_settings(self)  # raises for wrong settings before anything is built
+        self.collapse_chains = collapse_chains
         self._tree = AnnotatedTree(llm, embedder, prompts, annotate, summary_tokens)
-        self._frontier: list[int] = []
+        self._right_edge: list[int] = []
+        """Nodes from the last leaf up to the root; a node's index here is its level."""
         self._counts: Counter[str] = Counter()
 
     def write(self, unit: Unit) -> None:
+        """Insert the unit as the rightmost leaf (Algorithm 1); a chain of copies keeps all leaves at the same depth."""
         vector = self.embedder.embed([unit.text])[0]
-        height = self._height(unit, vector)
+        level = self._receiving_level(unit, vector)
         leaf = self._tree.add_leaf(unit, vector)
-        if height is None and self._frontier:
-            self._frontier.append(self._tree.wrap(self._frontier[-1]))
-            height = len(self._frontier) - 1
+        if level is None and self._right_edge:
+            self._right_edge.append(self._tree.wrap(self._right_edge[-1]))
+            level = len(self._right_edge) - 1
         branch = [leaf]
-        for _ in range(1, height or 0):
+        for _ in range(1, level or 0):
             branch.append(self._tree.wrap(branch[-1]))
-        if height is not None:
-            self._tree.attach(self._frontier[height], branch[-1])
-        self._frontier[:height] = branch
-        self._tree.update(self._frontier[len(branch) :])
+        if level is not None:
+            self._tree.attach(self._right_edge[level], branch[-1])
+        self._right_edge[:level] = branch
+        self._tree.update(self._right_edge[len(branch) :])
 
     def consolidate(self) -> None:
+        """Summarise outdated annotations; the results hold until the next unit."""
         self._tree.refresh()
 
     def read(self, question: Question) -> Recall:
-        return recall(self._tree, question, **{knob: getattr(self, knob) for knob in READ_KNOBS})
+        return recall(self._tree, question, read_settings(self))
 
     def nodes(self) -> Iterator[NodeView]:
         return self._tree.views(self.collapse_chains)
@@ -131,48 +172,51 @@ class SegTree(MemorySystem):
         return len(self._tree)
 
     def report(self) -> dict[str, Any]:
-        decided = max(1, self._counts["decisions"])
+        """Shape of the tree, number of placements, and shares of NONE and of replies that cannot be parsed."""
         return {
             **self._tree.report(),
             **self._counts,
-            "none_rate": round(self._counts["none"] / decided, 4),
+            "none_rate": round(self._counts["none"] / max(1, self._counts["decisions"]), 4),
             "fallback_rate": round(self._counts["fallbacks"] / max(1, self._counts["asked"]), 4),
         }
 
-    def _height(self, unit: Unit, vector: np.ndarray) -> int | None:
-        """Place on the frontier of the node that receives the unit; None asks for a new root (line 8 of Algorithm 1)."""
-        candidates = self._frontier[1:]
+    def _receiving_level(self, unit: Unit, vector: np.ndarray) -> int | None:
+        """Level of the node of the right edge that receives the unit; None calls for a new root (line 8 of Algorithm 1)."""
+        candidates = self._right_edge[1:]
         if not candidates:
             return None
-        chosen = MODELS[self.compatibility](self, unit, vector, candidates)
+        chosen = MODELS[self.rules.compatibility](self, unit, vector, candidates)
         self._counts["decisions"] += 1
         self._counts["none"] += chosen is None
         if chosen is not None:
             return chosen + 1
-        if self.max_depth is None or len(candidates) < self.max_depth:
+        if self.rules.max_depth is None or len(candidates) < self.rules.max_depth:
             return None
         self._counts["attached_to_root_at_max_depth"] += 1
         meter.note("segtree.max_depth")
         return len(candidates)
 
     def _cosine(self, unit: Unit, vector: np.ndarray, candidates: Sequence[int]) -> int | None:
+        """Index of the candidate most similar to the unit; None below `tau_c`."""
         similarities = self._tree.vectors.matrix[list(candidates)] @ vector
         chosen = int(np.argmax(similarities))
-        return chosen if similarities[chosen] >= self.tau_c else None
+        return chosen if similarities[chosen] >= self.rules.tau_c else None
 
     def _pointwise(self, unit: Unit, vector: np.ndarray, candidates: Sequence[int]) -> int | None:
-        prompt = self.prompts["segtree/pointwise" if self.pointwise == "labels" else "segtree/score"]
-        asks = [(prompt, self._asked(unit, [Option("MERGE", self._tree.described(node))])) for node in candidates]
-        if not self.early_stop:
+        """Index of the candidate that a model accepts, asked about one candidate at a time; None when it accepts none."""
+        prompt = self.prompts["segtree/pointwise" if self.rules.pointwise == "labels" else "segtree/score"]
+        asks = [(prompt, self._fields(unit, [Option("MERGE", self._tree.described(node))])) for node in candidates]
+        if not self.rules.early_stop:
             scores = [self._score(value) for value in ask_all(self.llm, asks)]
             best = int(np.argmax(scores))
-            return best if scores[best] >= self.score_threshold else None
+            return best if scores[best] >= self.rules.score_threshold else None
         for candidate, (prompt, fields) in enumerate(asks):
-            if self._score(ask(self.llm, prompt, **fields)) >= self.score_threshold:
+            if self._score(ask(self.llm, prompt, **fields)) >= self.rules.score_threshold:
                 return candidate
         return None
 
     def _score(self, value: Any) -> float:
+        """Score of a pointwise reply: infinite for a label, minus infinite for a reply that cannot be parsed."""
         self._counts["asked"] += 1
         if isinstance(value, ParseFailure):
             self._counts["fallbacks"] += 1
@@ -183,9 +227,10 @@ class SegTree(MemorySystem):
         return float(value["score"])
 
     def _batch(self, unit: Unit, vector: np.ndarray, candidates: Sequence[int]) -> int | None:
+        """Index of the candidate that a model chooses among all in one call; None when it starts a new segment."""
         labels = [f"MERGE_{number}" for number in range(1, len(candidates) + 1)]
         options = [Option(label, self._tree.described(node)) for label, node in zip(labels, candidates, strict=True)]
-        fields = self._asked(unit, options)
+        fields = self._fields(unit, options)
         value = ask(self.llm, self.prompts["segtree/batch"], retries=1, labels=(*labels, "SPLIT"), **fields)
         self._counts["asked"] += 1
         if isinstance(value, ParseFailure):
@@ -193,13 +238,14 @@ class SegTree(MemorySystem):
             meter.note("segtree.batch_split")
         return labels.index(value) if value in labels else None
 
-    def _asked(self, unit: Unit, options: Sequence[Option]) -> dict[str, Any]:
-        same = self._tree.units[-1].session_id == unit.session_id
+    def _fields(self, unit: Unit, options: Sequence[Option]) -> dict[str, Any]:
+        """Fields of a compatibility prompt about the unit and its possible parents."""
+        same_session = self._tree.units[-1].session_id == unit.session_id
         return {
             "query": unit.text,
             "options": options,
             "time": unit.time_text or "unknown",
-            "session": "same session as the unit before" if same else "first unit of a new session",
+            "session": "same session as the unit before" if same_session else "first unit of a new session",
         }
 
 

@@ -1,8 +1,9 @@
-"""Relevance spread over a tree for a finite number of steps: the scoring of SegTreeMem's Algorithm 2 (§4.3, Eq. 3-4).
+"""Propagation of relevance along the edges of a tree: the scoring of SegTreeMem's Algorithm 2 (§4.3, Eq. 3-4).
 
-A tree is given by each node's parent, so one step is a gather (top-down) or a scatter-add (bottom-up): the propagation matrix of
-the paper (binary weights, column-normalised) is applied without ever being built. What the paper leaves open is a choice here:
-negative cosines (`neg`) and columns without an outgoing edge (`sink`); with `sink="drop"`, the literal reading, their mass is lost.
+A tree is an array of parent indices, so one step is a gather (top-down) or a scatter-add (bottom-up). This applies the paper's
+propagation matrix (binary weights, column-normalised) without building it. Two choices that the paper leaves open are settings:
+the treatment of negative cosines (`neg`), and of columns without an outgoing edge (`sink`). `sink="drop"` is the literal reading
+and loses the mass of these columns.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ def propagated(
     neg: str = "clip0",
     sink: str = "drop",
 ) -> np.ndarray:
-    """Final score of every node, float64 [n]: its own relevance plus what reaches it along the tree in up to `horizon` steps.
+    """Compute the final score of every node, float64 [n]: its relevance plus what reaches it in up to `horizon` steps.
 
     Args:
         relevance: cosine of the query with every node, [n].
         parents: index of every node's parent, [n]; -1 for a root.
-        policy: `none`, `top_down` (a node shares its score equally among its children) or `bottom_up` (it passes it to its parent).
-        alpha: decay of a step, at least 0 and below 1.
+        policy: `none`, `top_down` (a node divides its score equally among its children) or `bottom_up` (a node passes its score to
+            its parent).
+        alpha: decay per step, at least 0 and below 1.
         horizon: number of steps H; 0 gives collapsed retrieval.
-        neg: what becomes of negative cosines: `clip0`, `shift` ((1 + cos) / 2) or `softmax` over all nodes.
-        sink: a node that can pass nothing on loses its score in a step (`drop`) or keeps it (`self_loop`).
+        neg: treatment of negative cosines: `clip0`, `shift` ((1 + cos) / 2) or `softmax` over all nodes.
+        sink: whether a node without an outgoing edge loses its score in a step (`drop`) or keeps it (`self_loop`).
 
     Raises:
         ValueError: an unknown choice, or alpha or horizon out of range.
     """
-    _check(policy, alpha, horizon, neg, sink)
+    check_propagation(policy, alpha, horizon, neg, sink)
     scores = total = NEGATIVES[neg](np.asarray(relevance, dtype=np.float64))
     if policy == "none" or not len(total):
         return total
@@ -49,7 +51,7 @@ def propagated(
 
 
 def ranking(scores: np.ndarray, starts: Sequence[int], levels: Sequence[int]) -> np.ndarray:
-    """Node indices by score, best first; equal scores by earlier start, then lower level, then lower index."""
+    """Sort node indices by score, best first; ties go to the earlier start, then the lower level, then the lower index."""
     order: np.ndarray = np.lexsort((np.asarray(levels), np.asarray(starts), -scores))
     return order
 
@@ -67,7 +69,7 @@ def _softmax(relevance: np.ndarray) -> np.ndarray:
 
 
 def _shares(weights: np.ndarray) -> np.ndarray:
-    """Weights as shares of their sum; uniform when all are zero."""
+    """Divide the weights by their sum; return uniform shares when all weights are zero."""
     total = weights.sum()
     return weights / total if total > 0 else np.full(len(weights), 1.0 / max(1, len(weights)))
 
@@ -75,26 +77,26 @@ def _shares(weights: np.ndarray) -> np.ndarray:
 Step = Callable[[np.ndarray], np.ndarray]
 
 
-def _top_down(parents: np.ndarray, keep: bool) -> Step:
+def _top_down(parents: np.ndarray, self_loop: bool) -> Step:
     below = parents >= 0
     above = parents[below]
     children = np.bincount(above, minlength=len(parents))
 
     def step(scores: np.ndarray) -> np.ndarray:
-        moved = np.where(children == 0, scores, 0.0) if keep else np.zeros(len(scores))
+        moved = np.where(children == 0, scores, 0.0) if self_loop else np.zeros(len(scores))
         moved[below] += scores[above] / children[above]
         return moved
 
     return step
 
 
-def _bottom_up(parents: np.ndarray, keep: bool) -> Step:
+def _bottom_up(parents: np.ndarray, self_loop: bool) -> Step:
     below = parents >= 0
     above = parents[below]
 
     def step(scores: np.ndarray) -> np.ndarray:
         moved = np.bincount(above, weights=scores[below], minlength=len(parents))
-        return moved + np.where(below, 0.0, scores) if keep else moved
+        return moved + np.where(below, 0.0, scores) if self_loop else moved
 
     return step
 
@@ -103,14 +105,19 @@ NEGATIVES: Mapping[str, Step] = {"clip0": _clip0, "shift": _shift, "softmax": _s
 STEPS: Mapping[str, Callable[[np.ndarray, bool], Step]] = {"top_down": _top_down, "bottom_up": _bottom_up}
 
 
-def _check(policy: str, alpha: float, horizon: int, neg: str, sink: str) -> None:
-    for name, found, known in (
+def check_propagation(policy: str, alpha: float, horizon: int, neg: str, sink: str) -> None:
+    """Check the settings of `propagated`.
+
+    Raises:
+        ValueError: an unknown choice, or alpha or horizon out of range.
+    """
+    for name, choice, known in (
         ("policy", policy, ("none", *STEPS)),
         ("neg", neg, tuple(NEGATIVES)),
         ("sink", sink, ("drop", "self_loop")),
     ):
-        if found not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)}, found {found!r}")
+        if choice not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, found {choice!r}")
     if not 0 <= alpha < 1:
         raise ValueError(f"alpha must be at least 0 and below 1, found {alpha}")
     if horizon < 0:

@@ -1,16 +1,17 @@
-"""The non-temporal control of SegTreeMem (App. F): units gathered into clusters of similar content, wherever they stand in time.
+"""The non-temporal control of SegTreeMem (App. F): units are clustered by content, regardless of their time.
 
-Annotation with its prompt, relevance, propagation and evidence budget are those of SegTreeMem (`annotated_tree`); only the place
-of a new unit differs. Choices that the paper leaves open:
+Annotations and their prompt, relevance, propagation and evidence budget are those of SegTreeMem (`annotated_tree`, `reading`); only
+the placement of a new unit differs. Choices that the paper leaves open:
 
-- `hierarchy`: how ancestors above the lowest clusters arise. `flat` puts one root over all clusters; `online` files each new cluster
-  into a second level by the same rule and threshold, with one root on top. What is compared there are the clusters' means as they were
-  when filed, that is their first units: if those followed the clusters, no second-level node could ever take in another cluster.
-- `annotate`: `attach_only` summarises the cluster that received the unit and renews the root when memory is consolidated; places do
-  not depend on annotations, so `full` (App. F to the letter) ends in the same annotations at a higher cost.
-- A cluster of one unit copies it (0 calls), and nodes are scored by the vector of their annotation, not by the mean of their units.
+- `hierarchy`: the levels above the clusters. `flat` puts one root over all clusters; `online` assigns each new cluster to a
+  second-level node by the same rule and threshold, with one root on top. That comparison uses a cluster's mean at the time of its
+  assignment, which is its first unit. If the means followed the clusters, no second-level node could ever receive another cluster.
+- `annotate`: `attach_only` summarises the cluster that received the unit, and the root in `consolidate`. Placement does not depend on
+  annotations, so `full` (App. F as written) ends with the same annotations at a higher cost.
+- A cluster of one unit copies its text and vector, without a call. Nodes are scored by the vector of their annotation, not by the mean
+  of their units.
 
-The mean of the units' vectors is not normalised before it is compared; cosine does that.
+The mean of the units' vectors is not normalised before the comparison; the cosine does that.
 """
 
 from __future__ import annotations
@@ -22,21 +23,29 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import MemorySystem, NodeView, Recall
+from memsys.interface import MemorySystem, NodeView, Recall, one_of
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.systems.segtree.annotated_tree import READ_KNOBS, AnnotatedTree, check_read_settings, one_of, recall
+from memsys.systems.segtree.annotated_tree import AnnotatedTree
+from memsys.systems.segtree.reading import READ_KNOBS, read_settings, recall
 from memsys.vectors import Vectors, normalised
 
 
 class SimilarityTree(MemorySystem):
     """Recalls the `k` nodes with the highest propagated relevance from a tree of similarity clusters built online.
 
-    A unit joins the cluster whose mean vector is most similar, when the cosine is at least `tau_nt` (the paper's .45), else it opens
-    one; it never moves again. Ties go to the older cluster.
+    A unit joins the cluster with the most similar mean vector when the cosine is at least `tau_nt` (0.45 in the paper); otherwise it
+    opens a cluster. It never moves again. Ties go to the older cluster.
+
+    Args:
+        tau_nt: least cosine with which a unit joins a cluster.
+        hierarchy: levels above the clusters, `flat` or `online` (see the module's description).
+        annotate, summary_tokens: see `memsys.systems.segtree.annotated_tree.AnnotatedTree`.
+        k, policy, alpha, horizon, neg, sink, leaf_only, dedup, order: see `memsys.systems.segtree.reading.ReadSettings`.
+        collapse_chains: whether `nodes()` leaves out nodes with a single child.
 
     Raises:
-        ValueError: a setting that is none of the known choices, or out of range.
+        ValueError: an unknown choice, or a number out of range.
     """
 
     READ_KNOBS: ClassVar = READ_KNOBS
@@ -64,19 +73,21 @@ class SimilarityTree(MemorySystem):
         collapse_chains: bool = False,
     ) -> None:
         self.embedder = embedder
+        # A sweep sets the read settings one by one on copies of the memory: they are attributes, which each read collects.
         self.k, self.policy, self.alpha, self.horizon = k, policy, alpha, horizon
         self.neg, self.sink, self.leaf_only, self.dedup, self.order = neg, sink, leaf_only, dedup, order
+        read_settings(self)  # raises for wrong settings before anything is built
         self.collapse_chains = collapse_chains
-        check_read_settings(self)
         self._tree = AnnotatedTree(llm, embedder, prompts, annotate, summary_tokens)
-        heights = {"flat": 1, "online": 2}[one_of("hierarchy", hierarchy, ("flat", "online"))]
-        self._levels = [_Clusters(tau_nt) for _ in range(heights)]
+        levels = {"flat": 1, "online": 2}[one_of("hierarchy", hierarchy, ("flat", "online"))]
+        self._levels = [_Clusters(tau_nt) for _ in range(levels)]
         self._root: int | None = None
 
     def write(self, unit: Unit) -> None:
+        """Insert the unit into its cluster, or into a new one."""
         vector = self.embedder.embed([unit.text])[0]
         leaf = branch = self._tree.add_leaf(unit, vector)
-        # Each level either has a node that takes the branch, or the branch grows a node for that level.
+        # At each level, either a node receives the branch, or the branch gets a new node of that level on top.
         for level in self._levels:
             nearest = level.nearest(vector)
             if nearest is not None:
@@ -86,14 +97,15 @@ class SimilarityTree(MemorySystem):
             branch = self._tree.wrap(branch)
             level.add(branch, vector)
         else:
-            self._to_root(branch)
+            self._attach_to_root(branch)
         self._tree.update(self._tree.ancestors(leaf))
 
     def consolidate(self) -> None:
+        """Summarise outdated annotations; the results hold until the next unit."""
         self._tree.refresh()
 
     def read(self, question: Question) -> Recall:
-        return recall(self._tree, question, **{knob: getattr(self, knob) for knob in READ_KNOBS})
+        return recall(self._tree, question, read_settings(self))
 
     def nodes(self) -> Iterator[NodeView]:
         return self._tree.views(self.collapse_chains)
@@ -103,9 +115,10 @@ class SimilarityTree(MemorySystem):
         return len(self._tree)
 
     def report(self) -> dict[str, Any]:
+        """Shape of the tree, counts of annotations, and number of clusters."""
         return {**self._tree.report(), "clusters": len(self._levels[0])}
 
-    def _to_root(self, branch: int) -> None:
+    def _attach_to_root(self, branch: int) -> None:
         if self._root is None:
             self._root = self._tree.wrap(branch)
         else:
@@ -113,7 +126,7 @@ class SimilarityTree(MemorySystem):
 
 
 class _Clusters:
-    """The clusters of one level, each with the sum of its members' vectors and its direction."""
+    """The clusters of one level; each has the sum of its members' vectors, and that sum's direction as a unit vector."""
 
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
@@ -126,7 +139,7 @@ class _Clusters:
         return len(self._nodes)
 
     def nearest(self, vector: np.ndarray) -> int | None:
-        """The node whose mean has the highest cosine with the vector, if that reaches the threshold."""
+        """Find the node whose mean has the highest cosine with the vector; None below the threshold."""
         if not self._nodes:
             return None
         cosines = np.clip(self._directions.similarities(vector), -1.0, 1.0)
@@ -134,7 +147,7 @@ class _Clusters:
         return self._nodes[row] if cosines[row] >= self._threshold else None
 
     def add(self, node: int, vector: np.ndarray) -> None:
-        """Take a member's vector into the mean of a node, which may be new."""
+        """Add a member's vector to a node's mean; the node may be new."""
         if node not in self._rows:
             self._rows[node] = self._directions.add(vector)
             self._nodes.append(node)

@@ -1,39 +1,43 @@
-"""TiMem: a tree of five temporal levels, written when their windows close and recalled as widely as a question needs (Li et al., 2026,
-§3, App. B and C).
+"""TiMem: a tree of memories on five temporal levels, recalled to the depth that a question needs (Li et al., 2026, §3, App. B and C).
 
-A segment (level 1, one exchange) is rewritten as soon as it is complete; its session, day, ISO week (cut at month ends) and month are
-written from the level below when they are over. A planner judges how complex a question is and names keywords; the `k` best segments
-by cosine and BM25 activate the tree, their ancestors are added level by level within a budget, and a gate drops what does not help.
+A segment (level 1, one exchange) is rewritten as soon as it is complete. Its session, day, ISO week (cut at month ends) and month are
+written from the memories of the level below when they are over. For a question, a planner rates its complexity and names keywords. The
+`k` best segments by cosine and BM25 activate the tree, their ancestors are added level by level within a budget, and a gate removes
+irrelevant candidates.
 
-`mode="code"` reproduces the released code (May 2026) where it differs: a segment is shown the earlier ones of its session only (the
-paper, Eq. 3: the last three of the level, across sessions), and sessions are written without earlier ones; a segment is scored when it
-is among the best 40 of a channel, and has nothing from a channel that does not list it (Eq. 7: all are scored by both); complex
-questions get 4 sessions and 2 days (Table 7: 8 and 4); ancestors are kept in order of time (Table 7: those most similar to the
-question); within a level items ascend in time (Eq. 11: nearest to the question first) and show the date alone; every gate uses one
-minimal prompt.
+`mode="code"` reproduces the released code (May 2026) where it differs from the paper:
+
+- The prompt of a segment shows earlier segments of its session only (paper, Eq. 3: the last three of the level, across sessions), and
+  the prompt of a session shows no earlier sessions.
+- A segment is scored by a channel only when it is among the channel's best 40 (paper, Eq. 7: both channels score all segments).
+- Complex questions get 4 sessions and 2 days (paper, Table 7: 8 and 4).
+- The budget keeps the earliest ancestors (paper, Table 7: those most similar to the question).
+- Within a level, items are in order of time (paper, Eq. 11: the nearest to the question first), with the date alone.
+- Every gate uses one minimal prompt.
 
 Deviations and decisions:
 
-- Windows close when the first unit of a later one arrives (the release replays calendar days at 02:00), so a window that the stream
-  comes back to opens again. `consolidate` closes what is open on a copy: further units find the tree without it.
-- A session belongs to the day of its first unit. Units without a time inherit the last one; where there is none, all share a window.
-  Turns are 5 seconds apart, as released. A window ends at the latest at the time of the last unit seen.
-- Earlier memories are shown to a segment oldest first, and to the levels above latest first.
-- An odd last turn is dropped by the unit rule; a last, shorter segment of a session is kept.
-- The release retries nearly without end (20 times for a plan); here each step has `attempts`. A segment that is still shorter than 10
-  characters is a label and the first 50 characters of the dialogue; other levels, if shorter than 20, are their children's texts cut to
-  the length of a reply (ours).
-- Each channel is divided by its maximum (as released; the paper is silent), unless that is not positive. The idf is ln(N/df), as
-  released. A segment without a keyword has no lexical score. At most three keywords are used; without a planner they are the words of
-  the question (unstated). A plan that cannot be parsed is searched for a digit 0-2, else it is simple; it has no keywords (as released).
-- "Pruned by similarity scores" (Table 7) is read as the cosine of an ancestor's own text with the question, of equals the earlier.
-  `ancestor_pick="activation"` is the other reading: the sum of the scores of the segments below, ties by their maximum. An ancestor's
-  score as an item is the mean of these in either case, because sums would rank every month above every segment.
-- A gate that names no candidate keeps the first five, segments in order of time first, or all where there are less than three (as
-  released). A gate that cannot be parsed keeps all.
-- A flat recall (Table 4) takes the best `k` of all chosen levels by the same score; `timem_flat` has no gate, because the published
-  lengths are those of about twenty memories. `levels` filters what is recalled; all are built.
-- A question without a time is asked at the time of the last unit.
+- A window closes when the first unit of a later window arrives (the release replays calendar days at 02:00). It opens again when the
+  stream returns to it. `consolidate` closes the open windows on a copy; later units continue the tree without these memories.
+- A session belongs to the day of its first unit. A unit without a time gets the last known time; if there is none, all such units share
+  one window. Turns are 5 seconds apart, as released. A window ends no later than the last unit seen.
+- Prompts of segments show earlier memories oldest first, those of higher levels latest first.
+- The unit rule drops an odd last turn; a shorter last segment of a session is kept.
+- The release retries almost without end (20 times for a plan); here each step has `attempts`. If a segment is still shorter than 10
+  characters, a label and the first 50 characters of the dialogue replace it. On other levels, if shorter than 20, the children's texts,
+  truncated to the length of a reply, replace it (our choice).
+- Each channel is divided by its maximum if that is positive (as released; the paper is silent). The idf is ln(N/df), as released. A
+  segment without any keyword has no lexical score. At most three keywords are used; without a planner, the keywords are the words of the
+  question (the paper does not say). If a plan cannot be parsed, the first digit 0-2 in it is the complexity, or else `simple`, and there
+  are no keywords (as released).
+- We read "pruned by similarity scores" (Table 7) as the cosine between an ancestor's own text and the question; ties go to the earlier.
+  `ancestor_pick="activation"` is the other reading: the sum of the scores of the segments below, ties by their maximum. In both cases,
+  an ancestor's score as an item is the mean of these scores, because sums would rank every month above every segment.
+- If a gate names no candidate, the first five are kept (segments first, in order of time), or all if there are fewer than three (as
+  released). If its reply cannot be parsed, all are kept.
+- A flat recall (Table 4) takes the best `k` memories of all chosen levels by the same score. `timem_flat` has no gate, because the
+  published lengths match about twenty memories. `levels` filters the recall; all levels are built.
+- A question without a time counts as asked at the time of the last unit.
 """
 
 from __future__ import annotations
@@ -51,13 +55,12 @@ import numpy as np
 from data_loaders.schema import Question, Unit
 from memsys.dates import written
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, one_of, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask, complete
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.systems.segtree.annotated_tree import one_of
 from memsys.systems.timem.scores import fused, lexical, words
 from memsys.systems.timem.tree import STEPS, Node, Span, Tree, View, calendar, ends, midnight, period
 from memsys.tokens import truncate
@@ -68,40 +71,42 @@ BUDGETS: Mapping[str, Mapping[str, Sequence[int]]] = {
     "paper": {"simple": (4, 0, 0, 1), "hybrid": (4, 2, 0, 1), "complex": (8, 4, 2, 1)},
     "code": {"simple": (4, 0, 0, 1), "hybrid": (4, 2, 0, 1), "complex": (4, 2, 2, 1)},
 }
-"""At most so many ancestors of levels 2, 3, 4 and 5 (Table 7; the release's default configuration)."""
+"""Maximum numbers of ancestors of levels 2, 3, 4 and 5 by complexity (Table 7; the release's default configuration)."""
 POOLS = {"all": (1, 2, 3, 4, 5), "segments": (1,), "summaries": (2, 3, 4, 5)}
 PICKS = ("query", "activation", "chronological")
 _CHANNEL_K = {"paper": None, "code": 40}
 _SHORTEST = {1: 10, 2: 20, 3: 20, 4: 20, 5: 20}
+"""Least number of characters of a memory of each level."""
 _TURN = timedelta(seconds=5)
+"""Time between two turns of a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How widely to search, and by which words."""
+    """A planner's decision: the complexity of a question (one of `SCOPES`) and its keywords, separated by spaces."""
 
     scope: str
     keywords: str
 
 
 class TiMem(MemorySystem):
-    """Recalls the segments that best match the question and its keywords, with those of their ancestors that its complexity calls for.
+    """Recalls the segments that best match the question and its keywords, and as many of their ancestors as its complexity needs.
 
     Args:
-        k: segments that activate the tree; the whole of a flat recall.
-        channel_k: candidates of each channel, cosine and BM25; None for the mode's (`paper`: all segments, `code`: 40).
-        semantic_weight: the share of the cosine in a segment's score, lambda of Eq. 7.
-        segment: units that make a segment, w_d.
-        history: earlier memories of the same level that a prompt shows, w_i.
-        l2_history: whether sessions are shown earlier ones; None for the mode's choice.
-        attempts: replies asked for before a step falls back.
+        k: number of segments that activate the tree; in a flat recall, number of items.
+        channel_k: number of candidates of each channel (cosine, BM25); None for the mode's (`paper`: all segments, `code`: 40).
+        semantic_weight: weight of the cosine in a segment's score, lambda of Eq. 7.
+        segment: number of units in a segment, w_d.
+        history: number of earlier memories of the same level in a prompt, w_i.
+        l2_history: whether the prompt of a session shows earlier sessions; None for the mode's choice.
+        attempts: number of replies before a step falls back.
         scope: `planned` asks the planner; `simple`, `hybrid` and `complex` are fixed and cost no call.
         use_gating: whether a model chooses among the candidates.
-        levels: what is recalled: `all`, `segments` (level 1) or `summaries` (levels 2-5).
+        levels: levels to recall: `all`, `segments` (level 1) or `summaries` (levels 2-5).
         recall: `hierarchical`, or `flat`.
-        ancestor_pick: which ancestors a budget keeps: those nearest to the `query`, those with most `activation`, or in
-            `chronological` order the earliest; None for the mode's choice.
-        budgets: ancestors of levels 2, 3, 4 and 5 by complexity; None for `BUDGETS` of the mode.
+        ancestor_pick: ancestors that a budget keeps: the most similar to the `query`, those with the highest `activation`, or the
+            earliest (`chronological`); None for the mode's choice.
+        budgets: maximum numbers of ancestors of levels 2, 3, 4 and 5 by complexity; None for `BUDGETS` of the mode.
 
     Raises:
         ValueError: an unknown choice, or a number out of range.
@@ -152,13 +157,14 @@ class TiMem(MemorySystem):
             raise ValueError(f"history must be at least 0, found {history}")
         _check_budgets(budgets)
         self._tree = Tree()
-        self._shown: View | None = None
+        self._consolidated: View | None = None
+        """The tree with its open windows closed; None after a unit until `consolidate`."""
 
     # --- construction ---------------------------------------------------------------------------------------------
 
     def write(self, unit: Unit) -> None:
-        """Close the windows that the unit is past, and rewrite its segment when it completes one."""
-        tree, self._shown = self._tree, None
+        """Close the windows that end before the unit, and rewrite the open segment if the unit completes it."""
+        tree, self._consolidated = self._tree, None
         if tree.session not in (None, unit.session_id):
             self._close_session(tree)
         tree.clock = unit.time or tree.clock
@@ -169,19 +175,20 @@ class TiMem(MemorySystem):
             self._close_segment(tree)
 
     def end_session(self, session_id: str) -> None:
-        self._shown = None
+        self._consolidated = None
         self._close_session(self._tree)
 
     def consolidate(self) -> None:
         """Write the memories of all open windows, on a copy of the tree."""
-        if self._shown is None:
+        if self._consolidated is None:
             tree = self._tree.copy()
             self._close_session(tree)
             for level in (3, 4, 5):
                 self._close(tree, level)
-            self._shown = View(tree)
+            self._consolidated = View(tree)
 
     def _open_session(self, tree: Tree, session: str) -> None:
+        """Open a session at the tree's clock, and close the windows that it does not belong to."""
         windows = calendar(tree.clock)
         for level, window in windows.items():
             if tree.windows and tree.windows[level] != window:
@@ -189,12 +196,13 @@ class TiMem(MemorySystem):
         tree.windows, tree.session, tree.turns = windows, session, 0
 
     def _close_session(self, tree: Tree) -> None:
+        """Write the open segment and the open session."""
         self._close_segment(tree)
         self._close(tree, 2)
         tree.session = None
 
     def _close_segment(self, tree: Tree) -> None:
-        """Rewrite the open segment, in the light of the last ones (Eq. 3), in mode `code` of its session."""
+        """Rewrite the open segment, given the previous segments (Eq. 3); in mode `code`, those of its session."""
         units = tree.pending
         if not units:
             return
@@ -216,7 +224,7 @@ class TiMem(MemorySystem):
         tree.pending, tree.turns = [], turns
 
     def _close(self, tree: Tree, level: int) -> None:
-        """Write the memory of the open window of a level from those of the level below; nothing where it is empty."""
+        """Write the memory of a level's open window from the memories of the level below; an empty window has none."""
         children = tree.waiting(level - 1)
         if not children:
             return
@@ -243,7 +251,7 @@ class TiMem(MemorySystem):
         tree.placed[level - 1] += len(children)
 
     def _append(self, tree: Tree, level: int, span: Span, fields: Mapping[str, Any], fallback: str) -> None:
-        """A new node with what the model writes of the fields, else with the fallback."""
+        """Add a node with the model's summary of the fields, or with the fallback."""
         summary = self._summary(level, fields)
         text = summary or fallback
         vector = self.embedder.embed([text])[0]
@@ -255,15 +263,15 @@ class TiMem(MemorySystem):
         return self.mode == "paper" if self.l2_history is None else self.l2_history
 
     def _last(self, nodes: Sequence[Node]) -> list[str]:
-        """The latest memories as a prompt shows them, oldest first."""
+        """The latest `history` memories with their times, oldest first."""
         return [dated(node.text, node.span.time_text) for node in nodes[max(0, len(nodes) - self.history) :]]
 
     def _summary(self, level: int, fields: Mapping[str, Any]) -> str | None:
-        """What the model writes of a window; None when no attempt gave enough."""
+        """The model's summary of a window; None when every attempt was too short."""
         step = STEPS[level]
         for attempt in range(self.attempts):
-            shown = {**fields, "history": fields["history"] or "(none)"}
-            request = replace(self.prompts[f"timem/{step}"].render(shown), retry=attempt)
+            filled = {**fields, "history": fields["history"] or "(none)"}
+            request = replace(self.prompts[f"timem/{step}"].render(filled), retry=attempt)
             reply = complete(self.llm, request)
             text = reply.text.strip()
             if reply.usable and len(text) >= _SHORTEST[level]:
@@ -282,24 +290,25 @@ class TiMem(MemorySystem):
             return Recall(())
         plan = self._plan(question.text)
         query = self.embedder.embed([question.text], query=True)[0]
-        # Rounded so that equal texts tie whatever order the processor adds in.
+        # Rounded, so that equal texts tie in whatever order the processor adds.
         cosines = np.round((view.matrix @ query).astype(np.float64), 6)
         keywords = lexical([view.nodes[index].words for index in pool], words(plan.keywords))
         channel_k = _CHANNEL_K[self.mode] if self.channel_k is None else self.channel_k
         scores = fused(cosines[pool], keywords, self.semantic_weight, channel_k)
-        found = {int(pool[at]): float(scores[at]) for at in best(scores, self.k) if scores[at] > -math.inf}
+        score_of = {int(pool[at]): float(scores[at]) for at in best(scores, self.k) if scores[at] > -math.inf}
         if hierarchical:
-            found = self._climbed(view, found, plan.scope, cosines)
-        candidates = sorted(found, key=lambda index: _by_time(view, index))
+            score_of = self._with_ancestors(view, score_of, plan.scope, cosines)
+        candidates = sorted(score_of, key=lambda index: _by_time(view, index))
         kept = self._gated(view, candidates, question.text, plan.scope)
         if self.mode == "paper":
             kept = sorted(kept, key=_by_distance(view, question.time or view.clock))
-        return Recall(tuple(self._item(view.nodes[index], found[index]) for index in kept))
+        return Recall(tuple(self._node_item(view.nodes[index], score_of[index]) for index in kept))
 
     def _view(self) -> View:
-        return self._shown or View(self._tree)
+        return self._consolidated or View(self._tree)
 
     def _plan(self, question: str) -> Plan:
+        """Ask the planner for the complexity and the keywords of a question, unless `scope` is fixed."""
         if self.scope != "planned":
             return Plan(self.scope, question)
         reply = ask(self.llm, self.prompts["timem/planner"], retries=self.attempts - 1, text=question)
@@ -309,23 +318,25 @@ class TiMem(MemorySystem):
         digit = None if reply.stopped else re.search(r"(?<!\d)[012](?!\d)", reply.text)
         return Plan(SCOPES[int(digit.group())] if digit else "simple", "")
 
-    def _climbed(self, view: View, segments: Mapping[int, float], scope: str, cosines: np.ndarray) -> dict[int, float]:
-        """The segments, and of their ancestors as many of each level as the budget allows, with scores; `levels` chooses among them."""
+    def _with_ancestors(
+        self, view: View, segments: Mapping[int, float], scope: str, cosines: np.ndarray
+    ) -> dict[int, float]:
+        """The scores of the segments and of the ancestors within the budget, on the levels that are recalled."""
         activated: dict[int, list[float]] = {}
         for segment in sorted(segments, key=lambda index: _by_time(view, index)):
             for ancestor in view.ancestors(segment):
                 activated.setdefault(ancestor, []).append(segments[segment])
-        order = list(activated)  # the earliest first
+        order = list(activated)  # chronological
         pick = self.ancestor_pick or ("query" if self.mode == "paper" else "chronological")
         if pick == "query":
             order.sort(key=lambda index: (-cosines[index], index))
         elif pick == "activation":
             order.sort(key=lambda index: (-math.fsum(activated[index]), -max(activated[index]), index))
-        found = dict(segments)
+        score_of = dict(segments)
         for level, budget in zip((2, 3, 4, 5), (self.budgets or BUDGETS[self.mode])[scope], strict=True):
             chosen = [index for index in order if view.levels[index] == level][:budget]
-            found |= {index: math.fsum(activated[index]) / len(activated[index]) for index in chosen}
-        return {index: score for index, score in found.items() if view.levels[index] in POOLS[self.levels]}
+            score_of |= {index: math.fsum(activated[index]) / len(activated[index]) for index in chosen}
+        return {index: score for index, score in score_of.items() if view.levels[index] in POOLS[self.levels]}
 
     def _gated(self, view: View, candidates: list[int], question: str, scope: str) -> list[int]:
         """The candidates that the gate keeps, in their order."""
@@ -340,24 +351,25 @@ class TiMem(MemorySystem):
         if isinstance(reply, ParseFailure):
             meter.note("timem.gate_failed")
             return candidates
-        wanted = set(reply["relevant_ids"])
-        kept = [index for number, index in enumerate(candidates, start=1) if number in wanted]
+        relevant = set(reply["relevant_ids"])
+        kept = [index for number, index in enumerate(candidates, start=1) if number in relevant]
         if kept:
             return kept
         meter.note("timem.gate_empty")
         return candidates if len(candidates) < 3 else candidates[:5]
 
     def _described(self, node: Node) -> str:
+        """A candidate as the gate's prompt shows it: level, session, time and text."""
         place = f"level {node.level}, {node.span.session}" if node.span.session else f"level {node.level}"
         return dated(f"({place}) {node.text}", self._date(node))
 
-    def _item(self, node: Node, score: float) -> Item:
+    def _node_item(self, node: Node, score: float) -> Item:
         return Item(
             node.id, dated(node.text, self._date(node)), score, node.span.sources, STEPS[node.level], node.level
         )
 
     def _date(self, node: Node) -> str:
-        """The time as the reader sees it: that of the data set, or in mode `code` the bare dates."""
+        """A node's time as the reader sees it: the data set's text, or dates alone in mode `code`."""
         start, end = node.span.start, node.span.end
         if self.mode == "paper" or start is None or end is None:
             return node.span.time_text
@@ -366,7 +378,7 @@ class TiMem(MemorySystem):
     # --- structure ------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[NodeView]:
-        """All nodes, level by level; those of open windows after `consolidate` only."""
+        """All nodes, level by level; nodes of open windows exist only after `consolidate`."""
         view = self._view()
         for node, parent in zip(view.nodes, view.parents, strict=True):
             above = (view.nodes[parent].id,) if parent >= 0 else ()
@@ -377,10 +389,10 @@ class TiMem(MemorySystem):
 
     @property
     def held(self) -> int:
-        return len(self._shown.nodes) if self._shown else sum(map(len, self._tree.nodes.values()))
+        return len(self._consolidated.nodes) if self._consolidated else sum(map(len, self._tree.nodes.values()))
 
     def report(self) -> dict[str, Any]:
-        """Nodes of each level, those above level 1 together (Table 5's extra calls), and how many of each are fallbacks."""
+        """Number of nodes per level, number above level 1 (Table 5's extra calls), and number of fallbacks per level."""
         nodes = self._view().nodes
         counts = Counter(STEPS[node.level] for node in nodes)
         return {
@@ -391,11 +403,12 @@ class TiMem(MemorySystem):
 
 
 def _by_time(view: View, index: int) -> tuple[int, datetime, int]:
+    """Sort key: level, then start; nodes without a time come first."""
     return int(view.levels[index]), view.nodes[index].span.start or datetime.min, index
 
 
 def _by_distance(view: View, now: datetime | None) -> Callable[[int], tuple[int, timedelta, int]]:
-    """Sort key: level, then how far the end lies from the question (Eq. 11); what has no time comes last."""
+    """Sort key: level, then time between the node's end and the question (Eq. 11); nodes without a time come last."""
 
     def key(index: int) -> tuple[int, timedelta, int]:
         end = view.nodes[index].span.end

@@ -1,4 +1,4 @@
-"""How TiMem scores a segment: the cosine and BM25 with the question's keywords, fused (TiMem Eq. 7)."""
+"""Scores of TiMem's segments: cosine and BM25 with the question's keywords, and their fusion (TiMem Eq. 7)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _K1, _B = 1.5, 0.75
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case, for the lexical channel."""
+    """Split a text into lower-case words for the lexical channel."""
     return re.findall(r"\w+", text.lower())
 
 
 def lexical(documents: Sequence[Mapping[str, int]], query: Sequence[str]) -> np.ndarray:
-    """BM25 of documents (word -> count) with the un-smoothed idf ln(N/df), float64 [n]: a word that all have says nothing.
+    """BM25 scores of documents (word -> count), float64 [n], with the idf ln(N/df) without smoothing: a word in all documents adds 0.
 
-    Not `memsys.systems.bm25`, because what is searched depends on settings of the read.
+    `memsys.systems.bm25` does not serve here, because the searched documents depend on settings of the read.
     """
     lengths = np.array([sum(document.values()) for document in documents], dtype=np.float64)
     penalty = _K1 * (1 - _B + _B * lengths / max(1.0, float(lengths.mean())))
@@ -34,10 +34,14 @@ def lexical(documents: Sequence[Mapping[str, int]], query: Sequence[str]) -> np.
 
 
 def fused(semantic: np.ndarray, keywords: np.ndarray, weight: float, top: int | None) -> np.ndarray:
-    """Scores of both channels together (Eq. 7), float64 [n], each divided by its maximum.
+    """Weighted sum of both channels, each divided by its maximum (TiMem Eq. 7), float64 [n].
 
-    `top` None scores all by both. Else only what is in the best `top` of a channel has its share of it, and what is in neither
-    list scores minus infinity (as released).
+    Args:
+        semantic: cosines, [n].
+        keywords: BM25 scores, [n].
+        weight: weight of the cosines; the BM25 scores have the rest.
+        top: if given, a channel counts only for its best `top` segments, and segments in neither list score minus infinity (as
+            released). None scores all segments by both channels.
     """
     top = len(semantic) if top is None else top
     scores = np.full(len(semantic), -math.inf)

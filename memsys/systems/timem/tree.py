@@ -1,4 +1,4 @@
-"""The temporal memory tree of TiMem: its nodes, its calendar windows, and the tree as reads see it (TiMem §3.1)."""
+"""The temporal memory tree of TiMem: its nodes, its calendar windows, and a read-only view of it (TiMem §3.1)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from data_loaders.schema import Unit
 from memsys.dates import MONTHS, written
 
 STEPS = {1: "segment", 2: "session", 3: "day", 4: "week", 5: "month"}
-"""What a node of each level stands for; also the names of the prompts."""
+"""Name of each level; also the name of its prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of calendar, both days included."""
+    """A range of calendar days, both ends included."""
 
     first: date
     last: date
@@ -27,20 +27,21 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a memory stands for."""
+    """The part of the conversation that a memory covers."""
 
     children: int
-    """How many nodes of the level below it stands for; those of one level follow each other."""
+    """Number of nodes of the level below that it covers (units, at level 1); they are consecutive."""
     sources: tuple[str, ...]
     session: str
-    """Empty where it covers several."""
+    """Its session; empty if it covers several."""
     start: datetime | None
     end: datetime | None
     times: tuple[str, ...]
-    """Time texts of its first and last unit, or the one that they share."""
+    """Time texts of its first and last unit, or one text when they are equal."""
 
     @property
     def time_text(self) -> str:
+        """The time texts as one, `first – last`."""
         return " – ".join(self.times)
 
 
@@ -55,28 +56,29 @@ class Node:
     vector: np.ndarray
     words: Counter[str]
     fallback: bool
-    """The model wrote nothing usable."""
+    """True when no reply was usable and the text is the fallback."""
 
 
 @dataclass(slots=True)
 class Tree:
-    """The nodes of every level in stream order, and what is open at the end."""
+    """The nodes of every level in stream order, and the open segment, session and windows."""
 
     nodes: dict[int, list[Node]] = field(default_factory=lambda: {level: [] for level in STEPS})
     placed: Counter[int] = field(default_factory=Counter)
-    """How many nodes of a level have a parent; the others wait for their window to close."""
+    """Number of nodes of each level that have a parent; the others wait for their window to close."""
     pending: list[Unit] = field(default_factory=list)
-    """The open segment."""
+    """Units of the open segment."""
     turns: int = 0
-    """Turns of the open session before that."""
+    """Number of turns of the open session before the open segment."""
     session: str | None = None
     windows: Mapping[int, Window | None] = field(default_factory=dict)
-    """The open day, week and month; None for units without a time."""
+    """The open day, week and month by level; None for units without a time."""
     clock: datetime | None = None
     """Time of the last unit."""
 
     def copy(self) -> Tree:
-        nodes = {level: list(found) for level, found in self.nodes.items()}
+        """Copy the tree, so that either can grow without the other."""
+        nodes = {level: list(level_nodes) for level, level_nodes in self.nodes.items()}
         return replace(self, nodes=nodes, placed=self.placed.copy(), pending=list(self.pending))
 
     def waiting(self, level: int) -> list[Node]:
@@ -85,14 +87,16 @@ class Tree:
 
 
 class View:
-    """A tree as reads see it; never changed once made."""
+    """A read-only view of a tree: its nodes in one list, with arrays of levels, parents and vectors."""
 
     def __init__(self, tree: Tree) -> None:
         self.clock = tree.clock
         self.nodes = [node for level in STEPS for node in tree.nodes[level]]
         self.levels = np.array([node.level for node in self.nodes], dtype=np.intp)
         self.matrix = np.stack([node.vector for node in self.nodes]) if self.nodes else np.empty((0, 0), np.float32)
+        """Vectors of the nodes, float32 [n, d]."""
         self.parents = np.full(len(self.nodes), -1)
+        """Index of each node's parent, [n]; -1 for none."""
         first = 0
         for level in list(STEPS)[:-1]:
             above = first + len(tree.nodes[level])
@@ -102,13 +106,13 @@ class View:
             first = above
 
     def ancestors(self, index: int) -> Iterator[int]:
-        """The nodes above, from parent to month."""
+        """Indices of a node's ancestors, from its parent up."""
         while (index := int(self.parents[index])) >= 0:
             yield index
 
 
 def calendar(now: datetime | None) -> dict[int, Window | None]:
-    """The windows of levels 3, 4 and 5 that a time lies in: its day, its ISO week as far as it lies in the month, its month."""
+    """The windows of levels 3, 4 and 5 that contain a time: its day, its ISO week cut to the month, and its month."""
     if now is None:
         return {3: None, 4: None, 5: None}
     day = now.date()
@@ -119,12 +123,12 @@ def calendar(now: datetime | None) -> dict[int, Window | None]:
 
 
 def midnight(day: date) -> datetime:
-    """The start of a day."""
+    """Time 00:00 of a day."""
     return datetime(day.year, day.month, day.day)
 
 
 def period(level: int, window: Window | None) -> str:
-    """A window as the prompts name it."""
+    """Text of a window in the prompts."""
     if window is None:
         return "time unknown"
     span = f"{written(window.first)} to {written(window.last)}"
@@ -134,6 +138,6 @@ def period(level: int, window: Window | None) -> str:
 
 
 def ends(texts: Iterable[str]) -> tuple[str, ...]:
-    """The first and the last text that says something, or the one that they are."""
-    said = [text for text in texts if text]
-    return tuple(dict.fromkeys([*said[:1], *said[-1:]]))
+    """The first and the last text that is not empty; one text when they are equal."""
+    filled = [text for text in texts if text]
+    return tuple(dict.fromkeys([*filled[:1], *filled[-1:]]))

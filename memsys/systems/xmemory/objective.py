@@ -11,13 +11,16 @@ _EPSILON = 1e-8
 
 
 def sparsity(sizes: Sequence[int] | np.ndarray) -> float:
-    """How balanced the theme sizes are, in (0, 1] (xMemory Eq. 2)."""
+    """Balance of the theme sizes, in (0, 1]; 1 for equal sizes (xMemory Eq. 2)."""
     counts = np.asarray(sizes, dtype=np.float64)
     return float(counts.sum() ** 2 / (len(counts) * (counts**2).sum()))
 
 
 def bell(similarities: Sequence[float] | np.ndarray) -> np.ndarray:
-    """g of each nearest-neighbour similarity: 1 at their median, falling off by the median absolute deviation (Eq. 3), float64 [K]."""
+    """Weight g of each nearest-neighbour similarity, float64 [K]: a Gaussian around their median (xMemory Eq. 3).
+
+    Its width is the median absolute deviation.
+    """
     values = np.asarray(similarities, dtype=np.float64)
     deviations = values - median(values.tolist())
     spread = median(np.abs(deviations).tolist()) + _EPSILON
@@ -26,9 +29,14 @@ def bell(similarities: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def guidance(sizes: Sequence[int], totals: np.ndarray) -> float:
-    """The objective f = sparsity + semantics of themes (Eq. 1-3), each given by its size and the sum of its unit vectors [K, d]."""
+    """The objective f = sparsity + semantics of themes (xMemory Eq. 1-3).
+
+    Args:
+        sizes: number of statements of each theme, [K].
+        totals: sum of each theme's unit vectors, [K, d].
+    """
     counts = np.asarray(sizes, dtype=np.float64)
-    # Of unit vectors the mean cosine with their centroid is the length of their mean.
+    # The mean cosine of unit vectors with their centroid is the length of their mean.
     products = totals @ totals.T
     lengths = np.sqrt(products.diagonal())
     similarities = rounded(products / np.maximum(np.outer(lengths, lengths), _EPSILON))
@@ -38,30 +46,34 @@ def guidance(sizes: Sequence[int], totals: np.ndarray) -> float:
 
 
 def rounded(cosines: np.ndarray) -> np.ndarray:
-    """Cosines to six decimals, float64: thresholds are met exactly, and the bell, 1e-8 wide where most are equal, sees them equal."""
+    """Round cosines to six decimals, float64.
+
+    Cosines at a threshold then compare equal to it. So do equal similarities in `bell`, whose width is 1e-8 when most are equal.
+    """
     rounded: np.ndarray = np.round(cosines.astype(np.float64), 6)
     return rounded
 
 
 class Whole:
-    """The objective over a whole partition, kept up to date while its themes change.
+    """The objective over a whole partition, updated while its themes change.
 
-    Its value with some themes replaced takes the products of the replacements with all centroids; `guidance` multiplies all with all.
+    To evaluate a replacement of some themes, it compares the replacements with all centroids; `guidance` compares all with all.
     """
 
     def __init__(self) -> None:
         self._sizes = np.empty(0)
-        """By theme number, float64 [K]; 0 for a theme that is gone."""
+        """Number of statements by theme number, float64 [K]; 0 for a removed theme."""
         self._cohesion = np.empty(0)
+        """Mean cosine of each theme's statements with its centroid, float64 [K]."""
         self._centroids = np.empty((0, 0))
-        """Of unit length, float64 [K, d]."""
+        """Unit vectors, float64 [K, d]."""
         self._cosines = np.empty((0, 0))
-        """Of the centroids, float64 [K, K]; minus infinity for a theme with itself and with one that is gone."""
+        """Cosines between centroids, float64 [K, K]; minus infinity on the diagonal and for removed themes."""
         self._nearest = np.empty(0, dtype=np.intp)
-        """The theme nearest to each."""
+        """Number of the theme nearest to each theme."""
 
     def set(self, number: int, size: int, total: np.ndarray) -> None:
-        """A theme has this many statements, whose vectors have this sum [d]; 0 takes it away. Numbers are given in order."""
+        """Set a theme's number of statements and the sum of their vectors [d]; size 0 removes it. New numbers must be consecutive."""
         if number == len(self._sizes):
             self._grow(len(total))
         length = float(np.linalg.norm(total)) if size else 0.0
@@ -79,7 +91,7 @@ class Whole:
         self._nearest[number] = int(cosines.argmax())
 
     def value(self, without: Collection[int] = (), parts: Sequence[tuple[int, np.ndarray]] = ()) -> float:
-        """The objective with `parts` (size and sum of the vectors of each) in the place of the themes `without`."""
+        """The objective when `parts`, each (size, sum of vectors [d]), replace the themes `without`."""
         alive = self._sizes > 0
         alive[list(without)] = False
         kept = np.flatnonzero(alive)

@@ -1,8 +1,8 @@
-"""The themes of xMemory: a partition of statements, grown one by one and put in order by an objective (xMemory §3.2, App. B).
+"""The themes of xMemory: a partition of statements, grown statement by statement under an objective (xMemory §3.2, App. B).
 
-Pure geometry: no model is asked here. The result names the sets of statements that the method has summarised on the way,
-in order, so that the memory can ask for them together. Themes keep the number they got when they were opened; the first part of a split and
-the larger part of a merge (of equals the older) keep theirs.
+This module is pure geometry and calls no model. Its result lists, in order, the sets of statements that the method summarises on the
+way, so that the memory can request the summaries together. A theme keeps the number it got when it was opened. The first part of a
+split keeps the number of the old theme; a merge keeps the number of the larger theme (of equals, the older).
 """
 
 from __future__ import annotations
@@ -13,89 +13,104 @@ from typing import Literal
 
 import numpy as np
 
+from memsys.interface import positive
 from memsys.systems.xmemory.objective import Whole, guidance, rounded
 from memsys.vectors import Vectors, best, normalised
 
 Members = tuple[int, ...]
 """Numbers of statements, ascending."""
 MergeAt = Literal["insertion", "end"]
+MERGE_AT = ("insertion", "end")
 _LEAST_GAIN = 1e-9
+"""A merge needs a gain above this; smaller ones are rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThemeRules:
-    """The thresholds of the construction; all similarities are cosines."""
+    """Settings of the construction; all similarities are cosines.
+
+    Raises:
+        ValueError: an unknown choice, or a number below 1.
+    """
 
     cap: int = 12
-    """Most statements in a theme."""
+    """Maximum number of statements in a theme; more are split."""
     attach: float = 0.62
-    """A statement this similar to a theme's centroid joins it, full or not."""
+    """Least similarity to a theme's centroid at which a statement joins the theme, full or not."""
     lenient: float = 0.52
-    """A statement this similar joins a theme that is not full."""
+    """Least similarity at which a statement joins a theme that is not full."""
     small: int = 8
-    """A theme of at most so many is not taken apart by its graph."""
+    """Number of statements up to which a theme is not split by its graph."""
     edge: float = 0.66
-    """Statements this similar are linked in a theme's graph."""
+    """Least similarity at which a theme's graph links two statements."""
     cohesion: float = 0.72
-    """A full theme whose statements are less similar than this on average is considered for a split."""
+    """Mean similarity of its statements below which a full theme is considered for a split."""
     tiny: int = 1
-    """A theme of at most so many may be merged with a near one."""
+    """Number of statements up to which a theme may be merged with a near one."""
     coalesce: float = 0.50
-    """How similar a tiny theme and another must be to be merged."""
+    """Least similarity at which a tiny theme and another may be merged."""
     near: float = 0.78
-    """In the end, themes of any size this similar may be merged."""
+    """Least similarity at which themes of any size may be merged at the end."""
     max_merges: int = 2
-    """In the end, at most so many pairs of these."""
+    """Maximum number of such merges at the end."""
     neighbours: int = 10
-    """With how many nearest themes a merge is considered."""
+    """Number of nearest themes considered for a merge."""
     objective_over: int | None = None
-    """How many themes around a change the objective looks at; None is the whole partition (Eq. 1-3)."""
+    """Number of themes around a change that the objective covers; None is the whole partition (Eq. 1-3)."""
     split: bool = True
     merge: bool = True
     merge_at: MergeAt = "insertion"
-    """When tiny themes are merged: as statements come, around the theme that a statement has changed; or once in the `end` (as
-    released), with the pairs of near themes before them."""
+    """When tiny themes are merged: at each `insertion`, around the theme that the statement has changed; or once at the `end` (as
+    released), after the pairs of near themes."""
     guided: bool = True
-    """Whether the objective chooses the split of an overcrowded theme; else its graph does (as released)."""
+    """Whether the objective chooses the split of an overcrowded theme; otherwise its graph does (as released)."""
     renew_full: bool = True
-    """Whether full themes are summarised again in the end; else they keep the summary of when they were opened (as released)."""
+    """Whether full themes are summarised again at the end; otherwise they keep the summary of when they were opened (as released)."""
+
+    def __post_init__(self) -> None:
+        if self.merge_at not in MERGE_AT:
+            raise ValueError(f"merge_at must be one of {', '.join(MERGE_AT)}, found {self.merge_at!r}")
+        for name in ("cap", "neighbours", "tiny"):
+            positive(name, getattr(self, name))
+        if self.objective_over is not None:
+            positive("objective_over", self.objective_over)
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Themes in the order in which they were opened; every statement is in exactly one."""
+    """Themes in the order in which they were opened; every statement is in exactly one theme."""
 
     themes: tuple[Members, ...]
     summarised: tuple[Members, ...]
-    """For each theme, the statements that its summary was made of."""
+    """For each theme, the statements from which its summary is made."""
     asked: tuple[Members, ...]
-    """Every set that was summarised on the way, in order, with repetitions."""
+    """Every set of statements that the method summarises on the way, in order, with repetitions."""
     reassigned: int
-    """Statements whose theme changed after they were first attached."""
+    """Number of statements whose theme changed after their first assignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The k-nearest-neighbour graph of some nodes: for each node the nodes it points to, with their cosine (> 0)."""
+    """A k-nearest-neighbour graph: for each node, the nodes that it points to, with their cosine (> 0)."""
 
     edges: tuple[dict[int, float], ...]
 
     def weights(self, nodes: Sequence[int]) -> np.ndarray:
-        """How much each of the nodes covers each other, float64 [m, m]; 1 for itself, 0 without an edge."""
-        place = {node: index for index, node in enumerate(nodes)}
+        """Edge weights among these nodes, float64 [m, m]: row covers column; 1 on the diagonal, 0 without an edge."""
+        row_of = {node: row for row, node in enumerate(nodes)}
         covered = np.eye(len(nodes))
-        for node, row in place.items():
+        for node, row in row_of.items():
             for other, cosine in self.edges[node].items():
-                if other in place:
-                    covered[row, place[other]] = cosine
+                if other in row_of:
+                    covered[row, row_of[other]] = cosine
         return covered
 
 
 def partition(vectors: np.ndarray, rules: ThemeRules) -> Partition:
-    """The themes of statements with these unit vectors [n, d], which are taken in order.
+    """Partition statements, given in order by their unit vectors [n, d], into themes.
 
-    Attach each (§3.2), splitting what exceeds the cap and merging what is tiny (§5.3: later insertions trigger either); summarise;
-    split full themes that do not hold together. The release merges in the end only: the best pairs, then what is tiny, as long as
+    Assign each statement (§3.2), split themes above the cap and merge tiny ones (§5.3: later insertions trigger both). Then summarise
+    the themes, and split full themes of low cohesion. The release merges only at the end, first near pairs, then tiny themes, while
     the objective gains.
     """
     growing = _Growing(vectors, vectors.astype(np.float64), rules)
@@ -109,19 +124,22 @@ def partition(vectors: np.ndarray, rules: ThemeRules) -> Partition:
 
 
 def nearest(vectors: np.ndarray, k: int, *, earlier: bool = False) -> Neighbours:
-    """The `k` most similar other rows of each row (unit vectors [n, d]) with a positive cosine; with `earlier`, of those before it."""
+    """Link each row (unit vectors [n, d]) to its `k` most similar other rows of positive cosine; with `earlier`, to rows before it only."""
     edges: list[dict[int, float]] = []
-    for first in range(0, len(vectors), 512):  # in blocks, so that the memory needed stays linear
+    for first in range(0, len(vectors), 512):  # in blocks, so that memory use stays linear
         similarities = rounded(vectors[first : first + 512] @ vectors.T)
         for row, cosines in enumerate(similarities, start=first):
             cosines[row] = -np.inf
-            seen = cosines[:row] if earlier else cosines
-            edges.append({index: float(seen[index]) for index in best(seen, k) if seen[index] > 0})
+            candidates = cosines[:row] if earlier else cosines
+            edges.append({index: float(cosines[index]) for index in best(candidates, k) if cosines[index] > 0})
     return Neighbours(tuple(edges))
 
 
 def components(vectors: np.ndarray, edge: float) -> list[list[int]]:
-    """Connected components of the graph that links rows of cosine `edge` or more, each ascending, by their first row."""
+    """Connected components of the graph that links rows with a cosine of at least `edge`.
+
+    Rows ascend within a component, and components are ordered by their first row.
+    """
     from scipy.sparse.csgraph import connected_components
 
     linked = rounded(vectors @ vectors.T) >= edge
@@ -133,15 +151,15 @@ def components(vectors: np.ndarray, edge: float) -> list[list[int]]:
 
 
 def principal_order(vectors: np.ndarray) -> list[int]:
-    """Rows by their place on the first principal axis, whose largest coordinate counts as positive."""
+    """Rows in order of their projection on the first principal axis, whose sign makes its largest coordinate positive."""
     centred = vectors - vectors.mean(axis=0)
     axis = np.linalg.svd(centred, full_matrices=False)[2][0]
-    places = np.round(centred @ (axis * np.sign(axis[np.argmax(np.abs(axis))])), 6)
-    return [int(row) for row in np.argsort(places, kind="stable")]
+    projections = np.round(centred @ (axis * np.sign(axis[np.argmax(np.abs(axis))])), 6)
+    return [int(row) for row in np.argsort(projections, kind="stable")]
 
 
 def chunks(rows: Sequence[int], size: int) -> Iterator[list[int]]:
-    """The rows in consecutive pieces of at most `size`, each put in ascending order."""
+    """Cut rows into consecutive pieces of at most `size`, and sort each piece."""
     return (sorted(rows[start : start + size]) for start in range(0, len(rows), size))
 
 
@@ -154,24 +172,27 @@ class _Theme:
 
 @dataclass(slots=True)
 class _Growing:
-    """Themes while they are made; a theme that was merged into another has no entry any more."""
+    """Themes under construction; a theme that was merged into another is removed."""
 
     rows: np.ndarray
     """The statements' vectors, float32 [n, d]."""
     vectors: np.ndarray
-    """The same in float64, in which sums and the objective are computed."""
+    """The same vectors in float64, for sums and the objective."""
     rules: ThemeRules
     themes: dict[int, _Theme] = field(default_factory=dict)
     centroids: Vectors = field(default_factory=Vectors)
-    """Of unit length, by theme number."""
+    """Unit vectors, by theme number."""
     sizes: list[int] = field(default_factory=list)
-    """By theme number; 0 for a theme that is gone."""
+    """Number of statements, by theme number; 0 for a removed theme."""
     summarised: dict[int, Members] = field(default_factory=dict)
+    """For each theme, the statements of its last summary."""
     asked: list[Members] = field(default_factory=list)
     moved: set[int] = field(default_factory=set)
+    """Statements whose theme has changed."""
     whole: Whole = field(default_factory=Whole)
 
     def result(self) -> Partition:
+        """The partition as it stands."""
         numbers = sorted(self.themes)
         return Partition(
             tuple(tuple(self.themes[number].members) for number in numbers),
@@ -181,6 +202,7 @@ class _Growing:
         )
 
     def assimilate(self, statement: int) -> None:
+        """Assign a statement to the most similar theme or a new one; then split that theme or merge tiny ones."""
         similarities = self._alive(self.centroids.similarities(self.rows[statement]))
         number = int(np.argmax(similarities)) if len(similarities) else None
         if number is None or not self._takes(self.themes[number], float(similarities[number])):
@@ -198,7 +220,7 @@ class _Growing:
                     number = self._join(*pair)
 
     def review(self) -> None:
-        """Summarise every theme again; first split full ones that do not hold together."""
+        """Summarise every theme again, after a split of full themes with low cohesion."""
         for number, theme in list(self.themes.items()):
             full = self.sizes[number] >= self.rules.cap
             if full and self.rules.split and self._loose(theme) and len(parts := self._best_split(number)) > 1:
@@ -209,14 +231,14 @@ class _Growing:
     def merge(self) -> None:
         """Merge the pair of near themes with the largest gain, at most `max_merges` times."""
         for _ in range(self.rules.max_merges):
-            gains = {(one, other): self._gain(one, other) for one, other in self._near_pairs()}
+            gains = {pair: self._gain(*pair) for pair in self._near_pairs()}
             pair = max(gains, key=lambda pair: gains[pair], default=None)
             if pair is None or gains[pair] <= _LEAST_GAIN:
                 return
             self._join(*pair)
 
     def coalesce(self) -> None:
-        """Let each tiny theme join the neighbour with the largest gain, until nothing changes."""
+        """Merge each tiny theme with the neighbour of largest gain, until nothing changes."""
         changed = True
         while changed:
             changed = False
@@ -226,7 +248,7 @@ class _Growing:
                     changed = True
 
     def _best_merge(self, number: int) -> tuple[int, int] | None:
-        """The theme and the near one whose merge gains most, one of them tiny; None where none gains."""
+        """The pair of this theme and a near one with the largest gain, one of them tiny; None if no merge gains."""
         similarities = self._similarities(number)
         sizes = np.array(self.sizes)
         similarities[sizes > self.rules.cap - self.sizes[number]] = -np.inf
@@ -240,63 +262,69 @@ class _Growing:
         return None if other is None or gains[other] <= _LEAST_GAIN else (other, number)
 
     def _takes(self, theme: _Theme, similarity: float) -> bool:
+        """Whether a statement with this similarity joins the theme."""
         fits = similarity >= self.rules.lenient and len(theme.members) < self.rules.cap
         return similarity >= self.rules.attach or fits
 
     def _loose(self, theme: _Theme) -> bool:
+        """Whether the mean cosine between different statements of the theme is below `cohesion`."""
         size = len(theme.members)
-        own = float((self.vectors[theme.members] ** 2).sum())
-        mean = (float(theme.total @ theme.total) - own) / (size * (size - 1)) if size > 1 else 1.0
+        self_products = float((self.vectors[theme.members] ** 2).sum())
+        mean = (float(theme.total @ theme.total) - self_products) / (size * (size - 1)) if size > 1 else 1.0
         return size >= self.rules.small and mean < self.rules.cohesion
 
     def _graph_split(self, number: int) -> list[list[int]]:
+        """Split a theme into the components of its graph, each cut to at most `cap` statements."""
         members = self.themes[number].members
-        own = self.vectors[members]
-        whole = len(members) <= self.rules.small
-        groups = [list(range(len(members)))] if whole else components(own, self.rules.edge)
+        if len(members) <= self.rules.small:
+            groups = [list(range(len(members)))]
+        else:
+            groups = components(self.vectors[members], self.rules.edge)
         return [[members[row] for row in piece] for group in groups for piece in chunks(group, self.rules.cap)]
 
     def _best_split(self, number: int) -> list[list[int]]:
-        """Of the split by graph and that along the principal axis, the one with the higher objective; one part is no split."""
+        """The better of two splits by the objective: by graph, or along the principal axis. A single part means no split."""
         members = self.themes[number].members
-        along = principal_order(self.vectors[members])
-        by_axis = [[members[row] for row in piece] for piece in chunks(along, self.rules.cap)]
+        order = principal_order(self.vectors[members])
+        by_axis = [[members[row] for row in piece] for piece in chunks(order, self.rules.cap)]
         around = self._around(number)
         return max((self._graph_split(number), by_axis), key=lambda parts: self._objective((number,), around, parts))
 
     def _split(self, number: int, parts: Sequence[list[int]]) -> list[int]:
-        """Put each part into a theme of its own, the first into the old one; their numbers."""
+        """Give each part a theme of its own, the old theme to the first; return their numbers."""
         self._set(number, parts[0], self.vectors[parts[0]].sum(axis=0))
         numbers = [number, *(self._open(part) for part in parts[1:])]
         self.moved.update(*parts[1:])
-        for each in numbers:
-            self._summarise(each)
+        for part in numbers:
+            self._summarise(part)
         return numbers
 
-    def _join(self, one: int, other: int) -> int:
-        """Merge two themes; the number of the larger, of equals the older, which is kept."""
-        kept, gone = sorted((one, other), key=lambda number: (-self.sizes[number], number))
-        left = self.themes.pop(gone)
-        self.sizes[gone] = 0
-        self._tell(gone, 0, left.total)
-        self.moved.update(left.members)
-        self._set(kept, sorted([*self.themes[kept].members, *left.members]), self.themes[kept].total + left.total)
+    def _join(self, first: int, second: int) -> int:
+        """Merge two themes; return the number that is kept, that of the larger theme (of equals, the older)."""
+        kept, removed = sorted((first, second), key=lambda number: (-self.sizes[number], number))
+        merged = self.themes.pop(removed)
+        self.sizes[removed] = 0
+        self._update_objective(removed, 0, merged.total)
+        self.moved.update(merged.members)
+        self._set(kept, sorted([*self.themes[kept].members, *merged.members]), self.themes[kept].total + merged.total)
         self._summarise(kept)
         return kept
 
     def _open(self, members: list[int]) -> int:
+        """Open a theme with these statements and return its number."""
         number = self.centroids.add(self.rows[members[0]])
         self.sizes.append(0)
         self._set(number, members, self.vectors[members].sum(axis=0))
         return number
 
     def _set(self, number: int, members: list[int], total: np.ndarray) -> None:
+        """Replace the statements of a theme; `total` is the sum of their vectors [d]."""
         self.themes[number] = _Theme(members, total)
         self.sizes[number] = len(members)
         self.centroids.set(number, normalised(total))
-        self._tell(number, len(members), total)
+        self._update_objective(number, len(members), total)
 
-    def _tell(self, number: int, size: int, total: np.ndarray) -> None:
+    def _update_objective(self, number: int, size: int, total: np.ndarray) -> None:
         if self.rules.objective_over is None:
             self.whole.set(number, size, total)
 
@@ -305,19 +333,19 @@ class _Growing:
         self.asked.append(self.summarised[number])
 
     def _similarities(self, number: int) -> np.ndarray:
-        """Cosine of a theme's centroid with every other, by number; minus infinity for itself and those that are gone."""
+        """Cosine of a theme's centroid with every other, by number; minus infinity for itself and removed themes."""
         similarities = self._alive(self.centroids.similarities(self.centroids.matrix[number]))
         similarities[number] = -np.inf
         return similarities
 
     def _alive(self, similarities: np.ndarray) -> np.ndarray:
-        """Cosines with all centroids, rounded; minus infinity with those that are gone."""
+        """Round cosines with all centroids; those with removed themes become minus infinity."""
         cosines = rounded(similarities)
         cosines[np.array(self.sizes) == 0] = -np.inf
         return cosines
 
     def _around(self, number: int) -> list[int]:
-        """The themes nearest to one that the objective looks at, itself left out; none where it looks at all."""
+        """The nearest other themes that the objective covers; empty when it covers the whole partition."""
         if self.rules.objective_over is None:
             return []
         similarities = self._similarities(number)
@@ -326,28 +354,29 @@ class _Growing:
         ]
 
     def _near_pairs(self) -> list[tuple[int, int]]:
-        """Pairs that may be merged: near each other, small enough together, one among the nearest of the other."""
+        """Pairs of themes that may be merged: similar, together within the cap, and one among the other's nearest."""
         pairs: set[tuple[int, int]] = set()
         for number in self.themes:
             similarities = self._similarities(number)
             similarities[np.array(self.sizes) > self.rules.cap - self.sizes[number]] = -np.inf
             near = best(similarities, self.rules.neighbours)
-            pairs |= {(min(number, n), max(number, n)) for n in near if similarities[n] >= self.rules.near}
+            similar = [other for other in near if similarities[other] >= self.rules.near]
+            pairs |= {(min(number, other), max(number, other)) for other in similar}
         return sorted(pairs)
 
-    def _gain(self, one: int, other: int) -> float:
-        """What the objective gains by a merge."""
-        pair = (one, other)
-        around = sorted({*self._around(one), *self._around(other)} - {*pair})
+    def _gain(self, first: int, second: int) -> float:
+        """Increase of the objective by a merge of two themes."""
+        pair = (first, second)
+        around = sorted({*self._around(first), *self._around(second)} - {*pair})
         parts = [self.themes[number].members for number in pair]
         return self._objective(pair, around, [parts[0] + parts[1]]) - self._objective(pair, around, parts)
 
-    def _objective(self, gone: Sequence[int], around: Iterable[int], parts: Sequence[list[int]]) -> float:
-        """The objective with the parts in the place of some themes, over the whole partition or the themes around."""
+    def _objective(self, replaced: Sequence[int], around: Iterable[int], parts: Sequence[list[int]]) -> float:
+        """The objective when `parts` replace some themes, over the whole partition or over the themes `around`."""
         totals = [self.vectors[part].sum(axis=0) for part in parts]
         sizes = [len(part) for part in parts]
         if self.rules.objective_over is None:
-            return self.whole.value(gone, list(zip(sizes, totals, strict=True)))
+            return self.whole.value(replaced, list(zip(sizes, totals, strict=True)))
         themes = [self.themes[number] for number in around]
         return guidance(
             [*(len(theme.members) for theme in themes), *sizes], np.stack([*(theme.total for theme in themes), *totals])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from data_loaders.schema import Gold, Question
 from eval.metrics import lexical
 from eval.records import Prediction, Score
-from scripts.experiment.assemble import metric_title, metrics
+from scripts.experiment.scorers import metric_title, metrics
 
 QUESTION = Question("q1", "Which one?")
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from data_loaders.schema import Case, Session, Turn
+from eval.report.cell import Cell, Column
 from eval.report.figures import draw, save
 from eval.report.panels import COLOURS, KINDS, Sheet, apart
 from eval.report.points import (
@@ -23,15 +24,15 @@ from eval.report.points import (
     by_depth,
     drawn_tree,
     front,
-    interval,
     mapped,
     projected,
     recalled_levels,
     scored,
 )
 from eval.report.published import Published
-from eval.report.tables import Asked, Cell, Column, Figure
-from eval.stats import Estimate, Interval
+from eval.report.scores import Asked
+from eval.report.tables import Measure
+from eval.stats import Estimate, Interval, preferred_interval
 from eval.store import RunError, write_lines
 from eval.structure.tree import Tree
 
@@ -106,7 +107,7 @@ def test_a_mean_over_cases_stays_one_when_settings_are_averaged(tmp_path: Path) 
 
 
 def test_costs_are_not_averaged_question_by_question() -> None:
-    figure = Figure(Column("d", "D", "tokens", ()), Estimate(3.0, 1, None, None, 0))
+    figure = Measure(Column("d", "D", "tokens", ()), Estimate(3.0, 1, None, None, 0))
     assert averaged([figure]) == figure.ours
     with pytest.raises(ValueError, match="cannot be averaged"):
         averaged([figure, figure])
@@ -131,7 +132,7 @@ def test_a_cell_without_a_score_has_no_mark(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("clusters", "low"), [(4, 0.1), (5, 0.2)])
 def test_the_interval_is_by_case_from_five_histories_on(clusters: int, low: float) -> None:
-    found = interval(Estimate(0.5, 9, Interval(0.1, 0.9), Interval(0.2, 0.8), clusters))
+    found = preferred_interval(Estimate(0.5, 9, Interval(0.1, 0.9), Interval(0.2, 0.8), clusters))
     assert found is not None
     assert found.low == low
 

@@ -10,10 +10,13 @@ import pytest
 
 from data_loaders.schema import Case, Gold, Question
 from eval.records import Prediction
+from eval.report.best_of import choose, choose_again, composed
+from eval.report.cell import Cell, Column
 from eval.report.measures import coverage, gathered, report, spread
 from eval.report.published import Published
 from eval.report.rendering import as_csv, markdown, shown
-from eval.report.tables import Asked, Cell, Column, Figure, Row, Table, choose, choose_again, composed
+from eval.report.scores import Asked
+from eval.report.tables import Measure, Row, Table
 from eval.stats import Estimate, difference
 from eval.store import item_key, item_record, write_lines
 from memsys.interface import Item
@@ -51,7 +54,7 @@ def test_the_best_elsewhere_never_looks_at_its_own_history(tmp_path: Path) -> No
     chosen = choose(cells, held_out=True)
     assert chosen == {"a": "y", "b": "x", "c": "x"}
     one = composed(cells, chosen)
-    assert [one.values[each.case_id, each.question_id] for each in QUESTIONS] == [0, 0, 1, 0, 0, 0]
+    assert [one.scores[each.case_id, each.question_id] for each in QUESTIONS] == [0, 0, 1, 0, 0, 0]
     assert one.counts().scored == 6
 
 
@@ -116,7 +119,7 @@ def scored(column: Column, right: np.ndarray) -> Cell:
     """A cell with these verdicts, without files."""
     cell = Cell(column, {}, ())
     keys = [(one.case_id, one.question_id) for one in column.questions]
-    cell.__dict__["_found"] = {key: [((0, 0), float(value))] for key, value in zip(keys, right, strict=True)}
+    cell.__dict__["draws"] = {key: [((0, 0), float(value))] for key, value in zip(keys, right, strict=True)}
     return cell
 
 
@@ -221,11 +224,11 @@ def test_counts_of_one_are_no_shares() -> None:
 
 @pytest.mark.parametrize(("ours", "expected"), [(100.0, "OK"), (105.0, "close"), (106.0, "off"), (94.0, "off")])
 def test_a_cost_is_close_within_five_percent(ours: float, expected: str) -> None:
-    assert Figure(COLUMN, Estimate(ours, 9, None, None, 0), PUBLISHED).verdict() == expected
+    assert Measure(COLUMN, Estimate(ours, 9, None, None, 0), PUBLISHED).verdict() == expected
 
 
 def test_a_figure_stands_in_every_format() -> None:
-    figure = Figure(COLUMN, Estimate(104.0, 9, None, None, 0), PUBLISHED)
+    figure = Measure(COLUMN, Estimate(104.0, 9, None, None, 0), PUBLISHED)
     table = Table("toy", "Toy", (), (COLUMN,), (Row("one", "One", (figure,)),))
     assert shown(figure) == "104.0 · 100 · close"
     assert "| One | 104.0 · 100 · close |" in markdown(table)

@@ -12,19 +12,11 @@ from typing import Any
 import pytest
 
 from eval.records import Prediction
+from eval.report.cell import ANSWERABLE, Cell, Column, categories
 from eval.report.published import Published, find, read_published, verdict
 from eval.report.rendering import as_csv, latex, markdown, shown
-from eval.report.tables import (
-    ANSWERABLE,
-    Asked,
-    Cell,
-    Column,
-    Counts,
-    Row,
-    Table,
-    categories,
-    outcomes,
-)
+from eval.report.scores import Asked, Counts, outcomes
+from eval.report.tables import Row, Table
 from eval.stats import Estimate, Interval
 from eval.store import Appender, write_lines
 
@@ -90,7 +82,7 @@ def test_repeats_are_averaged_question_by_question_and_their_spread_is_printed(t
     path = tmp_path / "scores.jsonl"
     write_lines(path, lines(dict.fromkeys(range(6), 1.0)) + lines({n: float(n < 3) for n in range(6)}, repeat=1))
     one = Cell(COLUMN, {(f"c{n % 2}", f"q{n}"): frozenset({"answered"}) for n in range(6)}, (path,))
-    assert one.values["c1", "q5"] == 0.5
+    assert one.scores["c1", "q5"] == 0.5
     assert one.spread == pytest.approx(0.353553, abs=1e-5)
     assert shown(one).startswith("0.750 ± 0.354 ")
 
@@ -100,10 +92,10 @@ def test_only_the_repeats_that_were_asked_for_are_averaged(tmp_path: Path) -> No
     write_lines(path, [line for repeat in range(3) for line in lines({0: float(repeat == 0)}, repeat=repeat)])
     reached = {("c0", "q0"): frozenset({"answered"})}
     once, twice = (Cell(COLUMN, reached, (path,), repeats=repeats) for repeats in (1, 2))
-    assert once.values == {("c0", "q0"): 1.0}
+    assert once.scores == {("c0", "q0"): 1.0}
     assert once.spread is None
-    assert twice.values == {("c0", "q0"): 0.5}
-    assert Cell(COLUMN, reached, (path,)).values["c0", "q0"] == pytest.approx(1 / 3)
+    assert twice.scores == {("c0", "q0"): 0.5}
+    assert Cell(COLUMN, reached, (path,)).scores["c0", "q0"] == pytest.approx(1 / 3)
 
 
 def test_below_five_cases_the_cell_says_how_many_there_are_instead_of_an_interval(tmp_path: Path) -> None:

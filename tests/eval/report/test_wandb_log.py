@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from eval.report.cell import Column
 from eval.report.figures import draw, save
 from eval.report.panels import Sheet
 from eval.report.points import Point
-from eval.report.tables import Column, Figure, Row, Table
+from eval.report.tables import Measure, Row, Table
 from eval.report.wandb_log import log_figure, log_sweep, log_table, means
 from eval.stats import Estimate
 from eval.store import RunError
@@ -28,7 +29,7 @@ TABLE = Table(
     "Toy",
     (),
     (COLUMN, COLUMN),
-    (Row("bm25", "BM25", (Figure(COLUMN, Estimate(12.5, 3, None, None, 0)), "pending")),),
+    (Row("bm25", "BM25", (Measure(COLUMN, Estimate(12.5, 3, None, None, 0)), "pending")),),
 )
 
 

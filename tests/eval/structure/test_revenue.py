@@ -7,25 +7,21 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from eval.structure.otd import binarised, check_guarantee, otd
 from eval.structure.revenue import (
     Hierarchy,
     Nested,
     Weights,
-    average_linkage,
-    binarised,
-    check_guarantee,
     from_matrix,
     from_vectors,
     hierarchy,
     leaf_hierarchy,
     optimum,
-    otd,
-    random_binary,
-    report,
     revenue,
     sizes,
     upper_bound,
 )
+from eval.structure.revenue_report import average_linkage, random_binary, report
 from eval.structure.tree import Tree
 
 

@@ -15,20 +15,18 @@ from eval.loop import run_all
 from eval.store import RunError, read_lines
 from eval.structure.tree import (
     Tree,
-    agreement,
     ancestors,
-    ask_triplets,
     build_calls,
     depths,
     mean_shape,
     read_tree,
     read_trees,
-    sample_triplets,
     shape,
     tokens_by_depth,
     top_down,
     without_chains,
 )
+from eval.structure.triplets import agreement, ask_triplets, sample_triplets
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.systems.memtree import MemTree

@@ -277,7 +277,7 @@ def test_a_call_that_was_cancelled_is_told_to_everyone_who_shares_it(store: Stor
     for future in shared:
         with pytest.raises(CancelledError):
             future.result(timeout=5)
-    assert llm._under_way == {}
+    assert llm._in_flight == {}
 
 
 @pytest.mark.parametrize("where", ["_verbs", "_commit"])

@@ -24,7 +24,7 @@ from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.secrets import redact
 from memsys.llm.store import Store
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock.endpoint import Mock, application, serving
 
 SETTINGS = ModelSettings("mock-model", usd_per_million_in=1.0, usd_per_million_out=2.0)
 
@@ -295,6 +295,7 @@ BAD_VECTORS = {
     "index as text": rows([1.0, 0.0], [0.0, 1.0], index=["0", "1"]),
     "numbers as text": rows(["1.0", "0.0"], [1.0, 0.0]),
     "true and false": rows([True, False], [False, True]),
+    "true among numbers": rows([True, 0.5], [1.0, 0.0]),
     "base64": rows("AACAPwAAAAA=", "AAAAAAAAgD8="),
     "nested": rows([[1.0, 0.0]], [[0.0, 1.0]]),
     "no rows": ["x", "y"],

@@ -25,7 +25,7 @@ from memsys.llm.outage import Unreachable
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
 from memsys.llm.transport import event_loop, new_event_loop
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock.endpoint import Mock, application, serving
 
 SETTINGS = ModelSettings("mock-model", usd_per_million_in=1.0, usd_per_million_out=2.0)
 BOTH = pytest.mark.parametrize("transport", ["lean", "sdk"])
@@ -275,7 +275,7 @@ def test_a_key_with_a_line_break_inside_is_refused_without_showing_it(
     ],
 )
 def test_a_base_url_with_a_secret_in_it_is_refused_without_showing_it(url: str) -> None:
-    with pytest.raises(ModelError, match="would be written to files") as error:
+    with pytest.raises(ModelError, match="it would be written to files; put the key into") as error:
         Endpoint(url)
     assert "hidden-word" not in str(error.value)
 
@@ -473,7 +473,7 @@ def test_a_stop_in_the_moment_of_sending_leaves_nobody_waiting(opened: Open) -> 
 
     def begin_and_cancel() -> None:
         at._begin(future, at._send("/chat/completions", {}, None, lambda value: None), lambda *sent: sent)
-        for task in at._under_way:
+        for task in at._tasks:
             task.cancel()
 
     event_loop().call_soon_threadsafe(begin_and_cancel)

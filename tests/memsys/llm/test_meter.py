@@ -51,6 +51,17 @@ def test_a_cached_answer_costs_its_tokens_and_seconds_but_is_not_sent() -> None:
     assert (ledger.calls["tree.join"], ledger.tokens_in, ledger.seconds, ledger.sent) == (1, 7, 1.5, 0)
 
 
+def test_calls_of_a_model_in_a_role_of_its_own_are_in_the_totals_and_counted_apart() -> None:
+    memory = Metered(ScriptedLLM(Completion("x", 7, 5, 3)))
+    probe = Metered(ScriptedLLM(Completion("x", 11, 1, 2))).in_role("probe")
+    with metering() as ledger:
+        complete(memory, request())
+        complete(probe, request())
+        complete(probe, request())
+    assert (ledger.calls.total(), ledger.tokens_in, ledger.tokens_out) == (3, 29, 7)
+    assert ledger.roles == {"probe": {"calls": 2, "tokens_in": 22, "tokens_out": 2, "tokens_cached": 4}}
+
+
 def test_a_failed_call_is_charged_and_still_fails() -> None:
     error = ModelError("down", attempts=4, seconds=9.0)
     with metering() as ledger, pytest.raises(ModelError) as caught:

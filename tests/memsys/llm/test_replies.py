@@ -21,7 +21,7 @@ from memsys.llm.replies import LONG_PROMPT, Spoken, check_window, cleaned, compl
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompt, PromptError, Prompts
 from memsys.tokens import count_tokens
-from scripts.mock_endpoint import Mock, application, serving
+from scripts.mock.endpoint import Mock, application, serving
 
 ASKED = Request((("user", "Where did Ines learn to weave?"),), "test.step", max_tokens=50)
 
@@ -151,6 +151,25 @@ def test_tokens_that_are_not_reported_are_our_own_count_thoughts_included() -> N
         3,
         ("usage_not_reported",),
     )
+
+
+ENDLESS = {
+    "an opening tag": "<think>" * 300_000,
+    "pairs of tags": "<think></think>" * 300_000,
+    "a closing tag": "x" + "</think>" * 300_000,
+    "tags inside lines": "a <think>\n" * 200_000,
+    "channels": "<|channel|>" * 300_000,
+    "the name of a channel": "<|channel|>" + "a" * 3_000_000,
+    "a channel that says nothing": "<|channel|>final <|message|>" * 200_000,
+    "spaces in a fence": "```" + " " * 1_000_000 + "<think>",
+    "brackets before a tag": "[" * 1_000_000 + "<think>",
+}
+"""What a model may repeat until its limit; a pattern that tries every pair of places would take hours for each of them."""
+
+
+@pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS.keys())
+def test_a_reply_that_repeats_itself_for_ever_is_read_once(text: str) -> None:
+    assert len(without_reasoning(text).answer) <= len(text)
 
 
 # --- parsing --------------------------------------------------------------------------------------------------------

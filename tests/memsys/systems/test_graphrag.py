@@ -698,7 +698,7 @@ def test_reports_are_shuffled_and_packed_and_the_weightiest_lead_each_batch() ->
     made.max_tokens = 12_000
     (batch,) = made._batches()
     assert [made._graph.entities[one.entities[0]].title for one in batch] == ["C0", "A0", "B0"]
-    assert [len(made._members(one)) for one in batch] == [4, 3, 1]
+    assert [len(made._text_units(one)) for one in batch] == [4, 3, 1]
 
 
 # --- failures ----------------------------------------------------------------------------------------------------------

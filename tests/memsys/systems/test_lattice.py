@@ -19,7 +19,10 @@ from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
-from memsys.systems.lattice import Lattice, calibrated, clusters, fitted, gated, ratings
+from memsys.systems.lattice import Lattice
+from memsys.systems.lattice.calibration import calibrated, gated
+from memsys.systems.lattice.clustering import clusters
+from memsys.systems.lattice.search import fitted, ratings
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 
@@ -193,7 +196,7 @@ def test_the_code_keeps_first_scores_for_branches_and_calibrates_leaves_only() -
     search = code.search(ASKED)
     for name, parent in search.parents.items():
         if name.startswith("node"):
-            expected = 0.5 * search.first[name] + 0.5 * search.path[parent.id]
+            expected = 0.5 * search.first_ratings[name] + 0.5 * search.path[parent.id]
             assert search.path[name] == pytest.approx(expected)
     assert max(search.latent.values()) == 1
     other = paper.search(ASKED)
@@ -203,7 +206,7 @@ def test_the_code_keeps_first_scores_for_branches_and_calibrates_leaves_only() -
 def test_leaves_stand_on_calibrated_scores_in_the_code_too() -> None:
     memory, _ = lattice([["a", "b"], ["c", "d"]], WORKED, beam=1, iterations=3, mode="code")
     search = memory.search(ASKED)
-    assert all(search.latent[name] != pytest.approx(search.first[name]) for name in "abc")
+    assert all(search.latent[name] != pytest.approx(search.first_ratings[name]) for name in "abc")
     for name in "abcd":
         above = search.path[search.parents[name].id]
         assert search.path[name] == pytest.approx(0.5 * above + 0.5 * search.latent[name])
@@ -224,7 +227,7 @@ def test_a_branch_slate_adds_the_best_sibling_in_the_paper_and_the_best_of_the_l
         at = next(at for at, node in enumerate(search.expanded[1:], 1) if node in top and node.children[0].unit is None)
         node = search.expanded[at]
         extra = shown(llm, "navigate")[1][len(node.children) :]
-        siblings = sorted((each for each in top if each is not node), key=lambda each: -search.first[each.id])
+        siblings = sorted((each for each in top if each is not node), key=lambda each: -search.first_ratings[each.id])
         assert extra == [node.text if mode == "code" else siblings[0].text]
 
 
@@ -257,7 +260,7 @@ def test_each_expansion_draws_its_own_earlier_finds() -> None:
         rows(12, 2), {"lattice.navigate": scores(90, 10)}, branching=12, beam=1, iterations=2, anchors=5
     )
     search = memory.search(ASKED)
-    drawn = [[leaf.id for leaf in memory._anchors(search, search.frontier[0], ASKED, step)] for step in (2, 3, 2)]
+    drawn = [[leaf.id for leaf in search.anchors(search.frontier[0], step)] for step in (2, 3, 2)]
     assert drawn[0] == drawn[2] != drawn[1]
 
 
@@ -293,14 +296,17 @@ def test_finds_are_drawn_with_the_weights_of_the_mode(
     mode: str, shares: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of four finds is drawn for each of many questions; calibrated scores and paths are set to the worked values."""
-    monkeypatch.setattr("memsys.systems.lattice.gated", lambda values: 16.0**values)
+    monkeypatch.setattr("memsys.systems.lattice.search.gated", lambda values: 16.0**values)
     memory, _ = lattice([["a", "b", "c", "d"], ["e", "f"]], iterations=2, beam=1, anchors=1, mode=mode)
     search = memory.search(ASKED)
-    assert [leaf.id for leaf in search.found] == ["a", "b", "c", "d"]
+    assert [leaf.id for leaf in search.leaves] == ["a", "b", "c", "d"]
     for name, value in zip("abcd", (1, 0.8, 0.5, 0.2), strict=True):
         search.path[name] = search.latent[name] = value
     node = search.frontier[0]
-    drawn = [memory._anchors(search, node, Question(f"q{n}", ""), 2)[0].id for n in range(3000)]
+    drawn = []
+    for number in range(3000):
+        search.question = Question(f"q{number}", "")
+        drawn.append(search.anchors(node, 2)[0].id)
     assert [drawn.count(name) / 3000 for name in "abcd"] == pytest.approx(shares, abs=0.03)
 
 
@@ -311,7 +317,7 @@ def test_a_search_costs_at_most_one_call_and_then_the_beam_at_each_step(beam: in
     search = memory.search(ASKED)
     assert len(llm.requests) - before == len(search.expanded) == calls
     assert len({node.id for node in search.expanded}) == calls
-    assert len({leaf.id for leaf in search.found}) == len(search.found)
+    assert len({leaf.id for leaf in search.leaves}) == len(search.leaves)
 
 
 def test_a_small_tree_is_read_whole_and_the_search_stops() -> None:
@@ -444,7 +450,7 @@ def test_the_small_fixture_copies_the_single_leaf() -> None:
     assert [(node.id, node.text) for node in memory.nodes()][:2] == [("node-0", "a+b"), ("node-1", "c")]
     assert len(llm.requests) == 1
     search = memory.search(ASKED)
-    assert (len(search.expanded), len(search.found)) == (3, 3)
+    assert (len(search.expanded), len(search.leaves)) == (3, 3)
 
 
 @pytest.mark.slow
@@ -479,7 +485,7 @@ def test_clusters_hold_what_is_alike() -> None:
 
 def test_of_too_many_clusters_the_nearest_single_ones_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = normalised(np.array([[1, 0, 0], [0, 1, 0], [1, 0.1, 0], [0, 1, 0.3], [0, 0, 1]], dtype=np.float32))
-    monkeypatch.setattr("memsys.systems.lattice._divided", lambda *_: [[row] for row in range(5)])
+    monkeypatch.setattr("memsys.systems.lattice.clustering._divided", lambda *_: [[row] for row in range(5)])
     assert clusters(vectors, 2, 0) == [[0, 2], [1, 3], [4]]
 
 

@@ -16,9 +16,10 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
-from memsys.systems import lightmem
 from memsys.systems.dense import Dense
-from memsys.systems.lightmem import THRESHOLDS, LightMem, fine, having_a_say, peaks
+from memsys.systems.lightmem import LightMem
+from memsys.systems.lightmem.exchanges import THRESHOLDS, Buffers, Exchange, Message, fine, peaks
+from memsys.systems.lightmem.facts import later_duplicates
 from memsys.tokens import count_tokens
 
 EXTRACT, UPDATE = "lightmem.extract", "lightmem.update"
@@ -94,34 +95,34 @@ def test_writing_makes_no_call_until_the_buffers_are_full() -> None:
 
 def test_the_short_term_buffer_is_emptied_before_a_segment_that_would_overflow_it() -> None:
     memory, _ = light(stm_tokens=10)
-    buffers = lightmem._Buffers()
+    buffers = Buffers()
     four = [exchange("one two three four")]
     assert count_tokens("one two three four") == 4
-    assert memory._stored(buffers, four) == []
-    assert memory._stored(buffers, four) == []
-    assert memory._stored(buffers, four) == [[four, four]]
+    assert memory._put_short_term(buffers, four) == []
+    assert memory._put_short_term(buffers, four) == []
+    assert memory._put_short_term(buffers, four) == [[four, four]]
     assert buffers.short_term == [four]
 
 
 def test_buffers_may_be_exactly_full() -> None:
     memory, _ = light(stm_tokens=8, sensory_tokens=8)
-    buffers, four = lightmem._Buffers(), exchange("one two three four")
-    assert memory._stored(buffers, [four]) == memory._stored(buffers, [four]) == []
-    assert memory._taken(buffers, four) == memory._taken(buffers, four) == []
+    buffers, four = Buffers(), exchange("one two three four")
+    assert memory._put_short_term(buffers, [four]) == memory._put_short_term(buffers, [four]) == []
+    assert memory._put_sensory(buffers, four) == memory._put_sensory(buffers, four) == []
     assert (buffers.short_term, buffers.sensory) == ([[four], [four]], [four, four])
-    assert memory._taken(buffers, four) == [[[four], [four]]]
+    assert memory._put_sensory(buffers, four) == [[[four], [four]]]
     assert (buffers.short_term, buffers.sensory) == ([[four, four]], [four])
 
 
 def test_a_segment_larger_than_the_buffer_waits_alone_for_the_next() -> None:
     memory, _ = light(stm_tokens=10)
-    buffers, long, short = lightmem._Buffers(), [exchange("word " * 25)], [exchange("one two")]
-    assert memory._stored(buffers, long) == []
-    assert memory._stored(buffers, short) == [[long]]
+    buffers, long, short = Buffers(), [exchange("word " * 25)], [exchange("one two")]
+    assert memory._put_short_term(buffers, long) == []
+    assert memory._put_short_term(buffers, short) == [[long]]
 
 
 def exchange(text: str, place: int = 0) -> Any:
-    return lightmem._Exchange(place, (lightmem._Message("Ann", text.strip(), "user", f"t{place}"),), None, "")
+    return Exchange(place, (Message("Ann", text.strip(), "user", f"t{place}"),), None, "")
 
 
 def test_code_mode_always_holds_512_tokens() -> None:
@@ -248,7 +249,7 @@ def test_a_topic_begins_where_whole_exchanges_differ_near_to_where_messages_do()
     table = {mine: AXES[mine.split()[0]] for mine, _ in said} | {whole: AXES["tea"] for _, whole in said[:3]}
     memory, _ = light(embedder=TableEmbedder({**table, "ship 3 so": AXES["ship"]}))
     held = [
-        replace(one, messages=(*one.messages, lightmem._Message("Bot", "so", "assistant", "r")))
+        replace(one, messages=(*one.messages, Message("Bot", "so", "assistant", "r")))
         for one in (exchange(mine, place) for place, (mine, _) in enumerate(said))
     ]
     assert memory._boundaries(held) == [3], "by messages alone it would be 2"
@@ -292,7 +293,7 @@ def test_a_long_message_is_pruned_until_it_is_short() -> None:
     memory, _ = light(rate=0.9)
     text = " ".join(f"w{number}" for number in range(700))
     assert count_tokens(text) > 700
-    assert count_tokens(memory._pruned(text)) < 512
+    assert count_tokens(memory._prune(text)) < 512
 
 
 # --- facts --------------------------------------------------------------------------------------------------------------
@@ -400,7 +401,7 @@ def test_a_decision_that_cannot_be_read_leaves_the_fact(reply: str) -> None:
 
 def test_a_fact_has_a_say_in_its_ten_nearest_older_ones() -> None:
     vectors = np.array([[1.0, 0.0]] * 12 + [[0.0, 1.0]], dtype=np.float32)
-    later = having_a_say(vectors, np.arange(13), 0.9)
+    later = later_duplicates(vectors, np.arange(13), 0.9)
     assert later[9] == [10, 11]
     assert 10 not in later, "the last of the equal ones has ten that are older still in its queue"
     assert all(new > old for old, news in later.items() for new in news)
@@ -408,12 +409,12 @@ def test_a_fact_has_a_say_in_its_ten_nearest_older_ones() -> None:
 
 def test_the_threshold_itself_is_near_enough() -> None:
     vectors, places = np.array([[1.0, 0.0], [0.6, 0.8]]), np.array([0, 1])
-    assert having_a_say(vectors, places, 0.6) == {0: [1]}
-    assert having_a_say(vectors, places, 0.61) == {}
+    assert later_duplicates(vectors, places, 0.6) == {0: [1]}
+    assert later_duplicates(vectors, places, 0.61) == {}
 
 
 def test_facts_of_one_message_may_have_a_say_in_each_other() -> None:
-    assert having_a_say(np.ones((2, 1), dtype=np.float32), np.array([3, 3]), 0.9) == {0: [1], 1: [0]}
+    assert later_duplicates(np.ones((2, 1), dtype=np.float32), np.array([3, 3]), 0.9) == {0: [1], 1: [0]}
 
 
 def test_what_was_decided_is_not_asked_again_and_a_later_consolidation_sees_the_facts_as_extracted() -> None:

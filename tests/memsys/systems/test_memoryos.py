@@ -18,7 +18,8 @@ from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
-from memsys.systems.memoryos import RELEASES, MemoryOS, heat, jaccard, mean_overlap, recency
+from memsys.systems.memoryos import RELEASES, MemoryOS
+from memsys.systems.memoryos.midterm import heat, jaccard, mean_overlap, recency
 
 START = datetime(2023, 5, 7, 18)
 CONTINUITY, META, THEMES = "memoryos.continuity", "memoryos.meta", "memoryos.themes"

@@ -18,7 +18,9 @@ from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
-from memsys.systems.memos import CAPACITY, MemOS, partition
+from memsys.systems.memos import MemOS
+from memsys.systems.memos.reorganise import partition
+from memsys.systems.memos.store import CAPACITY
 from memsys.vectors import normalised
 
 START = datetime(2023, 5, 7, 13)
@@ -335,7 +337,7 @@ def pair(relation: Any, fuse: Any = "both", texts: Sequence[str] = ("old", "new"
 
 
 def stored(memory: MemOS) -> list[str]:
-    return [node.text for node in memory._view()[0].nodes.values()]
+    return [node.text for node in memory._current()[0].memories.values()]
 
 
 @pytest.mark.parametrize("relation", ["contradictory", "Redundant."])

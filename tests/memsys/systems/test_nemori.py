@@ -19,7 +19,7 @@ from memsys.llm.protocol import Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
-from memsys.systems.nemori import NO_PREDICTION, EpisodeBuilder, Nemori, fused
+from memsys.systems.nemori import NO_PREDICTION, EpisodeBuilder, EpisodeRules, Nemori, fused
 
 GARBAGE = [
     "",
@@ -79,7 +79,7 @@ def builder(
     script: dict[str, Script] | None = None, embedder: Embedder | None = None, **settings: Any
 ) -> tuple[EpisodeBuilder, ScriptedLLM]:
     llm = ScriptedLLM({**SCRIPT, **(script or {})})
-    return EpisodeBuilder(llm, embedder or HashingEmbedder(64), Prompts(), **settings), llm
+    return EpisodeBuilder(llm, embedder or HashingEmbedder(64), Prompts(), EpisodeRules(**settings)), llm
 
 
 def written(memory: EpisodeBuilder, units: Sequence[Unit]) -> list[list[str]]:

@@ -629,6 +629,16 @@ def test_a_copy_with_other_read_settings_recalls_like_a_build_with_them() -> Non
     assert copied.read(question) != base.read(question)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("k", 0), ("alpha", 1.0), ("horizon", -1), ("neg", "x"), ("sink", "x"), ("order", "x")]
+)
+def test_a_wrong_read_setting_on_a_copy_is_refused_by_its_read(name: str, value: Any) -> None:
+    copied = copy.copy(reading([*CATS, *TAXES]))
+    setattr(copied, name, value)
+    with pytest.raises(ValueError, match=name):
+        copied.read(Question("q", "the cat Tofu"))
+
+
 def test_a_topic_that_returns_later_is_not_joined_with_its_first_mention() -> None:
     replies = ["MERGE_1", "SPLIT", "MERGE_1", "MERGE_1", "SPLIT", "MERGE_1"]
     built = reading([*CATS, *TAXES, "the cat Tofu is back", "Tofu the cat naps"], replies, policy="none", k=4)

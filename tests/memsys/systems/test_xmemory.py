@@ -21,8 +21,9 @@ from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
-from memsys.systems.xmemory import XMemory, admitted, minmax, representatives
+from memsys.systems.xmemory import XMemory
 from memsys.systems.xmemory.objective import Whole, bell, guidance, sparsity
+from memsys.systems.xmemory.reading import admitted, minmax, representatives
 from memsys.systems.xmemory.themes import (
     Partition,
     ThemeRules,
@@ -575,8 +576,8 @@ def test_a_build_asks_as_nemori_does_and_then_once_for_each_set_of_statements() 
     assert not any(purpose.startswith("xmemory") for purpose in llm.purposes[: -len(themes)])
     assert llm.purposes.count("nemori.boundary") == 11
     assert llm.purposes.count("nemori.episode") == llm.purposes.count("nemori.direct") == 12
-    made = partition(memory._themed.store.statement_vectors.matrix, memory.rules)
-    texts = [statement.text for statement in memory._themed.store.statements]
+    made = partition(memory._hierarchy.store.statement_vectors.matrix, memory.rules)
+    texts = [statement.text for statement in memory._hierarchy.store.statements]
     assert len(texts) == 24
     wanted = list(dict.fromkeys(tuple(texts[index] for index in members) for members in made.asked))
     assert [request.fields["texts"] for request in themes] == wanted
@@ -598,9 +599,9 @@ def test_statements_are_taken_from_every_episode_by_itself_and_in_the_release_fr
 
 def test_a_consolidation_costs_nothing_when_nothing_came_and_little_when_something_did() -> None:
     memory, llm, _ = xmemory(12)
-    before, calls = memory._themed, len(llm.requests)
+    before, calls = memory._hierarchy, len(llm.requests)
     memory.consolidate()
-    assert memory._themed is before
+    assert memory._hierarchy is before
     assert len(llm.requests) == calls
     memory.write(unit(12))
     memory.consolidate()
@@ -620,10 +621,10 @@ def test_a_message_that_teaches_nothing_leaves_the_themes_and_is_recalled() -> N
         extraction="predict",
         **RELEASED,
     )
-    before, calls = memory._themed.partition, llm.purposes.count("xmemory.theme")
+    before, calls = memory._hierarchy.partition, llm.purposes.count("xmemory.theme")
     memory.write(unit(5))
     memory.consolidate()
-    assert memory._themed.partition is before
+    assert memory._hierarchy.partition is before
     assert llm.purposes.count("xmemory.theme") == calls
     assert "episode-4" in recalled(memory, "episode")
 
@@ -682,7 +683,9 @@ def test_a_paper_build_merges_as_statements_come_over_the_whole_partition_and_th
 def test_the_release_writes_neighbours_once_and_is_not_guided() -> None:
     for mode in ("paper", "code"):
         memory, _, _ = xmemory(12, mode=mode)
-        later = [other > index for index, edges in enumerate(memory._themed.statement_graph.edges) for other in edges]
+        later = [
+            other > index for index, edges in enumerate(memory._hierarchy.statement_graph.edges) for other in edges
+        ]
         assert any(later) == (mode == "paper")
         assert (memory.rules.guided, memory.rules.renew_full) == ((mode == "paper"),) * 2
 
@@ -693,7 +696,7 @@ def test_the_report_counts_the_structure() -> None:
     assert (report["messages"], report["episodes"], report["semantics"]) == (40, 40, 80)
     assert report["largest_theme"] <= 4
     assert report["semantics_per_theme"] == 80 / report["themes"]
-    assert report["reassigned"] == memory._themed.partition.reassigned / 80 > 0
+    assert report["reassigned"] == memory._hierarchy.partition.reassigned / 80 > 0
     assert memory.held == 40 + 80 + report["themes"]
     static, _, _ = xmemory(40, theme_cap=4, split=False, merge=False)
     assert static.report()["reassigned"] == 0
@@ -756,7 +759,7 @@ def test_only_episodes_of_the_statements_selected_are_tried() -> None:
     for settings in ({}, {"mode": "code"}, {"episode_pool": 10}, {"mode": "code", "episode_pool": 0}):
         memory, _, _ = xmemory(24, uncertainty=False, max_episodes=100, max_statements=2, **settings)  # type: ignore[arg-type]
         statements = [int(name.removeprefix("statement-")) for name in recalled(memory, "semantic")]
-        linked = {f"episode-{memory._themed.store.statements[index].episode}" for index in statements}
+        linked = {f"episode-{memory._hierarchy.store.statements[index].episode}" for index in statements}
         episodes = set(recalled(memory, "episode"))
         assert linked <= episodes
         found[tuple(settings.values())] = episodes == linked
@@ -840,7 +843,7 @@ def test_each_stage_can_be_turned_off() -> None:
 
 def test_memory_alone_is_similarity_and_shows_the_messages_of_two_episodes() -> None:
     memory, _, _ = xmemory(24, representatives=False, uncertainty=False)
-    store = memory._themed.store
+    store = memory._hierarchy.store
     query = HashingEmbedder(256).embed([QUESTION.text])[0]
     items = memory.read(QUESTION).items
     similar = [f"episode-{index}" for index, _ in store.episode_vectors.top(query, 10)]
@@ -851,7 +854,7 @@ def test_memory_alone_is_similarity_and_shows_the_messages_of_two_episodes() -> 
 
 def test_an_episode_ranks_by_its_similarity_and_half_the_support_of_its_best_statement() -> None:
     memory, _, _ = xmemory(24, uncertainty=False, max_episodes=100, **RELEASED)
-    themed, query = memory._themed, HashingEmbedder(256).embed([QUESTION.text])[0]
+    themed, query = memory._hierarchy, HashingEmbedder(256).embed([QUESTION.text])[0]
     items = memory.read(QUESTION).items
     chosen = [int(item.id.removeprefix("statement-")) for item in items if item.kind == "semantic"]
     supported = dict(zip(chosen, minmax(themed.store.statement_vectors.matrix[chosen] @ query), strict=True))
@@ -934,3 +937,12 @@ def test_sizes_of_zero_are_refused_by_name(setting: str) -> None:
 def test_unknown_choices_are_refused_by_name(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         xmemory(0, **setting)
+
+
+@pytest.mark.parametrize(("name", "value"), [("pool", 0), ("probes", 0), ("episode_pool", -1), ("expansion", "all")])
+def test_a_wrong_read_setting_on_a_copy_is_refused_by_its_read(name: str, value: Any) -> None:
+    memory, _, _ = xmemory(2)
+    swept = copy.copy(memory)
+    setattr(swept, name, value)
+    with pytest.raises(ValueError, match=name):
+        swept.read(QUESTION)

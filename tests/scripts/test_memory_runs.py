@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -11,18 +12,12 @@ from hydra import compose, initialize_config_dir
 from eval import provenance
 from eval.store import RunError
 from memsys.llm.replies import POLICY
-from scripts.experiment.assemble import (
-    CONF,
-    bench,
-    data,
-    judging,
-    load_option,
-    memory_run,
-    metric_title,
-    metrics,
-    options,
-    reader,
-)  # fmt: skip
+from scripts.experiment.datasets import data
+from scripts.experiment.models import build_models
+from scripts.experiment.options import CONF, load_option, options
+from scripts.experiment.runs import memory_run, reader
+from scripts.experiment.scorers import judging, metric_title, metrics
+from scripts.experiment.source_code import RUN_LOOP
 
 pytestmark = pytest.mark.slow
 
@@ -36,12 +31,12 @@ def test_an_offline_engine_is_named_in_whatever_role(tmp_path: Path) -> None:
         served = compose("config", [f"results={tmp_path}/a", *SERVED])
         probed = compose("config", [f"results={tmp_path}/b", *SERVED, "models.probe=extractive"])
         offline = compose("config", [f"results={tmp_path}/c"])
-    built = bench(served)
+    built = build_models(served)
     assert built.stand_ins == []
     judging(served, built, "mem0@extractive")
     assert built.stand_ins == ["judge extractive"]
-    assert bench(probed).stand_ins == ["probe"]
-    assert bench(offline).stand_ins == ["memory", "reader", "judge", "embedder"]
+    assert build_models(probed).stand_ins == ["probe"]
+    assert build_models(offline).stand_ins == ["memory", "reader", "judge", "embedder"]
 
 
 def test_every_metric_of_every_data_set_exists_and_has_a_title() -> None:
@@ -53,13 +48,27 @@ def test_every_metric_of_every_data_set_exists_and_has_a_title() -> None:
         assert config["reader"] in options("reader")
 
 
-@pytest.mark.parametrize("name", ["loop", "run", "case_log", "reader"])
+def test_every_module_of_the_run_loop_is_part_of_a_runs_identity() -> None:
+    sources: dict[str, str] = {}
+    open_modules = ["loop"]
+    while open_modules:
+        name = open_modules.pop()
+        if name not in sources:
+            sources[name] = (CONF.parent / "eval" / f"{name}.py").read_text()
+            open_modules += re.findall(r"^from eval\.(\w+) import", sources[name], re.MULTILINE)
+    formats = {"records", "store", "fields"}  # how lines are written; a change there does not change what is asked or answered
+    assert {"loop", "case", "question", "run"} <= sources.keys()
+    assert sources.keys() - formats <= set(RUN_LOOP)
+    assert "gold_evidence" in RUN_LOOP, "a control's answers depend on it"
+
+
+@pytest.mark.parametrize("name", RUN_LOOP)
 def test_another_run_loop_is_another_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(CONF.parent / "eval", tmp_path / "eval", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr("scripts.experiment.source_code.ROOT", tmp_path)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}"])
-    built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
+    built, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
 
     def folder() -> Path:
         return memory_run(cfg, built, dataset, load_option("memory", "bm25"), reader("segtree")).folder
@@ -77,7 +86,11 @@ def test_what_is_done_with_replies_and_the_cap_on_them_are_part_of_what_a_run_is
         capped = compose("config", [f"results={tmp_path}", *SERVED, "endpoint.max_output_tokens=60"])
     runs = [
         memory_run(
-            cfg, bench(cfg), data(cfg, load_option("dataset", "locomo")), load_option("memory", "bm25"), reader("mem0")
+            cfg,
+            build_models(cfg),
+            data(cfg, load_option("dataset", "locomo")),
+            load_option("memory", "bm25"),
+            reader("mem0"),
         )
         for cfg in (free, capped)
     ]
@@ -93,7 +106,7 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(str(tmp_path))
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}/results"])
-    built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
+    built, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
     mine = {"name": "mine", "title": "Mine", "build": {"_target_": "mine_elsewhere.Mine", "_partial_": True, "k": 2}}
 
     def folder() -> Path:
@@ -105,7 +118,7 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
     module.write_text(module.read_text() + "# other answers\n")
     assert folder() != before
     with monkeypatch.context() as patched:
-        patched.setattr("scripts.experiment.assemble.used_distributions", lambda *_: {"bm25s": "another version"})
+        patched.setattr("scripts.experiment.runs.used_distributions", lambda *_: {"bm25s": "another version"})
         assert len({before, folder()}) == 2
 
 
@@ -113,6 +126,19 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
 def test_a_memory_whose_name_is_a_path_is_refused(name: str, tmp_path: Path) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}/results"])
-    built, dataset = bench(cfg), data(cfg, load_option("dataset", "locomo"))
+    built, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
     with pytest.raises(RunError, match="name must be a plain name"):
         memory_run(cfg, built, dataset, {**load_option("memory", "bm25"), "name": name}, reader("segtree"))
+
+
+def test_files_of_a_conf_folder_in_the_working_folder_are_found_before_the_shipped_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "conf" / "reader"
+    own.mkdir(parents=True)
+    shipped = (CONF / "reader" / "mem0.yaml").read_text()
+    (own / "mine.yaml").write_text(shipped.replace("name: mem0", "name: mine"))
+    monkeypatch.chdir(tmp_path)
+    assert load_option("reader", "mine")["name"] == "mine"
+    assert {"mine", "mem0"} <= set(options("reader"))
+    assert load_option("reader", "mem0")["name"] == "mem0"

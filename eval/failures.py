@@ -1,0 +1,41 @@
+"""Which failures end a whole run, and how the others are written down."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+
+from memsys.llm import stopping
+from memsys.llm.protocol import EndOfRun
+from memsys.llm.secrets import redact
+from memsys.prompts import UndeclaredPrompt
+
+FATAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO)
+"""Errors of the file system that the next file would meet, too: no space, read-only, too many open files, broken disk."""
+
+
+def stops(error: BaseException) -> bool:
+    """Whether an error ends the run because every other question would fail, too.
+
+    True when no model call can be made, when the disk refuses to write, and when a memory uses a prompt that it does not declare.
+    """
+    if isinstance(error, sqlite3.Error):
+        return isinstance(error, sqlite3.OperationalError) and ("full" in str(error) or "readonly" in str(error))
+    if isinstance(error, OSError):
+        return error.errno in FATAL_ERRNOS
+    return isinstance(error, EndOfRun | UndeclaredPrompt)
+
+
+def described(error: BaseException) -> str:
+    """The error's type and message in at most 500 characters, without secrets."""
+    return redact(f"{type(error).__name__}: {error}")[:500]  # redacted before it is cut: half a key must not remain
+
+
+def raise_if_stopped(error: Exception) -> None:
+    """Raise `Stopped` when the user has asked for a stop: the error follows from it, and the question stays open.
+
+    Raises:
+        Stopped: a stop was requested.
+    """
+    if stopping.requested():
+        raise stopping.Stopped() from error

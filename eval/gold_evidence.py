@@ -1,0 +1,45 @@
+"""The gold-evidence control: the reader gets the units that hold the evidence, which bounds what any memory can reach (MemTree)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from data_loaders.schema import Case, Question, Unit
+from data_loaders.units import make_units
+from memsys.interface import MemorySystem, Recall, unit_item
+from memsys.tokens import count_tokens
+
+
+class GoldEvidence(MemorySystem):
+    """Recalls the evidence units that it was handed for a question, in the order of the history.
+
+    A control, not a memory: it is part of `eval` because memories never see an answer key.
+
+    Args:
+        evidence: units of one case by question id.
+    """
+
+    def __init__(self, evidence: Mapping[str, Sequence[Unit]]) -> None:
+        self._evidence = evidence
+
+    def write(self, unit: Unit) -> None:
+        """Keep nothing: the evidence is known already."""
+
+    def read(self, question: Question) -> Recall:
+        return Recall(tuple(unit_item(unit) for unit in self._evidence[question.id]))
+
+
+def gold_evidence(case: Case, unit: Mapping[str, Any]) -> GoldEvidence:
+    """The control for one case.
+
+    Args:
+        unit: the unit rule and its settings (`data_loaders.units.make_units`). A unit is evidence when it holds an evidence turn.
+    """
+    units = make_units(case.sessions, count=count_tokens, **unit).units
+    return GoldEvidence(
+        {
+            question.id: [one for one in units if not set(one.turn_ids).isdisjoint(gold.evidence)]
+            for question, gold in case.questions
+        }
+    )

@@ -1,0 +1,110 @@
+"""The outcome of one attempt at a call: what an HTTP response or a failure means for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from memsys.jsons import received
+from memsys.llm.protocol import ContextOverflow, ModelError
+from memsys.llm.replies import is_overflow
+from memsys.llm.secrets import redact, redact_bytes
+from memsys.llm.transport import Reply
+
+RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+"""HTTP statuses after which a call is tried again."""
+REDACTED = 100_000
+"""Bytes of an error reply that are redacted before an excerpt is taken: an excerpt taken first could hold half a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of one attempt: a decoded reply, or a failure and how to go on after it."""
+
+    value: Any = None
+    """The decoded reply; None after a failure."""
+    why: str = ""
+    """The failure, with keys redacted."""
+    retry: bool = False
+    """Whether the failure may be temporary."""
+    refused: bool = False
+    """Whether the server rejected the call before working on it, so that it costs nothing."""
+    unreachable: bool = False
+    """Whether no connection could be made."""
+    retry_after: float = 0.0
+    """Seconds that the server asks to wait."""
+    error: type[ModelError] = ModelError
+    """The exception to raise when the call fails for good."""
+
+
+def outcome_of(url: str, reply: Reply) -> Outcome:
+    """The outcome of an attempt that got an HTTP response."""
+    if 300 <= reply.status < 400:
+        target = origin(urljoin(url, reply.location)) if reply.location else "nowhere"
+        why = f"HTTP {reply.status}: redirects to {target}, which is not followed; set endpoint.base_url to the server's final URL"
+        return Outcome(why=redact(f"{url}: {why}"), refused=True)
+    if reply.status >= 400:
+        why = f"{url}: HTTP {reply.status}: {_excerpt(reply.body, 500)}"
+        if is_overflow(reply.status, reply.body):
+            return Outcome(why=redact(why), refused=True, error=ContextOverflow)
+        return Outcome(
+            why=redact(why), retry=reply.status in RETRIED, refused=True, retry_after=_seconds_of(reply.retry_after)
+        )
+    try:
+        value = received(redact_bytes(reply.body))
+    except ValueError:
+        return Outcome(why=f"{url}: the reply is not JSON: {_excerpt(reply.body, 200)!r}", retry=True)
+    if not isinstance(value, dict) or not (value.get("choices") or value.get("data")):
+        return Outcome(why=f"{url}: the reply has neither choices nor data: {_excerpt(reply.body, 200)}", retry=True)
+    return Outcome(value=value)
+
+
+def _excerpt(body: bytes, length: int) -> str:
+    """The first characters of a reply, redacted."""
+    return redact(body[:REDACTED].decode(errors="replace"))[:length]
+
+
+def _seconds_of(retry_after: str) -> float:
+    """The seconds to wait according to a Retry-After header, which holds a number of seconds or a date; at most 300."""
+    if not retry_after:
+        return 0.0
+    try:
+        return min(300.0, max(0.0, float(retry_after)))
+    except ValueError:
+        pass
+    try:
+        return min(300.0, max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time()))
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of a URL, with the port always written out."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+
+def check_base_url(base_url: str) -> None:
+    """Check that a base URL can be used and may be written to files.
+
+    Raises:
+        ModelError: it is not an http(s) URL, or contains a user name, a password, a query or a fragment.
+    """
+    try:
+        parts = urlsplit(base_url)
+        parts.port  # noqa: B018  # reading the property raises ValueError for an invalid port
+    except ValueError as error:
+        raise ModelError(f"endpoint.base_url is not a URL ({error})") from None
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise ModelError(
+            f"endpoint.base_url for {parts.hostname}: expected a URL without user name, password, query and fragment, because it "
+            "would be written to files; put the key into the environment variable that endpoint.key_env names"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ModelError(
+            f"endpoint.base_url must be an http or https URL such as http://127.0.0.1:8000/v1, found {base_url!r}"
+        )

@@ -1,0 +1,216 @@
+"""One search in a LATTICE tree: which nodes are expanded, what the model is shown to rate, and how nodes are ranked (§3.2 and §3.3)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from data_loaders.schema import Question
+from memsys.llm import meter
+from memsys.llm.parsing import ParseFailure, read_json
+from memsys.llm.protocol import LLM, Request
+from memsys.prompts import Option, Prompts
+from memsys.systems.lattice.calibration import calibrated, gated
+from memsys.systems.lattice.tree import Node, node_text
+from memsys.tokens import count_tokens
+from memsys.vectors import best
+
+FLOOR = 0.09
+"""In mode `code` a raw score up to this is a node's path relevance, whatever its parent's."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRules:
+    """The settings of a search; see `memsys.systems.lattice.Lattice`."""
+
+    mode: str
+    beam: int
+    iterations: int
+    alpha: float
+    anchors: int
+    slate_tokens: int
+    seed: int
+
+
+class Search:
+    """The state of one search; `run` carries it out."""
+
+    def __init__(self, llm: LLM, prompts: Prompts, rules: SearchRules, question: Question, root: Node | None) -> None:
+        self._llm, self._prompts, self._rules = llm, prompts, rules
+        self.question = question
+        self.frontier = [root] if root else []
+        """Inner nodes that may be expanded."""
+        self.expanded: list[Node] = []
+        self.leaves: list[Node] = []
+        """Rated leaves, in the order in which they were first rated."""
+        self.path = {"root": 1.0}
+        """Path relevance by node id."""
+        self.parents: dict[str, Node] = {}
+        self.depths = {"root": 0}
+        self.slates: list[dict[str, float]] = []
+        """Ratings in [0, 1] by node id, one dictionary per slate."""
+        self.first_ratings: dict[str, float] = {}
+        self.latent: dict[str, float] = {}
+        """Calibrated scores by node id."""
+        self.failed = 0
+        """Nodes whose slate got no usable reply."""
+
+    def run(self) -> None:
+        """Expand the best `beam` nodes of the frontier in each step, one call per node."""
+        for _ in range(self._rules.iterations):
+            if not self.frontier:
+                break
+            order = best([self.path[node.id] for node in self.frontier], self._rules.beam)
+            chosen = [self.frontier[place] for place in order]
+            slates = [
+                [*node.children, *self.anchors(node, len(self.expanded) + place)] for place, node in enumerate(chosen)
+            ]
+            for node, slate, slate_ratings in zip(chosen, slates, self._rate(slates), strict=True):
+                self._expand(node, slate, slate_ratings)
+            self._rescore()
+
+    def anchors(self, node: Node, number: int) -> list[Node]:
+        """Nodes rated before that are shown beside the children of `node`, so that slates can be calibrated.
+
+        Args:
+            node: the node to be expanded.
+            number: how many nodes are expanded before it; with the question it seeds the draw of leaves.
+        """
+        if any(child.unit is None for child in node.children):
+            return self._best_of_level(node)
+        if len(self.leaves) <= self._rules.anchors:
+            return list(self.leaves)
+        paper = self._rules.mode == "paper"
+        standing = self.path if paper else self.latent
+        scores = np.array([standing[leaf.id] for leaf in self.leaves])
+        weights = np.exp(scores) if paper else gated(scores)
+        rng = np.random.default_rng((self._rules.seed, zlib.crc32(self.question.id.encode()), number))
+        drawn = rng.choice(len(scores), self._rules.anchors, replace=False, p=weights / weights.sum())
+        return [self.leaves[place] for place in sorted(drawn)]
+
+    def _best_of_level(self, node: Node) -> list[Node]:
+        """The node with the highest path relevance beside `node`: of its siblings, or (release) of its level's expanded nodes."""
+        if node.id == "root":
+            return []
+        if self._rules.mode == "paper":
+            rivals = [sibling for sibling in self.parents[node.id].children if sibling.id != node.id]
+        else:
+            rivals = [other for other in (*self.expanded, node) if self.depths[other.id] == self.depths[node.id]]
+        return [rivals[place] for place in best([self.path[rival.id] for rival in rivals], 1)]
+
+    def _rate(self, slates: Sequence[Sequence[Node]]) -> list[dict[int, float] | None]:
+        """For each slate its ratings in [0, 1] by position; None where two replies were unusable."""
+        requests = [self._request(slate) for slate in slates]
+        rated: list[dict[int, float] | None] = [None] * len(slates)
+        for retry in range(2):
+            unrated = [place for place, slate_ratings in enumerate(rated) if slate_ratings is None]
+            with meter.together():
+                futures = [self._llm.submit(replace(requests[place], retry=retry)) for place in unrated]
+                errors = [error for future in futures if (error := future.exception()) is not None]
+            if errors:
+                raise errors[0]
+            for place, future in zip(unrated, futures, strict=True):
+                reply = future.result()
+                rated[place] = None if reply.stopped else ratings(reply.text, len(slates[place]))
+                if rated[place] is None:
+                    meter.count_parse_failure(requests[place].purpose)
+        return rated
+
+    def _request(self, slate: Sequence[Node]) -> Request:
+        step = "navigate" if any(node.unit is None for node in slate) else "leaf"
+        texts = [" ".join(node_text(node).split()) for node in slate]
+        if sum(map(count_tokens, texts)) > self._rules.slate_tokens:
+            meter.note("lattice.slate_cut")
+            texts = fitted(texts, self._rules.slate_tokens)
+        return self._prompts[f"lattice/{step}"].render(
+            {
+                "query": self.question.text,
+                "now": self.question.time_text or "not known",
+                "options": tuple(Option(str(place), text) for place, text in enumerate(texts)),
+            }
+        )
+
+    def _expand(self, node: Node, slate: Sequence[Node], slate_ratings: Mapping[int, float] | None) -> None:
+        """Record the ratings of a node's slate and put its children on the frontier or among the leaves."""
+        if slate_ratings is None:
+            self.failed += 1
+            meter.note("lattice.unrated_node")
+            slate_ratings = {}
+        children = len(node.children)
+        self.slates.append(
+            {
+                rated.id: slate_ratings.get(place, 0.0)
+                for place, rated in enumerate(slate)
+                if place < children or place in slate_ratings
+            }
+        )
+        self.frontier = [other for other in self.frontier if other.id != node.id]
+        self.expanded.append(node)
+        for place, child in enumerate(node.children):
+            self.parents[child.id], self.depths[child.id] = node, self.depths[node.id] + 1
+            self.first_ratings[child.id] = slate_ratings.get(place, 0.0)
+            (self.frontier if child.unit is None else self.leaves).append(child)
+
+    def _rescore(self) -> None:
+        """Calibrate all ratings anew and compute the path relevance of every node."""
+        code, alpha = self._rules.mode == "code", self._rules.alpha
+        self.latent = calibrated(self.slates)
+        if code and (highest := max(self.latent.values(), default=0.0)) > 0:
+            self.latent = {name: score / highest for name, score in self.latent.items()}
+        leaves = {leaf.id for leaf in self.leaves}
+        for name, parent in self.parents.items():  # parents come before their children
+            raw = code and name not in leaves
+            score = self.first_ratings[name] if raw else self.latent[name]
+            mixed = alpha * self.path[parent.id] + (1 - alpha) * score
+            self.path[name] = score if raw and score <= FLOOR else mixed
+
+
+def ratings(text: str, count: int) -> dict[int, float] | None:
+    """The ratings in a reply by position below `count`, scaled from 0–100 to [0, 1]; None where there are none.
+
+    The key `relevance_scores` may stand at any depth. Entries that are not pairs of numbers are dropped, scores are clamped, and of
+    two ratings of one position the last counts.
+    """
+    by_place: dict[int, float] = {}
+    value = read_json(text)
+    for pairs in _values(value, "relevance_scores") if not isinstance(value, ParseFailure) else ():
+        for pair in pairs if isinstance(pairs, list) else ():
+            if isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair)):
+                place, score = pair
+                if isinstance(place, int) and 0 <= place < count:
+                    by_place[place] = min(100.0, max(0.0, float(score))) / 100
+    return by_place or None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _values(value: Any, key: str) -> Iterator[Any]:
+    """The values of a key at every depth of a JSON value."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name == key:
+                yield inner
+            else:
+                yield from _values(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _values(inner, key)
+
+
+def fitted(texts: Sequence[str], limit: int) -> list[str]:
+    """Texts cut to a common length in characters, so that together they have at most `limit` tokens.
+
+    The length is reduced in steps of 100 characters, but not below 100.
+    """
+    longest = max(map(len, texts), default=0)
+    for length in range(min(longest, 4 * limit), 100, -100):
+        cut = [text[:length] for text in texts]
+        if sum(map(count_tokens, cut)) <= limit:
+            return cut
+    return [text[:100] for text in texts]

@@ -1,0 +1,212 @@
+"""The semantic tree of LATTICE: its nodes, and how it is built bottom-up (clusters) or top-down (topics)."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from data_loaders.schema import Unit
+from memsys.embed import Embedder
+from memsys.interface import dated
+from memsys.llm import meter
+from memsys.llm.ask import ask_all
+from memsys.llm.parsing import ParseFailure
+from memsys.llm.protocol import LLM
+from memsys.prompts import Option, Prompts
+from memsys.systems.lattice.clustering import clusters
+from memsys.tokens import count_tokens
+
+_WORD_COUNTS = (2, 4, 6, 10, 15)
+"""Words of the five labels of a unit, from the broadest to the finest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A leaf (a unit), or an inner node with a description of its descendants."""
+
+    id: str
+    text: str
+    children: tuple[Node, ...] = ()
+    unit: Unit | None = None
+    """None for an inner node."""
+    place: int = 0
+    """Of a leaf: its place in the history."""
+
+    def leaves(self) -> Iterator[Node]:
+        """All leaves below the node; a leaf yields itself."""
+        if self.unit is not None:
+            yield self
+        for child in self.children:
+            yield from child.leaves()
+
+
+def node_text(node: Node) -> str:
+    """A node's text as prompts show it: a leaf has its time in front."""
+    return dated(node.text, node.unit.time_text) if node.unit else node.text
+
+
+def height(node: Node) -> int:
+    """The number of edges to the deepest leaf below."""
+    return 1 + max(map(height, node.children)) if node.children else 0
+
+
+class TreeBuilder:
+    """Builds one tree. `inner` counts its inner nodes, `fallbacks` the replies that could not be used.
+
+    Args:
+        branching: most children of a node.
+        partition_tokens: most tokens of the labels shown to partition a node.
+        seed: seed of the clustering.
+    """
+
+    def __init__(
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, branching: int, partition_tokens: int, seed: int
+    ) -> None:
+        self._llm, self._embedder, self._prompts = llm, embedder, prompts
+        self._branching, self._partition_tokens, self._seed = branching, partition_tokens, seed
+        self.inner = 0
+        self.fallbacks = 0
+
+    def bottom_up(self, leaves: Sequence[Node], init: str) -> tuple[Node, ...]:
+        """The root's children, built from layers of clusters.
+
+        The first layer groups the leaves of a session in order (`init` is `session`) or clusters all leaves (`scratch`).
+        """
+        if init == "scratch":
+            return self._layers(self._clustered(leaves))
+        sessions = itertools.groupby(leaves, key=lambda leaf: leaf.unit.session_id if leaf.unit else "")
+        return self._layers([chunk for _, session in sessions for chunk in self._chunks(list(session))])
+
+    def top_down(self, leaves: Sequence[Node]) -> tuple[Node, ...]:
+        """The root's children, built by splitting the leaves into topics: five labels for each leaf, one call each."""
+        prompt = self._prompts["lattice/keywords"]
+        replies = ask_all(self._llm, [(prompt, {"text": node_text(leaf)}) for leaf in leaves])
+        labels: dict[str, list[str]] = {}
+        for leaf, reply in zip(leaves, replies, strict=True):
+            if isinstance(reply, ParseFailure):
+                self._count_fallback("first_words")
+                words = leaf.text.casefold().split()
+                labels[leaf.id] = [" ".join(words[:count]) for count in _WORD_COUNTS]
+            else:
+                labels[leaf.id] = [_normal(label) for label in reply["keywords"]]
+        return self._split(leaves, labels)
+
+    def _count_fallback(self, name: str) -> None:
+        self.fallbacks += 1
+        meter.note(f"lattice.{name}")
+
+    def _inner_node(self, text: str, children: Sequence[Node]) -> Node:
+        self.inner += 1
+        return Node(f"node-{self.inner - 1}", text, tuple(children))
+
+    # --- layers ---
+
+    def _layers(self, groups: Sequence[Sequence[Node]]) -> tuple[Node, ...]:
+        """Describe the groups, then clusters of the nodes so made, until at most `branching` nodes are left."""
+        layer = self._describe(groups)
+        while len(layer) > self._branching:
+            layer = self._describe(self._clustered(layer))
+        return tuple(layer)
+
+    def _chunks(self, nodes: Sequence[Node]) -> list[Sequence[Node]]:
+        return [nodes[first : first + self._branching] for first in range(0, len(nodes), self._branching)]
+
+    def _clustered(self, nodes: Sequence[Node]) -> list[list[Node]]:
+        vectors = self._embedder.embed([node.text for node in nodes])
+        return [[nodes[row] for row in group] for group in clusters(vectors, self._branching, self._seed)]
+
+    def _describe(self, groups: Sequence[Sequence[Node]]) -> list[Node]:
+        """One node per group. A model describes groups of several nodes; a single inner node is its own group's node."""
+        several = [group for group in groups if len(group) > 1]
+        texts = [tuple(Option(str(place), node_text(child)) for place, child in enumerate(group)) for group in several]
+        replies = ask_all(self._llm, [(self._prompts["lattice/describe"], {"texts": options}) for options in texts])
+        descriptions = iter(
+            [self._description(reply, group) for reply, group in zip(replies, several, strict=True)]
+        )  # fmt: skip
+        nodes = []
+        for group in groups:
+            if len(group) > 1:
+                nodes.append(self._inner_node(next(descriptions), group))
+            elif group[0].unit:
+                nodes.append(self._inner_node(node_text(group[0]), group))
+            else:
+                nodes.append(group[0])
+        return nodes
+
+    def _description(self, reply: Any, group: Sequence[Node]) -> str:
+        """The summary in a reply; else its lines about the children; else the first sentence of each child."""
+        fields: Mapping[str, Any] = {} if isinstance(reply, ParseFailure) else reply
+        if summary := str(fields.get("summary", "")).strip():
+            return summary
+        self._count_fallback("pieced_description")
+        lines = [str(child.get("line", "")).strip() for child in fields.get("children", ())]
+        return " ".join(filter(None, lines)) or " ".join(_first_sentence(child.text) for child in group)
+
+    # --- topics ---
+
+    def _split(self, leaves: Sequence[Node], labels: Mapping[str, Sequence[str]]) -> tuple[Node, ...]:
+        """The leaves as children, or topics over them where there are more than `branching`.
+
+        Args:
+            labels: five labels by leaf id, from the broadest to the finest.
+        """
+        if len(leaves) <= self._branching:
+            return tuple(leaves)
+        level = next((level for level in range(len(_WORD_COUNTS)) if self._splits(leaves, labels, level)), None)
+        if level is None:
+            return self._layers(self._chunks(leaves))
+        leaf_labels = [labels[leaf.id][level] for leaf in leaves]
+        counted = [f"{label} ({count})" for label, count in Counter(leaf_labels).items()]
+        fields = {"texts": tuple(counted), "least": 2, "most": self._branching}
+        reply = ask_all(self._llm, [(self._prompts["lattice/partition"], fields)], retries=1)[0]
+        if isinstance(reply, ParseFailure):
+            self._count_fallback("clustered_instead")
+            return self._layers(self._clustered(leaves))
+        topics = reply["clusters"][: self._branching]
+        members = self._members(leaves, leaf_labels, topics)
+        if len(members) < 2:
+            return self._layers(self._chunks(leaves))
+        return tuple(
+            self._inner_node(
+                topics[number]["description"].strip() or topics[number]["name"], self._split(members[number], labels)
+            )
+            for number in sorted(members)
+        )
+
+    def _splits(self, leaves: Sequence[Node], labels: Mapping[str, Sequence[str]], level: int) -> bool:
+        """Whether the labels of a level are enough to split by, and few enough for one prompt."""
+        distinct = {labels[leaf.id][level] for leaf in leaves}
+        return len(distinct) > self._branching and sum(map(count_tokens, distinct)) <= self._partition_tokens
+
+    def _members(
+        self, leaves: Sequence[Node], leaf_labels: Sequence[str], topics: Sequence[Mapping[str, Any]]
+    ) -> dict[int, list[Node]]:
+        """Leaves by topic number. A label that is in no topic goes to the most similar one; topics without leaves are absent."""
+        topic_of: dict[str, int] = {}
+        for number, topic in enumerate(topics):
+            for label in topic["keywords"]:
+                topic_of.setdefault(_normal(label), number)
+        unassigned = list(dict.fromkeys(label for label in leaf_labels if label not in topic_of))
+        if unassigned:
+            titles = self._embedder.embed([f"{topic['name']}: {topic['description']}" for topic in topics])
+            nearest = np.argmax(self._embedder.embed(unassigned) @ titles.T, axis=1)
+            topic_of |= {label: int(number) for label, number in zip(unassigned, nearest, strict=True)}
+        members: dict[int, list[Node]] = {}
+        for leaf, label in zip(leaves, leaf_labels, strict=True):
+            members.setdefault(topic_of[label], []).append(leaf)
+        return members
+
+
+def _normal(label: str) -> str:
+    """A label in lower case with single spaces."""
+    return " ".join(label.split()).casefold()
+
+
+def _first_sentence(text: str) -> str:
+    line = text.split("\n", 1)[0]
+    return line[: line.find(". ") + 1] or line

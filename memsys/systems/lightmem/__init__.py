@@ -1,0 +1,333 @@
+"""LightMem: messages are pruned, cut into topics, buffered and turned into facts, which are revised offline (Fang et al., 2025).
+
+Every message loses its least informative words. Messages gather in a sensory buffer; a full buffer is cut into topical segments. Segments
+gather in a short-term buffer; when it is full, a model extracts facts from it. Facts are inserted as they are. `consolidate` compares
+each fact with later ones that are nearly the same, and a model rewrites, deletes or keeps it (the paper's sleep-time update). A recall
+holds the `k` nearest facts.
+
+`mode="code"` reproduces the release (8fc9a91) where it differs: the short-term buffer always holds 512 tokens, and a rewritten fact keeps
+the vector of its old text.
+
+Deviations and decisions:
+
+- Topic boundaries (`segmenter="embedding"`): the release uses the attention of LLMLingua-2's encoder between neighbouring messages. Here
+  the cosine distance of their embeddings replaces it. The second filter, by embeddings of whole exchanges, is as released.
+- Words are deleted by LLMLingua-2 where `model` names its weights, else by `memsys.systems.pruned.Surrogate`; `report()` says which.
+- Tokens are counted with o200k; the release counts with the encoder's tokenizer.
+- Facts are ordered by their message's place in the stream, instead of its time stamp; facts of one message have the same age, as released.
+- A line of the prompt shows date, weekday and time as `2023/05/07 (Sun) 13:00`; messages are numbered from 0 in every prompt.
+- A `source_id` that is not a number is replaced by the line that shares most words with the fact; the release fails on it.
+- `consolidate` empties the last buffers on copies, because more messages may follow; `flush="session"` empties them after every session.
+  An update sees every fact as it was extracted, so the result does not depend on how often the memory was consolidated.
+- A reply may have 16,000 tokens, as in the released scripts. `top_p` 0.1 is not sent. Retrieval searches the facts of all speakers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from data_loaders.schema import Question, Unit
+from memsys.embed import Embedder
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, one_of, positive, union
+from memsys.llm import meter
+from memsys.llm.ask import ask, ask_all
+from memsys.llm.parsing import ParseFailure
+from memsys.llm.protocol import LLM
+from memsys.prompts import Prompts
+from memsys.systems.lightmem.exchanges import Buffers, Exchange, Message, fine, peaks, tokens_of
+from memsys.systems.lightmem.facts import (
+    Fact,
+    FactTable,
+    decision,
+    later_duplicates,
+    source_exchange,
+    update_fields,
+    with_headings,
+)
+from memsys.systems.pruned import Scorer, prune, scorer_for
+from memsys.tokens import count_tokens
+from memsys.vectors import best
+
+LONG = 512
+"""A message of at least so many tokens is pruned again."""
+
+
+class LightMem(MemorySystem):
+    """Recalls the `k` facts most similar to the question by cosine, best first, each with its date.
+
+    Args:
+        mode: `paper` or `code`, see the module.
+        k: facts recalled.
+        rate: share of a message's tokens that pruning keeps, in (0, 1].
+        model: folder of LLMLingua-2's weights; None uses the surrogate.
+        sensory_tokens: most tokens of user messages in the sensory buffer.
+        stm_tokens: most tokens in the short-term buffer (mode `paper`).
+        feed: `utterance` takes every turn as a user message without a reply, as the LoCoMo script does; `exchange` takes the
+            assistant's turns as replies to the user's last turn.
+        messages_use: whose messages are turned into facts: `user_only`, `assistant_only` or `hybrid`.
+        segmenter: how topic boundaries are found; `embedding` replaces the attention of the release.
+        flush: when partly filled buffers are emptied: at the `end`, or after every `session`.
+        update: whether `consolidate` revises facts.
+        update_threshold: least cosine of a later fact that is shown in the update of an earlier one.
+
+    Raises:
+        ValueError: an unknown choice, or a number out of range.
+    """
+
+    READ_KNOBS: ClassVar = ("k",)
+    MODES: ClassVar = ("paper", "code")
+    PROMPTS: ClassVar = ("lightmem",)
+    EMBEDS_UNITS: ClassVar = False
+    UNIT: ClassVar = {"rule": "utterance"}
+
+    def __init__(
+        self,
+        llm: LLM,
+        embedder: Embedder,
+        prompts: Prompts,
+        mode: Literal["paper", "code"] = "paper",
+        k: int = 60,
+        rate: float = 0.6,
+        model: str | None = None,
+        sensory_tokens: int = 512,
+        stm_tokens: int = 512,
+        feed: Literal["utterance", "exchange"] = "utterance",
+        messages_use: Literal["user_only", "assistant_only", "hybrid"] = "user_only",
+        segmenter: Literal["embedding"] = "embedding",
+        flush: Literal["end", "session"] = "end",
+        update: bool = True,
+        update_threshold: float = 0.9,
+    ) -> None:
+        if not 0 < rate <= 1:
+            raise ValueError(f"rate must be above 0 and at most 1, found {rate}")
+        self.llm, self.embedder, self.prompts, self.rate = llm, embedder, prompts, rate
+        self.mode = known_mode(self, mode)
+        self.k, self.sensory_tokens = positive("k", k), positive("sensory_tokens", sensory_tokens)
+        self.stm_tokens = 512 if mode == "code" else positive("stm_tokens", stm_tokens)
+        self.feed = one_of("feed", feed, ("utterance", "exchange"))
+        self.messages_use = one_of("messages_use", messages_use, ("user_only", "assistant_only", "hybrid"))
+        self.segmenter = one_of("segmenter", segmenter, ("embedding",))
+        self.flush = one_of("flush", flush, ("end", "session"))
+        self.update, self.update_threshold = update, update_threshold
+        self._roles = ("user", "assistant") if messages_use == "hybrid" else (messages_use.removesuffix("_only"),)
+        self._scorer: Scorer = scorer_for(model)
+        self._open: Exchange | None = None
+        self._places = 0
+        self._buffers = Buffers()
+        self._facts: list[Fact] = []
+        self._table = FactTable()
+        self._stale = False
+        self._decided: dict[tuple[str, ...], tuple[str, str]] = {}
+
+    # --- construction ---------------------------------------------------------------------------------------------
+
+    def write(self, unit: Unit) -> None:
+        """Prune the unit's messages and buffer them; one call whenever the short-term buffer overflows."""
+        for turn in unit.turns:
+            if not turn.text.strip():
+                continue
+            role = "user" if self.feed == "utterance" else turn.role
+            message = Message(turn.speaker, self._prune(turn.text), role, turn.id)
+            if self._open is not None and role == "assistant":
+                self._open = replace(self._open, messages=(*self._open.messages, message))
+            else:
+                self._close()
+                self._open = Exchange(self._places, (message,), unit.time, unit.time_text)
+                self._places += 1
+            if self.feed == "utterance":
+                self._close()
+        self._stale = True
+
+    def end_session(self, session_id: str) -> None:
+        """Close the open exchange; with `flush="session"`, extract facts from all that is buffered."""
+        self._close()
+        if self.flush == "session":
+            self._facts += self._extract(self._empty(self._buffers))
+
+    def consolidate(self) -> None:
+        """Extract facts from copies of the buffers and revise all facts; buffers and extracted facts stay as they are."""
+        if not self._stale:
+            return
+        buffers = Buffers(list(self._buffers.sensory), list(self._buffers.short_term))
+        pending = self._put_sensory(buffers, self._open) if self._open is not None else []
+        facts = [*self._facts, *self._extract([*pending, *self._empty(buffers)])]
+        vectors = self.embedder.embed([fact.text for fact in facts]) if facts else None
+        self._table = FactTable(tuple(facts), vectors)
+        if self.update and vectors is not None:
+            self._table = self._revised(facts, vectors)
+        self._stale = False
+
+    def _prune(self, text: str) -> str:
+        """The text pruned by `rate`, repeatedly while it is long and still gets shorter."""
+        self._scorer.learn(text)
+        shorter = prune(text, self.rate, self._scorer)
+        while count_tokens(shorter) >= LONG and self.rate < 1:
+            again = prune(shorter, self.rate, self._scorer)
+            if count_tokens(again) >= count_tokens(shorter):
+                break
+            shorter = again
+        return shorter
+
+    def _close(self) -> None:
+        """Move the open exchange, now complete, into the sensory buffer."""
+        if self._open is not None:
+            exchange, self._open = self._open, None
+            self._facts += self._extract(self._put_sensory(self._buffers, exchange))
+
+    def _put_sensory(self, buffers: Buffers, exchange: Exchange) -> list[list[list[Exchange]]]:
+        """Put an exchange into the sensory buffer, after making room for it.
+
+        Returns:
+            The contents of the short-term buffer at each overflow, each a list of segments.
+        """
+        overflowed: list[list[list[Exchange]]] = []
+        size = tokens_of([exchange], "user")
+        while buffers.sensory and tokens_of(buffers.sensory, "user") + size > self.sensory_tokens:
+            for segment in self._cut(buffers, whole=False):
+                overflowed += self._put_short_term(buffers, segment)
+        if size > self.sensory_tokens:
+            return overflowed + self._put_short_term(buffers, [exchange])
+        buffers.sensory.append(exchange)
+        return overflowed
+
+    def _put_short_term(self, buffers: Buffers, segment: list[Exchange]) -> list[list[list[Exchange]]]:
+        """Put a segment into the short-term buffer.
+
+        Returns:
+            The former contents, where the segment did not fit beside them; else nothing.
+        """
+        overflowed = []
+        held = sum(tokens_of(stored, *self._roles) for stored in buffers.short_term)
+        if buffers.short_term and held + tokens_of(segment, *self._roles) > self.stm_tokens:
+            overflowed, buffers.short_term = [buffers.short_term], []
+        buffers.short_term.append(segment)
+        return overflowed
+
+    def _empty(self, buffers: Buffers) -> list[list[list[Exchange]]]:
+        """Empty both buffers; returns the short-term contents at each overflow and at the end."""
+        segments = self._cut(buffers, whole=True)
+        overflowed = [contents for segment in segments for contents in self._put_short_term(buffers, segment)]
+        if buffers.short_term:
+            overflowed.append(buffers.short_term)
+            buffers.short_term = []
+        return overflowed
+
+    def _cut(self, buffers: Buffers, *, whole: bool) -> list[list[Exchange]]:
+        """Take the topical segments out of the sensory buffer; the last stays in it, unless `whole` is set or it is the only one."""
+        exchanges = buffers.sensory
+        edges = [0, *self._boundaries(exchanges), len(exchanges)]
+        segments = [exchanges[start:end] for start, end in itertools.pairwise(edges) if end > start]
+        buffers.sensory = [] if whole or len(segments) < 2 else segments.pop()
+        return segments
+
+    def _boundaries(self, exchanges: Sequence[Exchange]) -> list[int]:
+        """The places of the exchanges that begin a new topic."""
+        if len(exchanges) < 3:
+            return []  # a peak has a neighbour on its left
+        messages = self.embedder.embed([exchange.text("user") for exchange in exchanges])
+        coarse = peaks(1 - np.sum(messages[1:] * messages[:-1], axis=1))
+        if not coarse:
+            return []
+        whole = self.embedder.embed([exchange.text("user", "assistant") for exchange in exchanges])
+        return fine(np.sum(whole[1:] * whole[:-1], axis=1), coarse)
+
+    # --- facts ----------------------------------------------------------------------------------------------------
+
+    def _extract(self, batches: Sequence[list[list[Exchange]]]) -> list[Fact]:
+        """The facts of each batch of segments, one call each."""
+        facts: list[Fact] = []
+        for segments in batches:
+            exchanges = [exchange for segment in segments for exchange in segment]
+            lines = [self._lines(exchange, number) for number, exchange in enumerate(exchanges)]
+            if not any(lines):
+                continue  # no message of the roles that are used
+            reply = ask(self.llm, self.prompts["lightmem/extract"], text=with_headings(segments, lines))
+            if isinstance(reply, ParseFailure):
+                meter.note("lightmem.no_facts")
+                continue
+            for entry in reply["data"]:
+                if entry["fact"].strip():
+                    number = source_exchange(entry["source_id"], entry["fact"], lines)
+                    facts.append(self._fact(entry["fact"].strip(), exchanges[number]))
+        return facts
+
+    def _lines(self, exchange: Exchange, number: int) -> list[str]:
+        """The exchange's used messages as numbered, dated lines of the prompt."""
+        time = f"{exchange.time:%Y/%m/%d (%a) %H:%M}" if exchange.time else exchange.time_text
+        used = [message for message in exchange.messages if message.role in self._roles]
+        return [dated(f"{number}. {message.speaker}: {message.text}", time) for message in used]
+
+    def _fact(self, text: str, exchange: Exchange) -> Fact:
+        """A fact whose evidence is the exchange's used messages, or all of them where none is used."""
+        sources = tuple(message.turn for message in exchange.messages if message.role in self._roles)
+        if not sources:
+            sources = tuple(message.turn for message in exchange.messages)
+        return Fact(text, exchange.place, union([sources]), exchange.time, exchange.time_text)
+
+    def _revised(self, facts: list[Fact], vectors: np.ndarray) -> FactTable:
+        """The facts after each was compared with its later near-duplicates, all as they were extracted."""
+        later = later_duplicates(vectors, np.array([fact.place for fact in facts]), self.update_threshold)
+        cases = {old: (facts[old].text, *(facts[new].text for new in later[old])) for old in sorted(later)}
+        self._decide([texts for texts in cases.values() if texts not in self._decided])
+        kept, rewritten = list[int](), list[int]()
+        facts = list(facts)
+        for index in range(len(facts)):
+            action, text = self._decided[cases[index]] if index in cases else ("ignore", "")
+            if action == "delete":
+                continue
+            kept.append(index)
+            if action == "update":
+                sources = union([facts[index].sources, *(facts[new].sources for new in later[index])])
+                facts[index] = replace(facts[index], text=text, sources=sources)
+                rewritten.append(index)
+        if rewritten and self.mode == "paper":
+            vectors = vectors.copy()
+            vectors[rewritten] = self.embedder.embed([facts[index].text for index in rewritten])
+        decisions = tuple(self._decided[texts][0] for texts in cases.values())
+        return FactTable(tuple(facts[index] for index in kept), vectors[kept], decisions)
+
+    def _decide(self, cases: Sequence[tuple[str, ...]]) -> None:
+        """Ask for a decision on each different case: a fact's text, followed by its later near-duplicates."""
+        different = list(dict.fromkeys(cases))
+        asks = [(self.prompts["lightmem/update"], update_fields(texts)) for texts in different]
+        for texts, reply in zip(different, ask_all(self.llm, asks), strict=True):
+            self._decided[texts] = decision(reply)
+
+    # --- recall ---------------------------------------------------------------------------------------------------
+
+    def read(self, question: Question) -> Recall:
+        """The nearest facts as of the last `consolidate`."""
+        if self._table.vectors is None or not self._table.facts:
+            return Recall(())
+        scores = self._table.vectors @ self.embedder.embed([question.text], query=True)[0]
+        return Recall(tuple(self._fact_item(index, float(scores[index])) for index in best(scores, self.k)))
+
+    def _fact_item(self, index: int, score: float) -> Item:
+        fact = self._table.facts[index]
+        time = f"{fact.time:%d %B %Y, %A}" if fact.time else fact.time_text
+        return Item(f"fact-{index}", dated(fact.text, time), score, fact.sources, "fact", 1)
+
+    def nodes(self) -> Iterator[NodeView]:
+        """The facts as of the last `consolidate`."""
+        vectors = self._table.vectors if self._table.vectors is not None else ()
+        for index, (fact, vector) in enumerate(zip(self._table.facts, vectors, strict=True)):
+            yield NodeView(f"fact-{index}", (), 1, "fact", fact.text, vector, fact.sources, fact.time, fact.time)
+
+    @property
+    def held(self) -> int:
+        return len(self._facts) if self._stale else len(self._table.facts)
+
+    def report(self) -> dict[str, Any]:
+        """Counts of facts, messages and decisions, and what pruned and cut the messages."""
+        return {
+            "facts": len(self._table.facts),
+            "messages": self._places,
+            "pruned_by": self._scorer.name,
+            "segmenter": self.segmenter,
+            "decisions": {action: self._table.decisions.count(action) for action in ("update", "delete", "ignore")},
+        }

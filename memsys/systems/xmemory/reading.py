@@ -1,0 +1,207 @@
+"""Reading xMemory: the read settings, the selection of statements and themes (Stage I), and the ranking of episodes (Stage II, §3.3).
+
+Stage II asks a model how certain it is; `memsys.systems.xmemory.XMemory` makes these calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+
+from memsys.interface import positive
+from memsys.systems.nemori import Mode, Store
+from memsys.systems.xmemory.themes import Neighbours, Partition
+from memsys.vectors import best
+
+Expansion = Literal["further", "same"]
+EXPANSIONS = ("further", "same")
+MODE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "paper": {"episode_pool": 0, "tau_include": 0.0, "expansion": "further"},
+    "code": {"episode_pool": 10, "tau_include": -0.40, "expansion": "same"},
+}
+"""Values of the read settings that depend on the mode."""
+_PATIENCE = ((3, 1), (10, 2))
+"""(n, m): among the first n probed episodes, the search ends after m that are not admitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """Settings of a read, with the mode's values in the place of None.
+
+    Raises:
+        ValueError: an unknown choice, or a number out of range.
+    """
+
+    representatives: bool
+    """Whether Stage I is on (Table 4)."""
+    uncertainty: bool
+    """Whether Stage II is on (Table 4)."""
+    pool: int
+    """Number of most similar statements that Stage I starts from."""
+    max_themes: int
+    """Maximum number of themes that Stage I selects."""
+    max_statements: int
+    """Maximum number of statements that Stage I selects."""
+    alpha: float
+    """Weight of coverage against similarity in Stage I (Eq. 4)."""
+    episode_pool: int
+    """Number of most similar episodes that are candidates beside those of the selected statements."""
+    beta: float
+    """Weight of the statements' support in an episode's priority."""
+    probes: int
+    """Maximum number of episodes to probe."""
+    max_episodes: int
+    """Maximum number of episodes to recall."""
+    tau_include: float
+    """An episode is admitted when it lowers the uncertainty by more than this, in nats."""
+    expansion: Expansion
+    """Which fall in uncertainty decides on an episode's messages: the `further` fall that they bring, or the `same` as its own."""
+    tau_expand: float
+    """The messages are included when that fall exceeds this, in nats."""
+    originals: int
+    """Without Stage II, the number of best episodes that include their messages."""
+
+    def __post_init__(self) -> None:
+        for name in ("pool", "max_themes", "max_statements", "max_episodes", "probes"):
+            positive(name, getattr(self, name))
+        if self.episode_pool < 0:
+            raise ValueError(f"episode_pool must be at least 0, found {self.episode_pool}")
+        if self.expansion not in EXPANSIONS:
+            raise ValueError(f"expansion must be one of {', '.join(EXPANSIONS)}, found {self.expansion!r}")
+
+
+READ_KNOBS = tuple(setting.name for setting in fields(ReadSettings))
+
+
+def read_settings(memory: Any, mode: Mode) -> ReadSettings:
+    """The read settings as a memory's attributes stand now; a sweep sets them on copies of the memory.
+
+    Raises:
+        ValueError: see `ReadSettings`.
+    """
+    settings = {knob: getattr(memory, knob) for knob in READ_KNOBS}
+    defaults = {knob: value for knob, value in MODE_DEFAULTS[mode].items() if settings[knob] is None}
+    return ReadSettings(**(settings | defaults))
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """The four levels as one consolidation leaves them: messages and episodes and statements (`store`), and themes."""
+
+    store: Store
+    partition: Partition
+    summaries: tuple[str, ...]
+    """One per theme."""
+    vectors: np.ndarray
+    """Vectors of the summaries, float32 [K, d]."""
+    theme_of: np.ndarray
+    """Theme number of each statement, [n]."""
+    theme_graph: Neighbours
+    statement_graph: Neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class Backbone:
+    """The result of Stage I: statements with their cosines, and themes, in order of selection."""
+
+    statements: tuple[tuple[int, float], ...]
+    themes: tuple[int, ...]
+
+
+def select_backbone(hierarchy: Hierarchy, query: np.ndarray, settings: ReadSettings) -> Backbone:
+    """Stage I: select themes among those of the most similar statements, then statements among these themes' members.
+
+    Without Stage I, take the most similar statements, and their themes by similarity.
+    """
+    pool = hierarchy.store.statement_vectors.top(query, settings.pool)
+    candidates = sorted({int(hierarchy.theme_of[index]) for index, _ in pool})
+    similarities = hierarchy.vectors[candidates] @ query if candidates else np.empty(0)
+    if not settings.representatives:
+        statements = tuple(pool[: settings.max_statements])
+        occupied = {int(hierarchy.theme_of[index]) for index, _ in statements}
+        order = [candidates[at] for at in best(similarities, len(candidates)) if candidates[at] in occupied]
+        return Backbone(statements, tuple(order[: settings.max_themes]))
+    weights = hierarchy.theme_graph.weights(candidates)
+    selected = representatives(similarities, weights, settings.alpha, settings.max_themes)
+    themes = [candidates[at] for at in selected]
+    members = [(index, cosine) for index, cosine in pool if hierarchy.theme_of[index] in themes]
+    weights = hierarchy.statement_graph.weights([index for index, _ in members])
+    cosines = np.array([cosine for _, cosine in members])
+    selected = representatives(cosines, weights, settings.alpha, settings.max_statements)
+    return Backbone(tuple(members[at] for at in selected), tuple(themes))
+
+
+def rank_episodes(
+    hierarchy: Hierarchy, query: np.ndarray, backbone: Backbone, settings: ReadSettings
+) -> list[tuple[int, float]]:
+    """Rank the episodes of the selected statements, and the most similar others, by priority: (episode, priority), best first."""
+    store = hierarchy.store
+    if not (settings.representatives or settings.uncertainty):
+        return store.episode_vectors.top(query, settings.max_episodes)
+    similar = store.episode_vectors.top(query, settings.episode_pool if backbone.statements else settings.max_episodes)
+    support: dict[int, float] = {}
+    scaled = minmax([cosine for _, cosine in backbone.statements])
+    for (index, _), score in zip(backbone.statements, scaled, strict=True):
+        episode = store.statements[index].episode
+        support[episode] = max(support.get(episode, 0.0), float(score))
+    pool = sorted({*support, *(index for index, _ in similar)})
+    cosines = minmax(store.episode_vectors.matrix[pool] @ query)
+    priorities = cosines + settings.beta * np.array([support.get(index, 0.0) for index in pool])
+    return [(pool[at], float(priorities[at])) for at in best(priorities, len(pool))]
+
+
+def minmax(scores: Iterable[float] | np.ndarray) -> np.ndarray:
+    """Scale scores to [0, 1], float64 [n]; equal scores all become 0.5 (as released)."""
+    values = np.round(
+        np.asarray(scores, dtype=np.float64), 6
+    )  # without rounding, noise between equal scores would be scaled up
+    low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
+    scaled: np.ndarray = (values - low) / (high - low) if low < high else np.full(len(values), 0.5)
+    return scaled
+
+
+def representatives(similarities: np.ndarray, weights: np.ndarray, alpha: float, most: int) -> list[int]:
+    """Select nodes greedily by `alpha` · newly covered weight + (1 - `alpha`) · similarity to the question (xMemory Eq. 4).
+
+    Args:
+        similarities: cosine of each node with the question, [m].
+        weights: how much each node (row) covers each other (column), [m, m]; covered weight is a share of their sum.
+        alpha: weight of coverage.
+        most: maximum number of nodes to select.
+
+    The selection ends when all nodes are covered, `most` are selected, or no node has a positive value. Ties go to the lower index.
+    The target share of coverage, which the paper has as a parameter, is 1, as released.
+    """
+    relevance = (1 - alpha) * minmax(similarities)
+    scale = alpha / weights.sum() if weights.size else 0.0
+    uncovered, available = np.ones(len(relevance), dtype=bool), np.ones(len(relevance), dtype=bool)
+    chosen: list[int] = []
+    while uncovered.any() and len(chosen) < most:
+        values = np.where(available, np.round(scale * weights[:, uncovered].sum(axis=1) + relevance, 9), -np.inf)
+        node = int(np.argmax(values))
+        if values[node] <= 0:
+            break
+        chosen.append(node)
+        available[node] = False
+        uncovered &= weights[node] == 0
+    return chosen
+
+
+def admitted(gains: Iterable[float], include: float, expand: float, most: int) -> list[tuple[int, bool]]:
+    """Indices of the gains above `include`, each with whether it is above `expand`; no gain after the end is computed.
+
+    The search ends after one rejected gain among the first three, after two among the first ten, or with `most` admitted.
+    """
+    accepted: list[tuple[int, bool]] = []
+    rejected = 0
+    for index, gain in enumerate(gains):
+        if gain > include:
+            accepted.append((index, gain > expand))
+        else:
+            rejected += 1
+        if len(accepted) == most or any(index < probed and rejected >= limit for probed, limit in _PATIENCE):
+            break
+    return accepted

@@ -1,0 +1,149 @@
+"""Every bad reply of the catalogue on every memory: a run that meets it, and a healthy one after it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scripts.campaign.catalogue import CATALOGUE, Bad, Sent
+from scripts.campaign.trial import (
+    QUESTIONS,
+    Ended,
+    Outcome,
+    broken_promises,
+    differing,
+    history,
+    predictions,
+    run_here,
+    settings,
+)
+from scripts.campaign.trial import results as left_by
+from scripts.mock.endpoint import Mock, application, serving
+
+SHARE = 0.25
+"""Of the requests that get a reply which ends the run's work on them; those that can be read come every time."""
+LATE = 0.3
+"""Seconds of the client's patience."""
+
+
+class BadServer(Mock):
+    """The mock, with one kind of bad reply to some requests, always the same ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bad: Bad | None = None
+
+    async def handle(self, request: Any) -> Any:
+        bad = self.bad
+        if bad is None or request.path.endswith("/embeddings") != (bad.to == "embeddings"):
+            return await super().handle(request)
+        body = await request.read()
+        key = hashlib.sha256(body).hexdigest()
+        if bad.taken != "read" and int(key[:8], 16) / 2**32 >= SHARE:
+            return await super().handle(request)
+        self.arrivals[key] += 1
+        self.injected[bad.kind] += 1
+        made = bad.made(self._reply(request.path, json.loads(body), key, "bare"))
+        return await _sent(request, made if isinstance(made, Sent) else Sent(json.dumps(made).encode()))
+
+
+async def _sent(request: Any, sent: Sent) -> Any:
+    from aiohttp import web
+
+    if sent.late:
+        await asyncio.sleep(1.5 * LATE)
+    if not sent.broken_off:
+        headers = {"Content-Type": "application/json", **sent.headers}
+        return web.Response(status=sent.status, body=sent.body, headers=headers)
+    response = web.StreamResponse(headers={"Content-Length": "4096"})
+    if sent.body:
+        await response.prepare(request)
+        await response.write(sent.body)
+    request.transport.close()
+    return response
+
+
+def pairs(memories: Sequence[str], share: float, seed: int) -> dict[str, list[int]]:
+    """Which replies of the catalogue each memory meets: a share of all pairs, each kind at least once."""
+    dice = random.Random(seed)
+    met: dict[str, list[int]] = {name: [] for name in memories}
+    for number in range(len(CATALOGUE)):
+        for name in dice.sample(memories, max(1, round(share * len(memories)))):
+            met[name].append(number)
+    return met
+
+
+def meet(memory: str, numbers: Iterable[int], folder: Path) -> Outcome:
+    """One memory and replies of the catalogue, by their places in it."""
+    from scripts.experiment.launch import composed
+
+    outcome, server, data = Outcome("bad replies"), BadServer(), history(folder / "data")
+    with serving(application(server)) as url:
+        more = ["endpoint.retries=1", f"endpoint.timeout={LATE}"]
+        cfg = composed("config", settings(memory, url, folder / "x", *more, data=data))
+        run_here(cfg, results=str(folder / "undisturbed"))
+        undisturbed = left_by(folder / "undisturbed")
+        for number in numbers:
+            bad, results = CATALOGUE[number], folder / f"reply-{number}"
+            where = f"{memory}, {bad.to}: {bad.kind}"
+            try:
+                ends, defects = _one(cfg, server, bad, results, undisturbed)
+            except TimeoutError as error:
+                ends, defects = "hangs", [str(error)]
+            outcome.tried["bad replies x memories"] += 1
+            outcome.replies.setdefault((bad.to, bad.kind), Counter())[ends] += 1
+            outcome.defects += [f"{where}: {defect}" for defect in defects]
+            shutil.rmtree(results, ignore_errors=True)
+    return outcome
+
+
+def _one(
+    cfg: Any, server: BadServer, bad: Bad, results: Path, undisturbed: Mapping[str, bytes]
+) -> tuple[str, list[str]]:
+    """How the run ended, and what does not hold."""
+    server.injected.clear()
+    server.bad = bad
+    ended = run_here(cfg, results=str(results))
+    server.bad = None
+    if not server.injected:
+        return "not met", []
+    defects = list(broken_promises(ended, results, QUESTIONS))
+    ends = _ends(ended, results, undisturbed)
+    if bad.taken == "read":
+        differs = differing(left_by(results), undisturbed)
+        return ends, [*defects, *([f"should be read, but {differs} differ"] if differs else [])]
+    again = run_here(cfg, results=str(results))
+    defects += [f"healthy rerun: {defect}" for defect in broken_promises(again, results, QUESTIONS)]
+    if again.code and bad.taken != "told":
+        defects.append(f"healthy rerun: exit {again.code}: {again.err.strip()[-300:]}")
+    if bad.taken == "fails" and (differs := differing(left_by(results), undisturbed)):
+        defects.append(f"healthy rerun: {differs} differ from an undisturbed run")
+    return ends, defects
+
+
+def _ends(ended: Ended, results: Path, undisturbed: Mapping[str, bytes]) -> str:
+    if ended.code not in (0, 1):
+        return f"exit {ended.code}"
+    errors = sum(one["outcome"] == "error" for one in predictions(results))
+    if errors:
+        return "all questions errored" if errors == QUESTIONS else "some questions errored"
+    if ended.code:
+        return "some unscored"
+    return "as undisturbed" if not differing(left_by(results), undisturbed) else "other answers"
+
+
+def table(outcome: Outcome) -> str:
+    """The catalogue as Markdown: each kind, how it must be taken, and how the runs that met it ended."""
+    rows = ["| reply to | kind | taken as | how runs ended (memories) |", "|---|---|---|---|"]
+    for bad in CATALOGUE:
+        ends = outcome.replies.get((bad.to, bad.kind), Counter())
+        said = ", ".join(f"{name} {count}" for name, count in sorted(ends.items())) or "not tried"
+        rows.append(f"| {bad.to} | {bad.kind} | {bad.taken} | {said} |")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,1 @@
+"""What the commands with flags do; their entry points stand in `scripts`."""

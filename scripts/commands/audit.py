@@ -1,0 +1,343 @@
+"""What does not add up in the published tables, or in a table of yours: `python -m scripts.audit [TABLE.csv --counts 282,321,96,841]`
+
+Without a file: every table of results/published, from the numbers there and the question counts below. With one: a CSV with a header
+and, in each line, the row's name, one cell per category in the order of `--counts`, and the total. The exit code is 0, with `--strict`
+1 when anything is found, and 2 for a file that cannot be read.
+
+The five history lengths of MemTree Table 2 are left out: how many questions each holds is not printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby
+from pathlib import Path
+
+from eval.report.audit import (
+    OVERALL,
+    Finding,
+    Line,
+    Value,
+    audit_lines,
+    lines_of,
+    reordered,
+    row_name,
+    weighted_mean,
+    where,
+)
+from eval.report.audit_numbers import (
+    Relation,
+    Setting,
+    audit_differences,
+    audit_intervals,
+    audit_relations,
+    audit_repetitions,
+)
+from eval.report.published import FOLDER, Published, read_published
+from eval.store import RunError
+from scripts.experiment.exits import guarded
+from scripts.settings.arguments import add_traceback, whole
+
+NOT_NUMBERS = ("consistency_checks",)
+"""Files of results/published that hold recomputations, not printed numbers."""
+
+LOCOMO = {"multi-hop": 282, "temporal": 321, "open-domain": 96, "single-hop": 841, "adversarial": 446}
+COUNTS = {
+    "LoCoMo": LOCOMO,
+    "LongMemEval-S": {"ku": 78, "ms": 133, "ssa": 56, "ssp": 30, "ssu": 70, "tr": 133},
+    "LongMemEval-MAB": {"know.": 45, "multi": 75, "asst.": 30, "pref.": 30, "user": 45, "temp.": 75},
+    "MultiHop-RAG": {"inference": 816, "comparison": 856, "temporal": 583},
+    "QuALITY": {"easy": 1021, "hard": 1065},
+}
+"""Questions by data set and category. LongMemEval-MAB: the only counts that add up to 300 and make all baseline cells k/n."""
+QUESTIONS = {"LoCoMo": 1986, "LongMemEval-MAB": 300, "RealMem": 1415}
+"""Asked in all, where intervals are printed (SegTreeMem)."""
+ACCURACIES = ("accuracy", "LLM-judge accuracy", "LLJ")
+RUNS = {"TiMem": 5}
+"""Repetitions that a paper reports."""
+UNITS = {"LoCoMo": {"turns": 588.2, "exchanges": 280.7}, "RealMem": {"exchanges": 701.3}}
+"""Means of a conversation in the released files; an exchange is a turn of one speaker followed by one of the other."""
+
+SAME_VARIANT = {
+    ("SegTreeMem", "Default"): "",
+    ("SegTreeMem", "Original"): "No-Propagation",
+    ("MemTree", "online"): "",
+    ("MemTree", "offline"): "",
+    ("TiMem", "w planner, w gating (baseline)"): "",
+    ("TiMem", "L1-L5: hierarchical recall"): "",
+    ("TiMem", "segment size 1 turn"): "",
+    ("TiMem", "lambda=0.9"): "",
+    ("xMemory", "xMemory (Full)"): "",
+    ("xMemory", "Full"): "",
+    ("xMemory", "cap=12"): "",
+}
+"""Names under which a table prints the setting of another, by paper."""
+
+RELATIONS = (
+    Relation("nodes", ("leaf_nodes", "branching_nodes"), lambda a, b: a + b, "leaves + branching nodes"),
+    Relation(
+        "branching_factor", ("nodes", "branching_nodes"), lambda n, b: (n - 1) / b, "(nodes - 1) / branching nodes"
+    ),
+    Relation("extra_calls", ("calls_full_TMT", "calls_L1_only"), lambda a, b: a - b, "full - first level"),
+    Relation("extra_rate_percent", ("extra_calls", "calls_L1_only"), lambda a, b: 100 * a / b, "extra / first level"),
+    Relation("avg_semantics_per_theme", ("semantics", "themes"), lambda a, b: a / b, "semantics / themes"),
+    Relation("depth_std", (), lambda: 0.0, "equal depth of all leaves (Algorithm 1)", ("SegTreeMem",)),
+    Relation("max_depth", ("mean_depth",), lambda a: a, "equal depth of all leaves (Algorithm 1)", ("SegTreeMem",)),
+)
+
+
+def setting(one: Published) -> Setting:
+    """What a number is of, under one name for what tables call differently."""
+    models = one.backbone.removeprefix("answer ")
+    if not models.startswith("internal "):  # those name the model that builds and the one that answers: both count
+        models = models.split(";")[0]
+    method, variant = one.method, SAME_VARIANT.get((one.paper, one.variant), one.variant)
+    if variant == "Naive RAG":
+        method, variant = variant, ""
+    if (one.paper, models) == ("MemTree", ""):
+        models = "GPT-4o"
+    category = "all" if one.category in OVERALL else one.category
+    return one.paper, one.dataset, models, method, variant, category, one.metric
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """A statement of a paper's text: the first row is above the second."""
+
+    where: str
+    dataset: str
+    category: str
+    metrics: tuple[str, ...]
+    above: str
+    below: str
+    below_where: str = ""
+    """Where the second row stands, if not beside the first."""
+
+
+_TD, _BU = "SegTreeMem / TD batch alpha=.10 H=2", "SegTreeMem / BU batch alpha=.10 H=2"
+_ACCURACY = ("LLM-judge accuracy",)
+_PARTS = ("Multi-hop", "Temporal", "Open-domain", "Single-hop")
+ORDERINGS = (
+    *(Ordering("SegTreeMem T4", name, "All", _ACCURACY, _TD, _BU) for name in ("LoCoMo", "LongMemEval-MAB")),
+    *(
+        Ordering("SegTreeMem T4", name, "All", _ACCURACY, policy, "SegTreeMem / Original", "SegTreeMem T3")
+        for name in ("LoCoMo", "LongMemEval-MAB", "RealMem")
+        for policy in (_TD, _BU)
+    ),
+    *(
+        Ordering("xMemory T4", "LoCoMo", "Average", ("BLEU", "F1"), f"xMemory / {added}", "xMemory / Memory-only")
+        for added in ("+RepSel", "+UncSion")
+    ),
+    *(
+        Ordering("xMemory T6", "LoCoMo", category, ("BLEU", "F1"), "xMemory / xMemory (Full)", f"xMemory / {ablated}")
+        for category in _PARTS
+        for ablated in ("w/o merge&split", "w/o split", "w/o merge")
+    ),
+)
+"""SegTreeMem: top-down is strongest on these two, and propagation (Table 3 has none) helps. xMemory: adding either selection helps, and
+the full system is best in every category."""
+
+
+def audit_orderings(numbers: Sequence[Published]) -> list[Finding]:
+    """Statements that the table they are about contradicts."""
+    printed = {(where(one), one.dataset, one.category, one.metric, row_name(one)): one for one in numbers}
+    findings = []
+    for said in ORDERINGS:
+        for metric in said.metrics:
+            above = printed[said.where, said.dataset, said.category, metric, said.above]
+            below = printed[said.below_where or said.where, said.dataset, said.category, metric, said.below]
+            if above.value <= below.value:
+                text = f"said to be above {said.below}; printed {above.printed} and {below.printed}"
+                findings.append(
+                    Finding("claim", said.where, f"{said.dataset}, {said.category} {metric} · {said.above}", text)
+                )
+    return findings
+
+
+def audit_gains(numbers: Sequence[Published], lines: Sequence[Line]) -> list[Finding]:
+    """Gains of propagation in points, against the totals that the cells give; and the relative gain over the strongest baseline."""
+    findings: list[Finding] = []
+    for said in numbers:
+        if said.metric == "accuracy_gain_points":
+            findings += _propagation_gain(said, numbers, lines)
+        elif said.metric == "relative_gain_percent":
+            findings += _relative_gains(said, numbers)
+    return findings
+
+
+def _propagation_gain(said: Published, numbers: Sequence[Published], lines: Sequence[Line]) -> Iterator[Finding]:
+    means = {
+        line.name: weighted_mean(line)
+        for line in lines
+        if line.column == f"{said.dataset}, {said.backbone}, LLM-judge accuracy"
+    }
+    best, plain = means.get("SegTreeMem / Best"), means.get("SegTreeMem / No-Propagation")
+    if best is None or plain is None:
+        return
+    gain = 100 * (best - plain)
+    if abs(gain - Fraction(said.printed)) > Fraction(1, 10):
+        strongest = _strongest_baseline(numbers, said, ("SegTreeMem T6",))
+        other = means.get(row_name(strongest).removesuffix(" / Default")) if strongest else None
+        beside = f"; without propagation {float(plain):.3f}"
+        beside += (
+            f", strongest baseline {strongest.method} {float(other):.3f}" if strongest and other is not None else ""
+        )
+        text = f"{said.printed} points said; the cells of both rows give {float(gain):.1f}{beside}"
+        yield Finding("claim", where(said), f"{said.dataset}, {said.backbone} · {row_name(said)}", text)
+
+
+def _strongest_baseline(numbers: Sequence[Published], like: Published, tables: Sequence[str]) -> Published | None:
+    found = [
+        one
+        for one in numbers
+        if where(one) in tables
+        and one.dataset == like.dataset
+        and one.backbone.split(";")[0] == like.backbone.split(";")[0]
+        and one.metric == "LLM-judge accuracy"
+        and one.category in OVERALL
+        and one.method != "SegTreeMem"
+    ]
+    return max(found, key=lambda one: one.value, default=None)
+
+
+def _relative_gains(said: Published, numbers: Sequence[Published]) -> Iterator[Finding]:
+    """What the main tables give on each data set, when any of it rounds to less than what is said."""
+    gains = {}
+    for table in ("SegTreeMem T4", "SegTreeMem T6"):
+        own = [
+            one
+            for one in numbers
+            if where(one) == table and one.method == "SegTreeMem" and one.metric == "LLM-judge accuracy"
+        ]
+        for dataset in dict.fromkeys(one.dataset for one in own):
+            best = max((one for one in own if one.dataset == dataset), key=lambda one: one.value)
+            baseline = _strongest_baseline(numbers, best, (table,))
+            if baseline is not None:
+                gains[f"{table} {dataset} over {baseline.method}"] = 100 * (best.value / baseline.value - 1)
+    if min(gains.values()) < said.value - 0.5:
+        text = ", ".join(f"{name} {gain:+.1f} %" for name, gain in gains.items())
+        yield Finding("claim", where(said), row_name(said), f"{said.printed} % said; {text}")
+
+
+def audit_units(numbers: Sequence[Published]) -> list[Finding]:
+    """Leaves per conversation that are not the turns of the released files."""
+    findings = []
+    for one in numbers:
+        known = UNITS.get(one.dataset, {}) if one.metric == "mean_leaves" else {}
+        if "turns" in known and abs(one.value - known["turns"]) > 0.5:
+            fits = [name for name, count in known.items() if abs(one.value - count) <= 0.5]
+            text = f"{one.printed} leaves a conversation, which holds {known['turns']} turns"
+            text += f"; {one.printed} is its number of {fits[0]} ({known[fits[0]]})" if fits else ""
+            findings.append(Finding("relation", where(one), one.dataset, text))
+        elif "turns" not in known and known and abs(one.value - known["exchanges"]) > 0.5:
+            text = f"{one.printed} leaves a conversation, which holds {known['exchanges']} exchanges"
+            findings.append(Finding("relation", where(one), one.dataset, text))
+    return findings
+
+
+def audit_published(folder: Path = FOLDER) -> list[Finding]:
+    """Everything that does not add up in the four papers, by paper and table."""
+    names = sorted(path.stem for path in folder.glob("*.csv") if path.stem not in NOT_NUMBERS)
+    numbers = [one for name in names for one in read_published(name, folder)]
+    lines = lines_of(numbers, COUNTS, ACCURACIES, RUNS)
+    findings = [
+        *audit_lines(lines),
+        *audit_intervals(numbers, QUESTIONS, ACCURACIES),
+        *audit_differences(numbers),
+        *audit_repetitions(numbers, setting),
+        *audit_relations(numbers, RELATIONS),
+        *audit_units(numbers),
+        *audit_orderings(numbers),
+    ]
+    findings += audit_gains(numbers, reordered(lines)[0])
+    return sorted(findings, key=lambda one: one.where)
+
+
+def read_table(path: Path, counts: Sequence[int], *, runs: int, means: bool) -> list[Line]:
+    """The rows of a CSV: name, a cell per count, total.
+
+    Raises:
+        RunError: no such file, no rows, a line of another length, or a cell that is no number.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as handle:
+            header, *rows = [row for row in csv.reader(handle) if row] or [[]]
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}") from error
+    if not rows:
+        raise RunError(f"{path}: a header and at least one row are needed")
+    for number, row in enumerate([header, *rows], 1):
+        if len(row) != len(counts) + 2:
+            raise RunError(
+                f"{path}, row {number}: {len(row)} fields; a name, {len(counts)} cells and a total are {len(counts) + 2}"
+            )
+    odd = [cell for row in rows for cell in row[1:] if not re.fullmatch(r"-?\d*\.?\d+", cell.strip())]
+    if odd:
+        raise RunError(f"{path}: {odd[0]!r} is no number; cells are plain decimals such as 0.482 or 48.2")
+    largest = max(float(cell) for row in rows for cell in row[1:])
+    return [
+        Line(
+            path.name,
+            header[-1],
+            row[0],
+            tuple(header[1:-1]),
+            tuple(counts),
+            tuple(Value(cell.strip()) for cell in row[1:-1]),
+            Value(row[-1].strip()),
+            100 if largest > 1 else 1,
+            not means,
+            runs,
+        )
+        for row in rows
+    ]
+
+
+def report(findings: Sequence[Finding]) -> str:
+    """The findings under their tables."""
+    if not findings:
+        return "everything adds up\n"
+    parts = []
+    for place, found in groupby(findings, key=lambda one: one.where):
+        parts += ["", f"## {place}", ""]
+        parts += [f"- [{one.kind}] {one.row + ': ' if one.row else ''}{one.text}" for one in found]
+    tables = len({one.where for one in findings})
+    return "\n".join([*parts[1:], "", f"{len(findings)} findings in {tables} tables and sections"]) + "\n"
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    counts = tuple(int(part) for part in text.split(","))
+    if min(counts) < 1:
+        raise ValueError(text)
+    return counts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "table", nargs="?", type=Path, help="a CSV: name, one cell per count, total (default: the papers' tables)"
+    )
+    parser.add_argument("--counts", type=_counts, help="questions of each category, e.g. 282,321,96,841")
+    parser.add_argument("--runs", type=whole(1), default=1, help="repetitions that a cell is the mean of (default: 1)")
+    parser.add_argument(
+        "--means", action="store_true", help="cells are means such as F1, not right answers of questions"
+    )
+    parser.add_argument("--strict", action="store_true", help="exit code 1 when anything is found")
+    add_traceback(parser)
+    chosen = parser.parse_args(arguments)
+    if (chosen.table is None) != (chosen.counts is None):
+        parser.error("a table needs --counts, and --counts a table")
+    return guarded(lambda: _audited(chosen), traceback=chosen.traceback)
+
+
+def _audited(chosen: argparse.Namespace) -> int:
+    if chosen.table is None:
+        findings = audit_published()
+    else:
+        findings = audit_lines(read_table(chosen.table, chosen.counts, runs=chosen.runs, means=chosen.means))
+    print(report(findings), end="")
+    return 1 if chosen.strict and findings else 0

@@ -1,0 +1,230 @@
+"""The cache's file looked after: `python -m scripts.cache check|repair|stats [--cache FILE]`.
+
+`check` reads every row and says what is wrong (exit 1) or that nothing is; `repair` copies what can be read into a new file and keeps
+the damaged one beside it; `stats` counts what is held. A cache that is lost costs calls, never results: nothing that is in the run
+folders depends on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eval.store import RunError
+from memsys.llm.store import REMEDY, SCHEMA, completion_of, keepable, vector_of
+from scripts.experiment.exits import guarded
+
+PARTS = 4096
+"""Ranges of keys that are read one by one: what a damaged page hides is lost, the rest of the file is not."""
+TABLES = {"answers": 2, "vectors": 4}
+"""Columns of each table."""
+
+
+@dataclass(slots=True)
+class Survey:
+    """What the rows of a cache hold."""
+
+    answers: Counter[str] = field(default_factory=Counter)
+    """By model and endpoint."""
+    vectors: Counter[int] = field(default_factory=Counter)
+    """By dimension."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    bad: Counter[str] = field(default_factory=Counter)
+    """Rows that are never used, by what is wrong with them."""
+
+
+def rows(connection: sqlite3.Connection, table: str, unread: Counter[str]) -> Iterator[tuple[Any, ...]]:
+    """Every row that can be read; ranges of keys that cannot be read to their end are counted."""
+    for part in range(PARTS):
+        low = (part << 4).to_bytes(2, "big")
+        high = ((part + 1) << 4).to_bytes(2, "big") if part + 1 < PARTS else b"\xff" * 64
+        seen: set[bytes] = set()
+        for order in ("ASC", "DESC"):  # from the other end, too, when something lies in the way
+            query = f"SELECT * FROM {table} WHERE key >= ? AND key < ? ORDER BY key {order}"
+            try:
+                for row in connection.execute(query, (low, high)):
+                    if row[0] in seen:
+                        break
+                    seen.add(row[0])
+                    yield row
+                break
+            except sqlite3.DatabaseError:
+                unread[table] += order == "ASC"
+
+
+def fault(table: str, row: tuple[Any, ...]) -> str:
+    """What is wrong with a row; empty when nothing is."""
+    if table == "vectors":
+        vector = vector_of(row[1])
+        if vector is None:
+            return "vectors that are zero, not finite or torn"
+        return "" if abs(float(np.linalg.norm(vector)) - 1.0) < 1e-3 else "vectors not of unit length"
+    completion = completion_of(row[1])
+    if completion is None:
+        return "answers that cannot be decoded"
+    return "" if keepable(completion) else "empty answers"
+
+
+def survey(connection: sqlite3.Connection) -> Survey:
+    """Read every row."""
+    found, unread = Survey(), Counter[str]()
+    for table in TABLES:
+        for row in rows(connection, table, unread):
+            if wrong := fault(table, row):
+                found.bad[wrong] += 1
+            elif table == "vectors":
+                found.vectors[len(row[1]) // 4] += 1
+            elif (completion := completion_of(row[1])) is not None:
+                found.answers[
+                    f"{completion.model or 'unknown model'} at {completion.endpoint or 'unknown endpoint'}"
+                ] += 1
+                found.tokens_in += completion.prompt_tokens
+                found.tokens_out += completion.completion_tokens
+    for table, count in unread.items():
+        found.bad[f"ranges of {table} that cannot be read ({PARTS} in all)"] += count
+    return found
+
+
+def check(path: Path) -> int:
+    """Print what is wrong with a cache: 0 when nothing is, else 1."""
+    with closing(_opened(path)) as connection:
+        said = _integrity(connection)
+        bad = survey(connection).bad
+    for line in said:
+        print(f"{path}: {line}")
+    for wrong, count in sorted(bad.items()):
+        print(f"{path}: {count} {wrong}")
+    if said:
+        print(f"{path} is damaged; {REMEDY}")
+    elif bad:
+        print(
+            f"{path}: these rows are not used; they give way when their call is made again, and `repair` leaves them out"
+        )
+    else:
+        print(f"{path}: whole")
+    return 1 if said or bad else 0
+
+
+def repair(path: Path) -> int:
+    """Copy what is readable and sound into a new file, and put it in the place of the old one, which is kept beside it."""
+    aside, draft = _free(path, "damaged"), path.with_name(f"{path.name}.{os.getpid()}.draft")
+    draft.unlink(missing_ok=True)
+    kept, lost = Counter[str](), Counter[str]()
+    with closing(_opened(path, alone=True)) as old, closing(sqlite3.connect(draft)) as new:
+        new.executescript(SCHEMA)
+        for table, columns in TABLES.items():
+            insert = f"INSERT INTO {table} VALUES ({','.join('?' * columns)})"
+            kept[table] = new.executemany(insert, _sound(old, table, lost)).rowcount
+        new.commit()
+    for suffix in ("", "-wal", "-shm"):
+        if (part := path.with_name(path.name + suffix)).exists():
+            os.replace(part, aside.with_name(aside.name + suffix))
+    os.replace(draft, path)
+    left_out = ", ".join(f"{count} {wrong}" for wrong, count in sorted(lost.items())) or "nothing"
+    print(f"{path}: {max(0, kept['answers'])} answers and {max(0, kept['vectors'])} vectors kept, left out: {left_out}")
+    print(f"the file as it was: {aside}")
+    return 0
+
+
+def _sound(old: sqlite3.Connection, table: str, lost: Counter[str]) -> Iterator[tuple[Any, ...]]:
+    unread = Counter[str]()
+    for row in rows(old, table, unread):
+        if wrong := fault(table, row):
+            lost[wrong] += 1
+        else:
+            yield row
+    if unread[table]:
+        lost[f"ranges of {table} that could not be read ({PARTS} in all)"] = unread[table]
+
+
+def stats(path: Path) -> int:
+    """Print what a cache holds."""
+    with closing(_opened(path)) as connection:
+        found = survey(connection)
+    state = path.stat()
+    print(
+        f"{path}: {state.st_size / 2**20:.1f} MB, last written {time.strftime('%Y-%m-%d %H:%M', time.localtime(state.st_mtime))}"
+    )
+    print(f"answers: {found.answers.total()}, {found.tokens_in} tokens in, {found.tokens_out} out")
+    for name, count in sorted(found.answers.items()):
+        print(f"  {name}: {count}")
+    print(f"vectors: {found.vectors.total()}")
+    for dimension, count in sorted(found.vectors.items()):
+        print(f"  of {dimension} numbers: {count}")
+    if found.bad:
+        print(f"not used: {found.bad.total()} (python -m scripts.cache check)")
+    return 0
+
+
+def _opened(path: Path, *, alone: bool = False) -> sqlite3.Connection:
+    """The file, to be read.
+
+    Raises:
+        RunError: there is none, it is no cache at all, or (`alone`) another process has it open.
+    """
+    if not path.is_file():
+        raise RunError(f"{path} is no file; name the cache with --cache")
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        if alone:
+            connection.execute("PRAGMA busy_timeout=2000")
+            connection.execute("PRAGMA journal_mode=DELETE")  # needs the file for itself, and puts the journal into it
+        held = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.DatabaseError as error:
+        if "locked" in str(error):
+            connection.close()
+            raise RunError(f"{path} is in use; wait for the run, or stop it, and repair it then") from error
+        try:
+            held = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        except sqlite3.DatabaseError:
+            connection.close()
+            raise RunError(
+                f"{path} is not a readable cache ({error}); move it away: nothing that is in the run folders is lost"
+            ) from error
+    if missing := set(TABLES) - held:
+        connection.close()
+        raise RunError(f"{path} is no cache: it has no table {' and no table '.join(sorted(missing))}")
+    return connection
+
+
+def _integrity(connection: sqlite3.Connection) -> list[str]:
+    try:
+        said = [str(line) for (line,) in connection.execute("PRAGMA integrity_check(5)")]
+    except sqlite3.DatabaseError as error:
+        return [str(error)]
+    return [] if said == ["ok"] else said
+
+
+def _free(path: Path, word: str) -> Path:
+    """A name beside a file that no file has."""
+    number = 1
+    while (found := path.with_name(f"{path.name}.{word}-{number}")).exists():
+        number += 1
+    return found
+
+
+COMMANDS = {"check": check, "repair": repair, "stats": stats}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when all is well, 1 when `check` found something, 2 when there is no readable cache."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.cache", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=list(COMMANDS))
+    parser.add_argument(
+        "--cache", type=Path, default=Path("results/cache.sqlite"), help="the file (default: %(default)s)"
+    )
+    chosen = parser.parse_args(arguments)
+    return guarded(lambda: COMMANDS[chosen.command](chosen.cache))

@@ -1,0 +1,120 @@
+"""What a data set holds, counted: `python -m scripts.data <set> [--data ROOT] [--sample] [--unpinned]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from data_loaders.schema import Case
+from data_loaders.source import Source, locate
+from data_loaders.units import lost_evidence, make_units
+from scripts.experiment.downloads import read_set, set_names
+from scripts.experiment.exits import guarded
+from scripts.settings.arguments import add_traceback, whole
+
+
+@dataclass(slots=True)
+class Survey:
+    """Running counts over the cases of a data set."""
+
+    cases: int = 0
+    sessions: int = 0
+    turns: int = 0
+    tokens: int = 0
+    units: int = 0
+    dropped: int = 0
+    categories: Counter[str] = field(default_factory=Counter)
+    unanswerable: int = 0
+    without_evidence: int = 0
+    losing_evidence: int = 0
+    """Questions some of whose evidence turns are in no unit."""
+    undated: int = 0
+    """Sessions without a readable time."""
+    first: datetime | None = None
+    last: datetime | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def loader(settings: Mapping[str, Any]) -> Callable[[Path], Sequence[Case]]:
+    """The loader that the configuration names, with its choices filled in."""
+    module, _, function = settings["load"]["_target_"].rpartition(".")
+    load = getattr(importlib.import_module(module), function)
+    choices = {key: value for key, value in settings["load"].items() if not key.startswith("_")}
+    return lambda path: load(path, **choices)
+
+
+def survey(cases: Iterable[Case], unit: Mapping[str, Any], count: Callable[[str], int]) -> Survey:
+    """Counts over all cases, each taken once and let go; units by the rule `unit`, tokens by `count`."""
+    seen = Survey()
+    for case in cases:
+        made = make_units(case.sessions, count=count, **unit)
+        times = [session.time for session in case.sessions if session.time is not None]
+        seen.cases += 1
+        seen.sessions += len(case.sessions)
+        seen.turns += len(case.turns)
+        seen.tokens += sum(count(turn.text) for turn in case.turns)
+        seen.units += len(made.units)
+        seen.dropped += len(made.dropped)
+        seen.categories.update(gold.category for _, gold in case.questions)
+        seen.unanswerable += sum(not gold.answerable for _, gold in case.questions)
+        seen.without_evidence += sum(not gold.evidence for _, gold in case.questions)
+        seen.losing_evidence += len(lost_evidence(case, made.dropped))
+        seen.undated += len(case.sessions) - len(times)
+        seen.first = min([*times, *filter(None, [seen.first])], default=None)
+        seen.last = max([*times, *filter(None, [seen.last])], default=None)
+        seen.notes += [note if note.startswith(case.id) else f"{case.id}: {note}" for note in case.notes]
+    return seen
+
+
+def report(source: Source, settings: Mapping[str, Any], seen: Survey, shown: int) -> str:
+    """The counts as text, with at most `shown` of the loader's notes."""
+    title = f"{settings['title']} ({source.status}{', ' + source.note if source.note else ''})"
+    rule = ", ".join(str(value) for value in settings["unit"].values())
+    rows = [
+        ("file", f"{source.path}  sha256 {source.sha256}"),
+        ("cases", f"{seen.cases:,}"),
+        ("sessions", f"{seen.sessions:,} ({seen.undated:,} without a readable time)"),
+        ("turns", f"{seen.turns:,}"),
+        ("tokens", f"{seen.tokens:,} (o200k)"),
+        ("time span", f"{seen.first} to {seen.last}" if seen.first else "none"),
+        ("units", f"{seen.units:,} by {rule}; {seen.dropped:,} turns in none"),
+        ("questions", f"{seen.categories.total():,} ({seen.unanswerable:,} unanswerable)"),
+        *((f"  {name}", f"{n:,}") for name, n in sorted(seen.categories.items())),
+        (
+            "evidence",
+            f"{seen.without_evidence:,} questions without, {seen.losing_evidence:,} lose some to the unit rule",
+        ),
+        ("notes", f"{len(seen.notes):,} by the loader"),
+        *(("  ", note) for note in seen.notes[:shown]),
+    ]
+    return "\n".join([title, *(f"{name:<14} {value}" for name, value in rows)])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the report; returns 2 with the reason on standard error when the data cannot be used."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.data", description=__doc__)
+    parser.add_argument("set", choices=set_names())
+    parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
+    parser.add_argument("--sample", action="store_true", help="the small history shipped with the loaders")
+    parser.add_argument("--unpinned", action="store_true", help="accept files whose sha256 is not known")
+    parser.add_argument("--notes", type=whole(0), default=20, help="how many of the loader's notes to print")
+    add_traceback(parser)
+    args = parser.parse_args(arguments)
+    return guarded(lambda: _reported(args), traceback=args.traceback)
+
+
+def _reported(args: argparse.Namespace) -> int:
+    from memsys.tokens import count_tokens
+
+    settings = read_set(args.set)
+    located = locate(settings, real=not args.sample, root=args.data, unpinned=args.unpinned)
+    cases = loader({"load": {**settings["load"], **located.choices}})(located.source.path)
+    seen = survey(cases, settings["unit"], count_tokens)
+    print(report(located.source, settings, seen, args.notes))
+    return 0

@@ -1,0 +1,206 @@
+"""One question of a run, from what was recalled to the verdicts: `python -m scripts.inspect RUN QUESTION [--case CASE] [--data ROOT]`.
+
+The layout is that of MemTree Tables A.5-A.9: index, score, depth, ancestors, content. The score is the memory's own, which is not always a
+similarity, and items stand as the memory returned them. Question and gold are not in the run folder: they are read from the data set
+that `run.json` names, and where that cannot be done, the reason is printed in their place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import unicodedata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_loaders.schema import DataError, Gold, Question
+from eval.records import Prediction
+from eval.score import score_lines
+from eval.store import RunError, read_items, read_lines, read_predictions
+from eval.structure.tree import Tree, ancestors, depths, read_tree
+from scripts.experiment.exits import guarded
+from scripts.experiment.run_folder import data_of, record_of
+from scripts.settings.arguments import add_traceback, whole
+
+NAMED = 3
+"""Ancestors of one depth that are named; soft clusters can have dozens."""
+
+
+def find_prediction(run_folder: Path, question_id: str, case_id: str | None) -> tuple[Path, Prediction]:
+    """The folder of the case and the line of the question.
+
+    Raises:
+        RunError: no case, or several, answered a question of that id.
+    """
+    found = []
+    for folder in sorted(run_folder.glob("cases/*")):
+        one = read_predictions(folder).get(question_id)
+        if one is not None and case_id in (None, one.case_id):
+            found.append((folder, one))
+    if not found:
+        where = "" if case_id is None else f" of case {case_id}"
+        raise RunError(f"{run_folder}: no answer to a question {question_id!r}{where}")
+    if len(found) > 1:
+        cases = ", ".join(one.case_id for _, one in found)
+        raise RunError(f"{question_id!r} is a question of several cases; name one with --case: {cases}")
+    return found[0]
+
+
+def question_of(
+    record: Mapping[str, Any], prediction: Prediction, root: Path | None
+) -> tuple[Question, Gold, dict[str, str]]:
+    """The question, its gold and the texts of the history's turns.
+
+    Raises:
+        DataError, RunError: the data cannot be had again, or no longer hold the question.
+    """
+    cases = data_of(record, root)
+    if prediction.case_id in cases.ids:
+        case = cases[cases.ids.index(prediction.case_id)]
+        for question, gold in case.questions:
+            if question.id == prediction.question_id:
+                return question, gold, {turn.id: f"{turn.speaker}: {turn.text}" for turn in case.turns}
+    raise RunError(f"the data have no question {prediction.question_id!r} in case {prediction.case_id!r}")
+
+
+def question_lines(
+    record: Mapping[str, Any], prediction: Prediction, root: Path | None
+) -> tuple[list[str], tuple[str, ...]]:
+    """The question with its gold, and the evidence's turns; or why they cannot be shown, and no turns."""
+    try:
+        question, gold, turns = question_of(record, prediction, root)
+    except (DataError, RunError) as error:
+        return [f"Query     not shown: {error}", "Gold      not shown, for the same reason"], ()
+    lines = [f"Query     {question.text}"]
+    lines += [f"  ({chr(65 + number)}) {option}" for number, option in enumerate(question.options)]
+    lines += [f"Asked     {question.time_text}"] if question.time_text else []
+    lines += [f"Category  {gold.category or '–'}{'' if gold.answerable else ' (unanswerable)'}"]
+    lines += [f"Gold      {' | '.join(gold.answers) or '–'}"]
+    lines += [f"Evidence  {turn}  {_cut(turns.get(turn, 'no such turn'), 100)}" for turn in gold.evidence]
+    return lines, gold.evidence
+
+
+def reader_lines(case_folder: Path, prediction: Prediction) -> list[str]:
+    """What of the recall the reader was shown; nothing where the memory answered itself, or nothing was asked."""
+    asked = [
+        line
+        for line in read_lines(case_folder / "effort.jsonl", fields=("phase", "subject", "context_tokens"))
+        if (line["phase"], line["subject"]) == ("answer", prediction.question_id) and line["context_tokens"]
+    ]
+    return [
+        f"Reader    shown {line['context_tokens']} tokens of recall, {line['dropped_items']} items left out"
+        for line in asked[-1:]
+    ]
+
+
+def recall_lines(
+    case_folder: Path, prediction: Prediction, tree: Tree | None, width: int, evidence: Sequence[str] = ()
+) -> list[str]:
+    """The recalled items, in the order in which the memory returned them; those that hold turns of the evidence say which."""
+    items = read_items(case_folder)
+    place = {} if tree is None else {node: number for number, node in enumerate(tree.ids)}
+    deep, above = ([], []) if tree is None else (depths(tree), ancestors(tree))
+    lines = ["Index  Score    Level  Depth  Ancestors"]
+    for number, (key, score) in enumerate(zip(prediction.items, prediction.scores, strict=True), 1):
+        item = items[key]
+        depth, line = "–", "–"
+        if tree is not None and (node := place.get(item["id"])) is not None:
+            depth = str(deep[node])
+            line = _ancestry(tree, deep, above[node])
+        lines.append(f"{number:>5}  {score:<7.4f}  {item['level']:>5}  {depth:>5}  {line}")
+        held = ", ".join(turn for turn in evidence if turn in item["sources"])
+        lines.append(f"       {item['id']}  {f'(evidence {held})  ' if held else ''}{_cut(item['text'], width)}")
+    return lines if prediction.items else ["nothing was recalled"]
+
+
+def _ancestry(tree: Tree, deep: Sequence[int], above: frozenset[int]) -> str:
+    """Ancestors from the root down, those of one depth together."""
+    levels: dict[int, list[str]] = {}
+    for node in sorted(above, key=lambda one: (deep[one], one)):
+        levels.setdefault(deep[node], []).append(tree.ids[node])
+    return "  ".join(f"Depth {depth}: {_named(names)}" for depth, names in levels.items()) or "(topmost)"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def verdict_lines(run_folder: Path, prediction: Prediction) -> list[str]:
+    """Every score of the answer, by metric and repeat."""
+    lines = []
+    for path in sorted((run_folder / "scores").glob("*.jsonl")):
+        if path.name.endswith(".effort.jsonl"):
+            continue
+        for line in score_lines(path, "repeat", "detail", "why"):
+            if (line["case_id"], line["question_id"]) == (prediction.case_id, prediction.question_id):
+                value = "no verdict" if line["value"] is None else f"{line['value']:.4f}"
+                detail = "".join(f"  {name}={found}" for name, found in line["detail"].items())
+                why = f"  ({_cut(line['why'], 200)})" if line["why"] else ""
+                lines.append(f"  {path.stem}  #{line['repeat']}  {value}{why}{detail}")
+    return lines or ["  not scored"]
+
+
+def inspect(
+    run_folder: Path, question_id: str, case_id: str | None = None, root: Path | None = None, width: int = 160
+) -> list[str]:
+    """The whole page on one question.
+
+    Raises:
+        RunError: the folder is no run, or the question was not asked in it.
+    """
+    record = record_of(run_folder)
+    folder, prediction = find_prediction(run_folder, question_id, case_id)
+    tree = read_tree(folder)
+    asked, evidence = question_lines(record, prediction, root)
+    ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {prediction.error}]"
+    page = [
+        f"Run       {record['name']} on {record['dataset']['name']} ({record['data_status']} data), case {prediction.case_id}, "
+        f"question {prediction.question_id}",
+        *asked,
+        *reader_lines(folder, prediction),
+        f"Answer    {prediction.answer}{ended}",
+        "Verdicts",
+        *verdict_lines(run_folder, prediction),
+        "",
+        *recall_lines(folder, prediction, tree, width, evidence),
+    ]
+    return [visible(line) for line in page]
+
+
+def visible(text: str) -> str:
+    """The text with control characters, marks of direction and lone surrogates escaped: they could rewrite what a terminal shows."""
+    return "".join(
+        ascii(one)[1:-1] if one not in "\n\t" and (unicodedata.category(one) in ("Cc", "Cs") or turns(one)) else one
+        for one in text
+    )
+
+
+def turns(character: str) -> bool:
+    """Whether a character does nothing but turn the direction of the text that follows."""
+    return unicodedata.bidirectional(character) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+
+
+def _cut(text: str, width: int) -> str:
+    plain = " ".join(text.split())
+    return plain if len(plain) <= width else plain[: width - 1] + "…"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the page; 2 with one line on standard error for what the user can mend."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.inspect", description=__doc__)
+    parser.add_argument("run", type=Path, help="a folder below results/runs")
+    parser.add_argument("question", help="id of the question")
+    parser.add_argument("--case", help="id of the case, where several have a question of that id")
+    parser.add_argument(
+        "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
+    )
+    parser.add_argument("--width", type=whole(1), default=160, help="characters of each text shown")
+    add_traceback(parser)
+    args = parser.parse_args(arguments)
+
+    def work() -> int:
+        print("\n".join(inspect(args.run, args.question, args.case, args.data, args.width)))
+        return 0
+
+    return guarded(work, traceback=args.traceback)

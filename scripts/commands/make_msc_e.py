@@ -1,0 +1,435 @@
+"""MSC-E generated anew: `python -m scripts.make_msc_e --out DIR [--conversations 70 --rounds 200 --model NAME --base-url URL]`.
+
+After Rezazadeh et al. (MemTree, ICLR 2025), A.2.3 and A.2.4: a chat of MSC is continued by two rounds at a time, in view of its
+last eight turns, until it has all its rounds, and each step gets a question that Bob can ask Alex about what Alex said in it.
+
+**These are not the paper's data**, which were never published: results on them are not comparable with the paper's, and with
+each other only on the same file. It is a data set version of its own (`VERSION`). The model is the one given, the prompts
+(`memsys/prompts/msc_e`) are in our own words, and where the paper is silent the choices are ours:
+- the seed is the first session of an MSC conversation, in file order and cut to an even number of rounds, so that no step lies
+  across two bins of 40 rounds; speaker 1 is Alex. Where there are fewer seeds than conversations, seeds are drawn upon again;
+- all conversations have exactly the rounds asked for (the paper: 200.3 ± 16.7), and one question a step, so about 97 (the
+  paper: 101.9 ± 8.6, asked of stretches of unknown length);
+- the evidence of a question is the turns of its step, its position the round in which the step ends;
+- a reply that is not the turns asked for in strict alternation, or no new question, is asked for again, at most `--retries` times.
+
+Every step is appended to `<out>/msc_e.jsonl.parts/`: the same command goes on where it was stopped. When all is there,
+`<out>/msc_e.jsonl` is written in the format of `data_loaders.msc_e`, and `msc_e.jsonl.about.json` says how it was made.
+
+Without `--base-url` no model is asked: turns of other MSC conversations continue the chat and the extractive engine makes the
+questions. That is a stand-in, and the file says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from data_loaders.schema import Case
+from data_loaders.source import Source, locate
+from eval.provenance import surroundings
+from eval.store import Appender, RunError, locked, read_lines, write_lines
+from memsys.llm import meter
+from memsys.llm.ask import complete
+from memsys.llm.parsing import ParseFailure, parse
+from memsys.llm.protocol import LLM, ModelError, Request
+from memsys.prompts import Prompts
+from scripts.commands.data import loader
+from scripts.commands.msc_e_stand_in import NAMES, Round, StandIn, lines
+from scripts.experiment.downloads import read_set
+from scripts.experiment.exits import guarded
+from scripts.settings.arguments import add_traceback, amount, whole
+
+VERSION = "memsys-msc-e-1"
+WHAT = (
+    "Conversations generated anew after the description of MSC-E in MemTree (ICLR 2025, A.2.3 and A.2.4). Not the paper's data, "
+    "which were never published: results on them are not comparable with the paper's."
+)
+STAND_IN = "STAND-IN: made without a model, from turns of other MSC conversations and the extractive engine; it tests machinery only."
+WINDOW = 8
+"""Turns in view of a step."""
+ROUNDS_A_STEP = 2
+BIN = 40
+"""Rounds of one position in the paper's tables."""
+
+T = TypeVar("T")
+_LINE = re.compile(rf"[*_\s]*({'|'.join(NAMES)})[*_\s]*:[*_\s]*(\S.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """The beginning of a conversation."""
+
+    number: int
+    origin: str
+    """Id of the MSC conversation."""
+    draw: int
+    """How many conversations of the set began with it before this one."""
+    rounds: tuple[Round, ...]
+
+    @property
+    def id(self) -> str:
+        return f"msc_e_{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who continues the conversations, and how."""
+
+    llm: LLM
+    prompts: Prompts
+    rounds: int
+    retries: int
+    parts: Path
+
+    def part(self, seed: Seed) -> Path:
+        return self.parts / f"{seed.id}.jsonl"
+
+
+# --- seeds -------------------------------------------------------------------------------------------------------------
+
+
+def seeds(cases: Iterable[Case], conversations: int, most: int) -> list[Seed]:
+    """The beginnings of so many conversations, of at most `most` rounds each.
+
+    Raises:
+        RunError: no case has a first session of two rounds.
+    """
+    found = ((case.id, _opening(case, most)) for case in cases)
+    usable = list(islice(((origin, rounds) for origin, rounds in found if rounds), conversations))
+    if not usable:
+        raise RunError("the seeds have no first session of at least two rounds")
+    return [
+        Seed(number, *usable[number % len(usable)][:1], number // len(usable), usable[number % len(usable)][1])
+        for number in range(conversations)
+    ]
+
+
+def _opening(case: Case, most: int) -> tuple[Round, ...]:
+    rounds = tuple(_rounds_of(case.sessions[0].turns))[:most] if case.sessions else ()
+    return rounds[: len(rounds) - len(rounds) % ROUNDS_A_STEP]
+
+
+def _rounds_of(turns: Sequence[Any]) -> Iterator[Round]:
+    for first, second in zip(turns[::2], turns[1::2], strict=False):
+        yield " ".join(first.text.split()), " ".join(second.text.split())
+
+
+# --- one conversation --------------------------------------------------------------------------------------------------
+
+
+def extend(writer: Writer, seed: Seed, stopped: Callable[[], bool], told: Callable[[], None]) -> None:
+    """Append the steps that a conversation still lacks to its part file, one line each, until it is whole or `stopped`.
+
+    Raises:
+        RunError: a reply could not be used after all attempts.
+        ModelError: a call failed for good.
+    """
+    path = writer.part(seed)
+    steps = read_lines(path)
+    write_lines(path, steps)  # a line that a kill cut short is gone from here on
+    said = [*seed.rounds, *rounds_in(steps)]
+    asked = {_folded(step["question"]) for step in steps}
+    book = Appender(path)
+    try:
+        while len(said) < writer.rounds and not stopped():
+            step = _step(writer, seed, said, asked)
+            book.add(step)
+            said += rounds_in([step])
+            asked.add(_folded(step["question"]))
+            told()
+    finally:
+        book.close()
+
+
+def rounds_in(steps: Iterable[Mapping[str, Any]]) -> list[Round]:
+    """The rounds of steps as they stand in a part file."""
+    return [(first, second) for step in steps for first, second in step["rounds"]]
+
+
+def _step(writer: Writer, seed: Seed, said: Sequence[Round], asked: set[str]) -> dict[str, Any]:
+    """The next rounds, the question about them, and what they cost."""
+    where = f"{seed.id} after round {len(said)}"
+    count = min(ROUNDS_A_STEP, writer.rounds - len(said))
+    names = {"first": NAMES[0], "second": NAMES[1]}
+    place = {"number": seed.number, "round": len(said)}
+    with meter.metering() as ledger:
+        fields = {"recent": lines(said)[-WINDOW:], "rounds": count, "turns": 2 * count, **names, **place}
+        request = replace(writer.prompts["msc_e/continue"].render(fields), sample=seed.draw)
+        rounds = _usable(writer, request, lambda text: read_rounds(text, count), where)
+        prompt = writer.prompts["msc_e/question"]
+        fields = {"stretch": lines(rounds), "said": [first for first, _ in rounds], **names, **place}
+        request = replace(prompt.render(fields), sample=seed.draw)
+        pair = _usable(writer, request, lambda text: read_question(parse(text, prompt.schema, ()), asked), where)
+    return {
+        "rounds": rounds,
+        **pair,
+        "calls": dict(ledger.calls),
+        "tokens_in": ledger.tokens_in,
+        "tokens_out": ledger.tokens_out,
+    }
+
+
+def _usable(writer: Writer, request: Request, read: Callable[[str], T | ParseFailure], where: str) -> T:
+    why = ""
+    for retry in range(writer.retries + 1):
+        reply = complete(writer.llm, replace(request, retry=retry))
+        value = ParseFailure(reply.text, f"the reply was {reply.stopped}") if reply.stopped else read(reply.text)
+        if not isinstance(value, ParseFailure):
+            return value
+        meter.count_parse_failure(request.purpose)
+        why = value.why
+    raise RunError(
+        f"{where}: no usable reply to {request.purpose} in {writer.retries + 1} attempts ({why}); "
+        "the same command with a larger --retries goes on from here"
+    )
+
+
+def read_rounds(text: str, count: int) -> tuple[Round, ...] | ParseFailure:
+    """The rounds that a reply writes as `Name: text` lines: exactly so many, in strict alternation, Alex first."""
+    found = [_LINE.fullmatch(line) for line in text.split("\n") if line.strip()]
+    if None in found:
+        return ParseFailure(text, f"line {found.index(None) + 1} does not begin with a name and a colon")
+    spoken = [(line[1], line[2].strip()) for line in found if line is not None]
+    names = [name for name, _ in spoken]
+    if names != [*NAMES] * count:
+        return ParseFailure(
+            text, f"expected {', '.join([*NAMES] * count)} to speak, found {', '.join(names) or 'nobody'}"
+        )
+    return tuple((first, second) for (_, first), (_, second) in zip(spoken[::2], spoken[1::2], strict=True))
+
+
+def read_question(value: Any, asked: set[str]) -> dict[str, str] | ParseFailure:
+    """Question and response of a parsed reply, when both say something and the question was not `asked` before."""
+    if isinstance(value, ParseFailure):
+        return value
+    pair = {key: " ".join(value[key].split()) for key in ("question", "response")}
+    if not all(pair.values()):
+        return ParseFailure(str(value), "question or response is empty")
+    if _folded(pair["question"]) in asked:
+        return ParseFailure(str(value), "the question was asked before")
+    return pair
+
+
+def _folded(question: str) -> str:
+    return re.sub(r"\W+", " ", question.casefold()).strip()
+
+
+# --- the finished file -------------------------------------------------------------------------------------------------
+
+
+def conversation(
+    seed: Seed, steps: Sequence[Mapping[str, Any]], generator: Mapping[str, Any], after_round: bool
+) -> dict[str, Any]:
+    """A finished conversation in the format of `data_loaders.msc_e`."""
+    questions = []
+    end = len(seed.rounds)
+    for number, step in enumerate(steps, 1):
+        start, end = end, end + len(step["rounds"])
+        low = (end - 1) // BIN * BIN
+        questions.append(
+            {
+                "id": f"q{number}",
+                "question": step["question"],
+                "response": step["response"],
+                "evidence": [f"R{place}:{turn}" for place in range(start + 1, end + 1) for turn in (1, 2)],
+                "bin": [low, low + BIN],
+                "after_round": end if after_round else None,
+            }
+        )
+    return {
+        "id": seed.id,
+        "speakers": NAMES,
+        "generator": {
+            **generator,
+            "seed": {"conversation": seed.origin, "rounds": len(seed.rounds), "draw": seed.draw},
+        },
+        "rounds": [*seed.rounds, *rounds_in(steps)],
+        "questions": questions,
+    }
+
+
+def generate(
+    writer: Writer,
+    beginnings: Sequence[Seed],
+    out: Path,
+    settings: Mapping[str, Any],
+    *,
+    after_round: bool = False,
+    threads: int = 8,
+    told: Callable[[], None] = lambda: None,
+) -> Path:
+    """Make every conversation whole and write the set; gives its path. Started again, it goes on behind the last whole step.
+
+    Raises:
+        RunError: parts of other settings are there, or some conversations could not be finished (what they have is kept).
+    """
+    path = out / "msc_e.jsonl"
+    with locked(writer.parts):
+        _same_settings(writer.parts / "settings.json", settings)
+        _extend_all(writer, beginnings, threads, told)
+        parts = [(seed, read_lines(writer.part(seed))) for seed in beginnings]
+        generator = {
+            name: settings[name] for name in ("version", "model", "stand_in", "window", "rounds_a_step", "prompts")
+        }
+        write_lines(path, (conversation(seed, steps, generator, after_round) for seed, steps in parts))
+        about = path.with_name(path.name + ".about.json")
+        about.write_text(json.dumps(_about(path, parts, settings, after_round), indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def _same_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Keeps conversations begun by another model, with other prompts or from other seeds out of the set."""
+    if path.is_file() and (there := json.loads(path.read_text(encoding="utf-8"))) != settings:
+        other = [name for name in settings if there.get(name) != settings[name]]
+        raise RunError(
+            f"{path.parent} was begun with other settings ({', '.join(other)}); name another --out, or delete it"
+        )
+    path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+
+
+def _extend_all(writer: Writer, beginnings: Sequence[Seed], threads: int, told: Callable[[], None]) -> None:
+    stop = threading.Event()
+    failed = []
+    with ThreadPoolExecutor(threads, "conversation") as pool:
+        futures = [pool.submit(extend, writer, seed, stop.is_set, told) for seed in beginnings]
+        try:
+            for future in futures:
+                try:
+                    future.result()
+                except (RunError, ModelError) as error:
+                    failed.append(error)
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    if failed:
+        raise RunError(f"{len(failed)} of {len(beginnings)} conversations are not finished; {failed[0]}") from failed[0]
+
+
+def _about(
+    path: Path, parts: Sequence[tuple[Seed, list[dict[str, Any]]]], settings: Mapping[str, Any], after_round: bool
+) -> dict[str, Any]:
+    steps = [step for _, each in parts for step in each]
+    return {
+        "what": WHAT if not settings["stand_in"] else f"{WHAT} {STAND_IN}",
+        **settings,
+        "conversations": len(parts),
+        "questions": len(steps),
+        "asked": "after_round" if after_round else "end",
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "calls": dict(sum((Counter(step["calls"]) for step in steps), Counter())),
+        "tokens_in": sum(step["tokens_in"] for step in steps),
+        "tokens_out": sum(step["tokens_out"] for step in steps),
+        "made_with": surroundings(),
+    }
+
+
+# --- services ----------------------------------------------------------------------------------------------------------
+
+
+def _stand_in(cases: Iterable[Case]) -> StandIn:
+    return StandIn([pair for case in cases for session in case.sessions for pair in _rounds_of(session.turns)])
+
+
+def _model(args: argparse.Namespace) -> LLM:
+    from memsys.llm.cache import CachedLLM
+    from memsys.llm.client import Client
+    from memsys.llm.endpoint import Endpoint
+    from memsys.llm.pricing import ModelSettings, Purse
+    from memsys.llm.store import Store
+    from scripts.experiment.options import load_option, options
+
+    known = load_option("llm", args.model).get("settings") if args.model in options("llm") else {"model": args.model}
+    settings = ModelSettings(**known or {"model": args.model})
+    purse = Purse(args.max_usd)
+    endpoint = Endpoint(args.base_url, key_env=args.key_env, in_flight=args.threads, purse=purse)
+    return CachedLLM(Client(endpoint, settings), Store(args.out / "cache.sqlite"), settings, endpoint.label)
+
+
+def settings_of(args: argparse.Namespace, prompts: Prompts, source: Source) -> dict[str, Any]:
+    """What a conversation depends on: parts made with anything else are not continued."""
+    return {
+        "version": VERSION,
+        "model": args.model or "none",
+        "endpoint": args.base_url or "offline",
+        "stand_in": args.base_url is None,
+        "prompts": prompts.digest(["msc_e"]),
+        "seeds": {"status": source.status, "sha256": source.sha256},
+        "rounds": args.rounds,
+        "window": WINDOW,
+        "rounds_a_step": ROUNDS_A_STEP,
+    }
+
+
+# --- the command -------------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Makes the set, or goes on making it; 2 with the reason on standard error when it cannot be finished."""
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if (args.model is None) != (args.base_url is None):
+        parser.error(
+            "a model needs its endpoint and an endpoint its model: give both --model and --base-url, or neither"
+        )
+    return guarded(lambda: _made(args), traceback=args.traceback)
+
+
+def _made(args: argparse.Namespace) -> int:
+    from scripts.experiment.progress import progress_line
+
+    msc = read_set("msc")
+    located = locate(msc, real=args.data is not None, root=args.data, unpinned=args.unpinned)
+    cases = loader(msc)(located.source.path)
+    prompts = Prompts(args.prompts_dir)
+    beginnings = seeds(cases, args.conversations, args.rounds)
+    llm = meter.Metered(_stand_in(cases) if args.base_url is None else _model(args))
+    writer = Writer(llm, prompts, args.rounds, args.retries, args.out / "msc_e.jsonl.parts")
+    due = sum(-(-(args.rounds - len(seed.rounds)) // ROUNDS_A_STEP) for seed in beginnings)
+    with progress_line("steps", due) as line:
+        path = generate(
+            writer,
+            beginnings,
+            args.out,
+            settings_of(args, prompts, located.source),
+            after_round=args.ask == "after_round",
+            threads=args.threads,
+            told=line.step,
+        )
+    print(f"{path}: {len(beginnings)} conversations. {WHAT}")
+    if args.base_url is None:
+        print(STAND_IN)
+    print("To use it, put it at msc_e/msc_e.jsonl below the data root and say data.unpinned=true.")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m scripts.make_msc_e", description=__doc__.split("\n\n")[0])
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder of the set; the same folder again goes on with it"
+    )
+    parser.add_argument("--conversations", type=whole(1), default=70)
+    parser.add_argument("--rounds", type=whole(1), default=200, help="of each conversation, its seed included")
+    parser.add_argument("--model", help="a file of conf/llm, or any name that the endpoint serves")
+    parser.add_argument("--base-url", help="OpenAI-compatible endpoint; without one, a stand-in without a model writes")
+    parser.add_argument("--key-env", default="OPENAI_API_KEY", help="environment variable that holds the key")
+    parser.add_argument("--ask", choices=("end", "after_round"), default="end", help="when the questions are asked")
+    parser.add_argument("--data", type=Path, help="data root with MSC for the seeds (default: the shipped sample)")
+    parser.add_argument("--unpinned", action="store_true", help="accept MSC files whose sha256 is not known")
+    parser.add_argument("--retries", type=whole(0), default=5, help="further attempts at a reply that can be used")
+    parser.add_argument("--threads", type=whole(1), default=16, help="conversations written at the same time")
+    parser.add_argument("--prompts-dir", type=Path, help="a folder laid over memsys/prompts")
+    parser.add_argument("--max-usd", type=amount(0), help="spending cap of this start")
+    add_traceback(parser)
+    return parser

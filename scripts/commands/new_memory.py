@@ -1,0 +1,72 @@
+"""Start a memory of your own: `python -m scripts.new_memory mine` writes its module, its settings and its prompt.
+
+In a checkout the files go where the other memories stand. In any other folder they go to `mine.py`, `conf/memory/mine.yaml` and
+`prompts/mine/`, where `memsys-bench run memory=mine` finds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+
+from eval.provenance import ROOT
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+def files(name: str, folder: Path) -> dict[Path, str]:
+    """What is to be written below `folder`: content by path.
+
+    Raises:
+        ValueError: the name cannot name a Python module, or a memory that is shipped has it.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ValueError(f"a memory's name is a lower-case Python name such as my_memory, found {name!r}")
+    if (ROOT / "conf" / "memory" / f"{name}.yaml").is_file():
+        raise ValueError(f"there is a memory called {name} already; nothing was written")
+    checkout = (folder / "memsys" / "systems").is_dir()
+    fields = {
+        "name": name,
+        "title": name.replace("_", " ").capitalize(),
+        "cls": "".join(part.capitalize() for part in name.split("_")),
+        "module": f"memsys.systems.{name}" if checkout else name,
+    }
+    module = folder / "memsys" / "systems" if checkout else folder
+    prompts = folder / "memsys" / "prompts" if checkout else folder / "prompts"
+    targets = {
+        module / f"{name}.py": "memory.py.txt",
+        folder / "conf" / "memory" / f"{name}.yaml": "memory.yaml.txt",
+        prompts / name / "note.md": "note.md.txt",
+    }
+    return {
+        path: Template((TEMPLATES / template).read_text(encoding="utf-8")).substitute(fields)
+        for path, template in targets.items()
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="lower-case Python name, e.g. my_memory")
+    name = parser.parse_args(arguments).name
+    try:
+        contents = files(name, Path.cwd())
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if existing := [path for path in contents if path.exists()]:
+        print(f"error: {existing[0]} exists already; nothing was written", file=sys.stderr)
+        return 2
+    for path, text in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(f"written: {path.relative_to(Path.cwd())}")
+    if (Path.cwd() / "memsys" / "systems").is_dir():
+        print(f"next: make run MEMORY={name}    .venv/bin/pytest tests/memsys/test_contract.py -k {name}")
+    else:
+        print(f"next: memsys-bench run memory={name}")
+    return 0

@@ -1,0 +1,21 @@
+"""From a notebook or a script what the commands do: load a data set, build a memory, ask, score, compare.
+
+    from scripts.door import Lab, compare, in_words     # installed: from memsys_bench import Lab, compare, in_words
+
+    lab = Lab("profile=smoke", "data.size=20")           # settings as on the command line
+    locomo = lab.load("locomo")                          # a file of conf/dataset
+    bm25 = lab.score(lab.ask("bm25", locomo, k=5))       # a file of conf/memory, with settings of your own
+    mine = lab.score(lab.ask(Mine, locomo))              # or a class of your own, from a module
+    print(in_words(compare(mine, bm25, "locomo_f1")))    # paired difference, intervals, p
+    print(markdown(lab.table(bm25, mine)))               # the table, caption and costs included
+
+Folders, identities, cache and files are those of `scripts.run`, which is made of the same calls: what one has answered the other reads.
+A failed call is an outcome that is counted and shown, here as there.
+"""
+
+from __future__ import annotations
+
+from eval.report.rendering import markdown
+from scripts.experiment.lab import Answers, Lab, Scored, compare, in_words
+
+__all__ = ["Answers", "Lab", "Scored", "compare", "in_words", "markdown"]

@@ -1,0 +1,77 @@
+"""Captions of tables and figures: which models, data, units and readers made the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from data_loaders.units import lost_evidence, make_units
+from eval.reader import Reader
+from memsys.tokens import count_tokens
+from scripts.experiment.datasets import Data
+from scripts.experiment.models import Models
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def caption(cfg: DictConfig, models: Models, used: Sequence[tuple[Data, Reader, Mapping[str, Any]]]) -> tuple[str, ...]:
+    """Lines below a table's title: models by role, each data set with its status and unit, how to read a cell.
+
+    Args:
+        cfg: the checked configuration.
+        models: models by role; offline engines are named first.
+        used: each data set with its reader and its unit rule.
+    """
+    lines = []
+    if models.stand_ins:
+        lines.append(
+            f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines without a model. "
+            "These numbers test the machinery; they say nothing about models and are never compared with published ones."
+        )
+    probe = "" if models.probe.name == models.reader.name else f", probe {models.probe.name}"
+    names = f"memory {models.memory.name}, reader {models.reader.name}, judge {models.judge.name}{probe}"
+    lines.append(f"Models: {names}; embedder {models.embedder_name}.")
+    if cfg.build.rebuild_every > 1:
+        lines.append(
+            f"Offline memories are rebuilt at every {cfg.build.rebuild_every}th question point only; they show units written since "
+            "the last build as raw text. The costs below follow this schedule."
+        )
+    lines += [_dataset_line(cfg, dataset, reader, unit) for dataset, reader, unit in used]
+    lines.append(
+        "Cells: mean [95 % by question] {95 % by case} · scored/unscored/errored/not reached. "
+        "{n cases}: too few cases for an interval; {no spread}: all cases have the same mean. "
+        f"Judged {cfg.judge.repeats}x, built {cfg.build.replicates}x (± standard deviation where more than once)."
+    )
+    return tuple(lines)
+
+
+def engine(models: Models) -> str:
+    """Models by role in one line, offline engines marked STAND-IN; for figures and their CSV."""
+    names = {"memory": models.memory.name, "reader": models.reader.name, "judge": models.judge.name}
+    names["embedder"] = models.embedder_name
+    real = ", ".join(f"{role} {name}" for role, name in names.items() if role not in models.stand_ins)
+    if not models.stand_ins:
+        return f"Models: {real}"
+    rest = f"; {real}" if real else ""
+    return f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines without a model{rest}"
+
+
+def _dataset_line(cfg: DictConfig, dataset: Data, reader: Reader, unit: Mapping[str, Any]) -> str:
+    turns = dropped = lost = questions = notes = 0
+    for case in dataset.cases:
+        units = make_units(case.sessions, count=count_tokens, **unit)
+        turns += len(case.turns)
+        dropped += len(units.dropped)
+        questions += len(case.questions)
+        lost += len(lost_evidence(case, units.dropped))
+        notes += len(case.notes)
+    rule = ", ".join(f"{name} {value}" if name != "rule" else str(value) for name, value in unit.items())
+    transform = "" if cfg.data.transform == "none" else f", transform {cfg.data.transform}"
+    return (
+        f"{dataset.title}: {dataset.source.status} data (sha256 {dataset.source.sha256[:12]}), "
+        f"{dataset.note + '; ' if dataset.note else ''}"
+        f"{len(dataset.cases)} histories, {questions} questions"
+        f"{transform}; default unit {rule} drops {dropped} of {turns} turns ({lost} questions lose evidence); "
+        f"{notes} loader notes; reader {reader.name}."
+    )

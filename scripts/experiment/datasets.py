@@ -1,0 +1,124 @@
+"""Load a data set as the configuration asks: find its file, verify it, cut it to size, transform it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_loaders.lazy import LazyCases, as_lazy
+from data_loaders.schema import DataError
+from data_loaders.source import Source, locate
+from eval.store import RunError
+from scripts.experiment.downloads import entries_to_download
+from scripts.settings.checking import checked_call
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+KEPT_BYTES = 40 << 20
+"""Data sets up to this size (40 MiB) are parsed once and stay in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A data set that is ready to run."""
+
+    name: str
+    title: str
+    cases: LazyCases
+    source: Source
+    settings: Mapping[str, Any]
+    """What identifies the data: loader settings, file hashes, size, transform, seed."""
+    config: Mapping[str, Any]
+    note: str = ""
+    """A remark of the loader for captions."""
+
+
+def check_data_root(cfg: DictConfig) -> Path | None:
+    """Return the folder of raw files that the configuration names; None when it names none.
+
+    Raises:
+        RunError: `data.root` or MEMSYS_DATA names a folder that does not exist.
+    """
+    named = cfg.data.root or (os.environ.get("MEMSYS_DATA") if cfg.data.source == "real" else None)
+    if named and not Path(named).expanduser().is_dir():
+        setting = "data.root (make … DATA=)" if cfg.data.root else "the environment variable MEMSYS_DATA"
+        raise RunError(f"{setting}: no folder {named}; create it, or name the one that holds the data sets")
+    return Path(cfg.data.root).expanduser() if cfg.data.root else None
+
+
+def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
+    """Find, verify, load and cut a data set.
+
+    Raises:
+        DataError: a file is missing or differs from the manifest; the message says how to get it.
+        RunError: `data.root` does not exist, or a loader setting is refused.
+    """
+    from hydra.utils import instantiate
+
+    root = check_data_root(cfg)
+    located = locate(config, real=cfg.data.source == "real", root=root, unpinned=cfg.data.unpinned)
+    loading = checked_call(f"dataset {config['name']}: load", {**config["load"], **located.choices})
+    source, load = located.source, {name: value for name, value in loading.items() if name != "_partial_"}
+    cases = as_lazy(instantiate({**load, "_partial_": True})(source.path))
+    settings = {
+        "load": {name: str(value) for name, value in load.items()},
+        "sha256": [source.sha256, *(file.sha256 for file in located.beside)],
+        "transform": cfg.data.transform,
+        "size": cfg.data.size,
+        "max_cases": cfg.data.max_cases,
+        "seed": cfg.data.seed,
+    }
+    kept = _keep_if_small(_cut(cfg, cases), source.path)
+    note = instantiate({**config["caption"], "_partial_": True})(source.path) if "caption" in config else ""
+    return Data(config["name"], config["title"], kept, source, settings, config, note)
+
+
+def fetch_missing(cfg: DictConfig, table: Mapping[str, Any]) -> None:
+    """Download the files of a table's data sets; a note on standard error names those that cannot be downloaded."""
+    from data_loaders.download import download
+    from data_loaders.source import data_root
+
+    root = data_root(check_data_root(cfg))
+    for option in table["columns"]:
+        try:
+            for entry in entries_to_download(option["dataset"]):
+                download(entry, root, unpinned=cfg.data.unpinned)
+        except DataError as error:
+            print(f"note: {option['dataset']}: {error}", file=sys.stderr)
+
+
+def _keep_if_small(cases: LazyCases, path: Path) -> LazyCases:
+    """Keep the parsed cases of a small data set; a case of a large one is parsed whenever it is read."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    if sum(file.stat().st_size for file in files) > KEPT_BYTES:
+        return cases
+    return LazyCases(cases.ids, cases.sizes, lru_cache(maxsize=None)(cases.__getitem__))
+
+
+def _cut(cfg: DictConfig, cases: LazyCases) -> LazyCases:
+    """Apply `data.size`, `data.max_cases` and `data.transform`.
+
+    Raises:
+        RunError: an unknown transform.
+    """
+    from data_loaders.transforms import oracle, permute_all, subset
+
+    if cfg.data.size != "all":
+        n_cases = min(len(cases), cfg.data.max_cases or 2)
+        cases = subset(cases, n_cases=n_cases, n_questions=-(-int(cfg.data.size) // n_cases), seed=cfg.data.seed)
+    elif cfg.data.max_cases is not None:
+        cases = subset(cases, n_cases=cfg.data.max_cases, seed=cfg.data.seed)
+    if cfg.data.transform == "oracle":
+        return oracle(cases)
+    if cfg.data.transform in ("permute", "permute_between_questions"):
+        return permute_all(cases, seed=cfg.data.seed, across_questions=cfg.data.transform == "permute")
+    if cfg.data.transform != "none":
+        known = "none, oracle, permute or permute_between_questions"
+        raise RunError(f"data.transform must be {known}, found {cfg.data.transform!r}")
+    return cases

@@ -1,0 +1,149 @@
+"""The experiment behind a table or a figure: load its data sets, describe its runs, run what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from eval.run import Run
+from eval.store import RunError
+from scripts.experiment.column_groups import ColumnGroup, column_group
+from scripts.experiment.datasets import Data, fetch_missing
+from scripts.experiment.grid import Grid, Key, with_our_judge
+from scripts.experiment.layout import Line, belongs, published_of, read_lines_of, wanted_columns, wanted_rows
+from scripts.experiment.models import Models, build_models
+from scripts.experiment.plan import confirmed, plan
+from scripts.experiment.readiness import prepared
+from scripts.experiment.roles import chosen_models
+from scripts.experiment.runs import memory_run
+from scripts.experiment.steps import execute_capped
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A table before it is printed: rows, column groups, runs, and the grid that makes its cells."""
+
+    models: Models
+    backbone: Mapping[str, Any]
+    groups: Sequence[ColumnGroup]
+    lines: Sequence[Line]
+    runs: Mapping[Key, Run]
+    grid: Grid
+    capped: str
+    """Why the runs stopped before the end; empty when they did not."""
+    only: frozenset[str] | None
+    """Names of the rows that `only` asks for; None for all."""
+
+
+def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -> Experiment | None:
+    """Describe the runs of a table and run what is missing; None when nobody agreed to the cost.
+
+    Args:
+        cfg: the checked configuration; its models are filled in, and `only` is changed to names.
+        table: values of a file of `conf/table`.
+        run: False runs nothing.
+
+    Raises:
+        RunError: the backbone, a row or a column group is unknown, or no data set is there.
+    """
+    from omegaconf import open_dict
+
+    backbone = _backbone(table, cfg.backbone)
+    with open_dict(cfg):
+        cfg.models.update(chosen_models(cfg, backbone["models"]))
+    if cfg.profile_name == "paper" and cfg.data.source == "real":
+        fetch_missing(cfg, table)
+    if cfg.nodes.vectors is None:
+        cfg.nodes.vectors = any("spread" in metric for column in table["columns"] for metric in column["metrics"])
+    models = build_models(cfg)
+    if run:
+        models = prepared(cfg, models)
+    groups = [column_group(cfg, option) for option in wanted_columns(table, cfg.columns)]
+    if all(group.dataset is None for group in groups):
+        raise RunError("none of the data sets is there: " + "; ".join(group.missing for group in groups))
+    lines = read_lines_of(table, cfg.backbone)
+    only = wanted_rows(table, lines, cfg.only)
+    cfg.only = None if only is None else sorted(only)  # the user may have given titles; from here on they are names
+    runs = _runs(cfg, models, groups, lines)
+    if run and cfg.profile_name == "paper" and not _agreed(cfg, models, backbone, groups, runs):
+        return None
+    capped = _execute(cfg, models, groups, runs) if run else ""
+    grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone))
+    return Experiment(models, backbone, groups, lines, runs, grid, capped, only)
+
+
+def _backbone(table: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
+    known = table["backbones"]
+    if (name or "default") not in known:
+        raise RunError(f"{table['name']} has no backbone {name!r}; there are: {', '.join(known)}")
+    return dict(known[name or "default"])
+
+
+def _runs(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[Line]) -> dict[Key, Run]:
+    """One run for each row, column group and replicate."""
+    return {
+        (line.name, group.name, replicate): _run(cfg, models, group, group.dataset, line.memory, replicate)
+        for group in groups
+        if group.dataset is not None
+        for line in lines
+        if line.memory is not None and belongs(line, group.option)
+        for replicate in range(cfg.build.replicates)
+    }
+
+
+def _run(
+    cfg: DictConfig, models: Models, group: ColumnGroup, dataset: Data, memory: Mapping[str, Any], replicate: int
+) -> Run:
+    unit = group.option.get("unit")
+    run = memory_run(cfg, models, dataset, memory, group.reader, unit=unit, replicate=replicate)
+    if "ask" not in group.option:
+        return run
+    first = {question.case_id: question.question_id for question in reversed(group.questions)}
+    return replace(run, questions=lambda case_id, question_id: first[case_id] == question_id)
+
+
+def _asked_for(cfg: DictConfig, runs: Mapping[Key, Run]) -> dict[Key, Run]:
+    """The runs of the rows that `only` asks for."""
+    return {key: run for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
+
+
+def _agreed(
+    cfg: DictConfig,
+    models: Models,
+    backbone: Mapping[str, Any],
+    groups: Sequence[ColumnGroup],
+    runs: Mapping[Key, Run],
+) -> bool:
+    """Print the plan of the runs asked for, each folder once, and ask whether to spend that."""
+    by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
+    return confirmed(cfg, plan(cfg, models, by_folder.values(), _judges(cfg, backbone, groups)))
+
+
+def _judges(cfg: DictConfig, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
+    """Names of the judges by data set, each once."""
+    judges: dict[str, list[str]] = {}
+    for group in groups:
+        if group.dataset is not None:
+            metrics = [with_our_judge(cfg, backbone, metric) for metric in group.option["metrics"]]
+            names = [metric["judge"] for metric in metrics if "judge" in metric]
+            judges[group.dataset.name] = list(dict.fromkeys([*judges.get(group.dataset.name, ()), *names]))
+    return judges
+
+
+def _execute(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], runs: Mapping[Key, Run]) -> str:
+    """Run what is asked for; returns why it stopped early, or nothing."""
+    counts = {
+        group.name: len({question.case_id for question in group.questions})
+        if "ask" in group.option
+        else len(group.questions)
+        for group in groups
+    }
+    # Two column groups may share a folder: the one with more questions comes last and is kept.
+    by_size = sorted(_asked_for(cfg, runs).items(), key=lambda item: counts[item[0][1]])
+    chosen = {run.folder: (run, counts[key[1]]) for key, run in by_size}
+    questions = sum(count for _, count in chosen.values())
+    return execute_capped([run for run, _ in chosen.values()], questions, cfg.threads, models.traffic)

@@ -1,0 +1,256 @@
+"""What a command does with one data set, one memory at a time: load, ask, score, and put into a table (`scripts.door` documents it)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.report.cell import ALL, Cell, Column
+from eval.report.rendering import by_case, number, span
+from eval.report.scores import Asked, asked, outcomes
+from eval.report.tables import Row, Table
+from eval.run import Run
+from eval.stats import Difference
+from eval.store import RunError
+from memsys.interface import MemorySystem
+from memsys.llm import stopping
+from scripts.experiment.captions import caption
+from scripts.experiment.datasets import Data, data
+from scripts.experiment.launch import composed
+from scripts.experiment.models import build_models
+from scripts.experiment.options import load_option
+from scripts.experiment.readiness import prepared
+from scripts.experiment.runs import memory_run, reader
+from scripts.experiment.scorers import judging, metric_title, metrics
+from scripts.experiment.steps import execute_capped, score
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """A memory's answers to the questions of a data set."""
+
+    title: str
+    dataset: Data
+    questions: tuple[Asked, ...]
+    runs: tuple[Run, ...]
+    """One a replicate (`build.replicates`)."""
+    capped: str = ""
+    """Why not every question was asked (the spending cap); empty when all were."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the first replicate was written."""
+        return self.runs[0].folder
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Answers with their scores."""
+
+    answers: Answers
+    cells: Mapping[str, Cell]
+    """By metric, judges as `judge_<name>`: `cells["locomo_f1"].estimate().mean`."""
+    files: tuple[Mapping[str, Path], ...]
+    """Score files by metric, one mapping a replicate; also `evidence@<k>`."""
+
+    def row(self, name: str) -> Row:
+        """The row of a table under a name that no other row has."""
+        one, dataset = self.answers, self.answers.dataset.name
+        evidence = next(path for key, path in self.files[0].items() if key.startswith("evidence@"))
+        return Row(name, one.title, tuple(self.cells.values()), {dataset: one.folder}, {dataset: evidence})
+
+
+class Lab:
+    """Models, cache and results folder, built once; experiments are made with its methods.
+
+    Args:
+        settings: as on the command line of `scripts.run`: `profile=smoke`, `data.size=20`, `endpoint.base_url=…`.
+        cfg: a configuration that is composed and checked already, in place of `settings`.
+
+    Raises:
+        RunError: a setting is unknown or out of range, or an endpoint does not answer.
+    """
+
+    def __init__(self, *settings: str, cfg: DictConfig | None = None) -> None:
+        if cfg is None:
+            stopping.forget()  # the cell of a notebook that was interrupted is over
+            cfg = composed("config", settings)
+        self.cfg = cfg
+        self.models = prepared(self.cfg, build_models(self.cfg))
+
+    def load(self, name: str | None = None) -> Data:
+        """A data set by the name of its file in conf/dataset; None takes the setting `dataset=`.
+
+        Raises:
+            DataError: its files are not there; the message says how to get them.
+            RunError: there is no such data set.
+        """
+        return data(self.cfg, self._chosen("dataset") if name is None else load_option("dataset", name))
+
+    def memory(self, what: str | type[MemorySystem] | None = None, **settings: Any) -> dict[str, Any]:
+        """A memory's configuration, with `settings` laid over those of its file.
+
+        Args:
+            what: the name of a file in conf/memory, a path to a YAML file of one's own (`….yaml`), or a class; None takes `memory=`.
+
+        Raises:
+            RunError: there is no such file, or the class stands in a notebook's cell, where nothing records its source.
+        """
+        option = self._of_class(what) if isinstance(what, type) else self._of_file(what)
+        if settings:
+            option["title"] += f" ({', '.join(f'{name}={value}' for name, value in settings.items())})"
+        return {**option, "build": {**option["build"], **settings}}
+
+    def ask(
+        self,
+        memory: str | type[MemorySystem] | Mapping[str, Any] | None = None,
+        dataset: Data | str | None = None,
+        **settings: Any,
+    ) -> Answers:
+        """Build a memory on every history of a data set and answer the questions that have no answer yet.
+
+        Args:
+            memory, settings: as for `memory`, or what it returned.
+            dataset: what `load` returned or takes.
+
+        Raises:
+            RunError: a setting of the memory is refused.
+        """
+        own = dataset if isinstance(dataset, Data) else self.load(dataset)
+        option = {**memory} if isinstance(memory, Mapping) else self.memory(memory, **settings)
+        reading = reader(self.cfg.protocol.reader or own.config["reader"])
+        unit, cfg = self.cfg.protocol.unit, self.cfg
+        runs = [
+            memory_run(cfg, self.models, own, option, reading, unit=unit, replicate=replicate)
+            for replicate in range(cfg.build.replicates)
+        ]
+        questions = asked(own.cases)
+        capped = execute_capped(runs, len(questions) * len(runs), cfg.threads, self.models.traffic)
+        return Answers(option["title"], own, questions, tuple(runs), capped)
+
+    def score(
+        self, answers: Answers, names: Sequence[str] | None = None, judges: Sequence[str] | None = None
+    ) -> Scored:
+        """Score answers: what is scored already is read from its file.
+
+        Args:
+            names: metrics of conf/metrics.yaml; None takes the data set's.
+            judges: files of conf/judge, `mem0@gpt-4o-mini` for another model; None takes `protocol.judges=`, else the data set's.
+
+        Raises:
+            RunError: an unknown metric or judge.
+        """
+        config, cfg = answers.dataset.config, self.cfg
+        if judges is None:
+            judges = config.get("judges", []) if cfg.protocol.judges is None else list(cfg.protocol.judges)
+        chosen = metrics(config["metrics"] if names is None else names)
+        grading = {name: judging(cfg, self.models, name) for name in judges}
+        count, traffic = len(answers.questions), self.models.traffic
+        files = tuple(score(run, chosen, grading, cfg.k_evidence, count, traffic) for run in answers.runs)
+        reached = outcomes((run.folder for run in answers.runs), answers.questions)
+        cells = {}
+        for name in [*(f"judge_{judge}" for judge in judges), *(metric.name for metric in chosen)]:
+            column = Column(
+                answers.dataset.name,
+                answers.dataset.title,
+                metric_title(name),
+                answers.questions,
+                config["aggregate"][0],
+                config.get("answerable", "answerable"),
+            )
+            cells[name] = Cell(column, reached, tuple(found[name] for found in files), repeats=cfg.judge.repeats)
+        return Scored(answers, cells, files)
+
+    def table(self, first: Scored, *others: Scored, title: str | None = None) -> Table:
+        """Scored answers as the rows of a table, with its caption; every other row is compared with the first.
+
+        Raises:
+            RunError: they are not scored alike, or not on the same data.
+        """
+        for other in others:
+            _check_alike(first, other)
+            if first.cells.keys() != other.cells.keys():
+                raise RunError("rows of a table need the same metrics; score them alike")
+        one, names = first.answers, [scored.answers.runs[0].name for scored in (first, *others)]
+        if len(set(names)) < len(names):  # settings of one memory
+            names = [scored.answers.folder.name for scored in (first, *others)]
+        rows = tuple(scored.row(name) for name, scored in zip(names, (first, *others), strict=True))
+        capped = [scored.answers.capped for scored in (first, *others) if scored.answers.capped]
+        said = caption(self.cfg, self.models, [(one.dataset, one.runs[0].reader, one.runs[0].unit)])
+        return Table(
+            one.runs[0].name,
+            title or f"{', '.join(row.title for row in rows)} on {one.dataset.title}",
+            (*said, *capped),
+            tuple(cell.column for cell in first.cells.values()),
+            rows,
+            reference=rows[0].name if others else "",
+            prices=self.models.prices,
+        )
+
+    def _chosen(self, group: str) -> dict[str, Any]:
+        from omegaconf import OmegaConf
+
+        return dict(OmegaConf.to_container(self.cfg[group], resolve=True))  # type: ignore[arg-type]
+
+    def _of_file(self, name: str | None) -> dict[str, Any]:
+        from omegaconf import OmegaConf
+
+        if name is None:
+            return self._chosen("memory")
+        if not name.endswith(".yaml"):
+            return load_option("memory", name)
+        if not Path(name).is_file():
+            raise RunError(f"no file {name}")
+        return dict(OmegaConf.to_container(OmegaConf.load(name), resolve=True))  # type: ignore[arg-type]
+
+    def _of_class(self, target: type[MemorySystem]) -> dict[str, Any]:
+        if target.__module__ == "__main__":
+            raise RunError(
+                f"{target.__name__} stands in a notebook's cell, and a run's identity needs its source: "
+                f"begin the cell with `%%writefile my_memory.py`, then `from my_memory import {target.__name__}`"
+            )
+        path = f"{target.__module__}.{target.__qualname__}"
+        return {
+            "name": target.__name__.lower(),
+            "title": target.__name__,
+            "build": {"_target_": path, "_partial_": True},
+        }
+
+
+def compare(first: Scored, second: Scored, metric: str, category: str = ALL) -> Difference:
+    """The paired difference, first minus second, over the questions that both have a score for.
+
+    Args:
+        metric: a key of both `cells`.
+        category: of the questions; `answerable`, or one of the data set's.
+
+    Raises:
+        RunError: the two are about different data, lack the metric, or share no scored question.
+    """
+    _check_alike(first, second)
+    for scored in (first, second):
+        if metric not in scored.cells:
+            raise RunError(f"no {metric} for {scored.answers.title}; there are: {', '.join(scored.cells)}")
+    gap = first.cells[metric].minus(second.cells[metric], category)
+    if gap is None:
+        raise RunError(f"no question of {category} is scored for both")
+    return gap
+
+
+def in_words(gap: Difference) -> str:
+    """A paired difference in one line: mean, intervals by question and {by case}, p by question {by case}, number of pairs."""
+    p, p_by_case = (None if p is None else "<0.001" if p < 0.001 else number(p) for p in (gap.p, gap.p_by_case))
+    parts = [f"{gap.mean:+.3f}", span(gap.by_question), by_case(gap)]
+    ps = [p or "–", *([f"{{{p_by_case}}}"] if p_by_case else [])]
+    return f"{' '.join(filter(None, parts))}, p {' '.join(ps)}, n {gap.n}"
+
+
+def _check_alike(first: Scored, second: Scored) -> None:
+    ours, theirs = first.answers.dataset, second.answers.dataset
+    if (ours.name, ours.settings) != (theirs.name, theirs.settings):
+        raise RunError(f"answers to different data cannot be compared: {ours.title} and {theirs.title}, or other cuts")

@@ -1,0 +1,70 @@
+"""Judges and lexical metrics by name, as `conf/judge` and `conf/metrics.yaml` configure them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from eval.judge import Judge
+from eval.metrics.lexical import splitter
+from eval.score import Judging, Metric
+from eval.store import RunError
+from scripts.experiment.models import Models
+from scripts.experiment.options import load_option, metric_options
+from scripts.settings.checking import checked_call, nearest
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def judging(cfg: DictConfig, models: Models, name: str) -> Judging:
+    """Build a judge from its file in `conf/judge`.
+
+    Args:
+        cfg: sets `judge.repeats`.
+        models: holds the model of the role `judge`.
+        name: the file, or `file@model` to use another model than `models.judge`, such as `mem0@gpt-4o-mini`.
+    """
+    file, _, other = name.partition("@")
+    model = models.model(other) if other else models.judge
+    return Judging(Judge(**load_option("judge", file)), model.llm, model.identity, models.prompts, cfg.judge.repeats)
+
+
+def metrics(names: Sequence[str]) -> list[Metric]:
+    """Build lexical metrics by name.
+
+    Raises:
+        RunError: a name is unknown.
+    """
+    known = metric_options()
+    if unknown := [name for name in names if name not in known]:
+        near = nearest(unknown[0], known)
+        raise RunError(f"no metric called {', '.join(unknown)}{near}; there are: {', '.join(sorted(known))}")
+    return [_metric(name, dict(known[name])) for name in names]
+
+
+def _metric(name: str, option: dict[str, Any]) -> Metric:
+    from hydra.utils import get_method
+
+    option.pop("title", None)
+    splitter_version: dict[str, str] = {}
+    if "sentences" in option:
+        try:
+            option["sentences"], splitter_version = splitter(option["sentences"]), {"nltk": version("nltk")}
+        except ValueError as error:
+            raise RunError(f"metric {name}: {error}") from error
+    option = checked_call(f"metric {name}", {"_target_": option.pop("target", ""), **option})
+    target = option.pop("_target_")
+    return Metric(name, partial(get_method(target), **option), {**option, **splitter_version})
+
+
+def metric_title(name: str) -> str:
+    """Title of a metric's column; it names the implementation, because implementations of one metric differ."""
+    if name.startswith("judge_"):
+        file, _, model = name.removeprefix("judge_").partition("@")
+        return f"{load_option('judge', file)['title']}{f' by {model}' if model else ''}"
+    option = metric_options()[name]
+    by_punkt = option.get("sentences") in ("auto", "punkt") and splitter() == "punkt"
+    return str(option.get("title", name)) + (", sentences by punkt" if by_punkt else "")

@@ -1,0 +1,221 @@
+"""A local OpenAI-compatible server for tests and benchmarks: deterministic replies, chosen latency, injected faults, its own counter.
+
+`python -m scripts.mock_endpoint --port 8099 --latency 0.2 --faults 0.3` serves `/v1/chat/completions`, `/v1/embeddings` and `/stats`.
+A reply depends on the request alone; whether the n-th arrival of a request fails depends on the request, n and the seed.
+`--shape harmony` sends every chat reply as some server does (`scripts.mock.shapes`); the model name `mock@harmony` that one alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from memsys.embed import HashingEmbedder
+from memsys.llm.transport import new_event_loop
+from memsys.tokens import count_tokens
+from scripts.mock.quirks import SETS, Quirks, QuirkyServer
+from scripts.mock.shapes import OVERFLOWS, SHAPES
+from scripts.settings.arguments import amount, whole
+
+FAULTS = ("429", "500", "timeout", "garbage", "truncated")
+
+
+class Mock:
+    """The server's state."""
+
+    def __init__(
+        self,
+        latency: float = 0.0,
+        faults: float = 0.0,
+        seed: int = 0,
+        hang: float = 5.0,
+        dimension: int = 64,
+        shape: str = "bare",
+        quirks: Quirks | None = None,
+    ) -> None:
+        self.latency, self.faults, self.seed, self.hang = latency, faults, seed, hang
+        self.arrivals: Counter[str] = Counter()
+        """How often each request body arrived, by hash."""
+        self.answered: Counter[str] = Counter()
+        """How often each was answered in full."""
+        self.injected: Counter[str] = Counter()
+        self.shape = shape
+        self.said: Callable[[dict[str, Any], str], str] = said
+        """The answer to a request body, by the body and its hash."""
+        self.thought: Callable[[dict[str, Any], str], str] = lambda body, key: f"Could it be yes? Or {key[:4]}?"
+        """What the shapes that think say before it."""
+        self._embedder = HashingEmbedder(dimension)
+        self._quirky = None if quirks is None else QuirkyServer(quirks, said)
+
+    async def handle(self, request: Any) -> Any:
+        """One POST: the reply leaves `latency` seconds after the request came, whatever making it took."""
+        from aiohttp import web
+
+        clock = asyncio.get_running_loop().time
+        due = clock() + self.latency
+        body = await request.read()
+        key = hashlib.sha256(body).hexdigest()
+        self.arrivals[key] += 1
+        fault = self._fault(key)
+        if fault:
+            await asyncio.sleep(due - clock())
+            self.injected[fault] += 1
+            return await self._misbehave(request, fault, key)
+        status, value = await self._replied(request, json.loads(body), key)
+        reply = json.dumps(value).encode()
+        await asyncio.sleep(due - clock())
+        self.answered[key] += 1
+        return web.Response(status=status, body=reply, content_type="application/json")
+
+    async def _replied(self, request: Any, body: dict[str, Any], key: str) -> tuple[int, dict[str, Any]]:
+        if self._quirky is not None:
+            return await self._quirky.reply(request.path, body, request.headers.get("Authorization", ""))
+        shape = str(body["model"]).partition("@")[2] or self.shape
+        if shape in OVERFLOWS:
+            return 400, OVERFLOWS[shape]
+        return 200, self._reply(request.path, body, key, shape)
+
+    async def stats(self, request: Any) -> Any:
+        """What arrived so far."""
+        from aiohttp import web
+
+        repeats = {key: count for key, count in self.answered.items() if count > 1}
+        return web.json_response(
+            {
+                "arrivals": sum(self.arrivals.values()),
+                "answered": sum(self.answered.values()),
+                "distinct": len(self.answered),
+                "repeated": sum(count - 1 for count in repeats.values()),
+                "injected": dict(self.injected),
+            }
+        )
+
+    def _fault(self, key: str) -> str:
+        draw = hashlib.sha256(f"{self.seed}:{key}:{self.arrivals[key]}".encode()).digest()
+        if int.from_bytes(draw[:4]) / 2**32 >= self.faults:
+            return ""
+        return FAULTS[draw[4] % len(FAULTS)]
+
+    async def _misbehave(self, request: Any, fault: str, key: str) -> Any:
+        from aiohttp import web
+
+        if fault == "429":
+            return web.Response(status=429, headers={"Retry-After": "0.05"}, text="slow down")
+        if fault == "500":
+            return web.Response(status=500, text="oops")
+        if fault == "garbage":
+            return web.Response(text="<html>not the API</html>", content_type="text/html")
+        if fault == "timeout":
+            await asyncio.sleep(self.hang)
+            return web.Response(status=504, text="too late")
+        response = web.StreamResponse(headers={"Content-Length": "4096"})
+        await response.prepare(request)
+        await response.write(b'{"choices": [{"mess')
+        request.transport.close()
+        return response
+
+    def _reply(self, path: str, body: dict[str, Any], key: str, shape: str) -> dict[str, Any]:
+        if path.endswith("/embeddings"):
+            vectors = self._embedder.embed(body["input"])
+            vectors[~vectors.any(axis=1), 0] = 1.0  # no model gives a text without words no direction
+            data = [
+                {"index": index, "embedding": [round(float(x), 6) for x in row]} for index, row in enumerate(vectors)
+            ]
+            tokens = sum(len(text.split()) for text in body["input"])
+            return {"data": data, "model": body["model"], "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+        text = self.said(body, key)
+        words = text.split()
+        choice: dict[str, Any] = {
+            "index": 0,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": text},
+        }
+        if body.get("logprobs"):
+            choice["logprobs"] = {"content": [{"token": word, "logprob": -0.25} for word in words]}
+        sent = sum(count_tokens(message["content"]) for message in body["messages"])
+        usage = {"prompt_tokens": sent, "completion_tokens": len(words), "total_tokens": sent + len(words)}
+        reply = {"id": key[:12], "model": body["model"], "choices": [choice], "usage": usage}
+        return SHAPES[shape](reply, self.thought(body, key))
+
+
+def said(body: dict[str, Any], key: str) -> str:
+    """The text of a reply: a value that fits the JSON schema where one is asked for, else a few words from the request's hash."""
+    schema = (body.get("response_format") or {}).get("json_schema", {}).get("schema")
+    return json.dumps(fitting(schema, key)) if schema else f"mock answer {key[:8]}"
+
+
+def fitting(schema: dict[str, Any], key: str) -> Any:
+    """A value that fits a JSON schema."""
+    if "enum" in schema:
+        return schema["enum"][int(key[:4], 16) % len(schema["enum"])]
+    kind = schema.get("type", "string")
+    if kind == "object":
+        return {name: fitting(part, key) for name, part in schema.get("properties", {}).items()}
+    if kind == "array":
+        return [fitting(schema.get("items", {}), key)] * max(1, schema.get("minItems", 1))
+    if kind in ("integer", "number"):
+        low, high = schema.get("minimum", 0), schema.get("maximum", 3)
+        return low + int(key[:4], 16) % (high - low + 1)
+    return bool(int(key[0], 16) % 2) if kind == "boolean" else f"mock {key[:8]}"
+
+
+def application(mock: Mock) -> Any:
+    """The aiohttp application."""
+    from aiohttp import web
+
+    app = web.Application(client_max_size=64 << 20)
+    app.router.add_post("/v1/chat/completions", mock.handle)
+    app.router.add_post("/v1/embeddings", mock.handle)
+    app.router.add_get("/stats", mock.stats)
+    return app
+
+
+@contextmanager
+def serving(app: Any) -> Iterator[str]:
+    """An application served by a thread of this process; gives its base URL.
+
+    Raises:
+        TimeoutError: it did not start within ten seconds.
+    """
+    from aiohttp import web
+
+    loop = new_event_loop()
+    threading.Thread(target=loop.run_forever, name="mock", daemon=True).start()
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+
+    async def start() -> int:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return int(runner.addresses[0][1])
+
+    try:
+        yield f"http://127.0.0.1:{asyncio.run_coroutine_threadsafe(start(), loop).result(10)}/v1"
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=whole(0, 65535), default=8099)
+    parser.add_argument("--latency", type=amount(0), default=0.0, help="seconds before each reply")
+    parser.add_argument("--faults", type=amount(0, 1), default=0.0, help="share of arrivals that fail")
+    parser.add_argument("--seed", type=whole(0), default=0)
+    parser.add_argument("--hang", type=amount(0), default=5.0, help="seconds that an injected timeout hangs")
+    parser.add_argument("--shape", choices=[*SHAPES, *OVERFLOWS], default="bare", help="how chat replies come")
+    parser.add_argument("--quirks", choices=list(SETS), help="behave as an endpoint with these quirks")
+    options = parser.parse_args()
+    from aiohttp import web
+
+    quirks = SETS[options.quirks] if options.quirks else None
+    mock = Mock(options.latency, options.faults, options.seed, options.hang, shape=options.shape, quirks=quirks)
+    web.run_app(
+        application(mock), host="127.0.0.1", port=options.port, print=None, access_log=None, loop=new_event_loop()
+    )

@@ -1,0 +1,16 @@
+"""The torture campaign: kills, faults, bad replies, mutated files, full disks and jumping clocks, against the shipped mock endpoint.
+
+`python -m scripts.torture [--share 0.1] [--only kills …] [--seed 0] [--processes 2]` prints what was tried and what did not survive,
+writes the table of bad replies to `results/torture/catalogue.md`, and ends with exit code 1 when anything did not. The whole of it takes
+up to half an hour on two cores; the tests do a tenth.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from scripts.campaign.campaign import main
+from scripts.experiment.exits import guarded
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

@@ -1,0 +1,165 @@
+"""The door for notebooks: what it makes is what the command makes, byte for byte."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eval.stats import difference
+from eval.store import RunError
+from memsys.interface import MemorySystem, Recall
+from scripts.door import Lab, Scored, compare, in_words, markdown
+from scripts.experiment.launch import composed
+from scripts.experiment.single import run_single
+
+OWN = """
+from data_loaders.schema import Question, Unit
+from memsys.interface import Item, MemorySystem, Recall
+
+
+class Newest(MemorySystem):
+    def __init__(self, k: int = 1) -> None:
+        self.k, self.units = k, []
+
+    def write(self, unit: Unit) -> None:
+        self.units.append(unit)
+
+    def read(self, question: Question) -> Recall:
+        return Recall(tuple(Item(unit.id, unit.text, 0.0, unit.turn_ids, "unit") for unit in self.units[-self.k :]))
+"""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("door")
+
+
+@pytest.fixture(scope="module")
+def lab(results: Path) -> Lab:
+    return Lab("profile=smoke", "data.size=12", f"results={results}")
+
+
+@pytest.fixture(scope="module")
+def bm25(lab: Lab) -> Scored:
+    return lab.score(lab.ask("bm25", "locomo"))
+
+
+@pytest.fixture(scope="module")
+def nothing(lab: Lab) -> Scored:
+    return lab.score(lab.ask("nothing", "locomo"))
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[MemorySystem]]:
+    (tmp_path / "newest_of_mine.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    import newest_of_mine  # type: ignore[import-not-found]
+
+    yield newest_of_mine.Newest
+    del sys.modules["newest_of_mine"]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*.json*")
+        if "effort" not in path.name  # seconds
+    }
+
+
+def test_the_door_writes_the_folder_and_the_bytes_of_the_command(
+    bm25: Scored, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["profile=smoke", "data.size=12", "memory=bm25", "dataset=locomo", f"results={tmp_path}"]
+    assert run_single(composed("config", settings)) == 0
+    theirs = tmp_path / bm25.answers.folder.relative_to(results)
+    assert f"run folder: {theirs}" in capsys.readouterr().out
+    assert files(theirs) == files(bm25.answers.folder)
+    assert len(files(theirs)) > 6
+
+
+def test_settings_are_those_of_the_command_line(lab: Lab, bm25: Scored) -> None:
+    named = composed("config", ["profile=smoke", "data.size=12", "memory=bm25", "memory.build.k=3"])
+    by_command = Lab(cfg=named).ask().folder.name
+    own = lab.ask("bm25", bm25.answers.dataset, k=3)
+    assert own.folder.name == by_command != bm25.answers.folder.name
+    assert own.title == "BM25 (k=3)"
+
+
+def test_asking_again_answers_from_the_files(lab: Lab, bm25: Scored) -> None:
+    before = {path: path.stat().st_mtime_ns for path in bm25.answers.folder.rglob("predictions.jsonl")}
+    again = lab.ask("bm25", "locomo")
+    assert again.folder == bm25.answers.folder
+    assert {path: path.stat().st_mtime_ns for path in again.folder.rglob("predictions.jsonl")} == before
+
+
+def test_a_comparison_is_paired_by_question(bm25: Scored, nothing: Scored) -> None:
+    gap = compare(bm25, nothing, "locomo_f1")
+    ours, theirs = bm25.cells["locomo_f1"].values, nothing.cells["locomo_f1"].values
+    clusters = {(one.case_id, one.question_id): one.cluster for one in bm25.answers.questions}
+    assert gap == difference(list(ours.values()), [theirs[key] for key in ours], [clusters[key] for key in ours])
+    assert gap.mean == -compare(nothing, bm25, "locomo_f1").mean != 0.0
+    assert in_words(gap).startswith(f"{gap.mean:+.3f} [")
+    assert "{2 cases}" in in_words(gap), "below five cases there is no interval by case, and it says so"
+    assert in_words(gap).endswith("n 12")
+
+
+def test_a_table_compares_every_row_with_the_first(lab: Lab, bm25: Scored, nothing: Scored) -> None:
+    printed = markdown(lab.table(bm25, nothing))
+    assert "STAND-IN" in printed
+    assert "## Paired difference from BM25" in printed
+    assert "## Paired" not in markdown(lab.table(bm25))
+
+
+def test_two_settings_of_one_memory_are_two_rows(lab: Lab, bm25: Scored) -> None:
+    fewer = lab.score(lab.ask("bm25", bm25.answers.dataset, k=1))
+    table = lab.table(bm25, fewer)
+    assert [row.title for row in table.rows] == ["BM25", "BM25 (k=1)"]
+    assert len(table.pairs) == len(table.columns)
+
+
+def test_a_class_of_ones_own_is_a_memory(lab: Lab, own: type[MemorySystem]) -> None:
+    answers = lab.ask(own, "locomo", k=2)
+    assert answers.folder.name.startswith("newest-")
+    assert answers.folder != lab.ask(own, "locomo", k=3).folder
+    assert lab.score(answers, ["squad_f1"], []).cells["squad_f1"].counts().scored == 12
+
+
+def test_a_yaml_file_of_ones_own_is_a_memory(lab: Lab, own: type[MemorySystem], tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "name: mine\ntitle: Mine\nbuild: {_target_: newest_of_mine.Newest, _partial_: true, k: 2}\n", encoding="utf-8"
+    )
+    assert lab.ask(str(file), "locomo").title == "Mine"
+    with pytest.raises(RunError, match="no file"):
+        lab.memory(str(tmp_path / "other.yaml"))
+
+
+def test_a_class_in_a_cell_is_refused_because_its_source_is_nowhere(lab: Lab) -> None:
+    class Here(MemorySystem):
+        def write(self, unit: object) -> None: ...
+
+        def read(self, question: object) -> Recall:
+            return Recall(())
+
+    Here.__module__ = "__main__"
+    with pytest.raises(RunError, match="%%writefile"):
+        lab.ask(Here, "locomo")
+
+
+def test_what_cannot_be_compared_is_refused(lab: Lab, bm25: Scored, nothing: Scored) -> None:
+    with pytest.raises(RunError, match="no mab_f1 for BM25; there are: judge_mem0, locomo_f1"):
+        compare(bm25, nothing, "mab_f1")
+    other = lab.score(lab.ask("nothing", "msc_e"), ["squad_f1"], [])
+    with pytest.raises(RunError, match="different data"):
+        compare(other, bm25, "squad_f1")
+    with pytest.raises(RunError, match="the same metrics"):
+        lab.table(bm25, lab.score(nothing.answers, ["squad_f1"], []))
+
+
+def test_a_setting_that_is_none_is_refused_with_the_nearest() -> None:
+    with pytest.raises(RunError, match=r"did you mean data\.size"):
+        Lab("data.sise=3")

@@ -1,0 +1,165 @@
+"""What the documents promise: commands that exist, names that can be found, examples that work as printed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scripts.commands import architecture
+from scripts.experiment.launch import composed
+from scripts.experiment.layout import read_lines_of, wanted_columns
+from scripts.experiment.table import reproduce
+from scripts.settings.checking import checked_option
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+each_page = pytest.mark.parametrize("page", PAGES)
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_has_fewer_than_900_words_and_a_table_near_its_top() -> None:
+    assert len(text_of("README.md").split()) < 900
+    top = text_of("README.md").splitlines()[:25]
+    assert sum(line.startswith("| ") for line in top) >= 5
+    assert "stand-in" in "\n".join(top)
+
+
+def test_the_readme_names_the_test_command_and_the_first_table() -> None:
+    assert "`make test`" in text_of("README.md")
+    assert "\nmake reproduce-table4 " in text_of("README.md")
+
+
+@each_page
+def test_every_make_target_and_variable_that_is_named_exists(page: str) -> None:
+    targets = set(
+        re.findall(
+            r"\bmake ([a-z][a-z0-9-]+)(?=[ `\n])",
+            "".join(re.findall(r"`[^`]+`|^make .*$", text_of(page), re.MULTILINE)),
+        )
+    )
+    assert targets or page == "ARCHITECTURE.md"
+    assert not {name for name in targets if not re.search(rf"^{name}:", MAKEFILE, re.MULTILINE)}
+    for line in re.findall(r"make [a-z-]+ [^\n`]*", text_of(page)):
+        for variable in re.findall(r"\b([A-Z_]{3,})=", line):
+            role = variable.removesuffix("_BASE_URL").removesuffix("_KEY_ENV")
+            assert f"$({variable})" in MAKEFILE or f" {role}/" in MAKEFILE, variable
+
+
+@each_page
+def test_every_command_that_is_named_exists(page: str) -> None:
+    for name in re.findall(r"python -m scripts\.(\w+)", text_of(page)):
+        assert (ROOT / "scripts" / f"{name}.py").is_file(), name
+
+
+@each_page
+def test_every_file_that_is_named_exists(page: str) -> None:
+    own = {"memsys/systems/mine.py", "eval/metrics/brevity.py", "data_loaders/jsonl.py"}
+    own |= {path for path in re.findall(r"[\w/.]+", text_of(page)) if re.search(r"mine|quiz", path)}
+    named = set(
+        re.findall(
+            r"`((?:conf|memsys|eval|data_loaders|scripts|results|tests)/[\w/]+\.(?:py|yaml|csv|md))`", text_of(page)
+        )
+    )
+    assert not {path for path in named - own if not (ROOT / path).is_file()}
+
+
+def test_every_function_on_the_walk_can_be_found() -> None:
+    names = re.findall(r"`((?:data_loaders|memsys|eval|scripts)(?:\.\w+)+)`", text_of("ARCHITECTURE.md"))
+    assert len(names) > 20
+    missing = [name for name in names if not exists(name)]
+    assert not missing
+
+
+def exists(dotted: str) -> bool:
+    """Whether a dotted name is a module or leads to something in one."""
+    parts = dotted.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            found = getattr(found, part, None)
+        return found is not None
+    return False
+
+
+def test_the_drawing_is_that_of_the_imports() -> None:
+    drawn = architecture.DRAWING.search(text_of("ARCHITECTURE.md"))
+    assert drawn is not None
+    assert drawn[0] == architecture.drawing(), "`make architecture` draws it anew"
+
+
+def test_the_annotated_table_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (page,) = [block for block in blocks("CONTRIBUTING.md", "yaml") if "backbones:" in block]
+    table = checked_option("table", yaml.safe_load(page))
+    assert len(wanted_columns(table, None)) == 2
+    names = [line.name for line in read_lines_of(table, None)]
+    assert names == ["bm25", "recency k=5", "recency k=10", "nothing", "best_recency", "bm25_5"]
+    cfg = composed("reproduce", ["table=memtree_t3", "profile=smoke", "data.size=6", f"results={tmp_path}"])
+    from omegaconf import open_dict
+
+    with open_dict(cfg):
+        cfg.table = {**table, "name": "memtree_t3"}  # a table is looked up by its name, and this one has no file
+    reproduce(cfg)
+    shown = capsys.readouterr()
+    assert "| Recency, best k |" in shown.out, shown.err
+
+
+def test_the_metric_of_the_page_scores_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (module,) = [block for block in blocks("CONTRIBUTING.md", "python") if "def short_answer" in block]
+    (tmp_path / "brevity.py").write_text(module, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    from eval.records import Prediction
+
+    score = importlib.import_module("brevity").short_answer
+    made = {
+        name: Prediction("c", "q", answer, (), (), "answered")
+        for name, answer in (("short", "In Oaxaca"), ("long", "a b c d e f"))
+    }
+    assert [score(None, None, made[name]).value for name in ("short", "long")] == [1.0, 0.0]
+    (line,) = [block for block in blocks("CONTRIBUTING.md", "yaml") if "short_answer" in block]
+    assert yaml.safe_load(line)["short_answer"]["target"].endswith("brevity.short_answer")
+
+
+def test_the_data_set_of_the_page_is_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (page,) = [block for block in blocks("CONTRIBUTING.md", "yaml") if "name: quiz" in block]
+    option = checked_option("dataset", yaml.safe_load(page))
+    assert (ROOT / "conf" / "reader" / f"{option['reader']}.yaml").is_file()
+    assert all((ROOT / "conf" / "judge" / f"{name}.yaml").is_file() for name in option["judges"])
+    (module,) = [block for block in blocks("CONTRIBUTING.md", "python") if "data_loaders/quiz.py" in block]
+    (tmp_path / "quiz_of_the_page.py").write_text(module, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    raw = [{"id": "one", "said": ["My cat is Bruno."], "asked": ["Whose cat?"], "answers": ["Ines's"]}]
+    (tmp_path / "quiz.json").write_text(json.dumps(raw), encoding="utf-8")
+    (case,) = importlib.import_module("quiz_of_the_page").load(tmp_path / "quiz.json")
+    assert [(question.text, gold.answers) for question, gold in case.questions] == [("Whose cat?", ("Ines's",))]
+
+
+def test_the_python_example_runs_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import runpy
+
+    (example,) = [block for block in blocks("README.md", "python") if "Lab(" in block]
+    assert len([line for line in example.splitlines() if line.strip()]) <= 10
+    (tmp_path / "example.py").write_text(example, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(tmp_path / "example.py"))
+    promised = re.search(r"\)\)\s+# (.*)$", example, re.MULTILINE)
+    assert promised is not None
+    assert capsys.readouterr().out.strip() == promised[1].strip()
