@@ -16,6 +16,8 @@ from eval.report.tables import Row, Table
 from eval.stats import Sampling, difference
 from eval.store import write_lines
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("n", [5, 10, 40, 1986])
 def test_the_detectable_difference_is_that_of_statsmodels(n: int) -> None:

@@ -18,6 +18,8 @@ from eval.store import read_lines
 from memsys.interface import MemorySystem, Recall
 from memsys.prompts import Prompts
 
+pytestmark = pytest.mark.slow
+
 UNIT = {"rule": "utterance"}
 
 

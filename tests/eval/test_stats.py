@@ -7,6 +7,8 @@ import pytest
 
 from eval.stats import Interval, by_question, difference, estimate, holm, permutation_p, stratified, t_point, wilson
 
+pytestmark = pytest.mark.slow
+
 
 def test_wilson_gives_the_intervals_that_segtreemem_prints() -> None:
     assert (round(wilson(1263, 1986).low, 3), round(wilson(1263, 1986).high, 3)) == (0.615, 0.657)

@@ -372,6 +372,24 @@ def test_a_file_gives_every_setting_its_value() -> None:
     assert {name: settings for name, settings in named.items() if settings} == {}
 
 
+def test_the_file_called_as_a_method_holds_the_defaults_of_its_class() -> None:
+    """Of a module with several classes it is the file called as the class; a wrapper has a file for each memory in it."""
+    differing = {}
+    for kind in set(map(class_of, NAMES)):
+        of_class = [name for name in NAMES if class_of(name) is kind]
+        module, snake = kind.__module__.split(".")[-1], re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+        for name in [name for name in of_class if name in (module, snake)] or of_class:
+            parameters = {key: value.default for key, value in inspect.signature(kind).parameters.items()}
+            given = {key: value for key, value in settings_of(name).items() if key != "inner"}
+            wrong = [key for key, value in given.items() if plain(value) != plain(parameters[key])]
+            differing |= {name: wrong} if wrong else {}
+    assert differing == {}
+
+
+def plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
 def test_a_k_of_zero_is_refused_by_name() -> None:
     asked = [name for name in BUILDS if "k" in inspect.signature(factory(name)).parameters]
     assert [name for name in asked if not refused(name, r"\bk\b.*0", k=0)] == []

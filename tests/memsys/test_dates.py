@@ -107,3 +107,10 @@ def test_without_the_day_of_speaking_a_relative_date_keeps_its_words() -> None:
 
 def test_days_are_written_without_leading_zeros() -> None:
     assert written(date(2023, 5, 7)) == "7 May 2023"
+
+
+def test_a_date_without_a_year_says_nothing_without_the_day_of_speaking() -> None:
+    text = "On May 7, on 3 June and yesterday; 8 May 2023 was a Monday, as was June 5, 2023."
+    assert [mention.relative for mention in mentions(text, SAID)] == [True, True, True, False, False]
+    unknown = [mention.resolved for mention in mentions(text, None)]
+    assert unknown == ["May 7", "3 June", "yesterday", "8 May 2023", "5 June 2023"]

@@ -12,6 +12,8 @@ from scripts.experiment.models import build_models
 from scripts.experiment.options import CONF
 from scripts.settings.prices import given_prices
 
+pytestmark = pytest.mark.slow
+
 GIVEN = {"usd_per_million_in": 0.5, "usd_per_million_out": 2.0}
 
 

@@ -27,6 +27,8 @@ from scripts.experiment.table import reproduce
 from scripts.settings.checking import checked, checked_call, checked_option, checked_unit
 from scripts.settings.schema import COMMANDS, GROUPS, Common
 
+pytestmark = pytest.mark.slow
+
 ROOT = CONF.parent
 
 

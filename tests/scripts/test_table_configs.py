@@ -54,6 +54,7 @@ def test_every_results_table_of_the_four_papers_has_a_file() -> None:
     assert sorted(PAPERS) == TABLES
 
 
+@pytest.mark.slow
 def test_a_table_composes_and_is_called_as_its_file(subtests: pytest.Subtests) -> None:
     for name in TABLES:
         with subtests.test(name=name):
@@ -404,12 +405,14 @@ def cells(text: str, title: str) -> list[str]:
     return [part.strip() for part in line.strip("|").split("|")][1:]
 
 
+@pytest.mark.slow
 def test_the_data_table_counts_the_data_and_compares_no_sample(printed: Any) -> None:
     row = cells(printed("memtree_a1"), "The data")
     assert row[0] == "3.000 · 500 · not comparable: sample data" or row[0].startswith("3.000 · 500 · not comparable")
     assert row[16].startswith("4.000 · 816")
 
 
+@pytest.mark.slow
 def test_a_tree_table_measures_trees_and_asks_one_question_a_history(printed: Any) -> None:
     text = printed("memtree_a3")
     nodes, leaves, inner = (float(cell.split()[0]) for cell in cells(text, "MemTree")[:3])
@@ -418,6 +421,7 @@ def test_a_tree_table_measures_trees_and_asks_one_question_a_history(printed: An
     assert "not comparable: stand-in" in cells(text, "MemTree")[0]
 
 
+@pytest.mark.slow
 def test_a_difference_is_that_of_its_two_columns(printed: Any) -> None:
     row = cells(printed("segtreemem_t3", "data.size=8"), "SegTreeMem, no propagation")
     original, permuted, gap = (float(cell.split()[0]) for cell in row[:3])

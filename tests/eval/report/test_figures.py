@@ -258,6 +258,7 @@ def points_of(kind: str) -> list[Point]:
     return [*LINE, *([LEVEL] if kind == "lines" else [])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_the_same_points_give_the_same_bytes(kind: str, tmp_path: Path) -> None:
     sheet = Sheet("Title", FOOT, kind)
@@ -270,6 +271,7 @@ def test_the_same_points_give_the_same_bytes(kind: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.pdf", "first.png", "second.pdf", "second.png"]
 
 
+@pytest.mark.slow
 def test_every_kind_carries_title_panel_and_footnote(subtests: pytest.Subtests) -> None:
     for kind in sorted(KINDS):
         with subtests.test(kind=kind):
@@ -279,6 +281,7 @@ def test_every_kind_carries_title_panel_and_footnote(subtests: pytest.Subtests) 
             assert FOOT[0].split()[0] in " ".join(said)
 
 
+@pytest.mark.slow
 def test_nothing_is_drawn_beyond_the_paper(subtests: pytest.Subtests) -> None:
     for kind in sorted(KINDS):
         with subtests.test(kind=kind):

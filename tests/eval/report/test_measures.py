@@ -17,7 +17,7 @@ from eval.report.published import Published
 from eval.report.rendering import as_csv, markdown, shown
 from eval.report.scores import Asked
 from eval.report.tables import Measure, Row, Table
-from eval.stats import Estimate
+from eval.stats import Estimate, difference
 from eval.store import item_key, item_record, write_lines
 from memsys.interface import Item
 from memsys.tokens import count_tokens
@@ -68,6 +68,24 @@ def test_a_choice_is_made_again_without_each_history(tmp_path: Path) -> None:
     }
     assert choose_again(cells, held_out=False)["a"] == {"b": "y", "c": "y"}
     assert choose_again(cells, held_out=False)["c"] == {"a": "x", "b": "x"}
+
+
+def test_a_difference_from_the_best_elsewhere_is_taken_again_without_each_history() -> None:
+    rows = {"x": [1, 1, 1, 0, 0, 1], "y": [0, 0, 1, 1, 1, 0]}
+    plain, places = [1, 0, 0, 0, 1, 0], range(6)
+
+    def won(*left_out: int) -> list[int]:
+        """The values of the row with the most right answers, these histories left out; of equals the first."""
+        return max(rows.values(), key=lambda row: sum(row[place] for place in places if place not in left_out))
+
+    column = Column("toy", "Toy", "judge", tuple(Asked(f"c{n}", "q", "", f"c{n}", True, True) for n in places))
+    cells = {name: scored(column, np.array(row)) for name, row in rows.items()}
+    best = composed(cells, choose(cells, held_out=True), choose_again(cells, held_out=True))
+    without = [float(np.mean([won(out, n)[n] - plain[n] for n in places if n != out])) for out in places]
+    first, clusters = [won(n)[n] for n in places], [f"c{n}" for n in places]
+    by_hand = difference(first, plain, clusters, without=without)
+    assert best.minus(scored(column, np.array(plain))) == by_hand
+    assert by_hand != difference(first, plain, clusters), "the choice itself is uncertain"
 
 
 @pytest.mark.parametrize("clusters", [5, 10])

@@ -387,9 +387,7 @@ def test_the_latest_description_is_shown_before_the_index_knows_it() -> None:
     assert first.text == "[7 May 2023] Ann: note0. (context: New.; keywords: key0, other; tags: changed)"
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"), [("mode", "best"), ("lookup", "tags"), ("k", 0), ("neighbours", 0), ("evo_threshold", 0)]
-)
+@pytest.mark.parametrize(("setting", "value"), [("lookup", "tags"), ("neighbours", 0), ("evo_threshold", 0)])
 def test_nonsense_is_refused_by_name(setting: str, value: Any) -> None:
     with pytest.raises(ValueError, match=setting):
         memory(**{setting: value})

@@ -123,8 +123,3 @@ def test_a_possessive_in_the_question_only_does_no_harm(unit: MakeUnit) -> None:
 
 def test_a_question_without_words_recalls_nothing(unit: MakeUnit) -> None:
     assert ids(filled(["tea"], unit), "?!") == []
-
-
-def test_a_k_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        BM25(k=0)

@@ -71,8 +71,3 @@ def test_an_empty_memory_embeds_nothing() -> None:
 
 def test_the_settings_are_the_papers() -> None:
     assert Dense(Recording()).k == 10
-
-
-def test_a_k_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        Dense(Recording(), k=0)

@@ -814,9 +814,6 @@ def test_the_files_hold_the_released_settings(name: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"mode": "x"}, "mode"),
-        ({"search": "x"}, "search"),
-        ({"format": "x"}, "format"),
         ({"top_entities": 0}, "top_entities"),
         ({"max_cluster_size": 0}, "max_cluster_size"),
         ({"text_share": 0.9}, "text_share"),

@@ -453,6 +453,7 @@ def test_the_small_fixture_copies_the_single_leaf() -> None:
     assert (len(search.expanded), len(search.leaves)) == (3, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"init": "scratch"}])
 @pytest.mark.parametrize("branching", [2, 3, 7])
 def test_every_leaf_is_in_the_tree_once_and_no_node_has_too_many_children(
@@ -465,6 +466,7 @@ def test_every_leaf_is_in_the_tree_once_and_no_node_has_too_many_children(
     assert len(llm.requests) == len(several)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [2, 5, 10])
 def test_clusters_are_small_enough_few_enough_and_the_same_every_time(limit: int) -> None:
     for seed in range(3):

@@ -435,9 +435,7 @@ def test_what_is_recalled_are_facts_and_not_the_nearest_messages() -> None:
     assert dense.read(question).items[0].sources == ("t1a", "t1b")
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"), [("mode", "best"), ("views", "all"), ("k", 0), ("neighbours", 0), ("window", 0)]
-)
+@pytest.mark.parametrize(("setting", "value"), [("neighbours", 0), ("window", 0)])
 def test_nonsense_is_refused_by_name(setting: str, value: Any) -> None:
     with pytest.raises(ValueError, match=setting):
         memory({}, **{setting: value})

@@ -410,7 +410,7 @@ def test_keywords_and_entities_change_the_order_of_dense_retrieval() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("fusion", "best"), ("hashing", "sha"), ("entities", "spacy"), ("k", 0), ("neighbours", 0), ("window", 0)],
+    [("neighbours", 0), ("window", 0)],
 )
 def test_nonsense_is_refused_by_name(setting: str, value: Any) -> None:
     with pytest.raises(ValueError, match=setting):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -411,19 +410,7 @@ def test_exchanges_lie_below_their_days_texts_and_those_below_the_texts_about_ev
     assert [node.level for node in nodes.values()].count(1) == 6
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("mode", "x"), ("pieces", "x"), ("forgetting", "x"), ("k", 0), ("join_chars", 0)]
-)
+@pytest.mark.parametrize(("name", "value"), [("join_chars", 0)])
 def test_nonsense_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"\b{name}\b"):
         bank(**{name: value})
-
-
-def test_the_file_holds_the_defaults() -> None:
-    build = yaml.safe_load((CONF / "memorybank.yaml").read_text(encoding="utf-8"))["build"]
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(MemoryBank).parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    }
-    assert {name: value for name, value in build.items() if not name.startswith("_")} == defaults

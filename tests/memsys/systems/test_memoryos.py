@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from data_loaders.schema import Question, Session, Turn, Unit
 from data_loaders.units import make_units
@@ -24,7 +21,6 @@ from memsys.systems.dense import Dense
 from memsys.systems.memoryos import RELEASES, MemoryOS
 from memsys.systems.memoryos.midterm import heat, jaccard, mean_overlap, recency
 
-CONF = Path(__file__).parents[3] / "conf" / "memory"
 START = datetime(2023, 5, 7, 18)
 CONTINUITY, META, THEMES = "memoryos.continuity", "memoryos.meta", "memoryos.themes"
 KEYWORDS, PROFILE, ASSISTANT, MERGE = (
@@ -631,18 +627,8 @@ def test_pages_lie_below_their_segments() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("mode", "x"), ("incomplete", "x"), *((name, 0) for name in ("k", "segments", "short_term", "mid_term", "knowledge_k"))],
+    [(name, 0) for name in ("segments", "short_term", "mid_term", "knowledge_k")],
 )  # fmt: skip
 def test_nonsense_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"\b{name}\b"):
         memoryos(**{name: value})
-
-
-def test_the_file_holds_the_defaults() -> None:
-    build = yaml.safe_load((CONF / "memoryos.yaml").read_text(encoding="utf-8"))["build"]
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(MemoryOS).parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    }
-    assert {name: value for name, value in build.items() if not name.startswith("_")} == defaults

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder, TableEmbedder
@@ -21,7 +18,6 @@ from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
 from memsys.systems.memstream import MemoryStream, recency, scaled
 
-CONF = Path(__file__).parents[3] / "conf" / "memory"
 START = datetime(2023, 5, 7, 8)
 RATE, QUESTIONS, INSIGHTS = "memstream.importance", "memstream.questions", "memstream.insights"
 # Cosine .2, .6 and .9 with the question, importance 2, 8 and 5, last accessed 10, 2 and 0 hours ago.
@@ -345,24 +341,8 @@ def test_citations_of_statements_that_were_not_shown_are_dropped_and_counted() -
     assert [node.sources for node in memory.nodes() if node.kind == "thought"] == [("t0",)] * 3
 
 
-def test_an_empty_memory_recalls_nothing() -> None:
-    memory, _ = stream()
-    assert memory.read(asked("anything")).items == ()
-    assert memory.report()["events"] == 0
-
-
 def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(ValueError, match="mode must be one of paper, code, genagents"):
         stream(mode="papr")
     with pytest.raises(ValueError, match="trigger must be at least 1, found 0"):
         stream(trigger=0)
-
-
-def test_the_configuration_holds_every_setting_with_its_default() -> None:
-    build = yaml.safe_load((CONF / "memstream.yaml").read_text())["build"]
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(MemoryStream.__init__).parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    }
-    assert {name: value for name, value in build.items() if not name.startswith("_")} == defaults

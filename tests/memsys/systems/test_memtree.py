@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -464,12 +463,6 @@ def test_reading_leaves_the_memory_as_it_was_and_calls_no_model() -> None:
     assert len(llm.requests) == asked
 
 
-def test_an_empty_memory_recalls_nothing() -> None:
-    memory, _ = tree(WORKED)
-    assert memory.read(question("A")).items == ()
-    assert memory.report()["nodes"] == 0
-
-
 def test_the_recall_differs_from_that_of_dense_retrieval() -> None:
     memory, _ = tree(WORKED, k=3)
     dense = Dense(MeanEmbedder(WORKED), k=3)
@@ -479,16 +472,6 @@ def test_the_recall_differs_from_that_of_dense_retrieval() -> None:
     ours = [item.id for item in memory.read(question("D")).items]
     assert ours != [item.id for item in dense.read(question("D")).items]
     assert "node-1" in ours
-
-
-def test_the_configuration_holds_every_setting_with_its_default() -> None:
-    build = yaml.safe_load((CONF / "memtree.yaml").read_text())["build"]
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(MemTree.__init__).parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    }
-    assert {name: value for name, value in build.items() if not name.startswith("_")} == defaults
 
 
 def test_the_variant_of_the_segment_tree_paper_has_its_settings() -> None:

@@ -518,10 +518,6 @@ def ids(built: SegTree, question: str) -> list[str]:
     return [item.id for item in built.read(Question("q", question)).items]
 
 
-def test_an_empty_memory_recalls_nothing() -> None:
-    assert memory().read(Question("q", "anything?")).items == ()
-
-
 def test_reading_recalls_summaries_too_where_dense_retrieval_has_units_only() -> None:
     units = [unit(number, text) for number, text in enumerate([*CATS, *TAXES], 1)]
     built = memory(["MERGE_1", "SPLIT", "MERGE_1", "MERGE_1"], embedder=HashingEmbedder(1024), k=3, order="rank")

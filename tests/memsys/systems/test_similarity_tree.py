@@ -256,10 +256,6 @@ def test_propagation_and_budget_are_those_of_the_segment_tree() -> None:
     assert [item.level for item in built.read(question).items] == [0, 0]
 
 
-def test_an_empty_memory_recalls_nothing() -> None:
-    assert memory().read(Question("q", "anything?")).items == ()
-
-
 @pytest.mark.parametrize("wrong", [{"hierarchy": "deep"}, {"policy": "up"}, {"alpha": 1.5}, {"order": "random"}])
 def test_an_unknown_setting_is_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
