@@ -292,7 +292,7 @@ def test_published_shapes_are_found_for_the_papers_own_settings_only() -> None:
     assert published_shape("memtree", "locomo") is None
     assert published_shape("bm25", "locomo") is None
     for name in shapes.SEGTREE_T5:
-        for dataset in structure.SEGTREE_SETS:
+        for dataset in shapes.SEGTREE_SETS:
             assert published_shape(name, dataset)
 
 
