@@ -53,7 +53,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help run new-memory notebooks architecture doctor test quick reproduce-table4 reproduce reproduce-all pareto bench torture regress regress-update audit growth sweep \
+.PHONY: help run new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all pareto bench torture regress regress-update audit growth sweep \
   fetch clean
 
 help:
@@ -94,11 +94,14 @@ test: $(VENV)/.installed ## style, types, and the whole test suite
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -n auto --dist worksteal
+	$(PY) -m pytest -n auto --dist worksteal -m "not integration"
+
+integration: $(VENV)/.installed ## the tests that need an optional program: a browser, Ray, LaTeX, a released product
+	$(PY) -m pytest -m integration || test $$? -eq 5  # 5: none collected
 
 quick: $(VENV)/.installed ## style and the fast half of the tests, in a minute: before every commit
 	$(VENV)/bin/ruff check .
-	MEMSYS_MUTATIONS=10 $(PY) -m pytest -n auto --dist worksteal -m "not slow and not data"
+	MEMSYS_MUTATIONS=10 $(PY) -m pytest -n auto --dist worksteal -m "not slow and not data and not integration"
 
 bench: $(VENV)/.installed ## speed against the shipped mock endpoint, as ratios
 	$(PY) -m scripts.bench

@@ -374,11 +374,15 @@ def taken_at_once(line: Line, settings: ModelSettings) -> tuple[int | None, Find
             return fewer, Finding("calls at once", found, f"in_flight: {fewer}", "note")
         best = count
         rates.append(count / max(one.seconds for one in heard))
-    found = f"{AT_ONCE[-1]} were answered ({rates[-1]:.1f} a second; {rates[0]:.1f} with {AT_ONCE[0]})"
-    if rates[-1] < 0.7 * rates[0]:
-        return AT_ONCE[0], Finding(
-            "calls at once", found, f"more are slower, not faster: in_flight: {AT_ONCE[0]}", "note"
-        )
+    return pace(*rates)
+
+
+def pace(few: float, many: float) -> tuple[int | None, Finding]:
+    """What the answers a second say: `few` with the first count of `AT_ONCE`, `many` with the last."""
+    found = f"{AT_ONCE[-1]} were answered ({many:.1f} a second; {few:.1f} with {AT_ONCE[0]})"
+    if many < 0.7 * few:
+        advice = f"more are slower, not faster: in_flight: {AT_ONCE[0]}"
+        return AT_ONCE[0], Finding("calls at once", found, advice, "note")
     return None, Finding("calls at once", found, "endpoint.in_flight may stay")
 
 

@@ -12,12 +12,13 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
+import scripts.checkup.probes as probes
 import scripts.checkup.report as doctor_report
 from eval.store import RunError
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
 from scripts.checkup.calls import Line
 from scripts.checkup.embedding import examine_embedder
-from scripts.checkup.probes import Examination, examine
+from scripts.checkup.probes import Examination, examine, pace
 from scripts.checkup.report import chat_file, file_name, table, write
 from scripts.doctor import main
 from scripts.experiment.datasets import data
@@ -44,11 +45,19 @@ def found(examination: Examination) -> dict[str, str]:
     return {one.asked: f"{one.level}: {one.found}" for one in examination.findings}
 
 
-def test_an_endpoint_that_does_everything_gets_no_complaint() -> None:
+def test_an_endpoint_that_does_everything_gets_no_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "pace", lambda few, many: pace(1.0, 4.0))  # how busy this machine is decides nothing
     examination = examined(SETS["plain"])
     assert [one.asked for one in examination.findings if one.level != "ok"] == []
     assert examination.settings == ModelSettings("m", logprobs=True)
     assert examination.in_flight is None
+
+
+def test_fewer_calls_are_advised_where_more_are_slower() -> None:
+    advised, finding = pace(10.0, 6.9)
+    assert advised == 4
+    assert finding.level == "note"
+    assert pace(10.0, 7.1)[0] is None
 
 
 def test_the_quirks_of_a_local_server_are_found() -> None:
