@@ -19,7 +19,7 @@ import numpy as np
 from memsys.jsons import canonical
 from memsys.llm import meter
 from memsys.llm.client import Embedded
-from memsys.llm.futures import settle
+from memsys.llm.futures import keeping, release, settle
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, EndOfRun, ModelError, Request
 from memsys.llm.store import Store, unwritable
@@ -79,7 +79,8 @@ class CachedLLM:
             )
         else:
             try:
-                inner_future = self._inner.submit(request)
+                with keeping():
+                    inner_future = self._inner.submit(request)
             except BaseException as error:
                 self._end(key, future, _raising(error))
                 raise
@@ -88,12 +89,14 @@ class CachedLLM:
 
     def _store_then_end(self, key: bytes, done: Future[Completion], future: Future[Completion]) -> None:
         def on_written(error: Exception | None) -> None:
+            release(done)
             result = done.result if error is None else _raising(unwritable(self._store.path, error))
             self._end(key, future, result)
 
         try:
             self._store.keep_answer(key, done.result(), on_written)
         except BaseException as error:
+            release(done)
             self._end(key, future, _raising(error))
 
     def _end(self, key: bytes, future: Future[Completion], result: Callable[[], Completion]) -> None:

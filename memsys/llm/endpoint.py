@@ -12,14 +12,15 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urljoin
 
 from memsys.llm import network, stopping
-from memsys.llm.futures import settle
+from memsys.llm.futures import Reply, settle
 from memsys.llm.outage import Unreachable, until_back
 from memsys.llm.outcome import Outcome, check_base_url, origin, outcome_of
 from memsys.llm.pricing import Purse
@@ -128,8 +129,9 @@ class Endpoint:
         stopping.check()
         if self._transport is None:
             self._connect()
-        future: Future[Result] = Future()
-        event_loop().call_soon_threadsafe(self._begin, future, self._send(path, body, worst, price), parse)
+        future: Reply[Result] = Reply(event_loop())
+        sending = self._send(path, body, worst, price, partial(self._hand_over, future, parse))
+        event_loop().call_soon_threadsafe(self._begin, future, sending)
         return future
 
     def snapshot(self) -> Traffic:
@@ -205,31 +207,36 @@ class Endpoint:
 
     # --- in the event loop's thread ------------------------------------------------------------------------------------
 
-    def _begin(self, future: Future[Result], sending: Coroutine[Any, Any, Sent], parse: Parse[Result]) -> None:
+    def _begin(self, future: Future[Result], sending: Coroutine[Any, Any, None]) -> None:
         # Not asyncio.run_coroutine_threadsafe: it adds two more futures, which take a twentieth of a call's CPU time.
-        task = event_loop().create_task(self._run(future, sending, parse))
+        task = event_loop().create_task(self._run(future, sending))
         self._tasks.add(task)  # the event loop holds only a weak reference to a task
         task.add_done_callback(lambda task: self._on_done(task, future, sending))
 
-    def _on_done(self, task: asyncio.Task[None], future: Future[Result], sending: Coroutine[Any, Any, Sent]) -> None:
+    def _on_done(self, task: asyncio.Task[None], future: Future[Result], sending: Coroutine[Any, Any, None]) -> None:
         self._tasks.discard(task)
         self._finished += 1
         if not future.done():  # cancelled before its first step, so `_run` never started
             sending.close()
             future.set_exception(_cancelled())
 
-    async def _run(self, future: Future[Result], sending: Coroutine[Any, Any, Sent], parse: Parse[Result]) -> None:
+    async def _run(self, future: Future[Result], sending: Coroutine[Any, Any, None]) -> None:
         try:
-            sent = await sending
+            await sending
         except asyncio.CancelledError:
-            # Not re-raised: the call ends here, and the future tells the caller.
-            future.set_exception(_cancelled())
+            # Not re-raised: the call ends here, and the future tells the caller. It is done if the call only kept its place.
+            if not future.done():
+                future.set_exception(_cancelled())
         except BaseException as error:
-            future.set_exception(error)
+            if not future.done():
+                future.set_exception(error)
             if not isinstance(error, Exception):
                 raise
-        else:
-            settle(future, lambda: self._parsed(parse, sent))
+
+    async def _hand_over(self, future: Reply[Result], parse: Parse[Result], sent: Sent) -> None:
+        """Settle a call's future, then wait until its place may be given away."""
+        settle(future, lambda: self._parsed(parse, sent))
+        await future.released()
 
     def _parsed(self, parse: Parse[Result], sent: Sent) -> Result:
         try:
@@ -240,7 +247,14 @@ class Endpoint:
             why = redact(f"{self.base_url}: unexpected reply ({error!r})")[:500]
             raise ModelError(why, attempts=sent[2], seconds=sent[1]) from error
 
-    async def _send(self, path: str, body: Mapping[str, Any], worst: float | None, price: Price) -> Sent:
+    async def _send(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        worst: float | None,
+        price: Price,
+        hand_over: Callable[[Sent], Awaitable[None]],
+    ) -> None:
         attempts = failures = refusals = pauses = 0
         spent_seconds = 0.0
         async with self._slots:
@@ -251,7 +265,7 @@ class Endpoint:
                 outcome, seconds = await self._attempt(path, body, worst, price)
                 spent_seconds += seconds
                 if outcome.value is not None:
-                    return outcome.value, seconds, attempts
+                    return await hand_over((outcome.value, seconds, attempts))
                 if outcome.unreachable:
                     refusals += 1
                     if refusals > (self.retries if self._reached else min(self.retries, 2)):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import sqlite3
 import threading
+import time
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +17,15 @@ import pytest
 
 from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder, CachedLLM, request_key
-from memsys.llm.client import Embedded
+from memsys.llm.client import Client, Embedded
+from memsys.llm.endpoint import Endpoint
 from memsys.llm.meter import Ledger, Metered, metering
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.llm.store import DamagedCache, Store
+from memsys.llm.transport import event_loop
+from scripts.mock.endpoint import Mock, application, serving
 
 SETTINGS = ModelSettings("m")
 REQUEST = Request((("user", "hello"),), "test.step", schema={"type": "object"}, kind="answer", fields={"question": "x"})
@@ -324,6 +329,61 @@ def test_an_answer_with_malformed_counts_is_not_kept_and_leaves_nobody_waiting(s
         with metering():
             llm.submit(REQUEST).exception(timeout=5)
     assert sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM answers").fetchone() == (0,)
+
+
+# --- places in flight ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commit_fails", [False, True])
+def test_a_call_keeps_its_place_in_flight_until_its_reply_is_committed(
+    store: Store, monkeypatch: pytest.MonkeyPatch, commit_fails: bool
+) -> None:
+    held_back, commit = threading.Event(), store._commit
+
+    def commit_later(rows: Any) -> None:
+        assert held_back.wait(20)
+        if commit_fails:
+            raise ZeroDivisionError("a bug in writing")
+        commit(rows)
+
+    monkeypatch.setattr(store, "_commit", commit_later)
+    mock = Mock()
+    with serving(application(mock)) as url:
+        endpoint = Endpoint(url, in_flight=3)
+        llm = cached(Client(endpoint, SETTINGS), store)
+        futures = [llm.submit(replace(REQUEST, messages=(("user", str(number)),))) for number in range(9)]
+        other = Client(endpoint, SETTINGS)  # of the same server, without a cache
+        while sum(mock.answered.values()) < 3 or endpoint.snapshot().in_flight:
+            time.sleep(0.005)
+        uncached = other.submit(replace(REQUEST, sample=1))
+        for _ in range(20):  # the event loop turns, and sends nothing
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0.001), event_loop()).result(10)
+        assert (sum(mock.arrivals.values()), [future.done() for future in futures]) == (3, [False] * 9)
+        held_back.set()
+        errors = [future.exception(timeout=20) for future in futures]
+        assert uncached.result(timeout=20).text
+        while endpoint.snapshot().finished < 10:
+            time.sleep(0.005)
+        endpoint.close()
+    assert sum(mock.answered.values()) == 10
+    assert all((error is not None) == commit_fails for error in errors)
+
+
+@pytest.mark.parametrize("broken", ["keep_answer", "_completion"])
+def test_a_reply_that_is_not_committed_gives_its_place_away(
+    store: Store, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with serving(application(Mock())) as url:
+        endpoint = Endpoint(url, in_flight=1)
+        llm = cached(Client(endpoint, SETTINGS), store)
+        with monkeypatch.context() as patched:
+            patched.setattr(store if broken == "keep_answer" else Client, broken, fail)
+            assert llm.submit(REQUEST).exception(timeout=20) is not None
+        assert llm.submit(replace(REQUEST, sample=1)).result(timeout=20).text
+        endpoint.close()
 
 
 # --- what is kept ------------------------------------------------------------------------------------------------------
