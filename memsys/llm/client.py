@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from memsys.llm import meter
 from memsys.llm.endpoint import Endpoint, Sent
+from memsys.llm.futures import keeping, release
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, check_window, completion_of, usage_of
@@ -87,6 +88,10 @@ class Client:
         return self.settings.cost(usage.prompt, usage.completion, usage.cached or 0)
 
 
+Keep = Callable[[int, Sequence["Embedded | ModelError"]], None]
+"""Is told the place of a batch's first text, and the batch's vectors or errors, as soon as they are there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Embedded:
     """One vector with its share of its call's tokens and seconds."""
@@ -111,12 +116,31 @@ class HttpEmbedder:
         endpoint.permitted()
         self.endpoint, self.settings, self.batch, self.query_prefix = endpoint, settings, batch, query_prefix
 
-    def fetch(self, texts: Sequence[str], *, query: bool = False) -> list[Embedded | ModelError]:
-        """The vector of each text, or the error that prevented it. All batches are sent at once."""
+    def fetch(
+        self, texts: Sequence[str], *, query: bool = False, keep: Keep = lambda start, outcomes: None
+    ) -> list[Embedded | ModelError]:
+        """The vector of each text, or the error that prevented it. All batches are sent at once; `keep` is told of each when it comes.
+
+        A call keeps its place among those in flight until `keep` has returned.
+        """
         inputs = [self._prepared(text, query) for text in texts]
-        batches = [inputs[start : start + self.batch] for start in range(0, len(inputs), self.batch)]
-        calls = [(batch, self._send(batch)) for batch in batches]
-        return [outcome for batch, future in calls for outcome in self._embedded(batch, future)]
+        with keeping():
+            calls = {
+                self._send(inputs[start : start + self.batch]): start for start in range(0, len(inputs), self.batch)
+            }
+        outcomes: dict[int, Sequence[Embedded | ModelError]] = {}
+        try:
+            for future in as_completed(
+                calls
+            ):  # not in their order: one that waits for its place must not hold up the others
+                start = calls[future]
+                outcomes[start] = self._embedded(inputs[start : start + self.batch], future)
+                keep(start, outcomes[start])
+                release(future)
+        finally:
+            for future in calls:
+                release(future)
+        return [outcome for start in sorted(outcomes) for outcome in outcomes[start]]
 
     def _prepared(self, text: str, query: bool) -> str:
         text = (self.query_prefix if query else "") + text

@@ -98,6 +98,7 @@ class Endpoint:
         self._tasks: set[asyncio.Task[None]] = set()
         # Only the event loop's thread writes these; `snapshot` reads them from other threads.
         self._sent: dict[asyncio.Task[Any] | None, float] = {}
+        self._answered: set[asyncio.Task[Any] | None] = set()
         self._finished = self._retried = self._tokens_in = self._tokens_out = 0
         self._reached = False
         self._outage: asyncio.Task[None] | None = None
@@ -140,7 +141,7 @@ class Endpoint:
         since, why = self._paused
         return Traffic(
             in_flight=len(sent),
-            waiting=max(0, len(self._tasks) - len(sent)),
+            waiting=max(0, len(self._tasks) - len(sent) - len(self._answered)),
             finished=self._finished,
             retried=self._retried,
             tokens_in=self._tokens_in,
@@ -156,7 +157,7 @@ class Endpoint:
         def cancel_unsent() -> None:
             if self._outage is not None:
                 self._outage.cancel()
-            for task in self._tasks - self._sent.keys():
+            for task in self._tasks - self._sent.keys() - self._answered:
                 task.cancel()
 
         if self._tasks:
@@ -235,8 +236,13 @@ class Endpoint:
 
     async def _hand_over(self, future: Reply[Result], parse: Parse[Result], sent: Sent) -> None:
         """Settle a call's future, then wait until its place may be given away."""
-        settle(future, lambda: self._parsed(parse, sent))
-        await future.released()
+        task = asyncio.current_task()
+        self._answered.add(task)
+        try:
+            settle(future, lambda: self._parsed(parse, sent))
+            await future.released()
+        finally:
+            self._answered.discard(task)
 
     def _parsed(self, parse: Parse[Result], sent: Sent) -> Result:
         try:
