@@ -53,7 +53,17 @@ class ModelNames(Strict):
     embedder: Text | None
 
 
+class Batches(Strict):
+    idle: Positive
+    poll: Positive
+    most_calls: Count
+    enqueued_tokens: Count | None
+    discount: Share
+
+
 class EndpointSettings(Strict):
+    mode: Literal["live", "batch", "collect"]
+    batch: Batches
     base_url: Url | None
     label: Text | None
     key_env: Text
