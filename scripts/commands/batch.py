@@ -1,9 +1,15 @@
-"""What `scripts.batch` does: the journal's open calls into a file, a file of replies into the journal."""
+"""Batch files by hand: `python -m scripts.batch export FILE | import FILE | status`.
+
+For a GPU without a network: run any command with `endpoint.mode=collect`, which keeps the calls instead of sending them; `export` writes
+them as JSONL for `vllm run-batch`; carry the file over, run it, and `import` its output. The same command then goes on from there: answers
+first, judgements in the next round. `status` shows what the journal of `endpoint.mode=batch` holds.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -13,19 +19,17 @@ from memsys.llm.batching.journal import Journal
 from memsys.llm.batching.provider import replies_of
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code is 1 when there is nothing to export or a file holds failed calls."""
-    import scripts.batch
-
     parser = argparse.ArgumentParser(
-        prog="scripts.batch", description=scripts.batch.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts.batch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cache", type=Path, default=Path("results/cache.sqlite"), help="the cache file")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("export", help="write the collected calls").add_argument("file", type=Path)
     commands.add_parser("import", help="take the replies to them").add_argument("file", type=Path)
     commands.add_parser("status", help="count open calls, batches under way and replies")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if not options.cache.is_file():
         raise RunError(
             f"{options.cache} does not exist: name the cache with --cache, or run with endpoint.mode=collect"
