@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_loaders.source import file_sha256
 from eval.costs import Price
 from eval.provenance import identity, source_digest
 from eval.run import Services
@@ -238,12 +239,16 @@ def _build_embedder(cfg: DictConfig, name: str, store: Store, places: Places) ->
     if option["engine"] == "local":
         from memsys.local_embedder import LocalEmbedder
 
-        local = None if cfg.replay else LocalEmbedder(option["model"])
+        folder = None if cfg.local.embedder is None else Path(cfg.local.embedder)
+        label = "local" if folder is None else f"local {file_sha256(folder / 'model.safetensors')[:12]}"
+        local = None if cfg.replay else LocalEmbedder(str(folder or option["model"]))
         if local is not None:
             local.fetch(
                 ["warm"]
             )  # the first call takes several times as long as the others; keep it out of the timings
-        return BuiltEmbedder(option["model"], CachedEmbedder(local, store, option["model"], "local"), option)
+        return BuiltEmbedder(
+            option["model"], CachedEmbedder(local, store, option["model"], label), {**option, "label": label}
+        )
     known, endpoint = places.settings(name, option), places.endpoint(option, "embedder")
     prefix = option.get("query_prefix", "")
     size, batches = option.get("batch", 128), None if cfg.replay else places.batches(endpoint)
