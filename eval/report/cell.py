@@ -164,7 +164,7 @@ class Cell:
             return list(self.column.questions)
         if category == ANSWERABLE:
             return [question for question in self.column.questions if question.answerable]
-        return [question for question in self.column.questions if category in (question.category, *question.groups)]
+        return [question for question in self.column.questions if question.belongs_to(category)]
 
 
 def _mean_of_groups(questions: Sequence[Asked], groups: Sequence[str], scores: Scores) -> float:

@@ -31,6 +31,10 @@ class Asked:
         """Case id and question id."""
         return self.case_id, self.question_id
 
+    def belongs_to(self, group: str) -> bool:
+        """Whether a category or a further group has the question."""
+        return group in (self.category, *self.groups)
+
 
 def asked(cases: Iterable[Case]) -> tuple[Asked, ...]:
     """Every question of a data set, in order."""
