@@ -205,7 +205,9 @@ def _case(size: str, context: str, parts: Mapping[str, tuple[Any, str]]) -> Case
         if gold.detail["gold_is_newest"] is None:
             notes.append(f"{question.id}: the question asks for no fact of the list.")
         elif not gold.detail["gold_is_newest"]:
-            notes.append(f"{question.id}: the gold answer {gold.answers[0]!r} is the object of no newest fact asked for.")
+            notes.append(
+                f"{question.id}: the gold answer {gold.answers[0]!r} is the object of no newest fact asked for."
+            )
     case_id = f"factconsolidation_{size}"
     return Case(case_id, (), (Session("facts", turns),), asked, cluster=case_id, notes=tuple(notes))
 
@@ -235,7 +237,9 @@ def _questions(hops: str, size: str, row: Any, where: str, pool: _Pool) -> Itera
         golds = tuple(check_text(answer, place) for answer in expect(answers[number], list, place))
         if not golds or not all(answer.strip() for answer in golds):
             raise DataError(f"{place}: expected an answer, found none")
-        question = Question(f"{hops}_{number}", check_text(text, f"{where}.questions[{number}]"), instruction=INSTRUCTION)
+        question = Question(
+            f"{hops}_{number}", check_text(text, f"{where}.questions[{number}]"), instruction=INSTRUCTION
+        )
         if not question.text.strip():
             raise DataError(f"{where}.questions[{number}]: expected a question, found only white space")
         detail = {"qa_pair_id": check_text(pairs[number], f"{where}.metadata.qa_pair_ids[{number}]"), "size": size}

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_text, check_unique, expect, get, get_text, read_lines
+from data_loaders.raw import check_text, check_unique, expect, get_text, read_lines
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {
@@ -86,8 +86,9 @@ def load(
     """One case per history of the folder `path` that has questions, in the order of its file; sizes are characters.
 
     Turn ids are the positions of messages in the history. `Gold.answers` has the letter ("(c)") and the text of the right option.
-    `Gold.detail` has `letter`, `right_letters` (all whose option has the right text), `question_type`, `topic`, `blocks_back` (how many
-    sessions back the reference is) and `longest` (what choosing the longest option scores). Raises DataError for malformed records, and ValueError for a wrong `persona`.
+    `Gold.detail` has `letter`, `right_letters` (all whose option has the right text), `question_type`, `topic`, `blocks_back` (how
+    many sessions back the reference is) and `longest` (what choosing the longest option scores).
+    Raises DataError for malformed records, and ValueError for a wrong `persona`.
     """
     if persona not in get_args(Persona):
         raise ValueError(f"persona: expected one of {get_args(Persona)}, found {persona!r}")

@@ -41,7 +41,9 @@ def chosen(reply: str, options: Sequence[str]) -> int | None:
     Unlike the official rule, only what stands after the last `<final_answer>` counts if there is one, and a letter counts as a label: at
     the beginning before a bracket, dot or colon, or as `eval.metrics.quality.chosen_option` reads labels. An option's text counts too.
     """
-    answer = reply.rpartition(_MARK)[2].partition(_END)[0].strip() or reply.replace(_MARK, " ").replace(_END, " ").strip()
+    answer = (
+        reply.rpartition(_MARK)[2].partition(_END)[0].strip() or reply.replace(_MARK, " ").replace(_END, " ").strip()
+    )
     bracketed = set(_BRACKETED.findall(answer.lower()))
     if len(bracketed) > 1:
         return None

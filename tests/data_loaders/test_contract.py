@@ -292,7 +292,12 @@ HIDDEN: Mapping[str, set[str]] = {
     "msc_e": {"response", "evidence", "generator"},
     "multihop_rag": {"answer", "evidence_list"},
     "perltqa": {"Answer", "Reference Memory", "Memory Anchors", "Last Accessed Time", "Characters"},
-    "personamem": {"topic", "distance_to_ref_proportion_in_context", "distance_to_ref_in_tokens", "context_length_in_letters"},
+    "personamem": {
+        "topic",
+        "distance_to_ref_proportion_in_context",
+        "distance_to_ref_in_tokens",
+        "context_length_in_letters",
+    },
     "quality_choice": {"validation", "speed_validation", "writer_id", "set_unique_id"},
     "quality_open": {"options", "validation", "speed_validation", "writer_id", "set_unique_id"},
     "realmem": {"extracted_memory", "memory_used", "memory_session_uuids", "topic", "session_type"},

@@ -24,7 +24,11 @@ SAMPLE = Path(__file__).parents[2] / "data_loaders" / "samples" / "factconsolida
 GOLDEN = Path(__file__).parents[1] / "golden"
 DATA = Path(os.environ.get("MEMSYS_DATA") or Path(__file__).parents[3] / "shared" / "data") / "factconsolidation"
 ROWS: list[Any] = json.loads(SAMPLE.read_text(encoding="utf-8"))
-FACTS = ("The capital of Norlund is Quay.", "Ida Kern was born in the city of Vell.", "The capital of Norlund is Indrivell.")
+FACTS = (
+    "The capital of Norlund is Quay.",
+    "Ida Kern was born in the city of Vell.",
+    "The capital of Norlund is Indrivell.",
+)
 
 
 def row(hops: str = "sh", size: str = "6k", **changes: Any) -> dict[str, Any]:
@@ -84,7 +88,11 @@ def test_the_rule_is_an_instruction_and_no_part_of_what_a_memory_searches_with()
 
 def test_a_parquet_file_and_jsonl_give_the_same_cases(tmp_path: Path) -> None:
     pandas.DataFrame(ROWS).to_parquet(tmp_path / "rows.parquet")
-    assert list(load(tmp_path / "rows.parquet")) == list(load(write_jsonl(tmp_path / "rows.jsonl", ROWS))) == list(load(SAMPLE))
+    assert (
+        list(load(tmp_path / "rows.parquet"))
+        == list(load(write_jsonl(tmp_path / "rows.jsonl", ROWS)))
+        == list(load(SAMPLE))
+    )
 
 
 # --- what is derived -------------------------------------------------------------------------------------------------------

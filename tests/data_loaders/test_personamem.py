@@ -295,7 +295,9 @@ def test_the_release_has_the_recorded_counts(released: list[Case]) -> None:
     assert Counter(gold.detail["letter"] for gold in golds) == stats["by_correct"]
     assert sum(gold.detail["longest"] == 1 for gold in golds) == stats["correct_option_uniquely_longest"] == 288
     twice = sum(len(gold.detail["right_letters"]) > 1 for gold in golds)
-    assert twice == stats["questions_whose_right_option_occurs_twice"] == sum(len(case.notes) for case in released) == 17
+    assert (
+        twice == stats["questions_whose_right_option_occurs_twice"] == sum(len(case.notes) for case in released) == 17
+    )
     by_id = {case.id: case for case in released}
     for expected in stats["per_context"]:
         case = by_id[expected["shared_context_id"]]

@@ -86,7 +86,9 @@ def test_an_option_is_read_from_a_reply_or_none_is(subtests: pytest.Subtests) ->
 
 
 def test_the_longest_option_scores_the_same_whatever_is_said_and_options_of_equal_length_share() -> None:
-    assert [personamem.personamem_longest(QUESTION, GOLD, answered(said)).value for said in ("(b)", "(a)", "")] == [0.5] * 3
+    assert [personamem.personamem_longest(QUESTION, GOLD, answered(said)).value for said in ("(b)", "(a)", "")] == [
+        0.5
+    ] * 3
     assert [longest_share(OPTIONS, right) for right in range(4)] == [0.0, 0.5, 0.0, 0.5]
     assert [longest_share(OPTIONS, right, shortest=True) for right in range(4)] == [0.0, 0.0, 1.0, 0.0]
 
