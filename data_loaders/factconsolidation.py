@@ -12,8 +12,8 @@ Deviations from the raw rows and from the official scripts:
   the official scripts.
 
 What is derived here, because the release has no such labels:
-- Facts are read by 37 sentence patterns (misspelt as in the release), single-hop questions by one pattern for each. A fact's key is its pattern and its
-  subject; no key has more than two facts.
+- Facts are read by 37 sentence patterns, misspelt as in the release, and single-hop questions by one pattern for each. A fact's key is
+  its pattern and its subject; no key has more than two facts.
 - `Gold.evidence` of a single-hop question is the newest fact of its key. Multi-hop questions have no evidence.
 - `Gold.groups` has hops and size, e.g. "single-hop 262k", and for single-hop questions "conflict" (stated twice) or "no conflict"
   (measures retrieval only).
