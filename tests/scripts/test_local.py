@@ -63,7 +63,7 @@ def test_a_model_with_another_sha256_is_refused(kept: Path, tmp_path: Path, monk
 def test_every_model_of_the_configuration_says_where_it_comes_from_and_under_which_licence() -> None:
     for name in options("local"):
         option = load_option("local", name)
-        assert bool(option["wheel"] and option["member"]) != bool(option["url"]), name
+        assert bool(option.get("wheel") and option.get("member")) != bool(option.get("url")), name
         assert len(option["sha256"]) == 64, name
 
 
