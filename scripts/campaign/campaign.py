@@ -9,100 +9,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import partial
-from multiprocessing import get_context
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
-from scripts.campaign import disks, faults, files, kills, replies
-from scripts.campaign.trial import KEY, KEY_ENV, Outcome
-
-Task = Callable[[Path], Outcome]
-KILLS, MUTATIONS, DISKS, CLOCKS = 100, 10_000, 50, 10
-OF_RUNS = 0.25
-"""Of the mutated files: those of a run, each of which takes a run or two; the others are data."""
-BATCH = 50
-"""Mutated files of a run of one task."""
-
-
-def _of(count: float, share: float) -> int:
-    return max(1, round(count * share))
-
-
-def kill_tasks(share: float, seed: int) -> Iterator[Task]:
-    left = _of(KILLS, share)
-    each = min(kills.ROUND, -(-left // 2))  # two at least, for two cores
-    for number, memory in enumerate(kills.MEMORIES):
-        if (now := min(each, left - number * each)) > 0:
-            yield partial(kills.killed_round, memory, now, seed=seed)
-
-
-def fault_tasks(share: float, seed: int) -> Iterator[Task]:
-    for memory in faults.MEMORIES[: _of(len(faults.MEMORIES), share)]:
-        yield partial(faults.through_faults, memory, seed=seed)
-
-
-def reply_tasks(share: float, seed: int) -> Iterator[Task]:
-    for memory, numbers in replies.pairs(replies.memories(), share, seed).items():
-        yield partial(replies.meet, memory, numbers)
-
-
-def file_tasks(share: float, seed: int) -> Iterator[Task]:
-    of_runs = _of(MUTATIONS * OF_RUNS, share)
-    of_data = _of(MUTATIONS, share) - of_runs
-    for number, first in enumerate(range(0, of_runs, BATCH)):
-        memory, count = disks.MEMORIES[number % len(disks.MEMORIES)], min(BATCH, of_runs - first)
-        yield partial(files.mutate_runs, memory, count, seed=seed + number)
-    for number, first in enumerate(range(0, of_data, 10 * BATCH)):
-        yield partial(files.mutate_data, min(10 * BATCH, of_data - first), seed=seed + number)
-
-
-def disk_tasks(share: float, seed: int) -> Iterator[Task]:
-    points = _of(DISKS, share)
-    for number, memory in enumerate(disks.MEMORIES):
-        if (now := len(range(number, points, len(disks.MEMORIES)))) > 0:
-            yield partial(disks.fill_disks, memory, now, seed=seed)
-
-
-def clock_tasks(share: float, seed: int) -> Iterator[Task]:
-    runs = _of(CLOCKS, share)
-    for number, memory in enumerate(disks.MEMORIES):
-        if (now := len(range(number, runs, len(disks.MEMORIES)))) > 0:
-            yield partial(disks.jump_clocks, memory, now, seed=seed)
-
-
-PARTS: dict[str, Callable[[float, int], Iterator[Task]]] = {
-    "kills": kill_tasks,
-    "faults": fault_tasks,
-    "replies": reply_tasks,
-    "files": file_tasks,
-    "disks": disk_tasks,
-    "clocks": clock_tasks,
-}
-
-
-def _done(task: Task) -> Outcome:
-    """One task in a folder of its own."""
-    os.environ[KEY_ENV] = KEY
-    folder = Path(mkdtemp(prefix="torture-"))
-    try:
-        return task(folder)
-    except Exception as error:
-        return Outcome("the campaign itself", defects=[f"{task}: {error!r}"])
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _hear_signals() -> None:
-    """Let children hear every signal: what a shell starts in the background ignores Ctrl-C, and so would all that it starts."""
-    for number in kills.SIGNALS:
-        if number != signal.SIGKILL and signal.getsignal(number) == signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
+from eval.store import RunError
+from scripts.campaign import replies
+from scripts.campaign.tasks import PARTS
+from scripts.campaign.trial import ROOT, Outcome, environment
 
 
 def campaign(
@@ -114,16 +33,37 @@ def campaign(
 ) -> dict[str, Outcome]:
     """Do a share of the campaign; its outcomes by part. `on_done` is told of each task: how many are done, of how many, and its outcome.
 
-    Tasks of all parts share the processes; those of the longest parts come first.
+    Tasks are forked from a process that has no threads (`scripts.campaign.forks`); the calling one may have them.
+
+    Raises:
+        RunError: that process ended before all tasks were done.
     """
     outcomes: dict[str, Outcome] = {}
-    tasks = [task for part in parts for task in PARTS[part](share, seed)]
-    # Spawned: a fork would copy event loops and locks of whoever calls.
-    with ProcessPoolExecutor(processes, get_context("spawn"), _hear_signals) as pool:
-        for done, future in enumerate(as_completed([pool.submit(_done, task) for task in tasks]), 1):
-            outcome = future.result()
-            outcomes.setdefault(outcome.part, Outcome(outcome.part)).add(outcome)
-            on_done(done, len(tasks), outcome)
+    total = sum(1 for part in parts for _ in PARTS[part](share, seed))
+    with TemporaryDirectory(prefix="torture-") as folder:
+        given = [str(share), str(seed), str(processes), folder, *parts]
+        runner = subprocess.Popen(
+            [sys.executable, "-m", "scripts.campaign.forks", *given],
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            assert runner.stdout is not None
+            done = 0
+            for line in runner.stdout:
+                outcome = Outcome.from_json(line.decode())
+                outcomes.setdefault(outcome.part, Outcome(outcome.part)).add(outcome)
+                done += 1
+                on_done(done, total, outcome)
+            if runner.wait() or done < total:
+                raise RunError(f"the campaign ended with exit code {runner.returncode} after {done} of {total} tasks")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(runner.pid, signal.SIGKILL)  # its tasks and their commands with it
+            runner.wait()
     return outcomes
 
 

@@ -1,4 +1,4 @@
-"""Full disks and a clock that jumps, in processes of their own; then the same command again, undisturbed."""
+"""Full disks and a clock that jumps, in processes of their own (`targets`); then the same command again, undisturbed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from scripts.campaign.targets import forked
 from scripts.campaign.trial import QUESTIONS as ASKED
-from scripts.campaign.trial import Ended, Outcome, broken_promises, differing, history, run_apart, run_here, settings
+from scripts.campaign.trial import Ended, Outcome, broken_promises, differing, history, run_here, settings
 from scripts.campaign.trial import results as left_by
 from scripts.mock.endpoint import Mock, application, serving
 
@@ -20,17 +22,16 @@ DAYS = 864_000
 def fill_disks(memory: str, points: int, folder: Path, seed: int) -> Outcome:
     """So many runs whose disk fills up at some byte, from the first to the last that is written."""
     outcome, dice = Outcome("full disks"), random.Random(f"{seed} {memory}")
-    with _ground(memory, folder) as (url, data, undisturbed):
+    with _ground(memory, folder) as (overrides, cfg, undisturbed):
         size = sum(path.stat().st_size for path in (folder / "undisturbed" / "runs").rglob("*") if path.is_file())
         for point in range(points):
-            way, bytes_left = ("--disk-full", int(size * dice.random() ** 2)) if point % 2 else ("--file-limit", 0)
+            way, bytes_left = ("disk-full", int(size * dice.random() ** 2)) if point % 2 else ("file-limit", 0)
             if not bytes_left:
                 bytes_left = int(60_000 * dice.random() ** 2)
             results = folder / f"point-{point}"
-            overrides = settings(memory, url, results, data=data)
-            ended = run_apart(overrides, way, str(bytes_left))
-            outcome.tried[f"{way.strip('-')}: exit {ended.code}"] += 1
-            defects = [*_full(ended, results), *_healthy(overrides, results, undisturbed)]
+            ended = forked(overrides, results=results, disturbance=(way, bytes_left)).ended()
+            outcome.tried[f"{way}: exit {ended.code}"] += 1
+            defects = [*_full(ended, results), *_healthy(cfg, results, undisturbed)]
             outcome.defects += [f"{memory}, {way} {bytes_left}: {defect}" for defect in defects]
     return outcome
 
@@ -38,33 +39,34 @@ def fill_disks(memory: str, points: int, folder: Path, seed: int) -> Outcome:
 def jump_clocks(memory: str, runs: int, folder: Path, seed: int) -> Outcome:
     """Runs whose wall clock jumps, and reruns of folders whose files were changed in the future or long ago."""
     outcome, dice = Outcome("clocks"), random.Random(f"{seed} {memory}")
-    with _ground(memory, folder) as (url, data, undisturbed):
+    with _ground(memory, folder) as (overrides, cfg, undisturbed):
         for number in range(runs):
             results = folder / f"clock-{number}"
-            overrides = settings(memory, url, results, data=data)
-            where = f"{memory}, --clock {seed + number}"
-            ended = run_apart(overrides, "--clock", str(seed + number))
+            where = f"{memory}, clock {seed + number}"
+            ended = forked(overrides, results=results, disturbance=("clock", seed + number)).ended()
             defects = list(broken_promises(ended, results, ASKED))
             if differs := differing(left_by(results), undisturbed):
                 defects.append(f"{differs} differ")
             for path in results.rglob("*"):
                 then = path.stat().st_mtime + dice.uniform(-DAYS, DAYS)
                 os.utime(path, (then, then))
-            defects += _healthy(overrides, results, undisturbed)
+            defects += _healthy(cfg, results, undisturbed)
             outcome.tried["clocks that jump"] += 1
             outcome.defects += [f"{where}: {defect}" for defect in defects]
     return outcome
 
 
 @contextmanager
-def _ground(memory: str, folder: Path) -> Iterator[tuple[str, Path, dict[str, bytes]]]:
-    """A server's URL, a history, and what an undisturbed run of it leaves."""
+def _ground(memory: str, folder: Path) -> Iterator[tuple[list[str], Any, dict[str, bytes]]]:
+    """A command on a history, as written and composed, with a server; and what an undisturbed run of it leaves."""
     from scripts.experiment.launch import composed
 
     with serving(application(Mock())) as url:
-        data, place = history(folder / "data"), folder / "undisturbed"
-        run_here(composed("config", settings(memory, url, place, data=data)))
-        yield url, data, left_by(place)
+        place = folder / "undisturbed"
+        overrides = settings(memory, url, place, data=history(folder / "data"))
+        cfg = composed("config", overrides)
+        run_here(cfg)
+        yield overrides, cfg, left_by(place)
 
 
 def _full(ended: Ended, results: Path) -> Iterator[str]:
@@ -73,10 +75,8 @@ def _full(ended: Ended, results: Path) -> Iterator[str]:
         yield f"does not say that the disk is full: {ended.err.strip()[-300:]}"
 
 
-def _healthy(overrides: list[str], results: Path, undisturbed: dict[str, bytes]) -> Iterator[str]:
-    from scripts.experiment.launch import composed
-
-    again = run_here(composed("config", overrides))
+def _healthy(cfg: Any, results: Path, undisturbed: dict[str, bytes]) -> Iterator[str]:
+    again = run_here(cfg, results=str(results))
     yield from (f"healthy rerun: {defect}" for defect in broken_promises(again, results, ASKED))
     if differs := differing(left_by(results), undisturbed):
         yield f"healthy rerun: exit {again.code}, {differs} differ: {again.err.strip()[-300:]}"

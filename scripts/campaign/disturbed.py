@@ -1,23 +1,20 @@
-"""`scripts.run` in a process whose disk fills up or whose clock jumps: `python -m scripts.campaign.disturbed --disk-full 5000 -- memory=…`.
+"""A disk that fills up, or a clock that jumps, for the rest of this process: it is a command that was forked to be disturbed.
 
-`--disk-full N`: no byte more is written below `results=` once N were, and the cache takes no page more; as on a full disk, reads go on.
-`--file-limit N`: the operating system refuses to let any file grow beyond N bytes.
-`--clock SEED`: every look at the wall clock is up to ten days off, in either direction.
+`disk-full` N: no byte more is written below the results once N were, and the cache takes no page more; as on a full disk, reads go on.
+`file-limit` N: the operating system refuses to let any file grow beyond N bytes.
+`clock` N: every look at the wall clock is up to ten days off, in either direction; N is the seed.
 """
 
 from __future__ import annotations
 
-import argparse
 import builtins
 import errno
 import io
 import os
 import random
 import resource
-import runpy
 import signal
 import sqlite3
-import sys
 import time
 from typing import Any
 
@@ -83,23 +80,13 @@ def jump(seed: int) -> None:
     time.time_ns = lambda: int(off() * 1e9)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--disk-full", type=int)
-    parser.add_argument("--file-limit", type=int)
-    parser.add_argument("--clock", type=int)
-    parser.add_argument("overrides", nargs="*")
-    given = parser.parse_args()
-    (folder,) = [one.partition("=")[2].strip("'") for one in given.overrides if one.startswith("results=")]
-    if given.disk_full is not None:
-        fill(folder, given.disk_full)
-    if given.file_limit is not None:
-        limit_files(given.file_limit)
-    if given.clock is not None:
-        jump(given.clock)
-    sys.argv = ["scripts.run", *given.overrides]
-    runpy.run_module("scripts.run", run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    main()
+def disturb(way: str, amount: int, folder: str) -> None:
+    """Disturb this process: `way` and `amount` as above, `folder` is where it writes its results."""
+    if way == "disk-full":
+        fill(folder, amount)
+    elif way == "file-limit":
+        limit_files(amount)
+    elif way == "clock":
+        jump(amount)
+    else:
+        raise ValueError(f"expected disk-full, file-limit or clock, found {way!r}")

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
-import subprocess
-import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from scripts.campaign.targets import Command, forked, killed
 from scripts.campaign.trial import (
     IN_FLIGHT,
-    PATIENCE,
     ROOT,
     SAMPLE,
     Ended,
     Outcome,
     broken_promises,
-    command,
     differing,
-    environment,
     holding_key,
     run_here,
     settings,
@@ -38,10 +35,13 @@ LAST = 0.95
 """The last moment of a kill, as a share of the calls; after it a run might end first."""
 SIGNALS = (*(signal.SIGKILL,) * 7, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Of ten kills."""
+ABANDONED = re.compile(r"^(\d+) calls in flight were abandoned", re.MULTILINE)
+REAL, REPEATED = "of the command line", "calls repeated"
+"""What is counted beside the kills."""
 
 
-def killed_round(memory: str, kills: int, folder: Path, seed: int) -> Outcome:
-    """One run that is killed so many times, at moments drawn from its calls, and resumed each time."""
+def killed_round(memory: str, kills: int, real: int, folder: Path, seed: int) -> Outcome:
+    """One run that is killed so many times, at moments drawn from its calls, and resumed each time; `real` kills are of the command line."""
     from scripts.experiment.launch import composed
 
     outcome, dice, mock = Outcome("kills"), random.Random(f"{seed} {memory}"), Mock()
@@ -51,19 +51,23 @@ def killed_round(memory: str, kills: int, folder: Path, seed: int) -> Outcome:
     outcome.defects += [f"{memory}, undisturbed: {defect}" for defect in broken_promises(whole, folder, SAMPLE)]
     moments = sorted(dice.uniform(0, LAST) for _ in range(kills))
     signals = dice.sample(SIGNALS, len(SIGNALS)) * -(-kills // len(SIGNALS))
+    by_command_line = set(dice.sample(range(kills), real))
     mock, results = Mock(latency=LATENCY), folder / "killed"
-    abrupt = 0
+    permitted = _asked_twice()
     with serving(application(mock)) as url:
         overrides = settings(memory, url, results)
-        for moment, number in zip(moments, signals, strict=False):
+        for kill, (moment, number) in enumerate(zip(moments, signals, strict=False)):
             where = f"{memory}, {number.name} after {moment:.0%} of {calls} calls"
+            is_time = _after(mock, moment * calls)
+            target = Command(overrides) if kill in by_command_line else forked(overrides, results=results)
             try:
-                ended = _killed(overrides, folder, mock, moment * calls, number, dice.uniform(0, LATENCY))
+                ended = killed(target, is_time, number, dice.uniform(0, LATENCY))
             except TimeoutError as error:
                 outcome.defects.append(f"{where}: {error}")
                 continue
-            abrupt += ended.code == -signal.SIGKILL
+            permitted += IN_FLIGHT if ended.code == -signal.SIGKILL else _abandoned(ended)
             outcome.tried[f"{number.name} in {_phase(results)}" if ended.code else "ended before the kill"] += 1
+            outcome.tried[REAL] += kill in by_command_line
             outcome.defects += [f"{where}: {defect}" for defect in _stopped(ended, number, results)]
         mock.latency = 0.0
         last = run_here(composed("config", overrides))
@@ -71,35 +75,29 @@ def killed_round(memory: str, kills: int, folder: Path, seed: int) -> Outcome:
     if differs := differing(left_by(results), undisturbed):
         broken.append(f"{differs} differ from an undisturbed run")
     repeated = sum(mock.answered.values()) - len(mock.answered)
-    outcome.tried["calls repeated"] += repeated
-    if repeated > IN_FLIGHT * abrupt:
-        broken.append(f"{repeated} calls repeated after {abrupt} kills with {IN_FLIGHT} in flight")
+    outcome.tried[REPEATED] += repeated
+    if repeated > permitted:
+        broken.append(f"{repeated} calls repeated, {permitted} expected at most")
     outcome.defects += [f"{memory}, let to end after {kills} kills: {defect}" for defect in broken]
     return outcome
 
 
-def _killed(
-    overrides: list[str], folder: Path, mock: Mock, calls: float, number: signal.Signals, pause: float
-) -> Ended:
-    """Start the command and send it a signal once so many calls were answered in all its lives."""
-    with (folder / "out.txt").open("wb") as out, (folder / "err.txt").open("wb") as err:
-        process = subprocess.Popen(command(overrides), cwd=ROOT, env=environment(), stdout=out, stderr=err)
-        deadline = time.monotonic() + PATIENCE
-        before = sum(mock.arrivals.values())
-        # Some more than before, so that a kill is never of a process that has not begun.
-        while process.poll() is None and (len(mock.answered) < calls or sum(mock.arrivals.values()) == before):
-            time.sleep(0.01)
-            if time.monotonic() > deadline:
-                process.kill()
-                raise TimeoutError(f"hangs: {len(mock.answered)} calls answered in {PATIENCE:.0f} s")
-        time.sleep(pause)
-        process.send_signal(number)
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise TimeoutError(f"goes on for {PATIENCE:.0f} s after the signal") from None
-    return Ended(process.returncode, (folder / "out.txt").read_text(), (folder / "err.txt").read_text())
+def _asked_twice() -> int:
+    """Questions of the sample in the words of an earlier one: read at once, both are embedded."""
+    path = ROOT / "data_loaders" / "samples" / "locomo.json"
+    asked = [one["question"] for record in json.loads(path.read_text(encoding="utf-8")) for one in record["qa"]]
+    return len(asked) - len(set(asked))
+
+
+def _abandoned(ended: Ended) -> int:
+    """The calls in flight that a run which was asked to stop says it did not wait for."""
+    return sum(int(count) for count in ABANDONED.findall(ended.err))
+
+
+def _after(mock: Mock, calls: float) -> Callable[[], bool]:
+    """Whether so many calls were answered in all lives of a run, and some came in this one: what has not begun is not killed."""
+    before = sum(mock.arrivals.values())
+    return lambda: len(mock.answered) >= calls and sum(mock.arrivals.values()) > before
 
 
 def _stopped(ended: Ended, number: signal.Signals, results: Path) -> Iterator[str]:

@@ -7,11 +7,9 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -47,6 +45,15 @@ class Outcome:
     defects: list[str] = field(default_factory=list)
     replies: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
     """Of the catalogue: how the runs ended, by what the reply was said to be and its kind."""
+
+    def to_json(self) -> str:
+        return json.dumps({**vars(self), "replies": [[*kind, ends] for kind, ends in self.replies.items()]})
+
+    @classmethod
+    def from_json(cls, text: str) -> Outcome:
+        value = json.loads(text)
+        replies = {(to, kind): Counter(ends) for to, kind, ends in value["replies"]}
+        return cls(value["part"], Counter(value["tried"]), value["defects"], replies)
 
     def add(self, other: Outcome) -> None:
         self.tried += other.tried
@@ -138,29 +145,8 @@ def run_here(cfg: DictConfig, **changed: Any) -> Ended:
     return Ended(codes[0], out.getvalue(), err.getvalue())
 
 
-def command(overrides: Sequence[str], *disturbance: str) -> list[str]:
-    """`scripts.run` as a process; `disturbance` names what `scripts.campaign.disturbed` does to it."""
-    module = ["scripts.campaign.disturbed", *disturbance, "--"] if disturbance else ["scripts.run"]
-    return [sys.executable, "-m", *module, *overrides]
-
-
 def environment() -> dict[str, str]:
     return {**os.environ, KEY_ENV: KEY, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-
-
-def run_apart(overrides: Sequence[str], *disturbance: str) -> Ended:
-    """`scripts.run` in a process of its own.
-
-    Raises:
-        TimeoutError: it did not end within `PATIENCE`.
-    """
-    try:
-        done = subprocess.run(
-            command(overrides, *disturbance), cwd=ROOT, env=environment(), capture_output=True, timeout=PATIENCE
-        )
-    except subprocess.TimeoutExpired:
-        raise TimeoutError(f"hangs: not over after {PATIENCE:.0f} s") from None
-    return Ended(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
 def results(folder: Path) -> dict[str, bytes]:
