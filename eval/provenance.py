@@ -48,16 +48,20 @@ def has_source(module: str) -> bool:
 
 def distributions(modules: Iterable[str]) -> dict[str, str]:
     """Versions of the installed distributions that these modules, and the modules that `source_digest` follows, import."""
+    tops = sorted({name for module in modules for name in _closure(module).packages})
+    versions = {name: _version(name) for top in tops for name in _distributions_of().get(top, [top])}
+    return {name: version for name, version in versions.items() if version is not None}
+
+
+@lru_cache(maxsize=512)
+def _version(distribution: str) -> str | None:
+    """The installed version; None for an optional package that is missing, or a docstring that looks like an import."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found: dict[str, str] = {}
-    for top in sorted({name for module in modules for name in _closure(module).packages}):
-        for distribution in _distributions_of().get(top, [top]):
-            try:
-                found[distribution] = version(distribution)
-            except PackageNotFoundError:  # an optional package, or a docstring that looks like an import
-                continue
-    return found
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

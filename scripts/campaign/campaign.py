@@ -39,7 +39,6 @@ def campaign(
         RunError: that process ended before all tasks were done.
     """
     outcomes: dict[str, Outcome] = {}
-    total = sum(1 for part in parts for _ in PARTS[part](share, seed))
     with TemporaryDirectory(prefix="torture-") as folder:
         given = [str(share), str(seed), str(processes), folder, *parts]
         runner = subprocess.Popen(
@@ -52,14 +51,16 @@ def campaign(
         )
         try:
             assert runner.stdout is not None
-            done = 0
+            done, total = 0, int(runner.stdout.readline() or -1)
             for line in runner.stdout:
                 outcome = Outcome.from_json(line.decode())
                 outcomes.setdefault(outcome.part, Outcome(outcome.part)).add(outcome)
                 done += 1
                 on_done(done, total, outcome)
-            if runner.wait() or done < total:
-                raise RunError(f"the campaign ended with exit code {runner.returncode} after {done} of {total} tasks")
+            if runner.wait() or done != total:
+                raise RunError(
+                    f"the runner of the campaign ended with exit code {runner.returncode} after {done} tasks"
+                )
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(runner.pid, signal.SIGKILL)  # its tasks and their commands with it

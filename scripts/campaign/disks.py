@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ MEMORIES = ("memtree", "mem0", "bm25", "segtree", "timem")
 DAYS = 864_000
 
 
-def fill_disks(memory: str, points: int, folder: Path, seed: int) -> Outcome:
-    """So many runs whose disk fills up at some byte, from the first to the last that is written."""
+def fill_disks(memory: str, points: Sequence[int], folder: Path, seed: int) -> Outcome:
+    """Runs whose disk fills up at some byte, from the first to the last that is written: at odd points the disk, at even ones a file."""
     outcome, dice = Outcome("full disks"), random.Random(f"{seed} {memory}")
     with _ground(memory, folder) as (overrides, cfg, undisturbed):
         size = sum(path.stat().st_size for path in (folder / "undisturbed" / "runs").rglob("*") if path.is_file())
-        for point in range(points):
+        for point in points:
             way, bytes_left = ("disk-full", int(size * dice.random() ** 2)) if point % 2 else ("file-limit", 0)
             if not bytes_left:
                 bytes_left = int(60_000 * dice.random() ** 2)

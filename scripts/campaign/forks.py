@@ -1,7 +1,8 @@
 """The runner of the campaign: one warm process that forks a child for each task, and beside it one that forks the task's commands.
 
-`scripts.campaign.campaign` starts it as `python -m scripts.campaign.forks SHARE SEED PROCESSES FOLDER PART…`; it prints the outcome of each
-task as a line of JSON. It imports what runs import and starts no thread, so that a fork copies no lock that somebody holds.
+`scripts.campaign.campaign` starts it as `python -m scripts.campaign.forks SHARE SEED PROCESSES FOLDER PART…`; it prints the number of
+tasks, then the outcome of each as a line of JSON. It imports what runs import and starts no thread, so that a fork copies no lock that
+somebody holds.
 """
 
 from __future__ import annotations
@@ -72,8 +73,7 @@ def run(tasks: Iterable[Task], processes: int, place: Path) -> Callable[[], int]
                 return partial(_done, task, folder, task_end)
             task_end.close()
             under_way[pid] = task, folder
-        pid, status, use = os.wait4(-1, 0)
-        print("CPU", use.ru_utime + use.ru_stime, under_way.get(pid, ("forking",))[0], file=sys.stderr)
+        pid, status = os.wait()
         if pid in under_way:
             task, folder = under_way.pop(pid)
             print(_outcome(task, folder, os.waitstatus_to_exitcode(status)), flush=True)
@@ -112,8 +112,8 @@ def main() -> int:
     share, seed, processes, place, *parts = sys.argv[1:]
     hear_signals()
     tasks = [task for part in parts for task in PARTS[part](float(share), int(seed))]
+    print(len(tasks), flush=True)
     warm()
-    print("CPU warm", os.times(), file=sys.stderr)
     return run(tasks, int(processes), Path(place))()
 
 

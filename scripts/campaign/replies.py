@@ -8,7 +8,7 @@ import json
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from scripts.mock.endpoint import Mock, application, serving
 
 SHARE = 0.25
 """Of the requests that get a reply which ends the run's work on them; those that can be read come every time."""
+NEVER = 1.0
+"""The place of a request that no run makes."""
 LATE = 0.3
 """Seconds of the client's patience."""
 
@@ -41,7 +43,7 @@ class BadServer(Mock):
         self.bad: Bad | None = None
         self.undisturbed = True
         """Whether the undisturbed run is under way."""
-        self.lowest = {"chat": 1.0, "embeddings": 1.0}
+        self.lowest = {"chat": NEVER, "embeddings": NEVER}
         """Of the undisturbed run's requests the one that gets a bad reply first, by what they ask for."""
 
     async def handle(self, request: Any) -> Any:
@@ -83,12 +85,29 @@ async def _sent(request: Any, sent: Sent) -> Any:
 
 def memories() -> list[str]:
     """The memories by name; of those that differ only in numbers the first."""
+    return _first_of_each(lambda build: json.dumps(_without_numbers(build), sort_keys=True))
+
+
+def systems() -> list[str]:
+    """The memories by name; of those made of the same classes the first, the others are its variants."""
+    return _first_of_each(lambda build: json.dumps(_targets(build)))
+
+
+def _first_of_each(kind_of: Callable[[Any], str]) -> list[str]:
     from scripts.experiment.options import load_option, options
 
     kinds: dict[str, str] = {}
     for name in options("memory"):
-        kinds.setdefault(json.dumps(_without_numbers(load_option("memory", name)["build"]), sort_keys=True), name)
+        kinds.setdefault(kind_of(load_option("memory", name)["build"]), name)
     return list(kinds.values())
+
+
+def _targets(value: Any) -> list[str]:
+    """The classes that a memory is made of, the outermost first."""
+    if not isinstance(value, dict):
+        return []
+    own = [value["_target_"]] if "_target_" in value else []
+    return [*own, *(target for inner in value.values() for target in _targets(inner))]
 
 
 def _without_numbers(value: Any) -> Any:
@@ -100,16 +119,21 @@ def _without_numbers(value: Any) -> Any:
 
 
 def pairs(names: Sequence[str], share: float, seed: int) -> dict[str, list[int]]:
-    """Which replies of the catalogue, by their places in it, each memory meets: all; of a share, each reply once.
+    """Which replies of the catalogue, by their places in it, each memory meets; of a share, each reply is met once.
 
-    A share is dealt out to few memories, because each costs a run before its first reply, and vectors only to those that embed.
+    Of the whole, a system meets all replies, and its variants those that reach a memory's own code: what a model said, or that it said
+    nothing. The others end in the client, which all variants share. A share is dealt out to few memories, because each costs a run
+    before its first reply, and vectors only to those that embed.
     """
+    own = systems()
     if share >= 1:
-        return {name: list(range(len(CATALOGUE))) for name in names}
+        said = [number for number, bad in enumerate(CATALOGUE) if bad.taken in ("told", "none")]
+        return {name: list(range(len(CATALOGUE))) if name in own else said for name in names}
     dice = random.Random(seed)
-    embedding = [name for name in names if _embeds(name)]
-    chosen = dice.sample(names, min(len(names), max(1, round(share * len(names)))))
-    chosen_embedding = [name for name in chosen if name in embedding] or dice.sample(embedding, 1)
+    chosen = dice.sample(names, min(len(names), max(1, round(share * len(own)))))
+    chosen_embedding = [name for name in chosen if _embeds(name)]
+    if not chosen_embedding:
+        chosen_embedding = [next(name for name in dice.sample(names, len(names)) if _embeds(name))]
     met: dict[str, list[int]] = {name: [] for name in (*chosen, *chosen_embedding)}
     for number, bad in enumerate(CATALOGUE):
         among = chosen_embedding if bad.to == "embeddings" else chosen
@@ -154,6 +178,8 @@ def _one(
     cfg: Any, server: BadServer, bad: Bad, results: Path, undisturbed: Mapping[str, bytes]
 ) -> tuple[str, list[str]]:
     """How the run ended, and what does not hold."""
+    if server.lowest[bad.to] == NEVER:
+        return "not met", []
     server.injected.clear()
     server.bad = bad
     ended = run_here(cfg, results=str(results))

@@ -193,7 +193,8 @@ def _command(cfg: DictConfig, request: Mapping[str, Any], descriptors: Sequence[
     as_started()
     cfg["results"] = request["results"]
     if request["disturbance"] is not None:
-        disturb(*request["disturbance"], folder=request["results"])
+        way, amount = request["disturbance"]
+        disturb(way, amount, request["results"])
     return guarded(lambda: run.main(cfg))
 
 

@@ -15,7 +15,7 @@ REAL_KILLS = 5
 """Of the command line in an interpreter of its own; the others are of forked processes."""
 OF_RUNS = 0.25
 """Of the mutated files: those of a run, each of which takes a run or two; the others are data."""
-BATCH = 50
+BATCH = 125
 """Mutated files of a run of one task."""
 
 
@@ -47,14 +47,14 @@ def file_tasks(share: float, seed: int) -> Iterator[Task]:
     for number, first in enumerate(range(0, of_runs, BATCH)):
         memory, count = disks.MEMORIES[number % len(disks.MEMORIES)], min(BATCH, of_runs - first)
         yield partial(files.mutate_runs, memory, count, seed=seed + number)
-    for number, first in enumerate(range(0, of_data, 10 * BATCH)):
-        yield partial(files.mutate_data, min(10 * BATCH, of_data - first), seed=seed + number)
+    for number, first in enumerate(range(0, of_data, 4 * BATCH)):
+        yield partial(files.mutate_data, min(4 * BATCH, of_data - first), seed=seed + number)
 
 
 def disk_tasks(share: float, seed: int) -> Iterator[Task]:
-    points = _of(DISKS, share)
+    points = range(_of(DISKS, share))
     for number, memory in enumerate(disks.MEMORIES):
-        if (now := len(range(number, points, len(disks.MEMORIES)))) > 0:
+        if now := points[number :: len(disks.MEMORIES)]:
             yield partial(disks.fill_disks, memory, now, seed=seed)
 
 

@@ -120,7 +120,7 @@ def test_installed_packages_count_with_their_version(elsewhere: Path, monkeypatc
     assert found["orjson"] == version("orjson")
     assert found["bm25s"] == version("bm25s")
     assert "memsys-bench" not in found
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "99")
+    monkeypatch.setattr(provenance, "_version", lambda name: "99")
     assert distributions(["my_memory"]) == dict.fromkeys(found, "99")
 
 

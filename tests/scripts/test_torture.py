@@ -11,9 +11,11 @@ import pytest
 from memsys.llm.stopping import SAID
 from scripts.campaign import replies
 from scripts.campaign.campaign import campaign
-from scripts.campaign.tasks import CLOCKS, DISKS, KILLS, MUTATIONS
 from scripts.campaign.catalogue import CATALOGUE
+from scripts.campaign.faults import JUDGES
 from scripts.campaign.files import deleted
+from scripts.campaign.kills import REAL, REPEATED
+from scripts.campaign.tasks import CLOCKS, DISKS, KILLS, MUTATIONS
 from scripts.campaign.trial import KEY, ROOT, Ended, broken_promises, history
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
@@ -22,7 +24,7 @@ ROW = "| MemTree | 0.458 [0.326, 0.597] {3 cases} · 2/1/0/0 | 0.1 · 3/0/0/0 |\
 
 def test_a_tenth_of_the_campaign_is_survived() -> None:
     done: list[int] = []
-    outcomes = campaign(0.1, seed=1, processes=3, on_done=lambda number, total, outcome: done.append(total))
+    outcomes = campaign(0.1, seed=1, on_done=lambda number, total, outcome: done.append(total))
     defects = [defect for outcome in outcomes.values() for defect in outcome.defects]
     assert not defects, "\n".join(defects)
     assert set(done) == {len(done)}
@@ -30,9 +32,13 @@ def test_a_tenth_of_the_campaign_is_survived() -> None:
     kills = {name: count for name, count in tried["kills"].items() if name not in (REAL, REPEATED)}
     assert sum(kills.values()) == KILLS / 10
     assert kills.get("ended before the kill", 0) <= 1
+    assert tried["kills"][REAL] >= 1
+    assert tried["faults"].total() - len(JUDGES) >= 5
+    assert tried["bad replies"] == {"bad replies x memories": len(CATALOGUE)}
     assert sum(tried["mutated files"].values()) == MUTATIONS / 10
     assert tried["full disks"].total() == DISKS / 10
-    assert tried["bad replies"] == {"bad replies x memories": len(CATALOGUE)}
+    assert any(name.startswith("disk-full: exit 2") for name in tried["full disks"])
+    assert tried["clocks"].total() == CLOCKS / 10
 
 
 @pytest.mark.parametrize(
@@ -73,6 +79,8 @@ def test_each_kind_of_reply_stands_in_the_catalogue_once_and_is_met_at_any_share
         assert sorted(number for numbers in met.values() for number in numbers) == list(range(len(CATALOGUE)))
         assert not any(CATALOGUE[number].to == "embeddings" for number in met.get("bm25", []))
     assert {len(numbers) for numbers in replies.pairs(["bm25", "dense"], 1.0, seed=1).values()} == {len(CATALOGUE)}
+    (said,) = replies.pairs(["segtree_bu"], 1.0, seed=1).values()
+    assert {CATALOGUE[number].taken for number in said} == {"told", "none"}
     assert (history(tmp_path) / "locomo" / "locomo10.json").is_file()
 
 
@@ -80,6 +88,8 @@ def test_of_memories_that_differ_in_numbers_only_the_first_meets_the_replies() -
     names = replies.memories()
     assert {"segtree", "memorybank", "bm25", "memtree", "memtree_pruned"} <= set(names)
     assert not {"segtree_td", "memorybank_k20"} & set(names)
+    assert {"segtree", "memtree", "memtree_pruned"} <= set(replies.systems()) < set(names)
+    assert "segtree_bu" not in replies.systems()
 
 
 def test_what_a_message_says_is_deleted_the_file_or_a_folder_of_the_run(tmp_path: Path) -> None:
