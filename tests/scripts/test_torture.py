@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from eval.store import RunError
 from memsys.llm.stopping import SAID
 from scripts.campaign import replies
 from scripts.campaign.campaign import campaign
 from scripts.campaign.catalogue import CATALOGUE
 from scripts.campaign.faults import JUDGES
 from scripts.campaign.files import deleted
+from scripts.campaign.forks import _outcome as outcome_of
 from scripts.campaign.kills import REAL, REPEATED
+from scripts.campaign.targets import forked
 from scripts.campaign.tasks import CLOCKS, DISKS, KILLS, MUTATIONS
-from scripts.campaign.trial import KEY, ROOT, Ended, broken_promises, history
+from scripts.campaign.trial import KEY, ROOT, Ended, Outcome, broken_promises, history
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
 ROW = "| MemTree | 0.458 [0.326, 0.597] {3 cases} · 2/1/0/0 | 0.1 · 3/0/0/0 |\n"
@@ -119,3 +123,60 @@ def test_a_child_of_the_campaign_hears_the_signals_that_its_parent_ignores(tmp_p
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ("False\n", 0)
+
+
+FORKING = """
+import atexit, os, signal, socket, sys
+from scripts.campaign import targets
+
+def command(cfg, request, descriptors):
+    os.dup2(descriptors[0], 1)
+    targets.as_started()
+    atexit.register(print, "at exit")
+    print(request["results"], signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)
+    if request["results"] == "waiting":
+        signal.pause()
+    return 7
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+targets._composed, targets._command = (lambda overrides: None), command
+ours, theirs = socket.socketpair()
+if not os.fork():
+    ours.close()
+    sys.exit(targets.serve(theirs)())
+theirs.close()
+targets.Forking.line = ours
+print(targets.forked([], results="ending").ended())
+for number in (signal.SIGKILL, signal.SIGTERM):
+    print(targets.killed(targets.forked([], results="waiting"), lambda: True, number, 0.5).code)
+"""
+
+
+def test_a_forked_command_ends_as_python_ends_and_is_killed_by_real_signals() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [r"Ended(code=7, out='ending True\nat exit\n', err='')", "-9", "-15"], (
+        done.stderr
+    )
+
+
+def test_a_command_is_forked_for_tasks_of_the_campaign_only(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="for tasks of the campaign only"):
+        forked([], results=tmp_path)
+
+
+def _nothing(folder: Path) -> Outcome:
+    return Outcome("nothing")
+
+
+def test_a_task_that_dies_is_a_defect_and_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
+    died = Outcome.from_json(outcome_of(_nothing, tmp_path, -9))
+    assert (died.part, died.tried) == ("the campaign itself", {})
+    assert "ended with exit code -9" in died.defects[0]
+    outcome = Outcome("kills", Counter(a=2), ["a defect"], {("chat", "empty"): Counter(read=3)})
+    (tmp_path / "outcome.json").write_text(outcome.to_json(), encoding="utf-8")
+    assert Outcome.from_json(outcome_of(_nothing, tmp_path, 0)) == outcome
+
+
+def test_a_runner_that_ends_early_is_told() -> None:
+    with pytest.raises(RunError, match="ended with exit code 1 after 0 tasks"):
+        campaign(0.001, parts=["no such part"])

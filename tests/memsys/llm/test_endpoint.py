@@ -21,6 +21,7 @@ from memsys.llm import outage, secrets, stopping
 from memsys.llm.ask import complete
 from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Endpoint, Sent
+from memsys.llm.futures import keeping, release
 from memsys.llm.outage import Unreachable
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
@@ -482,6 +483,24 @@ def test_a_stop_in_the_moment_of_sending_leaves_nobody_waiting(opened: Open) -> 
     event_loop().call_soon_threadsafe(begin_and_cancel)
     assert isinstance(future.exception(timeout=10), ModelError)
     assert at.snapshot().finished == 1
+
+
+def test_a_stop_leaves_an_answered_call_its_place_until_the_reply_is_committed(opened: Open) -> None:
+    async def turns(count: int) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+    with serving(application(Mock())) as url:
+        at = opened(url)
+        with keeping():
+            future = Client(at, SETTINGS).submit(request())
+        assert future.result(20).text
+        at.refuse()
+        asyncio.run_coroutine_threadsafe(turns(10), event_loop()).result(20)  # a cancelled call would have ended
+        assert at.snapshot().finished == 0
+        release(future)
+        assert at.finish(20.0) == 0
+        assert at.snapshot().finished == 1
 
 
 def test_a_stop_gives_up_a_server_that_hangs(opened: Open, stop: Callable[[], None]) -> None:
