@@ -28,7 +28,7 @@ ROW = "| MemTree | 0.458 [0.326, 0.597] {3 cases} · 2/1/0/0 | 0.1 · 3/0/0/0 |\
 
 def test_a_tenth_of_the_campaign_is_survived() -> None:
     done: list[int] = []
-    outcomes = campaign(0.1, seed=1, on_done=lambda number, total, outcome: done.append(total))
+    outcomes = campaign(0.1, seed=4, on_done=lambda number, total, outcome: done.append(total))
     defects = [defect for outcome in outcomes.values() for defect in outcome.defects]
     assert not defects, "\n".join(defects)
     assert set(done) == {len(done)}
