@@ -16,7 +16,8 @@ from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
 from eval.case_log import effort
-from eval.judge import Judge, judge_request, judged
+from eval.judge import Judge
+from eval.judge_parts import judge_requests, judged_together
 from eval.metrics.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
 from eval.provenance import identity, source_digest
 from eval.records import Prediction, Score
@@ -239,10 +240,10 @@ def _judge_all(
                 aborted = Score(0.0, f"aborted: {prediction.error}", repeat)
                 scores.add(_scored(case_id, prediction, aborted, judged))
                 continue
-            request = judge_request(judging.judge, judging.prompts, question, gold, judged, sample=repeat)
+            requests = judge_requests(judging.judge, judging.prompts, question, gold, judged, sample=repeat)
             with metering() as ledger:
-                call = judging.llm.submit(request)
-            outstanding.append(_Call(case_id, prediction, judged, gold, repeat, ledger, call))
+                calls = tuple(judging.llm.submit(request) for request in requests)
+            outstanding.append(_Call(case_id, prediction, judged, gold, repeat, ledger, calls))
             if len(outstanding) > OUTSTANDING:
                 _save(outstanding.popleft(), judging, scores, costs, on_progress)
     for waiting in outstanding:
@@ -251,7 +252,7 @@ def _judge_all(
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A judge's call whose reply is outstanding."""
+    """A judge's calls on one answer whose replies are outstanding."""
 
     case_id: str
     prediction: Prediction
@@ -260,19 +261,20 @@ class _Call:
     gold: Gold
     repeat: int
     ledger: Ledger
-    reply: Future[Completion]
+    replies: tuple[Future[Completion], ...]
 
 
 def _save(call: _Call, judging: Judging, scores: Appender, costs: Appender, on_progress: Callable[[], None]) -> None:
-    """Wait for the judge's reply; save the verdict and its cost."""
-    error = call.reply.exception()
+    """Wait for the judge's replies; save the verdict and its cost."""
+    errors = [error for reply in call.replies if (error := reply.exception()) is not None]
+    error = next((each for each in errors if isinstance(each, EndOfRun)), errors[0] if errors else None)
     if isinstance(error, EndOfRun):
         raise error
     why = "context overflow" if isinstance(error, ContextOverflow) else "the call failed"
     score = (
         Score(None, redact(f"{why}: {error}")[:500])
         if error is not None
-        else judged(judging.judge, call.reply.result(), call.gold)
+        else judged_together(judging.judge, [reply.result() for reply in call.replies], call.gold, call.judged)
     )
     line = _scored(call.case_id, call.prediction, replace(score, repeat=call.repeat), call.judged)
     scores.add(line)
@@ -299,7 +301,7 @@ def _judge_identity(judging: Judging) -> dict[str, Any]:
         "model": judging.model,
         "prompts": judging.prompts.digest(judge.prompt_names),
         "replies": POLICY,
-        "source": source_digest(["eval.judge", "memsys.llm.replies"]),
+        "source": source_digest(["eval.judge", "eval.judge_parts", "memsys.llm.replies"]),
     }
 
 

@@ -163,7 +163,7 @@ ORDERS: Mapping[str, tuple[str, str]] = {
     "realmem": (r'"session_identifier":\s*"([^"]+)"', "id"),
 }
 """The sets whose sessions keep the order of the file: what marks a session in the raw text, and which field has the mark."""
-IN_TIME = {"locomo", "longmemeval"}
+IN_TIME = {"beam", "locomo", "longmemeval"}
 """The sets whose sessions never go back in time."""
 
 
@@ -269,6 +269,21 @@ def test_a_truncated_file_is_named_in_the_error(tmp_path: Path, subtests: pytest
 # --- gold in the raw file ----------------------------------------------------------------------------------------------
 
 HIDDEN: Mapping[str, set[str]] = {
+    "beam": {
+        "answer",
+        "expected_compliance",
+        "ideal_answer",
+        "ideal_response",
+        "ideal_summary",
+        "rubric",
+        "index",
+        "title",
+        "difficulty",
+        "key_facts_tested",
+        "ordering_tested",
+        "compliance_indicators",
+        "plan_reference",
+    },
     "jsonl": {"answers", "category"},
     "locomo": {"answer", "adversarial_answer", "evidence", "query", "img_url"},
     "longmemeval": {"answer", "answer_session_ids"},
@@ -383,6 +398,7 @@ def golds_of(cases: Sequence[Case]) -> list[Gold]:
 
 NOWHERE = "no-such-place"
 DANGLING: Mapping[str, Mapping[str, Any]] = {
+    "beam": {"source_chat_ids": [999]},
     "locomo": {"evidence": ["D1:1", "D99:1"]},
     "locomo_corrected": {"correct_evidence": ["D1:1", "D99:1"]},
     "longmemeval": {"answer_session_ids": [NOWHERE]},
