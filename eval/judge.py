@@ -10,6 +10,7 @@ decide which rule a question gets and what a reply means. A reply without a verd
 | beam        | BEAM                 | JSON {reason, score 0, .5, 1} of a rubric item; yes or no of two events | `eval.judge_parts` |
 | grade       | SegTreeMem, RealMem  | JSON {reason, score 0-3}      | 1 from `threshold` on; the grade is kept |
 | longmemeval | LongMemEval, MAB     | yes or no, by one of 5 prompts | 1 for yes                               |
+| locomo_plus | LoCoMo-Plus          | JSON {label, reason}          | 1 for correct                           |
 | memory      | RealMem              | JSON, of the retrieved texts  | recall in [0, 1]; helpfulness is kept   |
 | rubric      | a judge of your own  | JSON {reason, label}          | 1 for CORRECT, .5 for PARTIAL           |
 
@@ -32,7 +33,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from data_loaders.schema import Gold, Question
-from eval.metrics import beam, locomo, longmemeval, msc, realmem
+from eval.metrics import beam, locomo, locomo_plus, longmemeval, msc, realmem
 from eval.metrics.labels import stated
 from eval.records import Score
 from eval.store import RunError
@@ -40,7 +41,7 @@ from memsys.llm.protocol import Completion, Request
 from memsys.llm.replies import why_none
 from memsys.prompts import Prompts
 
-Rule = Literal["beam", "binary", "grade", "label", "longmemeval", "memory", "rubric"]
+Rule = Literal["beam", "binary", "grade", "label", "locomo_plus", "longmemeval", "memory", "rubric"]
 RUBRIC = {"CORRECT": 1.0, "PARTIAL": 0.5, "WRONG": 0.0}
 """Value by label of a rubric."""
 NO_MEMORY = "(no memory is needed for this message)"
@@ -67,7 +68,7 @@ class Judge:
     rubric: str = ""
     """Of `rubric`: when an answer is CORRECT, PARTIAL or WRONG, in the user's words."""
     reading: beam.Reading = "corrected"
-    """Of `beam`: whether answers and replies are read as by the benchmark's own script, or strictly."""
+    """Of `beam` and `locomo_plus`: whether answers and replies are read as by the benchmark's own script, or strictly."""
     halves: bool = True
     """Of `beam`: whether half a rubric item counts .5; the official script truncates it to 0."""
     order: beam.Order = "final"
@@ -177,6 +178,11 @@ def _rubric_item(judge: Judge, text: str) -> Score | None:
     return None if value is None else Score(value)
 
 
+def _uses_cue(judge: Judge, text: str) -> Score | None:
+    value = locomo_plus.official_score(text) if judge.reading == "official" else locomo_plus.verdict(text)
+    return None if value is None else Score(value)
+
+
 def _label(judge: Judge, text: str) -> Score | None:
     return _binary(locomo.label_verdict(text))
 
@@ -219,6 +225,7 @@ _READINGS: Mapping[Rule, Callable[[Judge, str], Score | None]] = {
     "label": _label,
     "binary": _digit,
     "grade": _grade,
+    "locomo_plus": _uses_cue,
     "longmemeval": _yes_or_no,
     "memory": _memory,
     "rubric": _by_rubric,
@@ -240,6 +247,7 @@ def _beginning(pattern: str) -> Callable[[str], str]:
 _COMPLETE: Mapping[Rule, Callable[[str], str]] = {
     "beam": _field(r'("score"\s*:\s*(?:0\.5|[01](?:\.0)?))\s*[,}]'),
     "label": _field(r'"label"\s*:\s*"[^"]*"'),
+    "locomo_plus": _field(r'"label"\s*:\s*"[^"]*"'),
     "rubric": _field(r'"label"\s*:\s*"[^"]*"'),
     "grade": _field(r'("score"\s*:\s*\d+)\s*[,}]'),
     "binary": _beginning(r"[01](?=[^\w.]|\.\D)"),

@@ -51,7 +51,7 @@ def table(name: str) -> dict[str, Any]:
 
 
 def test_every_results_table_of_the_four_papers_has_a_file() -> None:
-    assert sorted(PAPERS) == TABLES
+    assert sorted(PAPERS) == [name for name in TABLES if not name.startswith("next")]
 
 
 @pytest.mark.slow
