@@ -16,13 +16,24 @@ from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
 from eval.case_log import effort
+from eval.fields import EVIDENCE
 from eval.judge import Judge
 from eval.judge_parts import judge_requests, judged_together
 from eval.metrics.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
 from eval.provenance import identity, source_digest
 from eval.records import Prediction, Score
-from eval.run import OUTSTANDING, Run
-from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, replace_file, write_lines
+from eval.run import Run
+from eval.store import (
+    AGAIN,
+    Appender,
+    RunError,
+    locked,
+    read_items,
+    read_lines,
+    read_predictions,
+    replace_file,
+    write_lines,
+)
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun
 from memsys.llm.replies import POLICY
@@ -244,7 +255,7 @@ def _judge_all(
             with metering() as ledger:
                 calls = tuple(judging.llm.submit(request) for request in requests)
             outstanding.append(_Call(case_id, prediction, judged, gold, repeat, ledger, calls))
-            if len(outstanding) > OUTSTANDING:
+            if len(outstanding) > run.outstanding:
                 _save(outstanding.popleft(), judging, scores, costs, on_progress)
     for waiting in outstanding:
         _save(waiting, judging, scores, costs, on_progress)
@@ -327,6 +338,22 @@ def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
     for record in score_lines(path, "repeat"):
         by_question.setdefault((record["case_id"], record["question_id"]), []).append(record)
     return by_question
+
+
+def read_evidence(path: Path) -> list[dict[str, Any]]:
+    """The lines of an evidence score file that have a value, each with its whole detail.
+
+    Raises:
+        RunError: there is no such file, or a line is damaged.
+    """
+    scored = [line for lines in read_scores(path).values() for line in lines if line["value"] is not None]
+    for line in scored:
+        detail = line.get("detail", {})
+        for name, check in EVIDENCE.items():
+            if name not in detail or not check(detail[name]):
+                where = f"the line of {line['case_id']}/{line['question_id']}"
+                raise RunError(f"{path}: {where} holds no {name}, but {str(detail.get(name))[:40]!r}; {AGAIN}")
+    return scored
 
 
 def score_lines(path: Path, *more: str) -> list[dict[str, Any]]:

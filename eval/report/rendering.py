@@ -13,7 +13,7 @@ from eval.power import detectable_lines
 from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories
 from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
-from eval.score import read_scores
+from eval.score import read_evidence
 from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
 
 
@@ -176,7 +176,7 @@ def _evidence(table: Table) -> list[str]:
 
 
 def _evidence_means(path: Path) -> list[str]:
-    lines = [line for found in read_scores(path).values() for line in found if line["value"] is not None]
+    lines = read_evidence(path)
     covered = by_question([line["value"] for line in lines])
     means = [_mean(line["detail"][name] for line in lines) for name in ("verbatim", "ndcg", "sources_per_item")]
     first = f"{number(_mean(line['value'] for line in lines))} {span(covered)}".strip()
