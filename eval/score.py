@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -150,6 +150,10 @@ def score_evidence(run: Run, k: int) -> Path:
                 unnamed = Score(None, "the data set names no evidence")
                 lines.append(_scored(case.id, prediction, unnamed, _ranking(prediction)))
                 continue
+            if "imported" in run.record:
+                unknown = Score(None, "imported answers come without what was recalled")
+                lines.append(_scored(case.id, prediction, unknown, _ranking(prediction)))
+                continue
             # Ranked by the memory's own scores: the order of a recall may be meant for the reader.
             ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
             recalled = [items[prediction.items[place]] for place in ranking]
@@ -282,8 +286,28 @@ def _save(call: _Call, judging: Judging, scores: Appender, costs: Appender, on_p
     on_progress()
 
 
+def save_grades(run: Run, name: str, settings: Mapping[str, Any], grades: Iterable[tuple[Prediction, Score]]) -> Path:
+    """Write grades that were given elsewhere as a score file of the run; returns it.
+
+    Args:
+        name: beginning of the file's name.
+        settings: where the grades come from; the file's name holds their hash, and the file beside it the settings.
+    """
+    path = _path(run, name, settings)
+    write_lines(path, [_scored(each.case_id, each, score, each.answer) for each, score in grades])
+    return path
+
+
 def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
-    """What a judge sees of a prediction: the answer, or the recalled texts if the judge grades the memory."""
+    """What a judge sees of a prediction: the answer, or the recalled texts if the judge grades the memory.
+
+    Raises:
+        RunError: the judge grades recalled texts, and imported answers have none.
+    """
+    if judge.rule == "memory" and "imported" in run.record:
+        raise RunError(
+            f"{judge.name} grades what was recalled, and imported answers come without it; choose another judge"
+        )
 
     def recalled(prediction: Prediction) -> str:
         items = read_items(run.case_folder(prediction.case_id))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from eval.imported import described
 from eval.report.rendering import as_csv, latex, markdown
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
@@ -78,6 +79,8 @@ def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> li
         notes.insert(
             0, f"OTHER MODEL than the paper's: {', '.join(others)}. Nothing here is compared with its numbers."
         )
+    imported = {run.name: run.record["imported"] for run in behind.runs.values() if "imported" in run.record}
+    notes += [f"Imported: {facts['title']}: {described(facts)}." for facts in imported.values()]
     notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
     return [*notes, *behind.grid.choices(), *([behind.capped] if behind.capped else [])]
 
