@@ -1,4 +1,12 @@
-"""What `scripts.import_answers` does: import a file of answers, score it, and print it beside its authors' own grades."""
+"""Score answers of others: `python -m scripts.import_answers FILE dataset=locomo as=memobase [key=value …]`.
+
+Reads Mem0's evaluation format and its forks (Memobase), Zep's grades, OmniMemEval's LoCoMo files, our own predictions and run folders.
+The answers are joined with the data set by conversation and question, and become a run like any other: every lexical metric at once,
+their own grades beside ours, intervals, `scripts.runs`, `scripts.inspect`. What cannot be joined is listed, and the exit code is then 1.
+
+`as=` names the run. `format=`, `title=`, `by=`, `licence=` and `source=` say what the file does not. Real data are the default;
+`protocol.judges=[mem0]` asks a judge; other settings are those of `scripts.run`.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +37,10 @@ GENERAL = "eval.metrics.lexical."
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Import, score, print; 1 when some answers could not be joined, 2 when the input is wrong."""
-    from scripts.import_answers import __doc__ as about
-
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.import_answers", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m scripts.import_answers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=Path, help="a file of answers, or a run folder")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="as=memobase dataset=locomo …")

@@ -18,7 +18,7 @@ from typing import Any
 HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth")
 """Verbs that take `key=value` settings."""
 PLAIN = (
-    *("tables", "inspect", "structure", "runs", "cache", "doctor", "audit", "import-answers"),
+    *("tables", "inspect", "structure", "runs", "cache", "doctor", "audit", "import-answers", "export"),
     *("fetch", "data", "new-memory", "make-msc-e", "mock-endpoint"),
 )
 """Verbs that take `--flags`."""
