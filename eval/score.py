@@ -51,6 +51,8 @@ class Judging:
     prompts: Prompts
     repeats: int = 1
     """How often each answer is judged, in separate draws."""
+    model_name: str = ""
+    """The model's name, which is written beside the scores; it identifies nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,7 @@ def score_judge(run: Run, judging: Judging, on_progress: Callable[[], None] = la
     Raises:
         EndOfRun: no further call can be made; verdicts so far are kept.
     """
-    path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging))
+    path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging), {"model_name": judging.model_name})
     judged_text = _judged_text(run, judging.judge)
     wanted = {(*key, repeat) for key in _answers_of(run, judged_text) for repeat in range(judging.repeats)}
     if path.is_file():
@@ -367,11 +369,17 @@ def _cases(run: Run) -> Iterator[Case]:
     return (run.cases[index] for index in range(len(run.cases)))
 
 
-def _path(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
-    """The score file for these settings, which are saved beside it as JSON."""
+def _path(run: Run, name: str, settings: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> Path:
+    """The score file for these settings, which are saved beside it as JSON.
+
+    Args:
+        facts: saved with the settings; they do not decide which file it is.
+    """
     path = _place(run, name, settings)
     if not path.with_suffix(".json").is_file():
-        replace_file(path.with_suffix(".json"), json.dumps(settings, indent=1, sort_keys=True, default=str))
+        replace_file(
+            path.with_suffix(".json"), json.dumps({**settings, **(facts or {})}, indent=1, sort_keys=True, default=str)
+        )
     return path
 
 

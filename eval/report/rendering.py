@@ -220,7 +220,7 @@ RECORDED_COLUMNS = ("recalled tokens", "recall s P50", "recall s P95")
 def _costs(table: Table) -> list[str]:
     parts: list[str] = []
     for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
-        rows = [[row.title, *_cost_texts(costs(row.runs[dataset]))] for row in table.rows if dataset in row.runs]
+        rows = [[row.title, *cost_texts(costs(row.runs[dataset]))] for row in table.rows if dataset in row.runs]
         if rows:
             header = ["Memory", *(name for name, _ in COSTS)]
             parts += [
@@ -232,7 +232,7 @@ def _costs(table: Table) -> list[str]:
     return parts
 
 
-def _cost_texts(found: Costs) -> list[str]:
+def cost_texts(found: Costs) -> list[str]:
     """A row of costs; imported answers show what their file has, and `not recorded` for all else."""
     if found.missing == NOT_RECORDED:
         texts = {name: show(found) for name, show in COSTS if name in RECORDED_COLUMNS}

@@ -112,7 +112,7 @@ def _source(run: FinishedRun) -> dict[str, Any]:
 
 
 def _judge(score: ScoreFile) -> dict[str, Any]:
-    name = str(score.settings.get("model", "not recorded"))
+    name = str(score.settings.get("model_name") or score.settings.get("model", "not recorded"))
     unknown = {"deployment_type": "unknown", "model_availability": "unknown"}
     prompts = score.settings.get("prompts") or "not recorded"
     judge = {"model_info": {"name": name, "id": name, "additional_details": unknown}}
