@@ -136,10 +136,11 @@ def _scores(folder: Path, record: Mapping[str, Any]) -> list[str]:
         column = Column(record["dataset"]["name"], record["dataset"]["name"], path.stem, questions)
         settings = read_record(path.with_suffix(".json")) if path.with_suffix(".json").is_file() else {}
         prompts = _compact(settings["prompts"]) if settings.get("prompts") else "–"
-        text = shown(Cell(column, reached, (path,)))
-        lines.append(
-            f"| {_cell(path.stem)} | {_cell(text)} | {_cell(str(settings.get('model', '–')))} | {_cell(prompts)} |"
+        model, text = (
+            str(settings.get("model_name") or settings.get("model", "–")),
+            shown(Cell(column, reached, (path,))),
         )
+        lines.append(f"| {_cell(path.stem)} | {_cell(text)} | {_cell(model)} | {_cell(prompts)} |")
     if len(lines) == 2:
         return ["not scored"]
     lines += [
@@ -170,10 +171,10 @@ def _questions(folder: Path) -> tuple[Asked, ...]:
     asked: list[Asked] = []
     for case in sorted(folder.glob("cases/*")):
         known = read_record(case / "case.json") if (case / "case.json").is_file() else {}
-        for answer in read_predictions(case).values():
-            asked.append(
-                Asked(answer.case_id, answer.question_id, "", known.get("cluster", answer.case_id), True, False)
-            )
+        asked += [
+            Asked(answer.case_id, answer.question_id, "", known.get("cluster", answer.case_id), True, False)
+            for answer in read_predictions(case).values()
+        ]
     return tuple(asked)
 
 

@@ -143,8 +143,8 @@ def _says_nothing(row: Row, places: Sequence[int]) -> bool:
 def _columns(cells: Sequence[AnyCell], printed: bool) -> str:
     """Mean with marks, interval and, where a paper prints the column, its number."""
     whole = max((len(str(int(abs(ours.mean)))) for cell in cells if (ours := _ours(cell)) is not None), default=1)
-    ours = rf"S[table-format=-{whole}.3, table-align-text-after=false, table-space-text-post={{\textsuperscript{{***}}}}]@{{\,}}l"
-    return ours + ("c" if printed else "")
+    shape = rf"S[table-format=-{whole}.3, table-align-text-after=false, table-space-text-post={{\textsuperscript{{***}}}}]@{{\,}}l"
+    return shape + ("c" if printed else "")
 
 
 def _heads(table: Table, places: Sequence[int], printed: Sequence[int]) -> str:

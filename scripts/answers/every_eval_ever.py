@@ -24,6 +24,7 @@ from scripts.answers.finished import FinishedRun, Line, ScoreFile
 SCHEMA = "0.3.0"
 OURS = "memsys-bench"
 CORRECT = 0.5
+NEWLINE = b"\n"
 
 
 def write_every_eval_ever(run: FinishedRun, to: Path) -> list[str]:
@@ -42,13 +43,6 @@ def write_every_eval_ever(run: FinishedRun, to: Path) -> list[str]:
     model_id = f"{developer}/{model}"
     shared = {"schema_version": SCHEMA, "evaluation_id": f"{place.parts[1]}/{model_id}/{stamp}"}
     samples = b"".join(line({**shared, "model_id": model_id, **sample}) for sample in _samples(run))
-    details = {
-        "format": "jsonl",
-        "file_path": (place / f"{name}_samples.jsonl").as_posix(),
-        "hash_algorithm": "sha256",
-        "checksum": hashlib.sha256(samples).hexdigest(),
-        "total_rows": samples.count(b"\n"),
-    }
     aggregate = {
         **shared,
         "retrieved_timestamp": stamp,
@@ -65,14 +59,20 @@ def write_every_eval_ever(run: FinishedRun, to: Path) -> list[str]:
         },
         "model_info": {"name": run.title, "id": model_id, "developer": developer, "additional_details": _model(run)},
         "evaluation_results": [_result(run, score) for score in run.scores if score.cell.estimate() is not None],
-        "detailed_evaluation_results": details,
+        "detailed_evaluation_results": _samples_file((place / f"{name}_samples.jsonl").as_posix(), samples),
     }
     replace_file(to / place / f"{name}.json", json.dumps(aggregate, indent=1, ensure_ascii=False))
     replace_file(to / place / f"{name}_samples.jsonl", samples)
     return [
         f"written: {to / place / name}.json",
-        f"written: {to / place / name}_samples.jsonl ({details['total_rows']} lines)",
+        f"written: {to / place / name}_samples.jsonl ({samples.count(NEWLINE)} lines)",
     ]
+
+
+def _samples_file(place: str, samples: bytes) -> dict[str, Any]:
+    """How the aggregate names its file of samples."""
+    checksum, rows = hashlib.sha256(samples).hexdigest(), samples.count(NEWLINE)
+    return {"format": "jsonl", "file_path": place, "hash_algorithm": "sha256", "checksum": checksum, "total_rows": rows}
 
 
 def _result(run: FinishedRun, score: ScoreFile) -> dict[str, Any]:
