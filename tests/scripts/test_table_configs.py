@@ -36,7 +36,7 @@ from scripts.experiment.scorers import metrics
 from scripts.experiment.table import reproduce
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-TABLES = [name for name in options("table") if name != "regression"]
+TABLES = [name for name in options("table") if name not in ("local", "regression")]  # these print no paper's table
 OF_OTHERS = ["third_party"]
 """Tables of no paper: published answers, scored under one protocol."""
 PAPERS = {
