@@ -59,7 +59,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help run local-model table-local new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all pareto bench torture regress regress-update audit growth sweep \
+.PHONY: help run local-model table-local new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all pareto paper-table card bench torture regress regress-update audit growth sweep \
   fetch clean
 
 help:
@@ -85,6 +85,12 @@ reproduce-all: $(VENV)/.installed ## every table and every figure of the four pa
 
 pareto: $(VENV)/.installed ## quality against cost of a table that has been run: PAPER= TABLE=
 	$(PY) -m scripts.tables pareto $(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)
+
+paper-table: $(VENV)/.installed ## LaTeX of a table that has been run: TABLE=segtreemem_t4
+	$(PY) -m scripts.paper_table $(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS)
+
+card: $(VENV)/.installed ## a results card, with all that a reviewer asks: RUN=results/runs/… or TABLE=segtreemem_t4
+	$(PY) -m scripts.card $(if $(RUN),$(RUN),$(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS))
 
 run: $(VENV)/.installed ## one memory on one data set: MEMORY=bm25 DATASET=locomo QUESTIONS=20 (your own settings: ARGS="memory.build.k=5")
 	$(PY) -m scripts.run memory=$(or $(MEMORY),bm25) dataset=$(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -63,6 +63,8 @@ class Judging:
     prompts: Prompts
     repeats: int = 1
     """How often each answer is judged, in separate draws."""
+    model_name: str = ""
+    """The model's name, which is written beside the scores; it identifies nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,10 @@ def score_evidence(run: Run, k: int) -> Path:
                 unnamed = Score(None, "the data set names no evidence")
                 lines.append(_scored(case.id, prediction, unnamed, _ranking(prediction)))
                 continue
+            if "imported" in run.record:
+                unknown = Score(None, "imported answers come without what was recalled")
+                lines.append(_scored(case.id, prediction, unknown, _ranking(prediction)))
+                continue
             # Ranked by the memory's own scores: the order of a recall may be meant for the reader.
             ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
             recalled = [items[prediction.items[place]] for place in ranking]
@@ -203,7 +209,7 @@ def score_judge(run: Run, judging: Judging, on_progress: Callable[[], None] = la
     Raises:
         EndOfRun: no further call can be made; verdicts so far are kept.
     """
-    path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging))
+    path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging), {"model_name": judging.model_name})
     judged_text = _judged_text(run, judging.judge)
     wanted = {(*key, repeat) for key in _answers_of(run, judged_text) for repeat in range(judging.repeats)}
     if path.is_file():
@@ -295,8 +301,28 @@ def _save(call: _Call, judging: Judging, scores: Appender, costs: Appender, on_p
     on_progress()
 
 
+def save_grades(run: Run, name: str, settings: Mapping[str, Any], grades: Iterable[tuple[Prediction, Score]]) -> Path:
+    """Write grades that were given elsewhere as a score file of the run; returns it.
+
+    Args:
+        name: beginning of the file's name.
+        settings: where the grades come from; the file's name holds their hash, and the file beside it the settings.
+    """
+    path = _path(run, name, settings)
+    write_lines(path, [_scored(each.case_id, each, score, each.answer) for each, score in grades])
+    return path
+
+
 def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
-    """What a judge sees of a prediction: the answer, or the recalled texts if the judge grades the memory."""
+    """What a judge sees of a prediction: the answer, or the recalled texts if the judge grades the memory.
+
+    Raises:
+        RunError: the judge grades recalled texts, and imported answers have none.
+    """
+    if judge.rule == "memory" and "imported" in run.record:
+        raise RunError(
+            f"{judge.name} grades what was recalled, and imported answers come without it; choose another judge"
+        )
 
     def recalled(prediction: Prediction) -> str:
         items = read_items(run.case_folder(prediction.case_id))
@@ -372,11 +398,17 @@ def _cases(run: Run) -> Iterator[Case]:
     return (run.cases[index] for index in range(len(run.cases)))
 
 
-def _path(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
-    """The score file for these settings, which are saved beside it as JSON."""
+def _path(run: Run, name: str, settings: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> Path:
+    """The score file for these settings, which are saved beside it as JSON.
+
+    Args:
+        facts: saved with the settings; they do not decide which file it is.
+    """
     path = _place(run, name, settings)
     if not path.with_suffix(".json").is_file():
-        replace_file(path.with_suffix(".json"), json.dumps(settings, indent=1, sort_keys=True, default=str))
+        replace_file(
+            path.with_suffix(".json"), json.dumps({**settings, **(facts or {})}, indent=1, sort_keys=True, default=str)
+        )
     return path
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.run import Run
 from eval.store import RunError
+from scripts.answers.published import published_answers
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.datasets import Data, fetch_missing
 from scripts.experiment.grid import Grid, Key, with_our_judge
@@ -71,13 +72,14 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     lines = read_lines_of(table, cfg.backbone)
     only = wanted_rows(table, lines, cfg.only)
     cfg.only = None if only is None else sorted(only)  # the user may have given titles; from here on they are names
-    runs = _runs(cfg, models, groups, lines)
+    answers, absent = published_answers(cfg, models, groups, lines)
+    runs = {**_runs(cfg, models, groups, lines), **answers}
     if run and cfg.profile_name == "paper" and not _agreed(cfg, models, backbone, groups, runs):
         return None
     if run and cfg.profile_name == "local" and models.memory.endpoint is not None:
         _announce(cfg, models, backbone, groups, runs)
     capped = _execute(cfg, models, groups, runs) if run else ""
-    grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone))
+    grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone), absent)
     return Experiment(models, backbone, groups, lines, runs, grid, capped, only)
 
 
@@ -112,8 +114,9 @@ def _run(
 
 
 def _asked_for(cfg: DictConfig, runs: Mapping[Key, Run]) -> dict[Key, Run]:
-    """The runs of the rows that `only` asks for."""
-    return {key: run for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
+    """The runs of the rows that `only` asks for; imported answers are there already."""
+    wanted = {key: run for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
+    return {key: run for key, run in wanted.items() if "imported" not in run.record}
 
 
 def _agreed(

@@ -194,6 +194,15 @@ class Memory(Strict):
     gold_evidence: bool = False
 
 
+class Answers(Strict):
+    """A file of published answers; its licence, sha256 and address stand in the manifest."""
+
+    name: Name
+    title: Text
+    by: Text
+    file: Text
+
+
 def _of(record: type, **own: Any) -> type[BaseModel]:
     """Schema of a file whose values fill a dataclass: the fields with their types; `own` replaces some of the types."""
     types = get_type_hints(record)
@@ -244,6 +253,7 @@ EMBEDDER = extended(
 GROUPS: dict[str, type[BaseModel]] = {
     "dataset": Dataset,
     "memory": Memory,
+    "answers": Answers,
     "reader": READER,
     "judge": JUDGE,
     "llm": LLM,
