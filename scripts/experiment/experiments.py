@@ -10,6 +10,7 @@ from eval.run import Run
 from eval.store import RunError
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.datasets import Data, fetch_missing
+from scripts.experiment.executors import executor_of
 from scripts.experiment.grid import Grid, Key, with_our_judge
 from scripts.experiment.layout import Line, belongs, published_of, read_lines_of, wanted_columns, wanted_rows
 from scripts.experiment.models import Models, build_models
@@ -146,4 +147,5 @@ def _execute(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], run
     by_size = sorted(_asked_for(cfg, runs).items(), key=lambda item: counts[item[0][1]])
     chosen = {run.folder: (run, counts[key[1]]) for key, run in by_size}
     questions = sum(count for _, count in chosen.values())
-    return execute_capped([run for run, _ in chosen.values()], questions, cfg.threads, models.traffic)
+    selected = [run for run, _ in chosen.values()]
+    return execute_capped(selected, questions, cfg.threads, models.traffic, executor_of(cfg, selected))

@@ -18,6 +18,7 @@ from memsys.interface import MemorySystem
 from memsys.llm import stopping
 from scripts.experiment.captions import caption
 from scripts.experiment.datasets import Data, data
+from scripts.experiment.executors import executor_of
 from scripts.experiment.launch import composed
 from scripts.experiment.models import build_models
 from scripts.experiment.options import load_option
@@ -130,7 +131,8 @@ class Lab:
             for replicate in range(cfg.build.replicates)
         ]
         questions = asked(own.cases)
-        capped = execute_capped(runs, len(questions) * len(runs), cfg.threads, self.models.traffic)
+        count, executor = len(questions) * len(runs), executor_of(cfg, runs)
+        capped = execute_capped(runs, count, cfg.threads, self.models.traffic, executor)
         return Answers(option["title"], own, questions, tuple(runs), capped)
 
     def score(

@@ -32,6 +32,7 @@ from eval.stats import Interval
 from eval.store import RunError, replace_file
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.datasets import fetch_missing
+from scripts.experiment.executors import executor_of
 from scripts.experiment.exits import configured
 from scripts.experiment.layout import score_name
 from scripts.experiment.models import Models, build_models
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 RUNTIME = (
-    "results", "cache", "threads", "max_usd", "prices", "yes", "replay", "network", "logger", "max_unscored", "k_evidence",
-    "nodes", "traceback",
+    "results", "cache", "threads", "executor", "workers", "max_usd", "prices", "yes", "replay", "network", "logger",
+    "max_unscored", "k_evidence", "nodes", "traceback",
 )  # fmt: skip
 """Parts of the configuration that change no number and are left out of `protocol`."""
 
@@ -105,7 +106,7 @@ def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
     if cfg.profile_name == "paper" and not confirmed(cfg, plan(cfg, models, every_run, _judges(cfg, groups))):
         return 3
     questions = sum(len(group.questions) for group in groups) * len(grid) * cfg.build.replicates
-    capped = execute_capped(every_run, questions, cfg.threads, models.traffic)
+    capped = execute_capped(every_run, questions, cfg.threads, models.traffic, executor_of(cfg, every_run))
     protocol = _protocol(plain, swept)
     lines = [
         SweepLine({**job_settings, **read}, {**values, "protocol": protocol}, missing_share)

@@ -121,6 +121,8 @@ class Common(Strict):
     prompts_dir: Text | None
     replay: bool
     threads: Count
+    executor: Literal["auto", "threads", "processes"]
+    workers: Count | None
     max_usd: Amount | None
     yes: bool
     network: bool
