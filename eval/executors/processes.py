@@ -76,7 +76,7 @@ class _Worker:
 
     def __init__(self, slots: int, files: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["eval.executors.worker"])
+        context.set_forkserver_preload(["eval.executors.preloaded"])
         self.connection, theirs = context.Pipe()
         arguments = (theirs, slots, files, network.forbidden())
         self.process = context.Process(target=work, args=arguments, name="cells", daemon=True)
