@@ -67,6 +67,17 @@ def is_answered(runs: Sequence[Run], case: Case) -> bool:
     return all(_is_complete(run, folder) and questions <= _answered(case, folder).keys() for run, folder in folders)
 
 
+def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> None:
+    """Report the progress of a case that is answered already, as `run_case` would."""
+    kept = sum(runs[0].questions(case.id, question.id) for question, _ in case.questions)
+    for run in runs:
+        if kept:
+            on_progress(Progress(run.name, case.id, "", "kept", kept))
+    on_progress(Progress(runs[0].name, case.id, "", "begun"))
+    for run in runs:
+        on_progress(Progress(run.name, case.id, "", "complete"))
+
+
 def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress = ignore_progress) -> None:
     """Give a case up that cannot be worked on: every open question becomes an error, which the next start of the run tries again."""
     questions = [question for question, _ in case.questions if runs[0].questions(case.id, question.id)]

@@ -1,4 +1,4 @@
-"""What the fork server loads once, so that workers share it: the modules of a worker, the stemmer, and the vocabulary (60 MB) of token counts."""
+"""What the fork server loads once, so that workers share it: a worker's modules, the stemmer, the vocabulary of token counts (60 MB)."""
 
 from __future__ import annotations
 

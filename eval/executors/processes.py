@@ -22,11 +22,11 @@ from multiprocessing.reduction import ForkingPickler
 from queue import SimpleQueue
 from typing import Any
 
-from eval.case import fail_case, is_answered, run_case
+from eval.case import fail_case, is_answered, report_kept
 from eval.executors.cells import Cell, Executor, Job, Jobs, order_of, template
 from eval.executors.channel import Ask
 from eval.executors.desk import Desk, runs_anywhere
-from eval.executors.worker import Done, Ready, Steps, Template, lanes_of, work
+from eval.executors.worker import Done, Ready, Steps, Template, work
 from eval.run import OnProgress, Run
 from eval.store import RunError
 from memsys.llm import network, stopping
@@ -166,8 +166,7 @@ class _Pool:
         job.looked_at, case = True, job.cell.case()
         if not is_answered(job.cell.runs, case):
             return False
-        with lanes_of(1) as lanes:
-            run_case(job.cell.runs, case, lanes, self._on_progress)
+        report_kept(job.cell.runs, case, self._on_progress)
         return True
 
     def _free(self, job: Job) -> _Worker | None:

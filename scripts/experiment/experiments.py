@@ -10,7 +10,7 @@ from eval.run import Run
 from eval.store import RunError
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.datasets import Data, fetch_missing
-from scripts.experiment.executors import executor_of
+from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import Grid, Key, with_our_judge
 from scripts.experiment.layout import Line, belongs, published_of, read_lines_of, wanted_columns, wanted_rows
 from scripts.experiment.models import Models, build_models
@@ -18,7 +18,6 @@ from scripts.experiment.plan import confirmed, plan
 from scripts.experiment.readiness import prepared
 from scripts.experiment.roles import chosen_models
 from scripts.experiment.runs import memory_run
-from scripts.experiment.steps import execute_capped
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -147,5 +146,4 @@ def _execute(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], run
     by_size = sorted(_asked_for(cfg, runs).items(), key=lambda item: counts[item[0][1]])
     chosen = {run.folder: (run, counts[key[1]]) for key, run in by_size}
     questions = sum(count for _, count in chosen.values())
-    selected = [run for run, _ in chosen.values()]
-    return execute_capped(selected, questions, cfg.threads, models.traffic, executor_of(cfg, selected))
+    return answer_all(cfg, models, [run for run, _ in chosen.values()], questions)

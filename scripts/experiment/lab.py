@@ -18,14 +18,14 @@ from memsys.interface import MemorySystem
 from memsys.llm import stopping
 from scripts.experiment.captions import caption
 from scripts.experiment.datasets import Data, data
-from scripts.experiment.executors import executor_of
+from scripts.experiment.executors import answer_all
 from scripts.experiment.launch import composed
 from scripts.experiment.models import build_models
 from scripts.experiment.options import load_option
 from scripts.experiment.readiness import prepared
 from scripts.experiment.runs import memory_run, reader
 from scripts.experiment.scorers import judging, metric_title, metrics
-from scripts.experiment.steps import execute_capped, score
+from scripts.experiment.steps import score
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -131,8 +131,7 @@ class Lab:
             for replicate in range(cfg.build.replicates)
         ]
         questions = asked(own.cases)
-        count, executor = len(questions) * len(runs), executor_of(cfg, runs)
-        capped = execute_capped(runs, count, cfg.threads, self.models.traffic, executor)
+        capped = answer_all(cfg, self.models, runs, len(questions) * len(runs))
         return Answers(option["title"], own, questions, tuple(runs), capped)
 
     def score(

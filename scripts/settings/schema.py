@@ -22,6 +22,7 @@ from scripts.settings.types import (
     Name,
     Natural,
     Positive,
+    Shard,
     Share,
     Size,
     Strict,
@@ -123,6 +124,7 @@ class Common(Strict):
     threads: Count
     executor: Literal["auto", "threads", "processes"]
     workers: Count | None
+    shard: Shard | None
     max_usd: Amount | None
     yes: bool
     network: bool

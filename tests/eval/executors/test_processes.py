@@ -112,10 +112,12 @@ def test_runs_that_share_a_build_are_one_cell_and_leave_what_each_leaves_alone(m
 def test_a_complete_run_starts_no_worker(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(CASES)
     run_all([run])
-    before, steps = contents(run), []
+    before, steps, again = contents(run), [], []
+    run_all([run], on_progress=again.append)
     monkeypatch.setattr(processes, "_Worker", None)
     run_all([run], executor=in_processes(2, 4), on_progress=steps.append)
     assert contents(run) == before
+    assert Counter(steps) == Counter(again)
     assert sum(step.kept for step in steps) == 6 * len(CASES)
 
 
