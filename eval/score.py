@@ -20,7 +20,7 @@ from eval.judge import Judge, judge_request, judged
 from eval.metrics.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
 from eval.provenance import identity, source_digest
 from eval.records import Prediction, Score
-from eval.run import OUTSTANDING, Run
+from eval.run import Run
 from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, replace_file, write_lines
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun
@@ -243,7 +243,7 @@ def _judge_all(
             with metering() as ledger:
                 call = judging.llm.submit(request)
             outstanding.append(_Call(case_id, prediction, judged, gold, repeat, ledger, call))
-            if len(outstanding) > OUTSTANDING:
+            if len(outstanding) > run.outstanding:
                 _save(outstanding.popleft(), judging, scores, costs, on_progress)
     for waiting in outstanding:
         _save(waiting, judging, scores, costs, on_progress)

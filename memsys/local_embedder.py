@@ -1,4 +1,4 @@
-"""Embedding models that run on this machine with sentence-transformers; needs the extra `local`."""
+"""Embedding models that run on this machine with sentence-transformers; needs the extra `embeddings`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class LocalEmbedder:
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
-            raise ImportError("this embedder needs sentence-transformers: pip install 'memsys-bench[local]'") from error
+            raise ImportError(
+                "this embedder needs sentence-transformers: pip install 'memsys-bench[embeddings]'"
+            ) from error
         self._model = SentenceTransformer(model)
 
     def fetch(self, texts: Sequence[str], *, query: bool = False) -> list[Embedded]:

@@ -6,9 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -56,13 +55,6 @@ class Done:
     error: BaseException | None = None
 
 
-@contextmanager
-def lanes_of(slots: int) -> Iterator[Lanes]:
-    """The threads that read the questions of up to `slots` cells."""
-    with ThreadPoolExecutor(64, "question") as questions:
-        yield Lanes(slots, questions)
-
-
 class StepBuffer:
     """Collects progress and passes it on in batches: at once unless it only says that a unit was written."""
 
@@ -81,17 +73,20 @@ class StepBuffer:
             self._send(steps)  # inside the lock: `complete` must not overtake the steps before it
 
 
-def live(order: Order, templates: list[Run], lanes: Lanes, on_progress: Callable[[Progress], None]) -> None:
+def live(
+    order: Order, templates: list[Run], questions: ThreadPoolExecutor, on_progress: Callable[[Progress], None]
+) -> None:
     """Live through one cell, on one core per matrix product, as the driver's own threads would."""
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1)  # for each cell anew: an earlier cell may have loaded another library
+    lanes = Lanes(1, questions, templates[0].outstanding)
     run_case(runs_of(order, templates), order.case, lanes, on_progress)
 
 
 class _Worker:
-    def __init__(self, connection: Connection, lanes: Lanes, cells: ThreadPoolExecutor) -> None:
-        self._connection, self._lanes, self._cells = connection, lanes, cells
+    def __init__(self, connection: Connection, questions: ThreadPoolExecutor, cells: ThreadPoolExecutor) -> None:
+        self._connection, self._questions, self._cells = connection, questions, cells
         self._sending = threading.Lock()
         self._templates: dict[int, Run] = {}
         self._letters = Letters(self._send)
@@ -112,7 +107,7 @@ class _Worker:
     def _live(self, order: Order) -> None:
         error = None
         try:
-            live(order, [self._templates[number] for number in order.runs], self._lanes, self._steps.add)
+            live(order, [self._templates[number] for number in order.runs], self._questions, self._steps.add)
         except BaseException as raised:  # the driver raises it
             error = sendable(traced(raised))
         self._send(Done(order.number, resident_bytes(), error))
@@ -156,5 +151,5 @@ def work(connection: Connection, slots: int, files: int, network_forbidden: bool
     forbid_network(network_forbidden)
     collect_rarely()
     allow_files(files)
-    with lanes_of(slots) as lanes, ThreadPoolExecutor(slots, "cell") as cells:
-        _Worker(connection, lanes, cells).serve()
+    with ThreadPoolExecutor(64, "question") as questions, ThreadPoolExecutor(slots, "cell") as cells:
+        _Worker(connection, questions, cells).serve()

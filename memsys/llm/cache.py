@@ -20,28 +20,10 @@ from memsys.jsons import canonical
 from memsys.llm import meter
 from memsys.llm.client import Embedded
 from memsys.llm.futures import settle
+from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, EndOfRun, ModelError, Request
 from memsys.llm.store import Store, unwritable
-
-
-def request_key(settings: ModelSettings, endpoint: str, request: Request) -> bytes:
-    """The sha256 of everything that can change the completion: 32 bytes."""
-    parts = {
-        "model": settings.model,
-        "endpoint": endpoint,
-        "reasoning_effort": settings.reasoning_effort,
-        "extra_body": dict(settings.extra_body),
-        "json_output": settings.json_output,
-        "temperature": request.temperature if settings.send_temperature else None,
-        "messages": request.messages,
-        "max_tokens": settings.output_limit(request.max_tokens),
-        "schema": request.schema,
-        "logprobs": request.logprobs,
-        "sample": request.sample,
-        "retry": request.retry,
-    }
-    return hashlib.sha256(canonical(parts)).digest()
 
 
 class CachedLLM:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urljoin
 
 from memsys.llm import network, stopping
@@ -43,6 +43,29 @@ Sent = tuple[Any, float, int]
 Result = TypeVar("Result")
 Parse = Callable[[Any, float, int], Result]
 """Turns the three parts of a `Sent` into the call's result."""
+
+
+class Server(Protocol):
+    """What clients need of a server: calls one by one (`Endpoint`) or in batches (`batching.endpoint.BatchEndpoint`)."""
+
+    base_url: str
+    label: str
+    named: bool
+    """Whether `start` wants the name of each call; only batches do."""
+
+    def permitted(self) -> None:
+        """Check that `network=false` does not forbid this server."""
+
+    def start(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        worst: float | None,
+        price: Price,
+        parse: Parse[Result],
+        name: str = "",
+    ) -> Future[Result]:
+        """Send a body and return a future of what `parse` makes of the reply."""
 
 
 class Endpoint:
@@ -85,8 +108,9 @@ class Endpoint:
         check_base_url(base_url)
         self.base_url, self.label, self.key_env = base_url.rstrip("/"), label or base_url, key_env
         self.retries, self.backoff, self.max_backoff, self.patience = retries, backoff, max_backoff, patience
+        self.timeout = timeout
         self.purse = purse or Purse()
-        self._timeout, self._in_flight, self._most_bytes = timeout, in_flight, int(max_reply_mb * 2**20)
+        self._in_flight, self._most_bytes = in_flight, int(max_reply_mb * 2**20)
         if transport not in TRANSPORTS:
             raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, found {transport!r}")
         self._transport_name = transport
@@ -114,8 +138,16 @@ class Endpoint:
         except OSError as error:
             raise EndOfRun(str(error)) from error
 
+    named = False
+
     def start(
-        self, path: str, body: Mapping[str, Any], worst: float | None, price: Price, parse: Parse[Result]
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        worst: float | None,
+        price: Price,
+        parse: Parse[Result],
+        name: str = "",
     ) -> Future[Result]:
         """Send a body, with retries, and return a future of what `parse` makes of the reply.
 
@@ -186,12 +218,17 @@ class Endpoint:
         with self._lock:
             if self._transport is None:
                 self.permitted()
-                key = self._key()
+                key = self.key()
                 make = TRANSPORTS[self._transport_name]
-                self._transport = make(self.base_url, key or "none", self._in_flight, self._timeout, self._most_bytes)
+                self._transport = make(self.base_url, key or "none", self._in_flight, self.timeout, self._most_bytes)
                 atexit.register(self.close)
 
-    def _key(self) -> str:
+    def key(self) -> str:
+        """The API key from its environment variable; empty for a server on this machine that needs none.
+
+        Raises:
+            ModelError: there is none, or it is no key.
+        """
         value = os.environ.get(self.key_env, "")
         key = value.strip()  # a key read from a file ends in a newline
         if not key and not network.is_local(self.base_url):
@@ -340,7 +377,7 @@ class Endpoint:
                 url = target
             return outcome_of(url, reply)
         except TimeoutError:
-            why, failure = f"no reply within {self._timeout} s", Outcome(retry=True)
+            why, failure = f"no reply within {self.timeout} s", Outcome(retry=True)
         except Unconnected as error:
             why = f"cannot connect ({error}); is the server running?"
             failure = Outcome(retry=True, refused=True, unreachable=True)

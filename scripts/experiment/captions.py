@@ -32,6 +32,10 @@ def caption(cfg: DictConfig, models: Models, used: Sequence[tuple[Data, Reader, 
     probe = "" if models.probe.name == models.reader.name else f", probe {models.probe.name}"
     names = f"memory {models.memory.name}, reader {models.reader.name}, judge {models.judge.name}{probe}"
     lines.append(f"Models: {names}; embedder {models.embedder_name}.")
+    if models.batches:
+        lines.append(
+            "Answers and judgements came through the batch API: their prices are discounted, and their seconds were not measured (0)."
+        )
     if cfg.build.rebuild_every > 1:
         lines.append(
             f"Offline memories are rebuilt at every {cfg.build.rebuild_every}th question point only; they show units written since "

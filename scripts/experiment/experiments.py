@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from scripts.experiment.datasets import Data, fetch_missing
 from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import Grid, Key, with_our_judge
 from scripts.experiment.layout import Line, belongs, published_of, read_lines_of, wanted_columns, wanted_rows
+from scripts.experiment.local import estimate_text, pace, use_local_models
 from scripts.experiment.models import Models, build_models
 from scripts.experiment.plan import confirmed, plan
 from scripts.experiment.readiness import prepared
@@ -52,6 +54,7 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     """
     from omegaconf import open_dict
 
+    use_local_models(cfg)
     backbone = _backbone(table, cfg.backbone)
     with open_dict(cfg):
         cfg.models.update(chosen_models(cfg, backbone["models"]))
@@ -71,6 +74,8 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     runs = _runs(cfg, models, groups, lines)
     if run and cfg.profile_name == "paper" and not _agreed(cfg, models, backbone, groups, runs):
         return None
+    if run and cfg.profile_name == "local" and models.memory.endpoint is not None:
+        _announce(cfg, models, backbone, groups, runs)
     capped = _execute(cfg, models, groups, runs) if run else ""
     grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone))
     return Experiment(models, backbone, groups, lines, runs, grid, capped, only)
@@ -121,6 +126,20 @@ def _agreed(
     """Print the plan of the runs asked for, each folder once, and ask whether to spend that."""
     by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
     return confirmed(cfg, plan(cfg, models, by_folder.values(), _judges(cfg, backbone, groups)))
+
+
+def _announce(
+    cfg: DictConfig,
+    models: Models,
+    backbone: Mapping[str, Any],
+    groups: Sequence[ColumnGroup],
+    runs: Mapping[Key, Run],
+) -> None:
+    """Say how many minutes the runs asked for will take with the local model."""
+    by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
+    estimated = plan(cfg, models, by_folder.values(), _judges(cfg, backbone, groups))
+    speed = pace(cfg.endpoint.base_url, models.memory.name)
+    print(estimate_text(estimated, speed, cfg.endpoint.max_output_tokens or 512), file=sys.stderr)
 
 
 def _judges(cfg: DictConfig, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:

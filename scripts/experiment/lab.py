@@ -20,6 +20,7 @@ from scripts.experiment.captions import caption
 from scripts.experiment.datasets import Data, data
 from scripts.experiment.executors import answer_all
 from scripts.experiment.launch import composed
+from scripts.experiment.local import use_local_models
 from scripts.experiment.models import build_models
 from scripts.experiment.options import load_option
 from scripts.experiment.readiness import prepared
@@ -82,6 +83,7 @@ class Lab:
             stopping.forget()  # the cell of a notebook that was interrupted is over
             cfg = composed("config", settings)
         self.cfg = cfg
+        use_local_models(self.cfg)
         self.models = prepared(self.cfg, build_models(self.cfg))
 
     def load(self, name: str | None = None) -> Data:

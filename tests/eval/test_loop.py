@@ -602,10 +602,7 @@ def test_a_run_of_the_first_questions_is_completed_by_one_that_asks_all(make_run
     assert sum(bool(progress.question_id) for progress in steps) == 12
 
 
-def test_as_many_answers_are_awaited_as_are_allowed_and_all_come(
-    make_run: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("eval.question.OUTSTANDING", 2)
+def test_as_many_answers_are_awaited_as_are_allowed_and_all_come(make_run: Make) -> None:
     waiting: list[Future[Completion]] = []
     most = [0]
 
@@ -619,7 +616,7 @@ def test_as_many_answers_are_awaited_as_are_allowed_and_all_come(
 
     case = history(questions=6)
     run = make_run([case], build=partial(Diary, []))
-    run_all([replace(run, services=replace(run.services, reader=Metered(Late())))])
+    run_all([replace(run, services=replace(run.services, reader=Metered(Late())), outstanding=2)])
     assert len(read_predictions(run.case_folder(case.id))) == 6
     assert most[0] == 2
 

@@ -43,6 +43,8 @@ PAPERS = {
     **{f"segtreemem_t{number}": 1 for number in range(3, 10)},
     **{f"xmemory_t{number}": 1 for number in range(1, 9)},
 }
+OTHERS = ["next"]
+"""Tables of data sets that the four papers do not use."""
 
 
 @cache
@@ -51,7 +53,7 @@ def table(name: str) -> dict[str, Any]:
 
 
 def test_every_results_table_of_the_four_papers_has_a_file() -> None:
-    assert sorted(PAPERS) == TABLES
+    assert sorted([*PAPERS, *OTHERS]) == TABLES
 
 
 @pytest.mark.slow
@@ -286,7 +288,7 @@ GPT_4O = {"MemTree": "gpt-4o-2024-05-13", "TiMem": "gpt-4o-2024-11-20"}
 def test_every_table_names_its_paper_s_own_snapshot_of_gpt_4o() -> None:
     found = {
         (read["paper"], model)
-        for read in map(table, TABLES)
+        for read in map(table, PAPERS)
         for one in read["backbones"].values()
         for model in one["models"].values()
         if model.startswith("gpt-4o") and not model.startswith("gpt-4o-mini")
