@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,6 @@ from scripts.commands.merge import COMPARED, main, merge
 from scripts.experiment.executors import in_shard
 from scripts.experiment.lab import Lab, Scored
 
-Cached = Callable[[Path, str], None]
-
 
 def scored(results: Path, *settings: str) -> Scored:
     lab = Lab("profile=smoke", f"results='{results}'", *settings)
@@ -27,8 +24,9 @@ def scored(results: Path, *settings: str) -> Scored:
 
 
 def files_of(results: Path) -> dict[str, bytes]:
-    """Cases and scores by their place below the results folder."""
-    paths = [path for name in COMPARED for path in results.rglob(name)] + list(results.rglob("scores/*.jsonl"))
+    """Cases and scores by their place below the results folder; costs hold measured seconds."""
+    scores = [path for path in results.rglob("scores/*.jsonl") if not path.name.endswith(".effort.jsonl")]
+    paths = [path for name in COMPARED for path in results.rglob(name)] + scores
     return {str(path.relative_to(results)): path.read_bytes() for path in paths}
 
 
