@@ -292,7 +292,7 @@ def test_errors_keep_type_message_and_cost_when_they_are_sent() -> None:
 
 
 def test_the_longest_case_of_each_build_comes_first_and_then_the_most_expensive_cell(make_run: Make) -> None:
-    cheap, dear = (replace(make_run(CASES[:3]), sizes=(3, 9, 6)) for _ in range(2))
+    cheap, dear = (replace(make_run(CASES[:3]), sizes=sizes) for sizes in ((3, 9, 6), (1, 3, 2)))
     cells = [Cell((run,), build, index) for build, run in enumerate((cheap, dear)) for index in range(3)]
     jobs = Jobs([Job(number, cell) for number, cell in enumerate(cells)])
     order = []
@@ -301,4 +301,4 @@ def test_the_longest_case_of_each_build_comes_first_and_then_the_most_expensive_
         jobs.take(job)
         jobs.took(job, job.cell.size * (1.0 if job.cell.build else 0.1))
         order.append((job.cell.build, job.cell.size))
-    assert order == [(0, 9), (1, 9), (1, 6), (1, 3), (0, 6), (0, 3)]
+    assert order == [(0, 9), (1, 3), (1, 2), (1, 1), (0, 6), (0, 3)]
