@@ -172,8 +172,8 @@ def _as_npy(nodes: Sequence[NodeView]) -> bytes:
 
 
 @contextmanager
-def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callable[[], int]) -> Iterator[None]:
-    """Measure CPU seconds and calls of one step, and save them to the logs when it ends, also when it fails.
+def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callable[[], int]) -> Iterator[Ledger]:
+    """Measure CPU seconds and calls of one step, and save them to the logs when it ends, also when it fails; gives its ledger.
 
     Args:
         subject: unit id or question id, or empty.
@@ -186,7 +186,7 @@ def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callab
     started = time.thread_time()
     with metering() as ledger:
         try:
-            yield
+            yield ledger
         finally:
             own = max(0.0, time.thread_time() - started - ledger.service_cpu)
             line = effort(logs[0].case_id, phase, subject, held(), ledger, own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from eval.reader import Reader
 from eval.store import safe_name
 from memsys.embed import Embedder
 from memsys.interface import MemorySystem
+from memsys.llm.limits import Gauge
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 
@@ -29,6 +30,13 @@ class Services:
     probe: LLM
     embedder: Embedder
     prompts: Prompts
+    gauges: Mapping[str, Gauge] = field(default_factory=dict)
+    """How busy the endpoint of a role is (`memory`, `probe`, `reader`); roles without an endpoint have none."""
+
+    def gauge_of(self, services: Collection[str]) -> Gauge | None:
+        """How busy the endpoint is that a cell keeps busy: the memory's, or the reader's if building makes no call."""
+        role = "memory" if "llm" in services else "probe" if "probe" in services else "reader"
+        return self.gauges.get(role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,7 @@ class Run:
     folder: Path
     cases: Sequence[Case]
     sizes: Sequence[int]
-    """Approximate work of each case, in any unit; the longest cases start first."""
+    """Approximate work of each case, in any unit; the longest cases start first (`eval.cells`)."""
     build: Callable[..., MemorySystem]
     reader: Reader
     unit: Mapping[str, Any]
@@ -60,6 +68,8 @@ class Run:
     """Called before a case is built: loads and compiles what would otherwise be counted as the first build's time."""
     vectors: bool = True
     """Whether the nodes' vectors are saved; they are most of a run folder, and few tools read them."""
+    chain: float = 0.0
+    """Dependent calls per unit of `sizes`, estimated before the run; 0 = unknown. Only the order of opening cells depends on it."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """The parts of the run's identity and the versions it was made with: written to `run.json`."""
 

@@ -45,7 +45,7 @@ class Client:
     """A chat model at an endpoint."""
 
     def __init__(self, endpoint: Endpoint, settings: ModelSettings) -> None:
-        endpoint.permitted()
+        endpoint.serve(settings)
         self.endpoint, self.settings = endpoint, settings
         self._most_seen = 0  # prompt tokens; read and written in the event loop's thread alone
 
@@ -108,7 +108,7 @@ class HttpEmbedder:
     def __init__(
         self, endpoint: Endpoint, settings: ModelSettings, *, batch: int = 128, query_prefix: str = ""
     ) -> None:
-        endpoint.permitted()
+        endpoint.serve(settings)
         self.endpoint, self.settings, self.batch, self.query_prefix = endpoint, settings, batch, query_prefix
 
     def fetch(self, texts: Sequence[str], *, query: bool = False) -> list[Embedded | ModelError]:

@@ -27,3 +27,9 @@ class Traffic:
     """Unix time at which the current pause began; None when there is no pause."""
     paused_why: str
     """Reason for the pause; empty when there is none."""
+    limit: int = 0
+    """Calls that may be in flight now; 0 when unknown."""
+    most: int = 0
+    """Calls that may be in flight when the server is well (`endpoint.in_flight`)."""
+    rpm: float | None = None
+    """Requests a minute that are sent at most; None when no limit is known."""

@@ -24,15 +24,20 @@ def services(url: str, cache: Path, in_flight: int = 64) -> tuple[Any, Any, Any]
     return llm, CachedEmbedder(HttpEmbedder(endpoint, settings), store, "mock", "mock"), endpoint
 
 
+def gauges_at(endpoint: Any) -> dict[str, Any]:
+    """The gauges of roles that share an endpoint."""
+    return dict.fromkeys(("memory", "probe", "reader"), endpoint.places)
+
+
 def bench_run(url: str, folder: Path, cases: Sequence[Any], build: Any, in_flight: int = 64) -> Any:
     from data_loaders.lazy import as_lazy
     from eval.reader import Reader
     from eval.run import Run, Services
     from memsys.prompts import Prompts
 
-    llm, embedder, _ = services(url, folder / "cache.sqlite", in_flight)
+    llm, embedder, endpoint = services(url, folder / "cache.sqlite", in_flight)
     lazy = as_lazy(cases)
-    offered = Services(llm, llm, llm, embedder, Prompts())
+    offered = Services(llm, llm, llm, embedder, Prompts(), gauges_at(endpoint))
     reader = Reader("bench", "bench", "reader/segtree", None, 64, 0.0)
     return Run("bench", folder / "run", lazy, lazy.sizes, build, reader, {"rule": "ab_pair"}, offered)
 

@@ -29,7 +29,7 @@ def answer_and_judge() -> list[Measured]:
     def seconds(url: str, folder: Path, cases: Sequence[Any]) -> float:
         run = bench_run(url, folder, cases, partial(Recency, k=10))
         started = time.perf_counter()
-        run_all([run], threads=8)
+        run_all([run])
         score_judge(run, Judging(judge, run.services.reader, "mock", Prompts()))
         return time.perf_counter() - started
 

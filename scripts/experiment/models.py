@@ -104,7 +104,9 @@ class Models:
     def services(self) -> Services:
         """What a run passes to its memory and reader."""
         probe = self.probe.llm.in_role("probe")  # its tokens are counted and priced apart, whichever model it is
-        return Services(self.memory.llm, self.reader.llm, probe, self.embedder, self.prompts)
+        roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
+        gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}
+        return Services(self.memory.llm, self.reader.llm, probe, self.embedder, self.prompts, gauges)
 
     @property
     def prices(self) -> dict[str, Price]:

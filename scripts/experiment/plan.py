@@ -205,7 +205,7 @@ def confirmed(cfg: DictConfig, plan: Plan) -> bool:
 
 def _offline(run: Run, engine: Metered, folder: Path) -> Run:
     services = replace(
-        run.services, llm=engine, reader=engine, probe=engine.in_role("probe"), embedder=HashingEmbedder()
+        run.services, llm=engine, reader=engine, probe=engine.in_role("probe"), embedder=HashingEmbedder(), gauges={}
     )
     return replace(run, services=services, folder=folder / run.folder.parent.name / run.folder.name)
 

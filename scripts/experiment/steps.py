@@ -25,7 +25,7 @@ def _no_traffic() -> Sequence[Traffic]:
 
 
 def execute(
-    runs: Sequence[Run], questions: int, threads: int, label: str = "answering", traffic: Watch = _no_traffic
+    runs: Sequence[Run], questions: int, threads: int | None, label: str = "answering", traffic: Watch = _no_traffic
 ) -> None:
     """Answer every question that has no answer yet.
 
@@ -37,7 +37,7 @@ def execute(
         run_all(runs, threads=threads, on_progress=line.on_progress)
 
 
-def execute_capped(runs: Sequence[Run], questions: int, threads: int, traffic: Watch = _no_traffic) -> str:
+def execute_capped(runs: Sequence[Run], questions: int, threads: int | None, traffic: Watch = _no_traffic) -> str:
     """Run `execute` up to the spending cap; returns a caption line when the cap stopped it, else an empty string."""
     try:
         execute(runs, questions, threads, traffic=traffic)

@@ -58,6 +58,8 @@ class EndpointSettings(Strict):
     label: Text | None
     key_env: Text
     in_flight: Count
+    rpm: Positive | None
+    tpm: Positive | None
     timeout: Positive
     retries: Natural
     backoff: Amount
@@ -120,7 +122,7 @@ class Common(Strict):
     cache: Text | None
     prompts_dir: Text | None
     replay: bool
-    threads: Count
+    threads: Count | None
     max_usd: Amount | None
     yes: bool
     network: bool
@@ -182,6 +184,8 @@ PRICED = _of(
     usd_per_million_cached=Amount | None,
     usd_per_million_out=Amount | None,
     max_input_tokens=Count | None,
+    rpm=Positive | None,
+    tpm=Positive | None,
 )
 
 
