@@ -48,7 +48,7 @@ def run_case(
             if kept := len(questions) - len(left):
                 on_progress(Progress(run.name, case.id, "", "kept", kept))
             if left or not _is_complete(run, folder):
-                logs.append(CaseLog(run, case, folder, done, left))
+                logs.append(CaseLog(run, case, folder, done, left, lanes.on_answer))
         if logs:
             _build_and_answer(case, questions, logs, lanes, cell, on_progress)
         else:

@@ -20,15 +20,22 @@ from eval.case import run_case
 from eval.cells import OPEN, Cell, Opening
 from eval.pool import Threads, UrgentPool
 from eval.question import Lanes
-from eval.run import OnProgress, Run, ignore_progress
+from eval.run import OnAnswer, OnProgress, Run, ignore_answer, ignore_progress
 from eval.store import locked, replace_file
 
 
-def run_all(runs: Sequence[Run], *, threads: int | None = None, on_progress: OnProgress = ignore_progress) -> None:
+def run_all(
+    runs: Sequence[Run],
+    *,
+    threads: int | None = None,
+    on_progress: OnProgress = ignore_progress,
+    on_answer: OnAnswer = ignore_answer,
+) -> None:
     """Run every cell of every run that is not complete, those with the longest chain of calls first.
 
     Args:
         threads: most memories that are built at once; None: as many as keep the endpoint busy, or a few without one.
+        on_answer: called when an answer is saved (`eval.judging_ahead`).
 
     Raises:
         EndOfRun: the spending cap was reached, the user asked for a stop, or a server is gone. Questions that were not reached have no
@@ -48,15 +55,15 @@ def run_all(runs: Sequence[Run], *, threads: int | None = None, on_progress: OnP
         for run in runs:
             replace_file(run.folder / "run.json", json.dumps(run.record, indent=1, sort_keys=True, default=str))
         most = min(OPEN, max(1, (allowed - len(runs) - 256) // files_of_a_cell))
-        _run_cells(Opening(groups, threads, most), on_progress)
+        _run_cells(Opening(groups, threads, most), on_progress, on_answer)
 
 
-def _run_cells(opening: Opening, on_progress: OnProgress) -> None:
+def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -> None:
     """Give each cell a thread when it is opened, and wait for all; the first failure ends the run once the open cells have ended."""
     in_flight = sum(gauge.load()[1] for gauge in opening.gauges)
     failures: list[BaseException] = []
     with UrgentPool(max(64, 2 * in_flight), "question") as questions:
-        lanes, threads = Lanes(questions, in_flight), Threads("cell")
+        lanes, threads = Lanes(questions, in_flight, on_answer), Threads("cell")
 
         def work(cell: Cell) -> None:
             try:

@@ -15,7 +15,7 @@ from eval.failures import described, raise_if_stopped, stops
 from eval.pool import UrgentPool
 from eval.reader import Rendered, render
 from eval.records import Outcome
-from eval.run import OUTSTANDING, OnProgress, Progress, Run, needs
+from eval.run import OUTSTANDING, OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
 from memsys.interface import MemorySystem, Recall, unit_item
 from memsys.llm.limits import urgent
 from memsys.llm.meter import Ledger, metering
@@ -28,10 +28,11 @@ class Lanes:
 
     Args:
         in_flight: calls that may be in flight at their endpoints together.
+        on_answer: called when an answer is saved.
     """
 
-    def __init__(self, questions: UrgentPool, in_flight: int = 0) -> None:
-        self.questions = questions
+    def __init__(self, questions: UrgentPool, in_flight: int = 0, on_answer: OnAnswer = ignore_answer) -> None:
+        self.questions, self.on_answer = questions, on_answer
         self.answers = threading.Semaphore(max(OUTSTANDING, 2 * in_flight))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from data_loaders.schema import Case
 from eval.reader import Reader
+from eval.records import Prediction
 from eval.store import safe_name
 from memsys.embed import Embedder
 from memsys.interface import MemorySystem
@@ -102,6 +103,14 @@ OnProgress = Callable[[Progress], None]
 
 def ignore_progress(progress: Progress) -> None:
     """For callers that show no progress."""
+
+
+OnAnswer = Callable[[Run, Case, Prediction], None]
+"""Called with the run, the case and the answer once its line is saved; may raise `EndOfRun` to end the run."""
+
+
+def ignore_answer(run: Run, case: Case, prediction: Prediction) -> None:
+    """For callers that do nothing with answers."""
 
 
 def build_memory(run: Run, case: Case) -> MemorySystem:

@@ -11,6 +11,7 @@ from typing import Any
 
 from scripts.benchmarks.histories import bench_run, histories_of_words
 from scripts.benchmarks.measured import Measured, mock, stats, timed
+from scripts.benchmarks.table import run_and_judge
 
 
 def answer_and_judge() -> list[Measured]:
@@ -18,8 +19,7 @@ def answer_and_judge() -> list[Measured]:
     from functools import partial
 
     from eval.judge import Judge
-    from eval.loop import run_all
-    from eval.score import Judging, score_judge
+    from eval.score import Judging
     from memsys.prompts import Prompts
     from memsys.systems.controls import Recency
     from scripts.experiment.options import load_option
@@ -29,8 +29,7 @@ def answer_and_judge() -> list[Measured]:
     def seconds(url: str, folder: Path, cases: Sequence[Any]) -> float:
         run = bench_run(url, folder, cases, partial(Recency, k=10))
         started = time.perf_counter()
-        run_all([run])
-        score_judge(run, Judging(judge, run.services.reader, "mock", Prompts()))
+        run_and_judge([run], Judging(judge, run.services.reader, "mock", Prompts()))
         return time.perf_counter() - started
 
     with mock("--latency", "0.2") as url, tempfile.TemporaryDirectory() as folder:
@@ -43,8 +42,8 @@ def answer_and_judge() -> list[Measured]:
         Measured(
             "answer + judge, 1,540 questions after a warm-up of one, 200 ms, 64 in flight: ideal ÷ measured",
             f"{ratio:.3f} ({taken:.1f} s, {calls} calls)",
-            "≥ 0.90",
-            ratio >= 0.9,
+            "≥ 0.94",
+            ratio >= 0.94,
         )
     ]
 

@@ -117,20 +117,25 @@ def run_table(url: str, folder: Path, histories: int, memories: Sequence[str]) -
     judging = Judging(Judge(**load_option("judge", "segtree")), llm, "mock", offered.prompts)
     with _sampled(endpoint) as timeline:
         started, cpu = time.perf_counter(), time.process_time()
-        _run_and_judge(runs, judging, endpoint)
+        run_and_judge(runs, judging)
         wall, used = time.perf_counter() - started, time.process_time() - cpu
     chain = max(_chain(case) for run in runs for case in (run.folder / "cases").iterdir())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"wall": wall, "cpu": used, "chain": chain, "peak_mb": peak, "timeline": list(timeline)}
 
 
-def _run_and_judge(runs: Sequence[Any], judging: Any, endpoint: Any) -> None:
+def run_and_judge(runs: Sequence[Any], judging: Any) -> None:
+    """Answer and judge as the commands do it."""
+    from eval.judging_ahead import JudgingAhead
     from eval.loop import run_all
     from eval.score import score_judge
 
-    run_all(runs)
+    ahead = JudgingAhead()
     for run in runs:
-        score_judge(run, judging)
+        ahead.expect(run, [judging])
+    run_all(runs, on_answer=ahead.on_answer)
+    for run in runs:
+        score_judge(run, judging, ahead=ahead)
 
 
 def _chain(folder: Path) -> float:

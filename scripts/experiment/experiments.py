@@ -17,6 +17,7 @@ from scripts.experiment.plan import confirmed, plan
 from scripts.experiment.readiness import prepared
 from scripts.experiment.roles import chosen_models
 from scripts.experiment.runs import memory_run
+from scripts.experiment.scorers import judge_ahead
 from scripts.experiment.steps import execute_capped
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     runs = _runs(cfg, models, groups, lines)
     if run and cfg.profile_name == "paper" and not _agreed(cfg, models, backbone, groups, runs):
         return None
-    capped = _execute(cfg, models, groups, runs) if run else ""
+    capped = _execute(cfg, models, backbone, groups, runs) if run else ""
     grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone))
     return Experiment(models, backbone, groups, lines, runs, grid, capped, only)
 
@@ -134,7 +135,13 @@ def _judges(cfg: DictConfig, backbone: Mapping[str, Any], groups: Sequence[Colum
     return judges
 
 
-def _execute(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], runs: Mapping[Key, Run]) -> str:
+def _execute(
+    cfg: DictConfig,
+    models: Models,
+    backbone: Mapping[str, Any],
+    groups: Sequence[ColumnGroup],
+    runs: Mapping[Key, Run],
+) -> str:
     """Run what is asked for; returns why it stopped early, or nothing."""
     counts = {
         group.name: len({question.case_id for question in group.questions})
@@ -146,4 +153,6 @@ def _execute(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], run
     by_size = sorted(_asked_for(cfg, runs).items(), key=lambda item: counts[item[0][1]])
     chosen = {run.folder: (run, counts[key[1]]) for key, run in by_size}
     questions = sum(count for _, count in chosen.values())
-    return execute_capped([run for run, _ in chosen.values()], questions, cfg.threads, models.traffic)
+    ours = [run for run, _ in chosen.values()]
+    judge_ahead(cfg, models, ours, _judges(cfg, backbone, groups))
+    return execute_capped(ours, questions, cfg.threads, models.traffic, models.ahead)

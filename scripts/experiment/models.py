@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.costs import Price
+from eval.judging_ahead import JudgingAhead
 from eval.provenance import identity, source_digest
 from eval.run import Services
 from eval.store import RunError
@@ -95,6 +96,8 @@ class Models:
     """None for an embedder that runs on this machine."""
     endpoints: Mapping[tuple[str, str], Endpoint]
     """Endpoints built so far, by URL and the environment variable of the key."""
+    ahead: JudgingAhead = field(default_factory=JudgingAhead)
+    """Verdicts that are asked for while other questions are still being answered."""
 
     def traffic(self) -> list[Traffic]:
         """Return the calls in flight at each endpoint, for the progress line."""
@@ -115,6 +118,11 @@ class Models:
         chat_models |= {model.identity: model for model in self.by_name.values()}
         prices = {name: model.prices for name, model in chat_models.items()} | {"embedder": self.embedder_prices}
         return {name: price.cost for name, price in prices.items() if price is not None}
+
+    @property
+    def stand_in_identities(self) -> set[str]:
+        """Identities of the offline engines."""
+        return {model.identity for model in (self.judge, *self.by_name.values()) if model.stand_in}
 
     @property
     def stand_ins(self) -> list[str]:

@@ -39,7 +39,7 @@ from scripts.experiment.plan import confirmed, plan
 from scripts.experiment.readiness import prepared
 from scripts.experiment.roles import STAND_IN, chosen_models
 from scripts.experiment.runs import memory_run
-from scripts.experiment.scorers import judging, metrics
+from scripts.experiment.scorers import judge_ahead, judging, metrics
 from scripts.experiment.steps import execute_capped, print_missing, score
 from scripts.experiment.sweep_file import SweepLine, merged, printed
 
@@ -105,7 +105,8 @@ def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
     if cfg.profile_name == "paper" and not confirmed(cfg, plan(cfg, models, every_run, _judges(cfg, groups))):
         return 3
     questions = sum(len(group.questions) for group in groups) * len(grid) * cfg.build.replicates
-    capped = execute_capped(every_run, questions, cfg.threads, models.traffic)
+    judge_ahead(cfg, models, every_run, _judges(cfg, groups))
+    capped = execute_capped(every_run, questions, cfg.threads, models.traffic, models.ahead)
     protocol = _protocol(plain, swept)
     lines = [
         SweepLine({**job_settings, **read}, {**values, "protocol": protocol}, missing_share)
@@ -205,7 +206,9 @@ def _lines(
         name: judging(cfg, models, name) for name in (_judge(cfg, each["judge"]) for each in options if "judge" in each)
     }
     lexical = metrics(list(dict.fromkeys(option["metric"] for option in options if "metric" in option)))
-    files = [score(run, lexical, judges, cfg.k_evidence, len(group.questions), models.traffic) for run in runs]
+    files = [
+        score(run, lexical, judges, cfg.k_evidence, len(group.questions), models.traffic, models.ahead) for run in runs
+    ]
     reached = outcomes((run.folder for run in runs), group.questions)
     spent, calls = costs(runs[0].folder), cost(runs[0].folder, "build_calls")
     for option in options:
