@@ -99,6 +99,8 @@ class Endpoint:
         self._lock = threading.Lock()
         self._transport: Transport | None = None
         self.places = Places(in_flight)
+        self.latency: float | None = None
+        """Seconds of a short request, measured before the run; None when none was sent."""
         self._tasks: set[asyncio.Task[None]] = set()
         # Only the event loop's thread writes these; `snapshot` reads them from other threads.
         self._sent: dict[asyncio.Task[Any] | None, float] = {}

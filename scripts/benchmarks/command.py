@@ -15,8 +15,10 @@ from scripts.benchmarks.client import client_cpu
 from scripts.benchmarks.insertion import insertion
 from scripts.benchmarks.kills import kill
 from scripts.benchmarks.measured import Measured
+from scripts.benchmarks.rates import limited_rate, limited_to_sixty
 from scripts.benchmarks.rows import answer_and_judge, bm25_row
 from scripts.benchmarks.start_up import start_up
+from scripts.benchmarks.table import table_of_four, table_of_sixteen
 
 BENCHES: dict[str, Callable[[], list[Measured]]] = {
     "answer_and_judge": answer_and_judge,
@@ -25,7 +27,15 @@ BENCHES: dict[str, Callable[[], list[Measured]]] = {
     "start_up": start_up,
     "insertion": insertion,
     "kill": kill,
+    "limited_rate": limited_rate,
+    "limited_to_sixty": limited_to_sixty,
+    "table_of_four": table_of_four,
+    "table_of_sixteen": table_of_sixteen,
 }
+
+
+LONG = ("limited_to_sixty", "table_of_sixteen")
+"""Take five minutes and more; only with `--only`."""
 
 
 def _loop_seconds() -> float:
@@ -39,7 +49,9 @@ def _loop_seconds() -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=list(BENCHES), default=list(BENCHES))
+    parser.add_argument(
+        "--only", nargs="*", choices=list(BENCHES), default=[name for name in BENCHES if name not in LONG]
+    )
     chosen = parser.parse_args().only
     print(f"     a fixed loop of Python takes {_loop_seconds():.2f} s of CPU here and now", flush=True)
     measured = []

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from eval.run import Run
 from eval.store import RunError
+from scripts.experiment.actual import Meter, meter, side_by_side
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.datasets import Data, fetch_missing
 from scripts.experiment.grid import Grid, Key, with_our_judge
 from scripts.experiment.layout import Line, belongs, published_of, read_lines_of, wanted_columns, wanted_rows
 from scripts.experiment.models import Models, build_models
-from scripts.experiment.plan import confirmed, plan
+from scripts.experiment.plan import Plan, confirmed, plan
 from scripts.experiment.readiness import prepared
 from scripts.experiment.roles import chosen_models
 from scripts.experiment.runs import memory_run
@@ -38,6 +39,14 @@ class Experiment:
     """Why the runs stopped before the end; empty when they did not."""
     only: frozenset[str] | None
     """Names of the rows that `only` asks for; None for all."""
+    planned: Plan | None
+    """The estimate that was agreed to; None where nothing was planned."""
+    before: Meter
+    """What had been used before the first run."""
+
+    def outcome(self) -> str:
+        """The plan beside what was used up to now; empty where nothing was planned."""
+        return "" if self.planned is None else side_by_side(self.planned, meter(self.models).since(self.before))
 
 
 def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -> Experiment | None:
@@ -70,11 +79,16 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     only = wanted_rows(table, lines, cfg.only)
     cfg.only = None if only is None else sorted(only)  # the user may have given titles; from here on they are names
     runs = _runs(cfg, models, groups, lines)
-    if run and cfg.profile_name == "paper" and not _agreed(cfg, models, backbone, groups, runs):
-        return None
+    planned = None
+    if run and cfg.profile_name == "paper":
+        planned = _planned(cfg, models, backbone, groups, runs)
+        if not confirmed(cfg, planned):
+            return None
+        runs = {key: replace(each, chain=planned.chains.get(each.folder, 0.0)) for key, each in runs.items()}
+    before = meter(models)
     capped = _execute(cfg, models, backbone, groups, runs) if run else ""
     grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone))
-    return Experiment(models, backbone, groups, lines, runs, grid, capped, only)
+    return Experiment(models, backbone, groups, lines, runs, grid, capped, only, planned, before)
 
 
 def _backbone(table: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
@@ -112,16 +126,16 @@ def _asked_for(cfg: DictConfig, runs: Mapping[Key, Run]) -> dict[Key, Run]:
     return {key: run for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
 
 
-def _agreed(
+def _planned(
     cfg: DictConfig,
     models: Models,
     backbone: Mapping[str, Any],
     groups: Sequence[ColumnGroup],
     runs: Mapping[Key, Run],
-) -> bool:
-    """Print the plan of the runs asked for, each folder once, and ask whether to spend that."""
+) -> Plan:
+    """The plan of the runs asked for, each folder once."""
     by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
-    return confirmed(cfg, plan(cfg, models, by_folder.values(), _judges(cfg, backbone, groups)))
+    return plan(cfg, models, by_folder.values(), _judges(cfg, backbone, groups))
 
 
 def _judges(cfg: DictConfig, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:

@@ -30,6 +30,7 @@ from eval.report.wandb_log import log_sweep
 from eval.run import Run
 from eval.stats import Interval
 from eval.store import RunError, replace_file
+from scripts.experiment.actual import meter, side_by_side
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.datasets import fetch_missing
 from scripts.experiment.exits import configured
@@ -102,8 +103,10 @@ def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
         for number, read in enumerate(grid)
     }
     every_run = [run for replicates in runs.values() for run in replicates]
-    if cfg.profile_name == "paper" and not confirmed(cfg, plan(cfg, models, every_run, _judges(cfg, groups))):
+    planned = plan(cfg, models, every_run, _judges(cfg, groups)) if cfg.profile_name == "paper" else None
+    if planned is not None and not confirmed(cfg, planned):
         return 3
+    before = meter(models)
     questions = sum(len(group.questions) for group in groups) * len(grid) * cfg.build.replicates
     judge_ahead(cfg, models, every_run, _judges(cfg, groups))
     capped = execute_capped(every_run, questions, cfg.threads, models.traffic, models.ahead)
@@ -117,6 +120,8 @@ def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
     spent.append(models.purse.spent)
     path = models.results / "sweeps" / f"{plain['sweep']['name']}-{cfg.profile_name}.csv"
     replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
+    if planned is not None:
+        print(side_by_side(planned, meter(models).since(before)))
     log_sweep(plain, plain["sweep"]["name"], path)
     return _report(cfg, models, path, lines, capped)
 

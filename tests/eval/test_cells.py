@@ -102,13 +102,11 @@ def test_no_cell_is_opened_while_the_endpoint_is_full_and_one_is_when_it_has_roo
 def test_cells_that_do_not_wait_for_a_call_keep_others_from_being_opened(make_run: Make) -> None:
     gauge = FakeGauge(0, 64)
     opening = Opening([[run_of(make_run, gauge, [1] * 40)]])
-    cells, opened = iter(opening), []
-    for _ in range(WORKING):
-        opened.append(next(cells))
+    cells = iter(opening)
+    opened = [next(cells) for _ in range(WORKING)]
     assert opening._next() is None
     gauge.set(10)  # ten of them wait for a call now
-    for _ in range(10):
-        opened.append(next(cells))
+    opened += [next(cells) for _ in range(10)]
     assert opening._next() is None
     opened[0].built()
     assert opening._next() is not None
