@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,9 +13,11 @@ import numpy as np
 
 from data_loaders.schema import Case
 from eval.reader import Reader
+from eval.records import Prediction
 from eval.store import safe_name
 from memsys.embed import Embedder
 from memsys.interface import MemorySystem
+from memsys.llm.limits import Gauge
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 
@@ -41,6 +43,13 @@ class Services:
     probe: LLM
     embedder: Embedder
     prompts: Prompts
+    gauges: Mapping[str, Gauge] = field(default_factory=dict)
+    """How busy the endpoint of a role is (`memory`, `probe`, `reader`); roles without an endpoint have none."""
+
+    def gauge_of(self, services: Collection[str]) -> Gauge | None:
+        """How busy the endpoint is that a cell keeps busy: the memory's, or the reader's if building makes no call."""
+        role = "memory" if "llm" in services else "probe" if "probe" in services else "reader"
+        return self.gauges.get(role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,7 @@ class Run:
     folder: Path
     cases: Sequence[Case]
     sizes: Sequence[int]
-    """Approximate work of each case, in any unit; the longest cases start first."""
+    """Approximate work of each case, in any unit; the longest cases start first (`eval.cells`)."""
     build: Callable[..., MemorySystem]
     reader: Reader
     unit: Mapping[str, Any]
@@ -74,6 +83,8 @@ class Run:
     """Most answers, or judgements, that are outstanding at once; many more where they come in batches."""
     vectors: bool = True
     """Whether the nodes' vectors are saved; they are most of a run folder, and few tools read them."""
+    chain: float = 0.0
+    """Dependent calls per unit of `sizes`, estimated before the run; 0 = unknown. Only the order of opening cells depends on it."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """The parts of the run's identity and the versions it was made with: written to `run.json`."""
 
@@ -102,6 +113,14 @@ OnProgress = Callable[[Progress], None]
 
 def ignore_progress(progress: Progress) -> None:
     """For callers that show no progress."""
+
+
+OnAnswer = Callable[[Run, Case, Prediction], None]
+"""Called with the run, the case and the answer once its line is saved; may raise `EndOfRun` to end the run."""
+
+
+def ignore_answer(run: Run, case: Case, prediction: Prediction) -> None:
+    """For callers that do nothing with answers."""
 
 
 def build_memory(run: Run, case: Case) -> MemorySystem:

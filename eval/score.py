@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from data_loaders.schema import Case, Gold, Question
 from eval.case_log import effort
@@ -65,6 +65,21 @@ class Judging:
     """How often each answer is judged, in separate draws."""
     model_name: str = ""
     """The model's name, which is written beside the scores; it identifies nothing."""
+
+
+VerdictKey = tuple[Path, str, str, str, str, int]
+"""Run folder, identity of the judge, case, question, hash of the judged text, repeat."""
+
+
+Sent = tuple[Ledger, tuple[Future[Completion], ...]]
+"""The calls for one verdict, and the ledger that they are charged to."""
+
+
+class Ahead(Protocol):
+    """Verdicts that were asked for before the scoring began (`eval.judging_ahead`)."""
+
+    def take(self, key: VerdictKey) -> Sent | None:
+        """The calls that were sent for a verdict, with their ledger; None when there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +211,9 @@ def _evidence(items: Sequence[Mapping[str, Any]], evidence: Sequence[str], texts
     return Score(covered_at_k(sources, evidence, k), detail=detail)
 
 
-def score_judge(run: Run, judging: Judging, on_progress: Callable[[], None] = lambda: None) -> Path:
+def score_judge(
+    run: Run, judging: Judging, on_progress: Callable[[], None] = lambda: None, ahead: Ahead | None = None
+) -> Path:
     """Let a judge grade every answer of a run, `repeats` times; returns the score file.
 
     The file holds one line per answer and repeat; a second file beside it holds their costs. Verdicts on answers that have changed are
@@ -205,6 +222,7 @@ def score_judge(run: Run, judging: Judging, on_progress: Callable[[], None] = la
 
     Args:
         on_progress: called after every verdict.
+        ahead: calls that were sent while the run was answering; they are taken in place of new ones.
 
     Raises:
         EndOfRun: no further call can be made; verdicts so far are kept.
@@ -230,7 +248,7 @@ def score_judge(run: Run, judging: Judging, on_progress: Callable[[], None] = la
         write_lines(effort_path, [line for verdict, line in efforts.items() if verdict in kept])
         scores, costs = Appender(path), Appender(effort_path)
         try:
-            _judge_all(run, judging, judged_text, kept, scores, costs, on_progress)
+            _judge_all(run, judging, judged_text, kept, scores, costs, on_progress, ahead)
         finally:
             scores.close()
             costs.close()
@@ -246,6 +264,7 @@ def _judge_all(
     scores: Appender,
     costs: Appender,
     on_progress: Callable[[], None],
+    ahead: Ahead | None,
 ) -> None:
     outstanding: deque[_Call] = deque()
     for case_id, question, gold, prediction in answered(run):
@@ -257,14 +276,36 @@ def _judge_all(
                 aborted = Score(0.0, f"aborted: {prediction.error}", repeat)
                 scores.add(_scored(case_id, prediction, aborted, judged))
                 continue
-            requests = judge_requests(judging.judge, judging.prompts, question, gold, judged, sample=repeat)
-            with metering() as ledger:
-                calls = tuple(judging.llm.submit(request) for request in requests)
+            sent = ahead and ahead.take(verdict_key(run, judging, case_id, question.id, judged, repeat))
+            ledger, calls = sent or _sent(judging, question, gold, judged, repeat)
             outstanding.append(_Call(case_id, prediction, judged, gold, repeat, ledger, calls))
             if len(outstanding) > run.outstanding:
                 _save(outstanding.popleft(), judging, scores, costs, on_progress)
     for waiting in outstanding:
         _save(waiting, judging, scores, costs, on_progress)
+
+
+def _sent(judging: Judging, question: Question, gold: Gold, judged: str, repeat: int) -> Sent:
+    requests = judge_requests(judging.judge, judging.prompts, question, gold, judged, sample=repeat)
+    with metering() as ledger:
+        return ledger, tuple(judging.llm.submit(request) for request in requests)
+
+
+def verdict_key(run: Run, judging: Judging, case_id: str, question_id: str, judged: str, repeat: int) -> VerdictKey:
+    """What identifies a verdict of this process."""
+    return run.folder, _judge_name(judging), case_id, question_id, _hash(judged), repeat
+
+
+def _judge_name(judging: Judging) -> str:
+    """Identity of a judge, computed once for each model and prompts: it reads source files."""
+    key = (judging.judge, judging.model, id(judging.prompts))
+    if key not in _judge_names:
+        _judge_names[key] = identity(_judge_identity(judging)), judging.prompts
+    return _judge_names[key][0]
+
+
+_judge_names: dict[tuple[Judge, str, int], tuple[str, Prompts]] = {}
+"""The prompts are kept, so that no others get their id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class Desk:
             reader=self._model(services.reader),
             probe=self._model(services.probe),
             embedder=self._embedder(services.embedder),
+            gauges={},  # the driver alone knows how busy its endpoints are
         )
 
     def answer(self, ask: Ask, send: Callable[[Reply], None]) -> None:

@@ -13,10 +13,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from eval.case import run_case
+from eval.cells import lone_cell
 from eval.executors.cells import Order, runs_of
 from eval.executors.channel import Letters, Reply, open_post
 from eval.executors.desk import sendable, traced
 from eval.loop import allow_files
+from eval.pool import UrgentPool
 from eval.question import Lanes
 from eval.run import Progress, Run
 from memsys.lean import collect_rarely
@@ -73,19 +75,17 @@ class StepBuffer:
             self._send(steps)  # inside the lock: `complete` must not overtake the steps before it
 
 
-def live(
-    order: Order, templates: list[Run], questions: ThreadPoolExecutor, on_progress: Callable[[Progress], None]
-) -> None:
+def live(order: Order, templates: list[Run], questions: UrgentPool, on_progress: Callable[[Progress], None]) -> None:
     """Live through one cell, on one core per matrix product, as the driver's own threads would."""
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1)  # for each cell anew: an earlier cell may have loaded another library
-    lanes = Lanes(1, questions, templates[0].outstanding)
-    run_case(runs_of(order, templates), order.case, lanes, on_progress)
+    lanes, runs = Lanes(questions, templates[0].outstanding), runs_of(order, templates)
+    run_case(runs, order.case, lanes, lone_cell(runs), on_progress)
 
 
 class _Worker:
-    def __init__(self, connection: Connection, questions: ThreadPoolExecutor, cells: ThreadPoolExecutor) -> None:
+    def __init__(self, connection: Connection, questions: UrgentPool, cells: ThreadPoolExecutor) -> None:
         self._connection, self._questions, self._cells = connection, questions, cells
         self._sending = threading.Lock()
         self._templates: dict[int, Run] = {}
@@ -151,5 +151,5 @@ def work(connection: Connection, slots: int, files: int, network_forbidden: bool
     forbid_network(network_forbidden)
     collect_rarely()
     allow_files(files)
-    with ThreadPoolExecutor(64, "question") as questions, ThreadPoolExecutor(slots, "cell") as cells:
+    with UrgentPool(64, "question") as questions, ThreadPoolExecutor(slots, "cell") as cells:
         _Worker(connection, questions, cells).serve()

@@ -49,7 +49,7 @@ class Client:
     """A chat model at an endpoint."""
 
     def __init__(self, endpoint: Server, settings: ModelSettings) -> None:
-        endpoint.permitted()
+        endpoint.serve(settings)
         self.endpoint, self.settings = endpoint, settings
         self._most_seen = 0  # prompt tokens; read and written in the event loop's thread alone
 
@@ -129,7 +129,7 @@ class HttpEmbedder:
         query_prefix: str = "",
         batches: Server | None = None,
     ) -> None:
-        endpoint.permitted()
+        endpoint.serve(settings)
         self._batches = batches
         self.endpoint, self.settings, self.batch, self.query_prefix = endpoint, settings, batch, query_prefix
 

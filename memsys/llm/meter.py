@@ -57,6 +57,12 @@ class Ledger:
         with self._lock:
             return sum(self._groups.values())
 
+    @property
+    def dependent(self) -> int:
+        """Calls on the critical path: calls made together count as one."""
+        with self._lock:
+            return len(self._groups)
+
     def add_seconds(self, seconds: float, group: int) -> None:
         with self._lock:
             self.seconds += seconds

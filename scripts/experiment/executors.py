@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from data_loaders.lazy import as_lazy
+from eval.cells import WORKING
 from eval.executors.cells import Executor
 from eval.executors.desk import runs_anywhere
 from eval.executors.processes import cores, in_processes
@@ -29,7 +30,7 @@ def executor_of(cfg: DictConfig, runs: Sequence[Run]) -> Executor | None:
     """
     workers = cfg.workers or cores()
     if cfg.executor == "processes" or (cfg.executor == "auto" and workers > 1 and _worth_it(cfg, runs)):
-        return in_processes(workers, cfg.threads)
+        return in_processes(workers, cfg.threads or WORKING)
     return None
 
 
@@ -49,10 +50,12 @@ def answer_all(cfg: DictConfig, models: Models, runs: Sequence[Run], questions: 
         A caption line when not all of them were asked, because of a spending cap or a shard; else an empty string.
     """
     if cfg.shard is None:
-        return execute_capped(runs, questions, cfg.threads, models.traffic, executor_of(cfg, runs))
+        return execute_capped(runs, questions, cfg.threads, models.traffic, models.ahead, executor_of(cfg, runs))
     number, shards = map(int, cfg.shard.split("/"))
     chosen = [in_shard(run, number, shards) for run in runs]
-    capped = execute_capped(chosen, questions // shards, cfg.threads, models.traffic, executor_of(cfg, chosen))
+    capped = execute_capped(
+        chosen, questions // shards, cfg.threads, models.traffic, models.ahead, executor_of(cfg, chosen)
+    )
     cfg.max_unscored = 1.0  # most questions belong to other shards
     return f"Shard {cfg.shard} of the histories; merge all with python -m scripts.merge. {capped}".strip()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_loaders.source import file_sha256
 from eval.costs import Price
+from eval.judging_ahead import JudgingAhead
 from eval.provenance import identity, source_digest
 from eval.run import Services
 from eval.store import RunError
@@ -108,6 +109,8 @@ class Models:
     """Endpoints built so far, by URL and the environment variable of the key."""
     batches: Mapping[Endpoint, BatchEndpoint]
     """Batch APIs in use, by their endpoint."""
+    ahead: JudgingAhead = field(default_factory=JudgingAhead)
+    """Verdicts that are asked for while other questions are still being answered."""
 
     def traffic(self) -> list[Traffic]:
         """Return the calls in flight at each endpoint, for the progress line."""
@@ -118,7 +121,9 @@ class Models:
     def services(self) -> Services:
         """What a run passes to its memory and reader."""
         probe = self.probe.llm.in_role("probe")  # its tokens are counted and priced apart, whichever model it is
-        return Services(self.memory.llm, self.reader.unhurried, probe, self.embedder, self.prompts)
+        roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
+        gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}
+        return Services(self.memory.llm, self.reader.unhurried, probe, self.embedder, self.prompts, gauges)
 
     @property
     def prices(self) -> dict[str, Price]:
@@ -131,6 +136,11 @@ class Models:
             if model.batched is not None and name not in ("memory", "probe"):
                 costs[name] = _discounted(costs[name], model.discount)
         return costs
+
+    @property
+    def stand_in_identities(self) -> set[str]:
+        """Identities of the offline engines."""
+        return {model.identity for model in (self.judge, *self.by_name.values()) if model.stand_in}
 
     @property
     def stand_ins(self) -> list[str]:

@@ -23,7 +23,8 @@ def _run_single(cfg: DictConfig) -> int:
     from omegaconf import OmegaConf
 
     lab = Lab(cfg=cfg)
-    answers = lab.ask()
+    dataset = lab.load()
+    answers = lab.ask(dataset=dataset, judges=lab.judges(dataset))
     table = lab.table(lab.score(answers))
     print(markdown(table))
     print(f"run folder: {answers.folder}")

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from eval.executors.cells import Executor
+from eval.judging_ahead import JudgingAhead
 from eval.loop import run_all
 from eval.report.cell import Cell
 from eval.report.tables import Table
-from eval.run import Run
+from eval.run import Run, ignore_answer
 from eval.score import Judging, Metric, score_evidence, score_judge, score_lexical
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.traffic import Traffic
@@ -28,32 +29,36 @@ def _no_traffic() -> Sequence[Traffic]:
 def execute(
     runs: Sequence[Run],
     questions: int,
-    threads: int,
+    threads: int | None,
     label: str = "answering",
     traffic: Watch = _no_traffic,
+    ahead: JudgingAhead | None = None,
     executor: Executor | None = None,
 ) -> None:
     """Answer every question that has no answer yet.
 
     Args:
         questions: their number over all runs, for the progress line.
+        ahead: judges answers as they are saved; None leaves that to `score`.
         executor: works on the cells; None takes the threads of this process.
     """
     builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
     with progress_line(label, questions, histories=sum(builds.values()), traffic=traffic) as line:
-        run_all(runs, threads=threads, on_progress=line.on_progress, executor=executor)
+        on_answer = ignore_answer if ahead is None else ahead.on_answer
+        run_all(runs, threads=threads, on_progress=line.on_progress, on_answer=on_answer, executor=executor)
 
 
 def execute_capped(
     runs: Sequence[Run],
     questions: int,
-    threads: int,
+    threads: int | None,
     traffic: Watch = _no_traffic,
+    ahead: JudgingAhead | None = None,
     executor: Executor | None = None,
 ) -> str:
     """Run `execute` up to the spending cap; returns a caption line when the cap stopped it, else an empty string."""
     try:
-        execute(runs, questions, threads, traffic=traffic, executor=executor)
+        execute(runs, questions, threads, traffic=traffic, ahead=ahead, executor=executor)
     except SpendingCapReached as error:
         return f"Stopped: {error}."
     return ""
@@ -66,6 +71,7 @@ def score(
     k_evidence: int,
     questions: int,
     traffic: Watch = _no_traffic,
+    ahead: JudgingAhead | None = None,
 ) -> dict[str, Path]:
     """Score a run with lexical metrics, evidence coverage and judges; returns the score files by metric.
 
@@ -75,7 +81,7 @@ def score(
     files[f"evidence@{k_evidence}"] = score_evidence(run, k_evidence)
     for name, judging in judges.items():
         with progress_line(f"judging {run.name}", questions * judging.repeats, traffic=traffic) as line:
-            files[f"judge_{name}"] = score_judge(run, judging, line.step)
+            files[f"judge_{name}"] = score_judge(run, judging, line.step, ahead)
     return files
 
 

@@ -69,6 +69,8 @@ class EndpointSettings(Strict):
     label: Text | None
     key_env: Text
     in_flight: Count
+    rpm: Positive | None
+    tpm: Positive | None
     timeout: Positive
     retries: Natural
     backoff: Amount
@@ -152,7 +154,7 @@ class Common(Strict):
     cache: Text | None
     prompts_dir: Text | None
     replay: bool
-    threads: Count
+    threads: Count | None
     executor: Literal["auto", "threads", "processes"]
     workers: Count | None
     shard: Shard | None
@@ -226,6 +228,8 @@ PRICED = _of(
     usd_per_million_cached=Amount | None,
     usd_per_million_out=Amount | None,
     max_input_tokens=Count | None,
+    rpm=Positive | None,
+    tpm=Positive | None,
 )
 
 
