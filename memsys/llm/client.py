@@ -13,13 +13,14 @@ import numpy as np
 
 from memsys.jsons import canonical
 from memsys.llm import meter
-from memsys.llm.endpoint import Endpoint, Sent, Server
+from memsys.llm.endpoint import Endpoint
 from memsys.llm.futures import keeping, release
 from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, check_window, completion_of, usage_of
 from memsys.llm.secrets import redact
+from memsys.llm.server import Sent, Server
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import normalised
 

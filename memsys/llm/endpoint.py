@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 from urllib.parse import urljoin
 
 from memsys.llm import network, stopping
@@ -28,6 +28,7 @@ from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.replies import usage_of
 from memsys.llm.secrets import redact, register
+from memsys.llm.server import Parse, Price, Result, Sent
 from memsys.llm.traffic import Traffic
 from memsys.llm.transport import TRANSPORTS, Transport, Unconnected, event_loop
 from memsys.llm.unpacking import TooLarge
@@ -36,38 +37,6 @@ REDIRECTS = 3
 """How many redirects of one call are followed; all must stay on the server of the base URL."""
 PAUSES = 3
 """How often one call waits for the end of an outage."""
-Price = Callable[[Mapping[str, Any]], float | None]
-"""Computes the cost of a decoded reply in US dollars; None when the reply has no usage or the price is unknown."""
-
-Sent = tuple[Any, float, int]
-"""A decoded reply, the seconds of the successful attempt, and the number of attempts."""
-
-Result = TypeVar("Result")
-Parse = Callable[[Any, float, int], Result]
-"""Turns the three parts of a `Sent` into the call's result."""
-
-
-class Server(Protocol):
-    """What clients need of a server: calls one by one (`Endpoint`) or in batches (`batching.endpoint.BatchEndpoint`)."""
-
-    base_url: str
-    label: str
-    named: bool
-    """Whether `start` wants the name of each call; only batches do."""
-
-    def serve(self, settings: ModelSettings) -> None:
-        """Get ready for the calls of a model; raises `EndOfRun` where `network=false` forbids this server."""
-
-    def start(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        worst: float | None,
-        price: Price,
-        parse: Parse[Result],
-        name: str = "",
-    ) -> Future[Result]:
-        """Send a body and return a future of what `parse` makes of the reply."""
 
 
 class Endpoint:

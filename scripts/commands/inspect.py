@@ -16,7 +16,7 @@ from typing import Any
 from data_loaders.schema import DataError, Gold, Question
 from eval.imported import described
 from eval.records import Prediction
-from eval.score import score_lines
+from eval.score_files import score_lines
 from eval.store import RunError, read_items, read_lines, read_predictions
 from eval.structure.tree import Tree, ancestors, depths, read_tree
 from scripts.experiment.exits import guarded

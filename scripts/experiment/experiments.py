@@ -84,16 +84,11 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     cfg.only = None if only is None else sorted(only)  # the user may have given titles; from here on they are names
     answers, absent = published_answers(cfg, models, groups, lines)
     runs = {**_runs(cfg, models, groups, lines), **answers}
-    planned = None
-    if run and cfg.profile_name == "paper":
-        planned = _planned(cfg, models, backbone, groups, runs)
-        if not confirmed(cfg, planned):
+    planned = _planned(cfg, models, backbone, groups, runs) if run else None
+    if planned is not None:
+        if not _agreed(cfg, models, planned):
             return None
         runs = {key: replace(each, chain=planned.chains.get(each.folder, 0.0)) for key, each in runs.items()}
-    if run and cfg.profile_name == "local" and models.memory.endpoint is not None:
-        planned = _planned(cfg, models, backbone, groups, runs)
-        speed = pace(cfg.endpoint.base_url, models.memory.name)
-        print(estimate_text(planned, speed, cfg.endpoint.max_output_tokens or 512), file=sys.stderr)
     before = meter(models)
     capped = _execute(cfg, models, backbone, groups, runs) if run else ""
     grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone), absent)
@@ -142,10 +137,21 @@ def _planned(
     backbone: Mapping[str, Any],
     groups: Sequence[ColumnGroup],
     runs: Mapping[Key, Run],
-) -> Plan:
-    """The plan of the runs asked for, each folder once."""
+) -> Plan | None:
+    """The plan of the runs asked for, each folder once; None where nothing is paid for and no model runs on this machine."""
+    if cfg.profile_name != "paper" and not (cfg.profile_name == "local" and models.memory.endpoint is not None):
+        return None
     by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
     return plan(cfg, models, by_folder.values(), _judges(cfg, backbone, groups))
+
+
+def _agreed(cfg: DictConfig, models: Models, planned: Plan) -> bool:
+    """Print the plan and ask whether to spend that; for a model on this machine print how many minutes it takes."""
+    if cfg.profile_name == "paper":
+        return confirmed(cfg, planned)
+    speed = pace(cfg.endpoint.base_url, models.memory.name)
+    print(estimate_text(planned, speed, cfg.endpoint.max_output_tokens or 512), file=sys.stderr)
+    return True
 
 
 def _judges(cfg: DictConfig, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from small_history import history
 
-from eval.cells import WORKING, Cell, Opening
+from eval.cells import WORKING, OpenCell, Opening
 from eval.loop import run_all
 from eval.pace import Pace
 from eval.pool import Threads, UrgentPool
@@ -192,7 +192,7 @@ def test_threads_are_waited_for() -> None:
 
 def test_a_cell_that_ends_without_having_been_built_counts_as_built_once(make_run: Make) -> None:
     opening = Opening([[run_of(make_run, FakeGauge(0, 64), [1])]])
-    cell: Cell = next(iter(opening))
+    cell: OpenCell = next(iter(opening))
     cell.built()
     cell.end()
     assert (opening.building, opening.open) == (0, 0)
