@@ -12,62 +12,16 @@ import json
 import os
 import random
 import resource
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One figure beside its bound."""
-
-    what: str
-    value: str
-    bound: str
-    holds: bool
-
-
-@contextmanager
-def mock(*arguments: str) -> Iterator[str]:
-    """The mock endpoint in a process of its own; gives its base URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "scripts.mock_endpoint", "--port", str(port), *arguments]
-    process = subprocess.Popen(command, cwd=ROOT)
-    try:
-        _wait_for(port)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _wait_for(port: int) -> None:
-    for _ in range(200):
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=1):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise RuntimeError("the mock endpoint did not start")
-
-
-def stats(url: str) -> dict[str, Any]:
-    """The mock's own counter."""
-    with urllib.request.urlopen(url.removesuffix("/v1") + "/stats", timeout=10) as reply:
-        found: dict[str, Any] = json.loads(reply.read())
-        return found
+from scripts.commands.bench_gateway import gateway
+from scripts.commands.measured import ROOT, Measured, mock, stats
 
 
 def _services(url: str, cache: Path, in_flight: int = 64) -> tuple[Any, Any, Any]:
@@ -409,6 +363,7 @@ def insertion() -> list[Measured]:
 BENCHES: dict[str, Callable[[], list[Measured]]] = {
     "answer_and_judge": answer_and_judge,
     "client_cpu": client_cpu,
+    "gateway": gateway,
     "bm25_row": bm25_row,
     "start_up": start_up,
     "insertion": insertion,
