@@ -16,6 +16,7 @@ from eval.reader import Reader
 from eval.store import safe_name
 from memsys.embed import Embedder
 from memsys.interface import MemorySystem
+from memsys.llm.gateway.server import Gateway
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 
@@ -29,6 +30,8 @@ class Services:
     probe: LLM
     embedder: Embedder
     prompts: Prompts
+    gateway: Gateway | None = None
+    """Serves programs outside this process; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ def build_memory(run: Run, case: Case) -> MemorySystem:
         "probe": run.services.probe,
         "embedder": run.services.embedder,
         "prompts": run.services.prompts.only(declared_prompts(run.build)),
+        "gateway": run.services.gateway,
         "rng": np.random.default_rng([run.seed, run.replicate, *map(int, code)]),
     }
     return run.build(**{name: service for name, service in offered.items() if name in needs(run.build)})

@@ -16,6 +16,8 @@ from memsys.lean import collect_rarely
 from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Endpoint
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream
 from memsys.llm.meter import Metered
 from memsys.llm.network import forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
@@ -93,6 +95,8 @@ class Models:
     """Models built so far."""
     embedder_endpoint: Endpoint | None
     """None for an embedder that runs on this machine."""
+    gateway: Gateway
+    """Serves released products; its server starts with the first."""
     endpoints: Mapping[tuple[str, str], Endpoint]
     """Endpoints built so far, by URL and the environment variable of the key."""
 
@@ -104,7 +108,7 @@ class Models:
     def services(self) -> Services:
         """What a run passes to its memory and reader."""
         probe = self.probe.llm.in_role("probe")  # its tokens are counted and priced apart, whichever model it is
-        return Services(self.memory.llm, self.reader.llm, probe, self.embedder, self.prompts)
+        return Services(self.memory.llm, self.reader.llm, probe, self.embedder, self.prompts, self.gateway)
 
     @property
     def prices(self) -> dict[str, Price]:
@@ -150,8 +154,9 @@ def build_models(cfg: DictConfig) -> Models:
     embedding = _build_embedder(cfg, names["embedder"], store, places)
     reader = model(names["reader"], "reader")
     has_probe = cfg.models.probe or cfg.endpoints.probe.base_url or cfg.endpoints.probe.key_env
+    memory = model(names["memory"], "memory")
     return Models(
-        memory=model(names["memory"], "memory"),
+        memory=memory,
         reader=reader,
         judge=model(names["judge"], "judge"),
         probe=model(cfg.models.probe or names["reader"], "probe") if has_probe else reader,
@@ -166,8 +171,17 @@ def build_models(cfg: DictConfig) -> Models:
         results=results,
         model=model,
         by_name=by_name,
+        gateway=_gateway(memory, embedding.embedder, store, replay=cfg.replay),
         endpoints=places.built,
     )
+
+
+def _gateway(memory: Model, embedder: Embedder, store: Store, *, replay: bool) -> Gateway:
+    """The gateway in front of the memory's model. What an offline engine answers is not kept: it would outlive the engine's code."""
+    if memory.endpoint is None or memory.prices is None:
+        return Gateway(EngineUpstream(memory.llm), embedder, None, "live")
+    upstream = EndpointUpstream(memory.endpoint, memory.prices)
+    return Gateway(upstream, embedder, store, "replay" if replay else "record")
 
 
 def _build_model(

@@ -22,6 +22,8 @@ from eval.run import Run, build_memory
 from eval.score import Judging, score_judge
 from eval.store import read_lines
 from memsys.embed import HashingEmbedder
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
@@ -204,9 +206,9 @@ def confirmed(cfg: DictConfig, plan: Plan) -> bool:
 
 
 def _offline(run: Run, engine: Metered, folder: Path) -> Run:
-    services = replace(
-        run.services, llm=engine, reader=engine, probe=engine.in_role("probe"), embedder=HashingEmbedder()
-    )
+    gateway = Gateway(EngineUpstream(engine), HashingEmbedder(), None, "live")
+    offline = {"llm": engine, "reader": engine, "probe": engine.in_role("probe"), "embedder": HashingEmbedder()}
+    services = replace(run.services, **offline, gateway=gateway)
     return replace(run, services=services, folder=folder / run.folder.parent.name / run.folder.name)
 
 

@@ -86,6 +86,11 @@ class Gateway:
         self._accounts[token] = account
         return account
 
+    def dimension(self) -> int:
+        """Length of the embedder's vectors; embeds one word."""
+        with metering():
+            return int(self._embedder.embed(["dimension"]).shape[1])
+
     def dismiss(self, token: str) -> None:
         """Refuse further calls of a token."""
         self._accounts.pop(token, None)
@@ -102,7 +107,9 @@ class Gateway:
 
         # Not an Application: its router and signals take a tenth of a call's CPU time, and one handler serves every path here.
         def request(*parts: Any) -> web.BaseRequest:
-            return web.BaseRequest(*parts, event_loop(), client_max_size=MOST_BYTES)
+            message, payload, protocol, writer, task = parts
+            loop = event_loop()
+            return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MOST_BYTES)
 
         server = web.Server(self._handled, request_factory=request, access_log=None)
         self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
