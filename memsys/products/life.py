@@ -47,6 +47,7 @@ class Life:
         self._process: WorkerProcess | None = None
         self._history: list[tuple[str, dict[str, Any]]] = []
         self._closed = False
+        self._token = gateway.new_token(account.client)
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
         """Restarts, crashes, hangs, errors and garbage lines of all workers so far."""
@@ -85,10 +86,6 @@ class Life:
             self._closed = True
             self._end(lambda process: process.close())
             self._gateway.dismiss(self._token)
-
-    @property
-    def _token(self) -> str:
-        return self._account.client.replace("/", "-")
 
     def _living(self) -> WorkerProcess:
         """The worker, started if need be, with the history written so far.

@@ -11,9 +11,10 @@ import subprocess
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from memsys.llm import stopping
 from memsys.llm.secrets import redact
@@ -70,7 +71,9 @@ class WorkerProcess:
             errors="replace",
             start_new_session=True,  # Ctrl-C in the terminal is for the harness, which closes its workers
         )
-        threading.Thread(target=self._read, name="worker", daemon=True).start()
+        threading.Thread(target=_read, args=(self._process.stdout, self._lines), name="worker", daemon=True).start()
+        # A memory that nobody closes ends its process when it is forgotten.
+        self._forgotten = weakref.finalize(self, _forget, self._process, self.scratch)
 
     @property
     def pid(self) -> int:
@@ -133,12 +136,6 @@ class WorkerProcess:
         self.garbage += 1
         return None
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
-
     def _ended(self, step: str) -> str:
         code = self._process.wait(timeout=10)
         how = ENDS.get(code) or (f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
@@ -152,11 +149,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End the process and whatever it has started, at once."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            self._process.kill()
-        self._process.wait()
+        _kill(self._process)
 
     def close(self, seconds: float = 10.0) -> None:
         """Let the product close its files, then end the process and delete its folder."""
@@ -166,18 +159,35 @@ class WorkerProcess:
         except (WorkerError, stopping.Stopped):
             pass  # nothing is lost: what was read is with us
         finally:
-            self.kill()
-            for stream in (self._process.stdin, self._said):
-                if stream is not None:
-                    _close_quietly(stream)
-            shutil.rmtree(self.scratch, ignore_errors=True)
+            self._said.close()
+            self._forgotten()
 
 
-def _close_quietly(stream: Any) -> None:
+def _read(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
+    for line in stream:
+        lines.put(line)
+    stream.close()
+    lines.put(None)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
     try:
-        stream.close()
-    except OSError:  # a pipe whose reader is gone
-        return
+        os.killpg(process.pid, signal.SIGKILL)  # the worker leads a group of its own
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+    process.wait()
+
+
+def _forget(process: subprocess.Popen[str], scratch: Path) -> None:
+    """End a process and delete its folder."""
+    if process.returncode is None:
+        _kill(process)
+    try:
+        if process.stdin is not None:
+            process.stdin.close()
+    except OSError:  # the reader of the pipe is gone
+        pass
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _environment(scratch: Path) -> dict[str, str]:

@@ -207,8 +207,14 @@ def confirmed(cfg: DictConfig, plan: Plan) -> bool:
 
 def _offline(run: Run, engine: Metered, folder: Path) -> Run:
     gateway = Gateway(EngineUpstream(engine), HashingEmbedder(), None, "live")
-    offline = {"llm": engine, "reader": engine, "probe": engine.in_role("probe"), "embedder": HashingEmbedder()}
-    services = replace(run.services, **offline, gateway=gateway)
+    services = replace(
+        run.services,
+        llm=engine,
+        reader=engine,
+        probe=engine.in_role("probe"),
+        embedder=HashingEmbedder(),
+        gateway=gateway,
+    )
     return replace(run, services=services, folder=folder / run.folder.parent.name / run.folder.name)
 
 

@@ -66,6 +66,7 @@ class Gateway:
         self._accounts: dict[str, Account] = {}
         self._runner: web.ServerRunner | None = None
         self._address = ""
+        self._opened = 0
         self._lock = threading.Lock()
 
     def start(self) -> str:
@@ -85,6 +86,12 @@ class Gateway:
         account.base_url = f"{self.start()}/{token}/v1"
         self._accounts[token] = account
         return account
+
+    def new_token(self, client: str) -> str:
+        """A token that no other account of this gateway has, also not that of the same case in another row."""
+        with self._lock:
+            self._opened += 1
+            return f"{client.replace('/', '-')}-{self._opened}"
 
     def dimension(self) -> int:
         """Length of the embedder's vectors; embeds one word."""

@@ -57,9 +57,7 @@ class Released(MemorySystem):
     WAIVED: ClassVar[Mapping[str, str]] = {
         "test_reading_leaves_the_memory_as_it_was": "its state lies in another process; what it recalls is compared instead",
         "test_no_clock_is_looked_at": "a product reads its clock, which is patched in its own process",
-        "test_the_same_history_is_recalled_the_same_by_readers_at_the_same_time": "its state lies in another process",
         "test_two_memories_share_nothing": "its state lies in another process; a case has a process of its own",
-        "test_consolidation_is_provisional_and_a_second_one_changes_nothing": "its ids are its own",
         "test_a_model_that_babbles_breaks_nothing": "its calls pass through the gateway, which counts misfits",
     }
     """Tests of the memory contract that a foreign product cannot pass, with the reasons; printed under its tables."""
@@ -98,7 +96,7 @@ class Released(MemorySystem):
             normalisations=self.normalise,
             overrides=self.overrides,
         )
-        opening = {"seed": self._seed, "clock": clock, "settings": self.settings}
+        opening: dict[str, Any] = {"seed": self._seed, "clock": clock, "settings": self.settings}
         limits = Limits(open_seconds, step_seconds, memory_mb, restarts)
         self._account, self._life = account, Life(gateway, account, place, opening, limits)
         self._opening = opening
