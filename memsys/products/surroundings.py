@@ -63,6 +63,7 @@ class Clock:
     def __init__(self, *, follow: bool) -> None:
         self.kind = "wall"
         self._now, self._real, self._set_at = self.START, time.monotonic, time.monotonic()
+        self._written, self._passing = self._now, False
         self._travel: Any = None
         if follow and importlib.util.find_spec("time_machine") is not None:
             self.kind = "time-machine"
@@ -72,12 +73,18 @@ class Clock:
             time.time = self._told
             time.time_ns = lambda: int(self._told() * 1e9)
 
-    def set(self, stamp: float | None) -> None:
-        """Go to a time, never back; without one, stay. One millisecond passes with each step at least."""
+    def set(self, stamp: float | None, *, passing: bool = False) -> None:
+        """Go to a time, never back before the last write; without one, stay. At least one millisecond passes with each step.
+
+        Args:
+            passing: for this step only: a question may be asked later than the units that are written after it.
+        """
         if self.kind == "wall":
             return
-        self._now = max(self._now + (self._real() - self._set_at) + 0.001, stamp or 0.0)
-        self._set_at = self._real()
+        if not self._passing:
+            self._written = self._now + (self._real() - self._set_at)
+        self._written, self._passing = self._written + 0.001, passing
+        self._now, self._set_at = max(self._written, stamp or 0.0), self._real()
         if self.kind == "time-machine":
             self._travelled(self._now)
 

@@ -61,7 +61,7 @@ class Worker:
             return self.open(given)
         if name not in ("write", "end_session", "consolidate", "read", "nodes", "close"):
             raise ValueError(f"no step is called {name!r}")
-        self._clock.set(given.get("stamp"))
+        self._clock.set(given.get("stamp"), passing=name in ("read", "nodes"))
         method = getattr(self._product, name, None)
         return None if method is None else method(given)
 
