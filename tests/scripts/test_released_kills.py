@@ -78,10 +78,15 @@ def predictions(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def finished(arguments: list[str]) -> float:
-    started = time.monotonic()
+def finished(arguments: list[str]) -> None:
     subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True)
-    return time.monotonic() - started
+
+
+def wait_for_calls(server: Mock, count: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until so many calls more have arrived, or the process has ended."""
+    before = sum(server.arrivals.values())
+    while sum(server.arrivals.values()) < before + count and process.poll() is None:
+        time.sleep(0.005)
 
 
 @pytest.mark.slow
@@ -90,18 +95,18 @@ def test_a_run_or_a_worker_killed_at_random_loses_at_most_the_calls_in_flight(
     mock: tuple[Mock, str], tmp_path: Path
 ) -> None:
     server, url = mock
-    whole = finished(command(url, tmp_path / "undisturbed"))
+    finished(command(url, tmp_path / "undisturbed"))
     calls = sum(server.answered.values())
     server.answered.clear()
     rng, killed = random.Random(5), {"run": 0, "worker": 0}
     for number in range(KILLS):
         process = subprocess.Popen(command(url, tmp_path / "killed"), cwd=ROOT, stderr=subprocess.DEVNULL)
-        time.sleep(rng.uniform(0.3, 0.9) * whole)
+        wait_for_calls(server, rng.randint(1, max(2, calls // KILLS)), process)
         workers = workers_of(process.pid) if process.poll() is None else []
         if number % 2 and workers:
             os.kill(rng.choice(workers), signal.SIGKILL)
             killed["worker"] += 1
-            time.sleep(rng.uniform(0.0, 0.2) * whole)
+            wait_for_calls(server, 2, process)
         elif process.poll() is None:
             killed["run"] += 1
         process.kill()
@@ -112,6 +117,7 @@ def test_a_run_or_a_worker_killed_at_random_loses_at_most_the_calls_in_flight(
     finished(command(url, tmp_path / "killed"))  # questions that met a killed worker are asked again
     print(f"killed {killed}, {calls} calls, {repeated(server)} asked twice")
     assert predictions(tmp_path / "killed") == predictions(tmp_path / "undisturbed")
+    assert sum(killed.values()) > KILLS // 2
     assert repeated(server) <= KILLS * 2 * IN_FLIGHT
     assert repeated(server) < calls
 
