@@ -2,13 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-PROFILE ?= smoke
+PROFILE ?= $(if $(LOCAL),local,smoke)
 PAPER ?= segtreemem
 TABLE ?= 4
 
 # Your own models and data: MODEL= JUDGE= EMBEDDER= BASE_URL= DATA= QUESTIONS= (SIZE= is the same) BACKBONE= YES=1 MAX_USD= PRICES= ARGS="any=override"
 # A role may have an endpoint and a key of its own: JUDGE_BASE_URL= JUDGE_KEY_ENV= (MEMORY, READER, JUDGE, PROBE, EMBEDDER); KEY_ENV= for all.
 OVERRIDES := profile=$(PROFILE)
+ifdef LOCAL
+  OVERRIDES += local.model=$(LOCAL)
+endif
+ifdef LOCAL_EMBEDDER
+  OVERRIDES += local.embedder=$(LOCAL_EMBEDDER)
+endif
 ifdef BASE_URL
   OVERRIDES += endpoint.base_url=$(BASE_URL)
 endif
@@ -53,7 +59,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help run product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all pareto bench torture regress regress-update audit growth sweep \
+.PHONY: help run local-model table-local product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all pareto paper-table card bench torture regress regress-update audit growth sweep \
   fetch clean
 
 help:
@@ -80,8 +86,21 @@ reproduce-all: $(VENV)/.installed ## every table and every figure of the four pa
 pareto: $(VENV)/.installed ## quality against cost of a table that has been run: PAPER= TABLE=
 	$(PY) -m scripts.tables pareto $(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)
 
+paper-table: $(VENV)/.installed ## LaTeX of a table that has been run: TABLE=segtreemem_t4
+	$(PY) -m scripts.paper_table $(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS)
+
+card: $(VENV)/.installed ## a results card, with all that a reviewer asks: RUN=results/runs/… or TABLE=segtreemem_t4
+	$(PY) -m scripts.card $(if $(RUN),$(RUN),$(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS))
+
 run: $(VENV)/.installed ## one memory on one data set: MEMORY=bm25 DATASET=locomo QUESTIONS=20 (your own settings: ARGS="memory.build.k=5")
 	$(PY) -m scripts.run memory=$(or $(MEMORY),bm25) dataset=$(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
+
+local-model: $(VENV)/.installed ## fetch a model that runs on this machine (NAME=smollm2-135m, 98 MB), and llama.cpp to run it
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[local]'
+	$(PY) -m scripts.local_model $(or $(NAME),smollm2-135m)
+
+table-local: local-model ## a first table with a real model on this machine: LOCAL=path/to/model.gguf for another than the smallest
+	$(PY) -m scripts.reproduce table=local $(subst profile=smoke,profile=local,$(OVERRIDES)) $(ARGS)
 
 new-memory: $(VENV)/.installed ## start a memory of your own: NAME=mine writes its module, its settings and its prompt
 	$(PY) -m scripts.new_memory $(NAME)

@@ -52,13 +52,15 @@ def load(path: Path, *, source: str = "longmemeval_s*") -> LazyCases:
     )
 
 
-def _rows(path: Path, source: str) -> list[Any]:
+def read_rows(path: Path) -> list[Any]:
+    """The rows of a parquet, JSON or JSONL file of MemoryAgentBench. Raises DataError."""
     if path.suffix == ".parquet":
-        rows = _read_parquet(path)
-    elif path.suffix == ".jsonl":
-        rows = read_jsonl(path)
-    else:
-        rows = expect(read_json(path), list, path.name)
+        return _read_parquet(path)
+    return read_jsonl(path) if path.suffix == ".jsonl" else expect(read_json(path), list, path.name)
+
+
+def _rows(path: Path, source: str) -> list[Any]:
+    rows = read_rows(path)
     return [row for number, row in enumerate(rows) if _source(row, f"{path.name}: row {number}") == source]
 
 

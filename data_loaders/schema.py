@@ -96,6 +96,8 @@ class Gold:
     """A plausible wrong answer to a question that is not answerable."""
     detail: Mapping[str, Any] = field(default_factory=dict)
     """Further fields for the benchmark's official scorer (question type, gold memory texts, difficulty, facts …)."""
+    groups: tuple[str, ...] = ()
+    """Groups beside the category that tables can report a question in (its size, whether its facts conflict …)."""
 
 
 @dataclass(frozen=True, slots=True)

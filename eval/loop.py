@@ -51,7 +51,7 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, on_progress: OnProgress = 
 def _run_cells(groups: Sequence[Sequence[Run]], threads: int, open_cells: int, on_progress: OnProgress) -> None:
     # More cells are open than are being built: one that only waits for its last answers does not hold up the next build.
     with ThreadPoolExecutor(open_cells, "cell") as cells, ThreadPoolExecutor(64, "question") as questions:
-        lanes = Lanes(threads, questions)
+        lanes = Lanes(threads, questions, max((run.outstanding for group in groups for run in group), default=1))
         work = [(size, group, index) for group in groups for index, size in enumerate(group[0].sizes)]
         work.sort(key=lambda cell: -cell[0])
         stop = threading.Event()

@@ -23,10 +23,10 @@ from memsys.llm.replies import why_none
 class Lanes:
     """What the cells of an experiment share: threads that read questions, and limits on builds and on outstanding answers."""
 
-    def __init__(self, threads: int, questions: ThreadPoolExecutor) -> None:
+    def __init__(self, threads: int, questions: ThreadPoolExecutor, outstanding: int = OUTSTANDING) -> None:
         self.questions = questions
         self.building = threading.Semaphore(threads)
-        self.answers = threading.Semaphore(OUTSTANDING)
+        self.answers = threading.Semaphore(outstanding)
 
 
 @dataclass(frozen=True, slots=True)

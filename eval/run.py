@@ -20,6 +20,9 @@ from memsys.llm.gateway.server import Gateway
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 
+OUTSTANDING = 256
+"""Most answers, or judgements, that are outstanding at once: above any in-flight limit, yet their prompts fit into memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
@@ -61,6 +64,8 @@ class Run:
     Empty: the run is built alone."""
     rehearse: Callable[[], None] = field(default=lambda: None)
     """Called before a case is built: loads and compiles what would otherwise be counted as the first build's time."""
+    outstanding: int = OUTSTANDING
+    """Most answers, or judgements, that are outstanding at once; many more where they come in batches."""
     vectors: bool = True
     """Whether the nodes' vectors are saved; they are most of a run folder, and few tools read them."""
     record: Mapping[str, Any] = field(default_factory=dict)
@@ -69,10 +74,6 @@ class Run:
     def case_folder(self, case_id: str) -> Path:
         """Where the files of a case are."""
         return self.folder / "cases" / safe_name(case_id)
-
-
-OUTSTANDING = 256
-"""Most answers, or judgements, that are outstanding at once: above any in-flight limit, yet their prompts fit into memory."""
 
 
 @dataclass(frozen=True, slots=True)

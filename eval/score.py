@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,12 +16,24 @@ from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
 from eval.case_log import effort
-from eval.judge import Judge, judge_request, judged
+from eval.fields import EVIDENCE
+from eval.judge import Judge
+from eval.judge_parts import judge_requests, judged_together
 from eval.metrics.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
 from eval.provenance import identity, source_digest
 from eval.records import Prediction, Score
-from eval.run import OUTSTANDING, Run
-from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, replace_file, write_lines
+from eval.run import Run
+from eval.store import (
+    AGAIN,
+    Appender,
+    RunError,
+    locked,
+    read_items,
+    read_lines,
+    read_predictions,
+    replace_file,
+    write_lines,
+)
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun
 from memsys.llm.replies import POLICY
@@ -51,6 +63,8 @@ class Judging:
     prompts: Prompts
     repeats: int = 1
     """How often each answer is judged, in separate draws."""
+    model_name: str = ""
+    """The model's name, which is written beside the scores; it identifies nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +164,10 @@ def score_evidence(run: Run, k: int) -> Path:
                 unnamed = Score(None, "the data set names no evidence")
                 lines.append(_scored(case.id, prediction, unnamed, _ranking(prediction)))
                 continue
+            if "imported" in run.record:
+                unknown = Score(None, "imported answers come without what was recalled")
+                lines.append(_scored(case.id, prediction, unknown, _ranking(prediction)))
+                continue
             # Ranked by the memory's own scores: the order of a recall may be meant for the reader.
             ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
             recalled = [items[prediction.items[place]] for place in ranking]
@@ -191,7 +209,7 @@ def score_judge(run: Run, judging: Judging, on_progress: Callable[[], None] = la
     Raises:
         EndOfRun: no further call can be made; verdicts so far are kept.
     """
-    path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging))
+    path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging), {"model_name": judging.model_name})
     judged_text = _judged_text(run, judging.judge)
     wanted = {(*key, repeat) for key in _answers_of(run, judged_text) for repeat in range(judging.repeats)}
     if path.is_file():
@@ -239,11 +257,11 @@ def _judge_all(
                 aborted = Score(0.0, f"aborted: {prediction.error}", repeat)
                 scores.add(_scored(case_id, prediction, aborted, judged))
                 continue
-            request = judge_request(judging.judge, judging.prompts, question, gold, judged, sample=repeat)
+            requests = judge_requests(judging.judge, judging.prompts, question, gold, judged, sample=repeat)
             with metering() as ledger:
-                call = judging.llm.submit(request)
-            outstanding.append(_Call(case_id, prediction, judged, gold, repeat, ledger, call))
-            if len(outstanding) > OUTSTANDING:
+                calls = tuple(judging.llm.submit(request) for request in requests)
+            outstanding.append(_Call(case_id, prediction, judged, gold, repeat, ledger, calls))
+            if len(outstanding) > run.outstanding:
                 _save(outstanding.popleft(), judging, scores, costs, on_progress)
     for waiting in outstanding:
         _save(waiting, judging, scores, costs, on_progress)
@@ -251,7 +269,7 @@ def _judge_all(
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A judge's call whose reply is outstanding."""
+    """A judge's calls on one answer whose replies are outstanding."""
 
     case_id: str
     prediction: Prediction
@@ -260,19 +278,20 @@ class _Call:
     gold: Gold
     repeat: int
     ledger: Ledger
-    reply: Future[Completion]
+    replies: tuple[Future[Completion], ...]
 
 
 def _save(call: _Call, judging: Judging, scores: Appender, costs: Appender, on_progress: Callable[[], None]) -> None:
-    """Wait for the judge's reply; save the verdict and its cost."""
-    error = call.reply.exception()
+    """Wait for the judge's replies; save the verdict and its cost."""
+    errors = [error for reply in call.replies if (error := reply.exception()) is not None]
+    error = next((each for each in errors if isinstance(each, EndOfRun)), errors[0] if errors else None)
     if isinstance(error, EndOfRun):
         raise error
     why = "context overflow" if isinstance(error, ContextOverflow) else "the call failed"
     score = (
         Score(None, redact(f"{why}: {error}")[:500])
         if error is not None
-        else judged(judging.judge, call.reply.result(), call.gold)
+        else judged_together(judging.judge, [reply.result() for reply in call.replies], call.gold, call.judged)
     )
     line = _scored(call.case_id, call.prediction, replace(score, repeat=call.repeat), call.judged)
     scores.add(line)
@@ -282,8 +301,28 @@ def _save(call: _Call, judging: Judging, scores: Appender, costs: Appender, on_p
     on_progress()
 
 
+def save_grades(run: Run, name: str, settings: Mapping[str, Any], grades: Iterable[tuple[Prediction, Score]]) -> Path:
+    """Write grades that were given elsewhere as a score file of the run; returns it.
+
+    Args:
+        name: beginning of the file's name.
+        settings: where the grades come from; the file's name holds their hash, and the file beside it the settings.
+    """
+    path = _path(run, name, settings)
+    write_lines(path, [_scored(each.case_id, each, score, each.answer) for each, score in grades])
+    return path
+
+
 def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
-    """What a judge sees of a prediction: the answer, or the recalled texts if the judge grades the memory."""
+    """What a judge sees of a prediction: the answer, or the recalled texts if the judge grades the memory.
+
+    Raises:
+        RunError: the judge grades recalled texts, and imported answers have none.
+    """
+    if judge.rule == "memory" and "imported" in run.record:
+        raise RunError(
+            f"{judge.name} grades what was recalled, and imported answers come without it; choose another judge"
+        )
 
     def recalled(prediction: Prediction) -> str:
         items = read_items(run.case_folder(prediction.case_id))
@@ -299,7 +338,7 @@ def _judge_identity(judging: Judging) -> dict[str, Any]:
         "model": judging.model,
         "prompts": judging.prompts.digest(judge.prompt_names),
         "replies": POLICY,
-        "source": source_digest(["eval.judge", "memsys.llm.replies"]),
+        "source": source_digest(["eval.judge", "eval.judge_parts", "memsys.llm.replies"]),
     }
 
 
@@ -327,6 +366,22 @@ def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
     return by_question
 
 
+def read_evidence(path: Path) -> list[dict[str, Any]]:
+    """The lines of an evidence score file that have a value, each with its whole detail.
+
+    Raises:
+        RunError: there is no such file, or a line is damaged.
+    """
+    scored = [line for lines in read_scores(path).values() for line in lines if line["value"] is not None]
+    for line in scored:
+        detail = line.get("detail", {})
+        for name, check in EVIDENCE.items():
+            if name not in detail or not check(detail[name]):
+                where = f"the line of {line['case_id']}/{line['question_id']}"
+                raise RunError(f"{path}: {where} holds no {name}, but {str(detail.get(name))[:40]!r}; {AGAIN}")
+    return scored
+
+
 def score_lines(path: Path, *more: str) -> list[dict[str, Any]]:
     """The lines of a score file.
 
@@ -343,11 +398,17 @@ def _cases(run: Run) -> Iterator[Case]:
     return (run.cases[index] for index in range(len(run.cases)))
 
 
-def _path(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
-    """The score file for these settings, which are saved beside it as JSON."""
+def _path(run: Run, name: str, settings: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> Path:
+    """The score file for these settings, which are saved beside it as JSON.
+
+    Args:
+        facts: saved with the settings; they do not decide which file it is.
+    """
     path = _place(run, name, settings)
     if not path.with_suffix(".json").is_file():
-        replace_file(path.with_suffix(".json"), json.dumps(settings, indent=1, sort_keys=True, default=str))
+        replace_file(
+            path.with_suffix(".json"), json.dumps({**settings, **(facts or {})}, indent=1, sort_keys=True, default=str)
+        )
     return path
 
 

@@ -87,6 +87,8 @@ class MemorySystem(ABC):
     """Whether it embeds the text of units. If not, the run loop does not embed them in advance."""
     OFFLINE: ClassVar[bool] = False
     """Whether `consolidate` rebuilds the whole structure, so that one new unit costs a complete build."""
+    INDEPENDENT_CALLS: ClassVar[bool] = False
+    """Whether its build submits its calls in large groups that do not wait for each other, so that the batch API suits them."""
     HIDDEN_ROOT: ClassVar[bool] = False
     """Whether its topmost nodes have a common root that `nodes` does not yield."""
     REHEARSED: ClassVar[bool] = True

@@ -34,10 +34,14 @@ class Column:
 
 
 def categories(column: Column) -> list[str]:
-    """Groups that a column's questions are reported in: all, answerable where some are not, then each category if there are several."""
+    """Groups that a column's questions are reported in: all, answerable where some are not, then categories and further groups.
+
+    Categories are left out if there is only one.
+    """
     names = list(dict.fromkeys(question.category for question in column.questions if question.category))
+    further = dict.fromkeys(group for question in column.questions for group in question.groups)
     groups = [ALL] if len({question.answerable for question in column.questions}) < 2 else [ALL, ANSWERABLE]
-    return [*groups, *(names if len(names) > 1 else [])]
+    return [*groups, *(names if len(names) > 1 else []), *(group for group in further if group not in names)]
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,7 @@ class Cell:
             return list(self.column.questions)
         if category == ANSWERABLE:
             return [question for question in self.column.questions if question.answerable]
-        return [question for question in self.column.questions if question.category == category]
+        return [question for question in self.column.questions if question.belongs_to(category)]
 
 
 def _mean_of_groups(questions: Sequence[Asked], groups: Sequence[str], scores: Scores) -> float:

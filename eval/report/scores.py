@@ -23,17 +23,27 @@ class Asked:
     answerable: bool
     evidence: bool
     """Whether the data set names the turns that hold the answer."""
+    groups: tuple[str, ...] = ()
+    """Groups beside the category that it is reported in."""
 
     @property
     def key(self) -> tuple[str, str]:
         """Case id and question id."""
         return self.case_id, self.question_id
 
+    def belongs_to(self, group: str) -> bool:
+        """Whether a category or a further group has the question."""
+        return group in (self.category, *self.groups)
+
 
 def asked(cases: Iterable[Case]) -> tuple[Asked, ...]:
     """Every question of a data set, in order."""
     return tuple(
-        Asked(case.id, question.id, gold.category, case.cluster or case.id, gold.answerable, bool(gold.evidence))
+        Asked(
+            *(case.id, question.id, gold.category, case.cluster or case.id, gold.answerable),
+            evidence=bool(gold.evidence),
+            groups=gold.groups,
+        )
         for case in cases
         for question, gold in case.questions
     )

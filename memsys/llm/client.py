@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, as_completed
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from memsys.jsons import canonical
 from memsys.llm import meter
-from memsys.llm.endpoint import Endpoint, Sent
+from memsys.llm.endpoint import Endpoint, Sent, Server
+from memsys.llm.futures import keeping, release
+from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, check_window, completion_of, usage_of
@@ -44,7 +48,7 @@ def chat_body(settings: ModelSettings, request: Request) -> dict[str, Any]:
 class Client:
     """A chat model at an endpoint."""
 
-    def __init__(self, endpoint: Endpoint, settings: ModelSettings) -> None:
+    def __init__(self, endpoint: Server, settings: ModelSettings) -> None:
         endpoint.permitted()
         self.endpoint, self.settings = endpoint, settings
         self._most_seen = 0  # prompt tokens; read and written in the event loop's thread alone
@@ -52,11 +56,16 @@ class Client:
     def submit(self, request: Request) -> Future[Completion]:
         body, parse = chat_body(self.settings, request), partial(self._completion, request)
         try:
-            return self.endpoint.start("/chat/completions", body, self._worst_cost(request), self._price, parse)
+            return self.endpoint.start(
+                "/chat/completions", body, self._worst_cost(request), self._price, parse, self._name(request)
+            )
         except ModelError as error:
             refused: Future[Completion] = Future()
             refused.set_exception(error)
             return refused
+
+    def _name(self, request: Request) -> str:
+        return request_key(self.settings, self.endpoint.label, request).hex() if self.endpoint.named else ""
 
     def _completion(self, request: Request, value: Mapping[str, Any], seconds: float, attempts: int) -> Completion:
         settings, where = self.settings, f"{self.settings.model} at {self.endpoint.base_url}"
@@ -73,7 +82,7 @@ class Client:
         )
         check_window(request, completion, most_seen=self._most_seen, encoding=settings.encoding, where=where)
         self._most_seen = max(self._most_seen, completion.prompt_tokens)
-        return completion
+        return replace(completion, notes=(*completion.notes, "batch")) if self.endpoint.named else completion
 
     def _worst_cost(self, request: Request) -> float | None:
         # A token is at least one byte of UTF-8, so the number of bytes is an upper bound on the prompt's tokens.
@@ -85,6 +94,10 @@ class Client:
         if usage.prompt is None or usage.completion is None:
             return None
         return self.settings.cost(usage.prompt, usage.completion, usage.cached or 0)
+
+
+Keep = Callable[[int, Sequence["Embedded | ModelError"]], None]
+"""Is told the place of a batch's first text, and the batch's vectors or errors, as soon as they are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +116,49 @@ class HttpEmbedder:
     Args:
         batch: number of texts per call.
         query_prefix: text put before each query, for models that need one.
+        batches: the provider's batch API, for lists of at least `batch` texts; None = every call is live. Queries and short lists
+            are always live, because somebody waits for each of them.
     """
 
     def __init__(
-        self, endpoint: Endpoint, settings: ModelSettings, *, batch: int = 128, query_prefix: str = ""
+        self,
+        endpoint: Endpoint,
+        settings: ModelSettings,
+        *,
+        batch: int = 128,
+        query_prefix: str = "",
+        batches: Server | None = None,
     ) -> None:
         endpoint.permitted()
+        self._batches = batches
         self.endpoint, self.settings, self.batch, self.query_prefix = endpoint, settings, batch, query_prefix
 
-    def fetch(self, texts: Sequence[str], *, query: bool = False) -> list[Embedded | ModelError]:
-        """The vector of each text, or the error that prevented it. All batches are sent at once."""
+    def fetch(
+        self, texts: Sequence[str], *, query: bool = False, keep: Keep = lambda start, outcomes: None
+    ) -> list[Embedded | ModelError]:
+        """The vector of each text, or the error that prevented it. All batches are sent at once; `keep` is told of each when it comes.
+
+        A call keeps its place among those in flight until `keep` has returned.
+        """
         inputs = [self._prepared(text, query) for text in texts]
-        batches = [inputs[start : start + self.batch] for start in range(0, len(inputs), self.batch)]
-        calls = [(batch, self._send(batch)) for batch in batches]
-        return [outcome for batch, future in calls for outcome in self._embedded(batch, future)]
+        server = self._batches if self._batches and not query and len(texts) >= self.batch else self.endpoint
+        with keeping():
+            calls = {
+                self._send(server, inputs[start : start + self.batch]): start
+                for start in range(0, len(inputs), self.batch)
+            }
+        outcomes: dict[int, Sequence[Embedded | ModelError]] = {}
+        try:
+            # Not in their order: a batch that waits for its place must not hold up the others.
+            for future in as_completed(calls):
+                start = calls[future]
+                outcomes[start] = self._embedded(inputs[start : start + self.batch], future)
+                keep(start, outcomes[start])
+                release(future)
+        finally:
+            for future in calls:
+                release(future)
+        return [outcome for start in sorted(outcomes) for outcome in outcomes[start]]
 
     def _prepared(self, text: str, query: bool) -> str:
         text = (self.query_prefix if query else "") + text
@@ -126,11 +168,12 @@ class HttpEmbedder:
             text = truncate(text, limit, self.settings.encoding)
         return text or " "  # providers reject the empty string
 
-    def _send(self, batch: Sequence[str]) -> Future[Sent]:
+    def _send(self, server: Server, batch: Sequence[str]) -> Future[Sent]:
         body = {"model": self.settings.model, "input": list(batch), **self.settings.extra_body}
         worst = self.settings.cost(sum(len(text.encode()) for text in batch), 0)
         try:
-            return self.endpoint.start("/embeddings", body, worst, self._price, lambda *sent: sent)
+            name = hashlib.sha256(canonical(["/embeddings", self.endpoint.label, body])).hexdigest()
+            return server.start("/embeddings", body, worst, self._price, lambda *sent: sent, name)
         except ModelError as error:
             refused: Future[Sent] = Future()
             refused.set_exception(error)

@@ -12,14 +12,15 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urljoin
 
 from memsys.llm import network, stopping
-from memsys.llm.futures import settle
+from memsys.llm.futures import Reply, settle
 from memsys.llm.outage import Unreachable, until_back
 from memsys.llm.outcome import Outcome, check_base_url, origin, outcome_of
 from memsys.llm.pricing import Purse
@@ -43,6 +44,29 @@ Sent = tuple[Any, float, int]
 Result = TypeVar("Result")
 Parse = Callable[[Any, float, int], Result]
 """Turns the three parts of a `Sent` into the call's result."""
+
+
+class Server(Protocol):
+    """What clients need of a server: calls one by one (`Endpoint`) or in batches (`batching.endpoint.BatchEndpoint`)."""
+
+    base_url: str
+    label: str
+    named: bool
+    """Whether `start` wants the name of each call; only batches do."""
+
+    def permitted(self) -> None:
+        """Check that `network=false` does not forbid this server."""
+
+    def start(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        worst: float | None,
+        price: Price,
+        parse: Parse[Result],
+        name: str = "",
+    ) -> Future[Result]:
+        """Send a body and return a future of what `parse` makes of the reply."""
 
 
 class Endpoint:
@@ -85,8 +109,9 @@ class Endpoint:
         check_base_url(base_url)
         self.base_url, self.label, self.key_env = base_url.rstrip("/"), label or base_url, key_env
         self.retries, self.backoff, self.max_backoff, self.patience = retries, backoff, max_backoff, patience
+        self.timeout = timeout
         self.purse = purse or Purse()
-        self._timeout, self._in_flight, self._most_bytes = timeout, in_flight, int(max_reply_mb * 2**20)
+        self._in_flight, self._most_bytes = in_flight, int(max_reply_mb * 2**20)
         if transport not in TRANSPORTS:
             raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, found {transport!r}")
         self._transport_name = transport
@@ -97,6 +122,7 @@ class Endpoint:
         self._tasks: set[asyncio.Task[None]] = set()
         # Only the event loop's thread writes these; `snapshot` reads them from other threads.
         self._sent: dict[asyncio.Task[Any] | None, float] = {}
+        self._answered: set[asyncio.Task[Any] | None] = set()
         self._finished = self._retried = self._tokens_in = self._tokens_out = 0
         self._reached = False
         self._outage: asyncio.Task[None] | None = None
@@ -114,8 +140,16 @@ class Endpoint:
         except OSError as error:
             raise EndOfRun(str(error)) from error
 
+    named = False
+
     def start(
-        self, path: str, body: Mapping[str, Any], worst: float | None, price: Price, parse: Parse[Result]
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        worst: float | None,
+        price: Price,
+        parse: Parse[Result],
+        name: str = "",
     ) -> Future[Result]:
         """Send a body, with retries, and return a future of what `parse` makes of the reply.
 
@@ -128,8 +162,9 @@ class Endpoint:
         stopping.check()
         if self._transport is None:
             self._connect()
-        future: Future[Result] = Future()
-        event_loop().call_soon_threadsafe(self._begin, future, self._send(path, body, worst, price), parse)
+        future: Reply[Result] = Reply(event_loop())
+        sending = self._send(path, body, worst, price, partial(self._hand_over, future, parse))
+        event_loop().call_soon_threadsafe(self._begin, future, sending)
         return future
 
     def snapshot(self) -> Traffic:
@@ -138,7 +173,7 @@ class Endpoint:
         since, why = self._paused
         return Traffic(
             in_flight=len(sent),
-            waiting=max(0, len(self._tasks) - len(sent)),
+            waiting=max(0, len(self._tasks) - len(sent) - len(self._answered)),
             finished=self._finished,
             retried=self._retried,
             tokens_in=self._tokens_in,
@@ -154,7 +189,7 @@ class Endpoint:
         def cancel_unsent() -> None:
             if self._outage is not None:
                 self._outage.cancel()
-            for task in self._tasks - self._sent.keys():
+            for task in self._tasks - self._sent.keys() - self._answered:
                 task.cancel()
 
         if self._tasks:
@@ -186,12 +221,17 @@ class Endpoint:
         with self._lock:
             if self._transport is None:
                 self.permitted()
-                key = self._key()
+                key = self.key()
                 make = TRANSPORTS[self._transport_name]
-                self._transport = make(self.base_url, key or "none", self._in_flight, self._timeout, self._most_bytes)
+                self._transport = make(self.base_url, key or "none", self._in_flight, self.timeout, self._most_bytes)
                 atexit.register(self.close)
 
-    def _key(self) -> str:
+    def key(self) -> str:
+        """The API key from its environment variable; empty for a server on this machine that needs none.
+
+        Raises:
+            ModelError: there is none, or it is no key.
+        """
         value = os.environ.get(self.key_env, "")
         key = value.strip()  # a key read from a file ends in a newline
         if not key and not network.is_local(self.base_url):
@@ -205,31 +245,41 @@ class Endpoint:
 
     # --- in the event loop's thread ------------------------------------------------------------------------------------
 
-    def _begin(self, future: Future[Result], sending: Coroutine[Any, Any, Sent], parse: Parse[Result]) -> None:
+    def _begin(self, future: Future[Result], sending: Coroutine[Any, Any, None]) -> None:
         # Not asyncio.run_coroutine_threadsafe: it adds two more futures, which take a twentieth of a call's CPU time.
-        task = event_loop().create_task(self._run(future, sending, parse))
+        task = event_loop().create_task(self._run(future, sending))
         self._tasks.add(task)  # the event loop holds only a weak reference to a task
         task.add_done_callback(lambda task: self._on_done(task, future, sending))
 
-    def _on_done(self, task: asyncio.Task[None], future: Future[Result], sending: Coroutine[Any, Any, Sent]) -> None:
+    def _on_done(self, task: asyncio.Task[None], future: Future[Result], sending: Coroutine[Any, Any, None]) -> None:
         self._tasks.discard(task)
         self._finished += 1
         if not future.done():  # cancelled before its first step, so `_run` never started
             sending.close()
             future.set_exception(_cancelled())
 
-    async def _run(self, future: Future[Result], sending: Coroutine[Any, Any, Sent], parse: Parse[Result]) -> None:
+    async def _run(self, future: Future[Result], sending: Coroutine[Any, Any, None]) -> None:
         try:
-            sent = await sending
+            await sending
         except asyncio.CancelledError:
-            # Not re-raised: the call ends here, and the future tells the caller.
-            future.set_exception(_cancelled())
+            # Not re-raised: the call ends here, and the future tells the caller. It is done if the call only kept its place.
+            if not future.done():
+                future.set_exception(_cancelled())
         except BaseException as error:
-            future.set_exception(error)
+            if not future.done():
+                future.set_exception(error)
             if not isinstance(error, Exception):
                 raise
-        else:
+
+    async def _hand_over(self, future: Reply[Result], parse: Parse[Result], sent: Sent) -> None:
+        """Settle a call's future, then wait until its place may be given away."""
+        task = asyncio.current_task()
+        self._answered.add(task)
+        try:
             settle(future, lambda: self._parsed(parse, sent))
+            await future.released()
+        finally:
+            self._answered.discard(task)
 
     def _parsed(self, parse: Parse[Result], sent: Sent) -> Result:
         try:
@@ -240,7 +290,14 @@ class Endpoint:
             why = redact(f"{self.base_url}: unexpected reply ({error!r})")[:500]
             raise ModelError(why, attempts=sent[2], seconds=sent[1]) from error
 
-    async def _send(self, path: str, body: Mapping[str, Any], worst: float | None, price: Price) -> Sent:
+    async def _send(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        worst: float | None,
+        price: Price,
+        hand_over: Callable[[Sent], Awaitable[None]],
+    ) -> None:
         attempts = failures = refusals = pauses = 0
         spent_seconds = 0.0
         async with self._slots:
@@ -251,7 +308,7 @@ class Endpoint:
                 outcome, seconds = await self._attempt(path, body, worst, price)
                 spent_seconds += seconds
                 if outcome.value is not None:
-                    return outcome.value, seconds, attempts
+                    return await hand_over((outcome.value, seconds, attempts))
                 if outcome.unreachable:
                     refusals += 1
                     if refusals > (self.retries if self._reached else min(self.retries, 2)):
@@ -340,7 +397,7 @@ class Endpoint:
                 url = target
             return outcome_of(url, reply)
         except TimeoutError:
-            why, failure = f"no reply within {self._timeout} s", Outcome(retry=True)
+            why, failure = f"no reply within {self.timeout} s", Outcome(retry=True)
         except Unconnected as error:
             why = f"cannot connect ({error}); is the server running?"
             failure = Outcome(retry=True, refused=True, unreachable=True)

@@ -10,7 +10,7 @@ from urllib.parse import urljoin, urlsplit
 
 from memsys.jsons import received
 from memsys.llm.protocol import ContextOverflow, ModelError
-from memsys.llm.replies import is_overflow
+from memsys.llm.replies import filtered_reply, is_overflow
 from memsys.llm.secrets import redact, redact_bytes
 from memsys.llm.transport import Reply
 
@@ -50,6 +50,8 @@ def outcome_of(url: str, reply: Reply) -> Outcome:
         why = f"{url}: HTTP {reply.status}: {_excerpt(reply.body, 500)}"
         if is_overflow(reply.status, reply.body):
             return Outcome(why=redact(why), refused=True, error=ContextOverflow)
+        if reply.status == 400 and "/chat/" in url and (refusal := filtered_reply(reply.body)) is not None:
+            return Outcome(value=refusal)
         return Outcome(
             why=redact(why), retry=reply.status in RETRIED, refused=True, retry_after=_seconds_of(reply.retry_after)
         )

@@ -27,3 +27,5 @@ class Traffic:
     """Unix time at which the current pause began; None when there is no pause."""
     paused_why: str
     """Reason for the pause; empty when there is none."""
+    batched: int = 0
+    """Calls that wait for a batch, or in one that the provider works on."""

@@ -19,7 +19,8 @@ HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth")
 """Verbs that take `key=value` settings."""
 PLAIN = (
     *("tables", "inspect", "structure", "runs", "cache", "doctor", "audit"),
-    *("fetch", "data", "new-memory", "make-msc-e", "mock-endpoint"),
+    *("import-answers", "export", "paper-table", "card"),
+    *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint"),
 )
 """Verbs that take `--flags`."""
 CHECKOUT_ONLY = ("architecture", "bench", "regress", "torture")

@@ -107,4 +107,4 @@ def _in_category(questions: Sequence[Asked], category: str) -> tuple[Asked, ...]
     """Questions of a category; `all` and `answerable` are categories, too."""
     if category in (ALL, ANSWERABLE):
         return tuple(question for question in questions if question.answerable or category == ALL)
-    return tuple(question for question in questions if question.category == category)
+    return tuple(question for question in questions if question.belongs_to(category))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from eval.run import Run
 from eval.store import RunError
+from scripts.answers.published import published_answers
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.datasets import Data, fetch_missing
 from scripts.experiment.grid import Grid, Key, with_our_judge
 from scripts.experiment.layout import Line, belongs, published_of, read_lines_of, wanted_columns, wanted_rows
+from scripts.experiment.local import estimate_text, pace, use_local_models
 from scripts.experiment.models import Models, build_models
 from scripts.experiment.plan import confirmed, plan
 from scripts.experiment.readiness import prepared
@@ -52,6 +55,7 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     """
     from omegaconf import open_dict
 
+    use_local_models(cfg)
     backbone = _backbone(table, cfg.backbone)
     with open_dict(cfg):
         cfg.models.update(chosen_models(cfg, backbone["models"]))
@@ -68,11 +72,14 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     lines = read_lines_of(table, cfg.backbone)
     only = wanted_rows(table, lines, cfg.only)
     cfg.only = None if only is None else sorted(only)  # the user may have given titles; from here on they are names
-    runs = _runs(cfg, models, groups, lines)
+    answers, absent = published_answers(cfg, models, groups, lines)
+    runs = {**_runs(cfg, models, groups, lines), **answers}
     if run and cfg.profile_name == "paper" and not _agreed(cfg, models, backbone, groups, runs):
         return None
+    if run and cfg.profile_name == "local" and models.memory.endpoint is not None:
+        _announce(cfg, models, backbone, groups, runs)
     capped = _execute(cfg, models, groups, runs) if run else ""
-    grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone))
+    grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone), absent)
     return Experiment(models, backbone, groups, lines, runs, grid, capped, only)
 
 
@@ -107,8 +114,9 @@ def _run(
 
 
 def _asked_for(cfg: DictConfig, runs: Mapping[Key, Run]) -> dict[Key, Run]:
-    """The runs of the rows that `only` asks for."""
-    return {key: run for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
+    """The runs of the rows that `only` asks for; imported answers are there already."""
+    wanted = {key: run for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
+    return {key: run for key, run in wanted.items() if "imported" not in run.record}
 
 
 def _agreed(
@@ -121,6 +129,20 @@ def _agreed(
     """Print the plan of the runs asked for, each folder once, and ask whether to spend that."""
     by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
     return confirmed(cfg, plan(cfg, models, by_folder.values(), _judges(cfg, backbone, groups)))
+
+
+def _announce(
+    cfg: DictConfig,
+    models: Models,
+    backbone: Mapping[str, Any],
+    groups: Sequence[ColumnGroup],
+    runs: Mapping[Key, Run],
+) -> None:
+    """Say how many minutes the runs asked for will take with the local model."""
+    by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
+    estimated = plan(cfg, models, by_folder.values(), _judges(cfg, backbone, groups))
+    speed = pace(cfg.endpoint.base_url, models.memory.name)
+    print(estimate_text(estimated, speed, cfg.endpoint.max_output_tokens or 512), file=sys.stderr)
 
 
 def _judges(cfg: DictConfig, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:

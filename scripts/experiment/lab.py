@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eval.imported import described
 from eval.report.cell import ALL, Cell, Column
 from eval.report.rendering import by_case, number, span
 from eval.report.scores import Asked, asked, outcomes
@@ -16,9 +17,10 @@ from eval.stats import Difference
 from eval.store import RunError
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
-from scripts.experiment.captions import caption
+from scripts.experiment.captions import caption, imported_caption
 from scripts.experiment.datasets import Data, data
 from scripts.experiment.launch import composed
+from scripts.experiment.local import use_local_models
 from scripts.experiment.models import build_models
 from scripts.experiment.options import load_option
 from scripts.experiment.readiness import prepared
@@ -28,6 +30,8 @@ from scripts.experiment.steps import execute_capped, score
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+    from scripts.answers.importing import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class Lab:
             stopping.forget()  # the cell of a notebook that was interrupted is over
             cfg = composed("config", settings)
         self.cfg = cfg
+        use_local_models(self.cfg)
         self.models = prepared(self.cfg, build_models(self.cfg))
 
     def load(self, name: str | None = None) -> Data:
@@ -133,6 +138,24 @@ class Lab:
         capped = execute_capped(runs, len(questions) * len(runs), cfg.threads, self.models.traffic)
         return Answers(option["title"], own, questions, tuple(runs), capped)
 
+    def imported(
+        self, file: Path | str, origin: Origin, dataset: Data | str | None = None, format: str | None = None
+    ) -> Answers:
+        """Answers of others from a file (`scripts.answers`), as a run like any other; `score` adds our scores to their own grades.
+
+        Args:
+            origin: name of the run, and what is known about the file.
+            format: None finds out.
+
+        Raises:
+            DataError, RunError: the file cannot be read, or does not belong to the data.
+        """
+        from scripts.answers.importing import import_run
+
+        own = dataset if isinstance(dataset, Data) else self.load(dataset)
+        run = import_run(self.cfg, self.models, own, Path(file), origin, format)
+        return Answers(origin.title or origin.name, own, asked(own.cases), (run,))
+
     def score(
         self, answers: Answers, names: Sequence[str] | None = None, judges: Sequence[str] | None = None
     ) -> Scored:
@@ -181,7 +204,16 @@ class Lab:
             names = [scored.answers.folder.name for scored in (first, *others)]
         rows = tuple(scored.row(name) for name, scored in zip(names, (first, *others), strict=True))
         capped = [scored.answers.capped for scored in (first, *others) if scored.answers.capped]
-        said = caption(self.cfg, self.models, [(one.dataset, one.runs[0].reader, one.runs[0].unit)])
+        facts = [
+            run.record["imported"] for row in (first, *others) if "imported" in (run := row.answers.runs[0]).record
+        ]
+        judged = any(name.startswith("judge_") for name in first.cells)
+        if len(facts) == len(rows):
+            said = imported_caption(self.cfg, self.models, one.dataset, facts, judged)
+        else:
+            ours = next(row.answers for row in (first, *others) if "imported" not in row.answers.runs[0].record)
+            said = caption(self.cfg, self.models, [(one.dataset, ours.runs[0].reader, ours.runs[0].unit)])
+            said += tuple(f"Imported: {fact['title']}: {described(fact)}." for fact in facts)
         return Table(
             one.runs[0].name,
             title or f"{', '.join(row.title for row in rows)} on {one.dataset.title}",

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_loaders.source import file_sha256
 from eval.costs import Price
 from eval.provenance import identity, source_digest
 from eval.run import Services
 from eval.store import RunError
 from memsys.embed import Embedder, HashingEmbedder
 from memsys.lean import collect_rarely
+from memsys.llm.batching.endpoint import BatchEndpoint
 from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Endpoint
@@ -44,6 +46,15 @@ class Model:
     """None for an offline engine."""
     endpoint: Endpoint | None = None
     """None for an offline engine."""
+    batched: Metered | None = None
+    """The same model through the batch API; None unless `endpoint.mode` asks for it."""
+    discount: float = 1.0
+    """Price of a batched call divided by that of a live one."""
+
+    @property
+    def unhurried(self) -> Metered:
+        """The model for calls whose replies nobody waits for one by one: through the batch API where there is one."""
+        return self.batched or self.llm
 
     @property
     def stand_in(self) -> bool:
@@ -99,16 +110,19 @@ class Models:
     """Serves released products; its server starts with the first."""
     endpoints: Mapping[tuple[str, str], Endpoint]
     """Endpoints built so far, by URL and the environment variable of the key."""
+    batches: Mapping[Endpoint, BatchEndpoint]
+    """Batch APIs in use, by their endpoint."""
 
     def traffic(self) -> list[Traffic]:
         """Return the calls in flight at each endpoint, for the progress line."""
-        return [endpoint.snapshot() for endpoint in self.endpoints.values()]
+        live = [endpoint.snapshot() for endpoint in self.endpoints.values()]
+        return live + [batches.snapshot() for batches in self.batches.values()]
 
     @property
     def services(self) -> Services:
         """What a run passes to its memory and reader."""
         probe = self.probe.llm.in_role("probe")  # its tokens are counted and priced apart, whichever model it is
-        return Services(self.memory.llm, self.reader.llm, probe, self.embedder, self.prompts, self.gateway)
+        return Services(self.memory.llm, self.reader.unhurried, probe, self.embedder, self.prompts, self.gateway)
 
     @property
     def prices(self) -> dict[str, Price]:
@@ -116,7 +130,11 @@ class Models:
         chat_models = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
         chat_models |= {model.identity: model for model in self.by_name.values()}
         prices = {name: model.prices for name, model in chat_models.items()} | {"embedder": self.embedder_prices}
-        return {name: price.cost for name, price in prices.items() if price is not None}
+        costs: dict[str, Price] = {name: price.cost for name, price in prices.items() if price is not None}
+        for name, model in chat_models.items():
+            if model.batched is not None and name not in ("memory", "probe"):
+                costs[name] = _discounted(costs[name], model.discount)
+        return costs
 
     @property
     def stand_ins(self) -> list[str]:
@@ -130,6 +148,14 @@ class Models:
         return [*names, "embedder"] if self.embedder_stand_in else names
 
 
+def _discounted(cost: Price, discount: float) -> Price:
+    def discounted(tokens_in: int, tokens_out: int, tokens_cached: int = 0) -> float | None:
+        dollars = cost(tokens_in, tokens_out, tokens_cached)
+        return None if dollars is None else dollars * discount
+
+    return discounted
+
+
 def build_models(cfg: DictConfig) -> Models:
     """Build the models, their cache and the embedder from the configuration, each once.
 
@@ -140,7 +166,7 @@ def build_models(cfg: DictConfig) -> Models:
     collect_rarely()
     results = Path(cfg.results)
     store = Store(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
-    places = Places(cfg, Purse(cfg.max_usd))
+    places = Places(cfg, Purse(cfg.max_usd), store.path)
     by_name: dict[str, Model] = {}
 
     def model(name: str, role: str = "judge") -> Model:
@@ -173,6 +199,7 @@ def build_models(cfg: DictConfig) -> Models:
         by_name=by_name,
         gateway=_gateway(memory, embedding.embedder, store, replay=cfg.replay),
         endpoints=places.built,
+        batches=places.batched,
     )
 
 
@@ -197,7 +224,10 @@ def _build_model(
     client = None if cfg.replay else Client(endpoint, known)
     identifying = {key: value for key, value in option["settings"].items() if key not in KNOWLEDGE}
     settings = {"endpoint": endpoint.label, **identifying}
-    return Model(known.model, Metered(CachedLLM(client, store, known, endpoint.label)), settings, known, endpoint)
+    llm = Metered(CachedLLM(client, store, known, endpoint.label))
+    batches = None if cfg.replay else places.batches(endpoint)
+    batched = None if batches is None else Metered(CachedLLM(Client(batches, known), store, known, endpoint.label))
+    return Model(known.model, llm, settings, known, endpoint, batched, cfg.endpoint.batch.discount if batched else 1.0)
 
 
 def _option_or_any(group: str, name: str, cfg: DictConfig, role: str) -> dict[str, Any]:
@@ -223,15 +253,20 @@ def _build_embedder(cfg: DictConfig, name: str, store: Store, places: Places) ->
     if option["engine"] == "local":
         from memsys.local_embedder import LocalEmbedder
 
-        local = None if cfg.replay else LocalEmbedder(option["model"])
+        folder = None if cfg.local.embedder is None else Path(cfg.local.embedder)
+        label = "local" if folder is None else f"local {file_sha256(folder / 'model.safetensors')[:12]}"
+        local = None if cfg.replay else LocalEmbedder(str(folder or option["model"]))
         if local is not None:
             local.fetch(
                 ["warm"]
             )  # the first call takes several times as long as the others; keep it out of the timings
-        return BuiltEmbedder(option["model"], CachedEmbedder(local, store, option["model"], "local"), option)
+        return BuiltEmbedder(
+            option["model"], CachedEmbedder(local, store, option["model"], label), {**option, "label": label}
+        )
     known, endpoint = places.settings(name, option), places.endpoint(option, "embedder")
     prefix = option.get("query_prefix", "")
-    inner = None if cfg.replay else HttpEmbedder(endpoint, known, batch=option.get("batch", 128), query_prefix=prefix)
+    size, batches = option.get("batch", 128), None if cfg.replay else places.batches(endpoint)
+    inner = None if cfg.replay else HttpEmbedder(endpoint, known, batch=size, query_prefix=prefix, batches=batches)
     settings = {
         "endpoint": endpoint.label,
         "model": known.model,

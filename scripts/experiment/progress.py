@@ -141,6 +141,8 @@ class ProgressLine:
     def _calls(self, now: float, traffic: Sequence[Traffic]) -> Iterator[str]:
         finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
         in_flight, waiting = sum(each.in_flight for each in traffic), sum(each.waiting for each in traffic)
+        if batched := sum(each.batched for each in traffic):
+            yield f"{batched} calls in batches"
         if finished or in_flight or waiting:
             retries = f" ({retried} retried)" if retried else ""
             queued = f", {waiting} queued" if waiting else ""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
+from memsys.llm.batching.journal import Journal
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.pricing import ModelSettings, Purse
 from scripts.settings.prices import given_prices
@@ -36,8 +39,9 @@ def other_models(cfg: DictConfig, backbone: Mapping[str, Any]) -> list[str]:
 class Places:
     """Endpoints of an experiment. Roles at the same URL with the same key share one."""
 
-    def __init__(self, cfg: DictConfig, purse: Purse) -> None:
-        self._cfg, self.purse = cfg, purse
+    def __init__(self, cfg: DictConfig, purse: Purse, cache: Path) -> None:
+        self._cfg, self.purse, self._cache = cfg, purse, cache
+        self.batched: dict[Endpoint, BatchEndpoint] = {}
         self.prices = given_prices(cfg.prices)
         self.built: dict[tuple[str, str], Endpoint] = {}
 
@@ -69,6 +73,16 @@ class Places:
                 url, label=label, key_env=key_env, in_flight=in_flight, purse=self.purse, **common
             )
         return self.built[url, key_env]
+
+    def batches(self, endpoint: Endpoint) -> BatchEndpoint | None:
+        """The batch API of an endpoint, built on first use; None in live mode."""
+        mode = self._cfg.endpoint.mode
+        if mode == "live":
+            return None
+        if endpoint not in self.batched:
+            settings = BatchSettings(**self._cfg.endpoint.batch, collect=mode == "collect")
+            self.batched[endpoint] = BatchEndpoint(endpoint, Journal(self._cache), settings)
+        return self.batched[endpoint]
 
     def settings(self, name: str, option: Mapping[str, Any]) -> ModelSettings:
         """A model's settings, with the prices that the user set for its file or its name."""

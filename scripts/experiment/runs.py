@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from eval.gold_evidence import gold_evidence
 from eval.provenance import identity, surroundings
 from eval.reader import Reader
 from eval.rehearsal import rehearse
-from eval.run import Run, declared_prompts, needs
+from eval.run import OUTSTANDING, Run, Services, declared_prompts, needs
 from eval.store import RunError
 from memsys.interface import MemorySystem
 from memsys.llm.replies import POLICY
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _surroundings = cache(surroundings)
+BATCHED = 20_000
+"""Most answers that are outstanding at once in batch mode: their prompts, about 10 kB each, fit into memory."""
 
 
 def reader(name: str) -> Reader:
@@ -71,8 +73,7 @@ def memory_run(
         cfg: sets seed, rebuild schedule, prompts folder and whether node vectors are kept.
         models: models by role.
         dataset: the data set, loaded and cut.
-        memory: values of a file of `conf/memory`, with settings changed or not.
-        reader: answers the questions.
+        memory: values of a file of `conf/memory`, with settings changed or not; `reader` answers the questions.
         unit: unit rule; None takes the memory's own, else the data set's.
         replicate: number of the build, from 0.
 
@@ -90,7 +91,8 @@ def memory_run(
         build=recipe.build,
         reader=reader,
         unit=dict(recipe.unit),
-        services=models.services,
+        services=_services(models, recipe),
+        outstanding=BATCHED if models.batches else OUTSTANDING,
         seed=cfg.build.seed,
         replicate=replicate,
         rebuild_every=cfg.build.rebuild_every,
@@ -100,6 +102,12 @@ def memory_run(
         vectors=bool(cfg.nodes.vectors),
         record={**parts, **_not_identifying(cfg, recipe.name, dataset)},
     )
+
+
+def _services(models: Models, recipe: Recipe) -> Services:
+    """The models of a run; a build of independent calls goes through the batch API where there is one."""
+    suited = all(each.INDEPENDENT_CALLS for each in recipe.classes)
+    return replace(models.services, llm=models.memory.unhurried) if suited else models.services
 
 
 def _recipe(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] | None) -> Recipe:

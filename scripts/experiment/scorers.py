@@ -29,7 +29,8 @@ def judging(cfg: DictConfig, models: Models, name: str) -> Judging:
     """
     file, _, other = name.partition("@")
     model = models.model(other) if other else models.judge
-    return Judging(Judge(**load_option("judge", file)), model.llm, model.identity, models.prompts, cfg.judge.repeats)
+    judge = Judge(**load_option("judge", file))
+    return Judging(judge, model.unhurried, model.identity, models.prompts, cfg.judge.repeats, model.name)
 
 
 def metrics(names: Sequence[str]) -> list[Metric]:

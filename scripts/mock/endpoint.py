@@ -20,6 +20,7 @@ from typing import Any
 from memsys.embed import HashingEmbedder
 from memsys.llm.transport import new_event_loop
 from memsys.tokens import count_tokens
+from scripts.mock.batches import Batches, BatchQuirks
 from scripts.mock.quirks import SETS, Quirks, QuirkyServer
 from scripts.mock.shapes import OVERFLOWS, SHAPES
 from scripts.settings.arguments import amount, whole
@@ -39,6 +40,7 @@ class Mock:
         dimension: int = 64,
         shape: str = "bare",
         quirks: Quirks | None = None,
+        batches: BatchQuirks | None = None,
     ) -> None:
         self.latency, self.faults, self.seed, self.hang = latency, faults, seed, hang
         self.arrivals: Counter[str] = Counter()
@@ -52,6 +54,7 @@ class Mock:
         self.thought: Callable[[dict[str, Any], str], str] = lambda body, key: f"Could it be yes? Or {key[:4]}?"
         """What the shapes that think say before it."""
         self._embedder = HashingEmbedder(dimension)
+        self.batches = Batches(self._batched, batches or BatchQuirks())
         self._quirky = None if quirks is None else QuirkyServer(quirks, said)
 
     async def handle(self, request: Any) -> Any:
@@ -81,6 +84,13 @@ class Mock:
         if shape in OVERFLOWS:
             return 400, OVERFLOWS[shape]
         return 200, self._reply(request.path, body, key, shape)
+
+    def _batched(self, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        """Status and reply of a call in a batch."""
+        key = hashlib.sha256(body).hexdigest()
+        self.arrivals[key] += 1
+        self.answered[key] += 1
+        return 200, self._reply(path, json.loads(body), key, self.shape)
 
     async def stats(self, request: Any) -> Any:
         """What arrived so far."""
@@ -174,6 +184,7 @@ def application(mock: Mock) -> Any:
     app.router.add_post("/v1/chat/completions", mock.handle)
     app.router.add_post("/v1/embeddings", mock.handle)
     app.router.add_get("/stats", mock.stats)
+    mock.batches.routes(app.router)
     return app
 
 
@@ -210,12 +221,25 @@ def main() -> None:
     parser.add_argument("--seed", type=whole(0), default=0)
     parser.add_argument("--hang", type=amount(0), default=5.0, help="seconds that an injected timeout hangs")
     parser.add_argument("--shape", choices=[*SHAPES, *OVERFLOWS], default="bare", help="how chat replies come")
+    parser.add_argument("--batch-delay", type=amount(0), default=0.0, help="seconds until a batch ends")
+    parser.add_argument("--batch-expired", type=amount(0, 1), default=0.0, help="share of calls that expire once")
+    parser.add_argument("--batch-failed", type=amount(0, 1), default=0.0, help="share of batched calls that fail once")
+    parser.add_argument("--batch-tokens", type=whole(1), help="most tokens in batches under way")
     parser.add_argument("--quirks", choices=list(SETS), help="behave as an endpoint with these quirks")
     options = parser.parse_args()
     from aiohttp import web
 
     quirks = SETS[options.quirks] if options.quirks else None
-    mock = Mock(options.latency, options.faults, options.seed, options.hang, shape=options.shape, quirks=quirks)
+    batches = BatchQuirks(options.batch_delay, options.batch_expired, options.batch_failed, options.batch_tokens)
+    mock = Mock(
+        options.latency,
+        options.faults,
+        options.seed,
+        options.hang,
+        shape=options.shape,
+        quirks=quirks,
+        batches=batches,
+    )
     web.run_app(
         application(mock), host="127.0.0.1", port=options.port, print=None, access_log=None, loop=new_event_loop()
     )

@@ -53,7 +53,17 @@ class ModelNames(Strict):
     embedder: Text | None
 
 
+class Batches(Strict):
+    idle: Positive
+    poll: Positive
+    most_calls: Count
+    enqueued_tokens: Count | None
+    discount: Share
+
+
 class EndpointSettings(Strict):
+    mode: Literal["live", "batch", "collect"]
+    batch: Batches
     base_url: Url | None
     label: Text | None
     key_env: Text
@@ -66,6 +76,26 @@ class EndpointSettings(Strict):
     transport: Literal["lean", "sdk"]
     max_output_tokens: Count | None
     probe: bool
+
+
+class Local(Strict):
+    model: Text | None
+    embedder: Text | None
+    window: Count
+    slots: Count
+    threads: Count | None
+
+
+class LocalModel(Strict):
+    """A file of `conf/local`: where a model that runs on this machine comes from."""
+
+    title: Text
+    bytes: Count
+    sha256: Text
+    licence: Text
+    wheel: Text | None = None
+    member: Text | None = None
+    url: Url | None = None
 
 
 class RoleEndpoint(Strict):
@@ -110,6 +140,7 @@ class Common(Strict):
     data: DataCut
     models: ModelNames
     endpoint: EndpointSettings
+    local: Local
     endpoints: dict[Literal["memory", "reader", "judge", "probe", "embedder"], RoleEndpoint]
     prices: dict[str, Price] | str | None
     build: Building
@@ -163,6 +194,15 @@ class Memory(Strict):
     gold_evidence: bool = False
 
 
+class Answers(Strict):
+    """A file of published answers; its licence, sha256 and address stand in the manifest."""
+
+    name: Name
+    title: Text
+    by: Text
+    file: Text
+
+
 def _of(record: type, **own: Any) -> type[BaseModel]:
     """Schema of a file whose values fill a dataclass: the fields with their types; `own` replaces some of the types."""
     types = get_type_hints(record)
@@ -213,6 +253,7 @@ EMBEDDER = extended(
 GROUPS: dict[str, type[BaseModel]] = {
     "dataset": Dataset,
     "memory": Memory,
+    "answers": Answers,
     "reader": READER,
     "judge": JUDGE,
     "llm": LLM,
@@ -220,6 +261,7 @@ GROUPS: dict[str, type[BaseModel]] = {
     "table": Table,
     "figure": FIGURE,
     "logger": Logger,
+    "local": LocalModel,
 }
 """Schemas by folder of `conf`. Files of `profile` and `sweep` are merged into the whole configuration and checked with it."""
 

@@ -6,6 +6,8 @@ particular to a raw format: where its answers and labels stand, what makes its e
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -126,7 +128,12 @@ def ids_occur_once(history: History) -> None:
         assert distinct([turn.id for turn in case.turns])
         assert distinct([question.id for question, _ in case.questions])
         assert distinct([unit.id for unit in history.units(case).units])
-        assert case.cluster == case.id
+        assert case.cluster == case.id or history.module in CLUSTERED
+        assert case.cluster
+
+
+CLUSTERED = {"locomo_plus", "personamem"}
+"""The sets in which several cases are of one person, so that they are resampled together."""
 
 
 def distinct(ids: Sequence[str]) -> bool:
@@ -163,7 +170,7 @@ ORDERS: Mapping[str, tuple[str, str]] = {
     "realmem": (r'"session_identifier":\s*"([^"]+)"', "id"),
 }
 """The sets whose sessions keep the order of the file: what marks a session in the raw text, and which field has the mark."""
-IN_TIME = {"locomo", "longmemeval"}
+IN_TIME = {"beam", "locomo", "locomo_plus", "longmemeval"}
 """The sets whose sessions never go back in time."""
 
 
@@ -226,7 +233,9 @@ def raw_files(name: str, folder: Path) -> list[Path]:
     path = folder / SETS[name]["sample"]
     files = [file for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else [path]
     above = Path(SETS[name]["file"]).parent
-    files += [folder / Path(other).relative_to(above) for other in SETS[name].get("also", ())]
+    files += [
+        Path(os.path.normpath(path.parent / os.path.relpath(other, above))) for other in SETS[name].get("also", ())
+    ]
     return [file for file in files if not any(file == path / each for each in UNREAD.get(name, ()))]
 
 
@@ -237,6 +246,12 @@ def copied(name: str, folder: Path, change: Callable[[str, Any], Any] = lambda k
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".json":
             file.write_text(json.dumps(changed(json.loads(text), change)), encoding="utf-8")
+        elif file.suffix == ".csv":
+            records = list(csv.DictReader(io.StringIO(text, newline="")))
+            with file.open("w", encoding="utf-8", newline="") as handle:
+                writer = csv.DictWriter(handle, list(records[0]))
+                writer.writeheader()
+                writer.writerows(changed(record, change) for record in records)
         else:
             rows = [json.loads(line) for line in text.split("\n") if line.strip()]
             file.write_text("".join(json.dumps(changed(row, change)) + "\n" for row in rows), encoding="utf-8")
@@ -269,8 +284,25 @@ def test_a_truncated_file_is_named_in_the_error(tmp_path: Path, subtests: pytest
 # --- gold in the raw file ----------------------------------------------------------------------------------------------
 
 HIDDEN: Mapping[str, set[str]] = {
+    "beam": {
+        "answer",
+        "expected_compliance",
+        "ideal_answer",
+        "ideal_response",
+        "ideal_summary",
+        "rubric",
+        "index",
+        "title",
+        "difficulty",
+        "key_facts_tested",
+        "ordering_tested",
+        "compliance_indicators",
+        "plan_reference",
+    },
     "jsonl": {"answers", "category"},
+    "factconsolidation": {"answers", "qa_pair_ids"},
     "locomo": {"answer", "adversarial_answer", "evidence", "query", "img_url"},
+    "locomo_plus": {"model_name", "answer", "adversarial_answer", "evidence", "query", "img_url"},
     "longmemeval": {"answer", "answer_session_ids"},
     "longmemeval_mab": {"answers", "haystack_sessions", "qa_pair_ids"},
     "msc": {"personas", "init_personas", "convai2_id"},
@@ -278,6 +310,12 @@ HIDDEN: Mapping[str, set[str]] = {
     "msc_e": {"response", "evidence", "generator"},
     "multihop_rag": {"answer", "evidence_list"},
     "perltqa": {"Answer", "Reference Memory", "Memory Anchors", "Last Accessed Time", "Characters"},
+    "personamem": {
+        "topic",
+        "distance_to_ref_proportion_in_context",
+        "distance_to_ref_in_tokens",
+        "context_length_in_letters",
+    },
     "quality_choice": {"validation", "speed_validation", "writer_id", "set_unique_id"},
     "quality_open": {"options", "validation", "speed_validation", "writer_id", "set_unique_id"},
     "realmem": {"extracted_memory", "memory_used", "memory_session_uuids", "topic", "session_type"},
@@ -297,7 +335,9 @@ FIXED = {"role"}
 
 def hidden(name: str) -> set[str]:
     module = module_of(SETS[name])
-    return HIDDEN.get(name, HIDDEN.get(module, set())) | (HIDDEN["locomo_overlay"] if "also" in SETS[name] else set())
+    return HIDDEN.get(name, HIDDEN.get(module, set())) | (
+        HIDDEN["locomo_overlay"] if SETS[name]["load"].get("overlay") else set()
+    )
 
 
 def with_uuids(value: Any, planted: list[str], *, names: bool = False) -> Any:
@@ -345,6 +385,7 @@ def following(values: Sequence[Any]) -> Callable[[Any], Any]:
 
 
 LABELS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+    "locomo_plus": {"relation_type": following(["causal", "state", "goal", "value"])},
     "jsonl": {
         "evidence": lambda turns: [*turns[1:], "S2:1"],
         "answerable": following([True, False]),
@@ -357,6 +398,11 @@ LABELS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "longmemeval_mab": {"has_answer": following([True, False])},
     "msc_e": {"bin": lambda rounds: [rounds[0], rounds[1] + 1]},
     "multihop_rag": {"question_type": following(["inference_query", "comparison_query", "temporal_query"])},
+    "personamem": {
+        "correct_answer": following(["(a)", "(b)", "(c)", "(d)"]),
+        "question_type": following(["recall_user_shared_facts", "suggest_new_ideas"]),
+        "distance_to_ref_in_blocks": following(["1", "2", "3"]),
+    },
     "quality": {"gold_label": following([1, 2, 3, 4]), "difficult": following([0, 1])},
     "realmem": {"category_name": following(["Dynamic Updating", "Implicit Preference"])},
 }
@@ -383,6 +429,7 @@ def golds_of(cases: Sequence[Case]) -> list[Gold]:
 
 NOWHERE = "no-such-place"
 DANGLING: Mapping[str, Mapping[str, Any]] = {
+    "beam": {"source_chat_ids": [999]},
     "locomo": {"evidence": ["D1:1", "D99:1"]},
     "locomo_corrected": {"correct_evidence": ["D1:1", "D99:1"]},
     "longmemeval": {"answer_session_ids": [NOWHERE]},
@@ -471,6 +518,21 @@ NOT_FULL: Mapping[tuple[str, str], tuple[Callable[[Gold, str], bool], str]] = {
     ("locomo", "locomo_f1"): (
         lambda gold, answer: gold.category == "open-domain" and ";" in answer,
         "the official scorer cuts the gold, and not the reply, at the first semicolon",
+    ),
+    ("personamem", "personamem_accuracy"): (
+        lambda gold, answer: (
+            answer != gold.detail["letter"]
+            and set(re.findall(r"\b[a-d]\b", answer.lower())) != {gold.detail["letter"][1]}
+        ),
+        "the official rule reads letters and no option's text, in which it may find one by chance",
+    ),
+    ("personamem", "personamem_longest"): (
+        lambda gold, answer: gold.detail["longest"] < 1,
+        "a control: it scores a rule on the options, whatever the reply",
+    ),
+    ("factconsolidation", "fact_newest"): (
+        lambda gold, answer: gold.detail["gold_is_newest"] is False and gold.category == "single-hop",
+        "the released answer is the overwritten fact",
     ),
     ("perltqa", "perltqa_keywords"): (
         lambda gold, answer: ";" in answer and answer != answer.lower(),

@@ -106,6 +106,7 @@ class GraphRag(MemorySystem):
     PROMPTS: ClassVar = ("graphrag",)
     EMBEDS_UNITS: ClassVar = False
     OFFLINE: ClassVar = True
+    INDEPENDENT_CALLS: ClassVar = True
 
     def __init__(
         self,

@@ -109,6 +109,7 @@ class Raptor(MemorySystem):
     EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
     OFFLINE: ClassVar = True
+    INDEPENDENT_CALLS: ClassVar = True
 
     def __init__(
         self,

@@ -49,6 +49,20 @@ def cell(tmp_path: Path, values: dict[int, float | None], reached: dict[int, str
     return Cell(COLUMN, found, (path,), **more)
 
 
+def test_a_question_counts_in_its_category_and_in_each_further_group(tmp_path: Path) -> None:
+    grouped = tuple(
+        replace(question, groups=("early", "odd") if n == 1 else ("early",) if n < 3 else ())
+        for n, question in enumerate(QUESTIONS)
+    )
+    one = replace(cell(tmp_path, {0: 1.0, 1: 1.0, 2: 0.0, 3: 0.0}), column=replace(COLUMN, questions=grouped))
+    assert categories(one.column) == ["all", ANSWERABLE, "a", "b", "c", "early", "odd"]
+    counts = {name: one.counts(name).scored for name in ("all", "a", "early", "odd")}
+    assert counts == {"all": 4, "a": 2, "early": 3, "odd": 1}
+    early = one.estimate("early")
+    assert early is not None
+    assert early.mean == pytest.approx(2 / 3)
+
+
 def test_scored_unscored_errored_and_not_reached_add_up(tmp_path: Path) -> None:
     one = cell(tmp_path, {0: 1.0, 1: 0.0, 2: None}, {0: "answered", 1: "aborted", 2: "answered", 3: "error"})
     assert one.counts() == Counts(6, 2, 1, 1, 2, 1)

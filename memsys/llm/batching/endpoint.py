@@ -1,0 +1,330 @@
+"""An endpoint that collects calls and sends them as batches: half the price, and replies within a day instead of a second.
+
+It has the interface of `memsys.llm.endpoint.Endpoint`, so that clients do not know the difference. One thread takes what arrives, sends
+a batch when no call has arrived for a while, and looks after the batches under way. `journal.py` says why a killed process repeats nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeVar
+
+from memsys.jsons import decoded, encoded
+from memsys.llm import stopping
+from memsys.llm.batching.journal import Batch, Call, Journal
+from memsys.llm.batching.provider import Provider, Status
+from memsys.llm.endpoint import Endpoint, Parse, Price
+from memsys.llm.futures import settle
+from memsys.llm.outcome import RETRIED, outcome_of
+from memsys.llm.protocol import EndOfRun, ModelError
+from memsys.llm.traffic import Traffic
+from memsys.llm.transport import Reply
+
+Result = TypeVar("Result")
+MOST_BYTES = 100_000_000
+"""Size of a batch file; OpenAI takes 200 MB."""
+BYTES_A_TOKEN = 3
+"""For the estimate of enqueued tokens; English text has about four, so the estimate is high."""
+ENQUEUED_RETRIES = 100
+"""How often a call is sent again because the provider's queue was full."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """When batches are sent and looked after (`endpoint.batch`)."""
+
+    idle: float = 20.0
+    """Seconds without a new call after which the open calls are sent."""
+    poll: float = 30.0
+    """Seconds between two looks at the batches under way."""
+    most_calls: int = 50_000
+    """Most calls of one batch."""
+    enqueued_tokens: int | None = None
+    """Most prompt tokens in all batches under way (estimated); None: until the provider refuses."""
+    discount: float = 0.5
+    """Price of a batched call divided by that of a live one."""
+    collect: bool = False
+    """Send nothing: calls stay in the journal for `scripts.batch export`, and fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Somebody who waits for the reply to a call."""
+
+    call: Call
+    future: Future[Any]
+    reserved: float
+    price: Price
+    parse: Parse[Any]
+
+
+class BatchEndpoint:
+    """Batches in front of a live endpoint, which keeps its other calls.
+
+    Args:
+        live: the server, with the key's variable, the retry policy and the spending cap.
+        journal: tables in the cache file.
+    """
+
+    named = True
+
+    def __init__(self, live: Endpoint, journal: Journal, settings: BatchSettings | None = None) -> None:
+        self.live, self.journal, self.settings = live, journal, settings or BatchSettings()
+        self.base_url, self.label, self.key_env, self.purse = live.base_url, live.label, live.key_env, live.purse
+        self._lock, self._wake = threading.Lock(), threading.Event()
+        self._waiting: dict[str, list[_Waiting]] = {}
+        self._arrived: list[_Waiting] = []
+        self._last_arrival = self._last_look = 0.0
+        self._failing_since: float | None = None
+        self._full_until_one_ends = False
+        self._most_tokens = self.settings.enqueued_tokens
+        self._provider: Provider | None = None
+        self._worker: threading.Thread | None = None
+        self._closed = False
+        self._finished = 0
+        stopping.senders.add(self)
+
+    def permitted(self) -> None:
+        """As `Endpoint.permitted`."""
+        self.live.permitted()
+
+    def start(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        worst: float | None,
+        price: Price,
+        parse: Parse[Result],
+        name: str = "",
+    ) -> Future[Result]:
+        """As `Endpoint.start`; the reply comes with the batch that holds the call.
+
+        Args:
+            name: hexadecimal cache key of the call, its `custom_id`.
+
+        Raises:
+            Stopped: the user requested a stop.
+            SpendingCapReached: the call might cost more than is left.
+        """
+        stopping.check()
+        discounted = None if worst is None else worst * self.settings.discount
+        future: Future[Result] = Future()
+        waiting = _Waiting(Call(name, path, encoded(body)), future, self.purse.reserve(discounted), price, parse)
+        with self._lock:
+            self._arrived.append(waiting)
+            self._last_arrival = time.monotonic()
+            if self._worker is None:
+                self._worker = threading.Thread(target=self._work, name="batches", daemon=True)
+                self._worker.start()
+        self._wake.set()
+        return future
+
+    def snapshot(self) -> Traffic:
+        """Calls that wait for a batch or in one count as batched, not as in flight."""
+        with self._lock:
+            batched = len(self._waiting) + len(self._arrived)
+        return Traffic(0, 0, self._finished, 0, 0, 0, 0.0, None, "", batched=batched)
+
+    def refuse(self) -> None:
+        """Fail all calls; what the provider has stays there, and the same command fetches it."""
+        self._fail_all(stopping.Stopped("batches under way stay at the provider; run the same command to fetch them"))
+
+    def finish(self, seconds: float) -> int:
+        """Nothing is lost by not waiting."""
+        return 0
+
+    def close(self) -> None:
+        """End the thread; batches under way stay at the provider."""
+        self._closed = True
+        self._wake.set()
+        if self._worker is not None:
+            self._worker.join(timeout=10)
+        if self._provider is not None:
+            self._provider.close()
+
+    # --- in the worker's thread ------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self.journal.forget_answered()
+            if not self.settings.collect:
+                self.journal.forget_open()
+                self.live.permitted()
+                self._provider = Provider(
+                    self.base_url, self.live.key() or "none", timeout=self.live.timeout, retries=self.live.retries
+                )
+            while not self._closed:
+                self._wake.wait(self._seconds_to_next_step())
+                self._wake.clear()
+                self._step()
+        except ModelError as error:
+            self._fail_all(error)
+        except BaseException as error:  # whoever waits must not wait for ever
+            self._fail_all(error)
+            raise
+
+    def _seconds_to_next_step(self) -> float:
+        return min(self.settings.idle, self.settings.poll) / 2
+
+    def _step(self) -> None:
+        self._take_arrivals()
+        if self.settings.collect:
+            return
+        try:
+            now = time.monotonic()
+            if now - self._last_arrival >= self.settings.idle:
+                self._fill_batches()
+            if now - self._last_look >= self.settings.poll:
+                self._last_look = now
+                for batch in self.journal.under_way(self.base_url):
+                    self._look_after(batch)
+            self._failing_since = None
+        except EndOfRun:
+            raise
+        except ModelError as error:
+            self._failing_since = self._failing_since or time.monotonic()
+            if time.monotonic() - self._failing_since > self.live.patience:
+                raise EndOfRun(f"{error}; run the same command to fetch what the provider has") from error
+
+    def _take_arrivals(self) -> None:
+        with self._lock:
+            arrived, self._arrived = self._arrived, []
+            for waiting in arrived:
+                self._waiting.setdefault(waiting.call.name, []).append(waiting)
+        missing = [waiting.call for waiting in arrived if not self._answer(waiting.call.name)]
+        self.journal.add(missing)
+        if self.settings.collect:
+            error = ModelError("collected, not sent: `python -m scripts.batch export FILE` writes the batch file")
+            for call in missing:
+                self._settle(call.name, None, error)
+
+    def _fill_batches(self) -> None:
+        """Put the open calls into batches: one path and model each, none too long, and no more tokens than the queue takes."""
+        if self._full_until_one_ends:
+            return
+        enqueued = sum(self._tokens(self.journal.calls_of(batch)) for batch in self.journal.under_way(self.base_url))
+        for chunk in _chunks(self.journal.open_calls(), self.settings.most_calls, self._most_tokens):
+            enqueued += self._tokens(chunk)
+            if self._most_tokens is not None and enqueued > max(self._most_tokens, self._tokens(chunk)):
+                return
+            self._look_after(self.journal.begin(chunk, self.base_url))
+
+    @staticmethod
+    def _tokens(calls: Sequence[Call]) -> int:
+        return sum(len(call.body) for call in calls) // BYTES_A_TOKEN
+
+    def _look_after(self, batch: Batch) -> None:
+        """Take a batch one step further: to the provider, or its replies from there."""
+        assert self._provider is not None
+        if batch.at_provider is None:
+            # The process that began it may have ended before or after the provider heard of it.
+            status = self._provider.find(batch.id) or self._sent(batch)
+            batch = self.journal.accepted(batch, status.id)
+        else:
+            status = self._provider.status(batch.at_provider)
+        if status.ended:
+            self._collect(batch, status)
+
+    def _sent(self, batch: Batch) -> Status:
+        assert self._provider is not None
+        lines = b"".join(call.line() for call in self.journal.calls_of(batch))
+        file = self._provider.upload(f"memsys-{batch.id}.jsonl", lines)
+        return self._provider.create(file, batch.path, batch.id)
+
+    def _collect(self, batch: Batch, status: Status) -> None:
+        """Keep the replies of a batch that has ended; calls without a usable one are open again as often as calls are retried."""
+        assert self._provider is not None
+        came: dict[str, tuple[int, bytes]] = {}
+        for file in (status.output, status.errors):
+            if file:
+                came.update(self._provider.replies(file))
+        calls = self.journal.calls_of(batch)
+        full = status.code == "token_limit_exceeded"
+        if full:
+            self._most_tokens = max(1, self._tokens(calls) // 2)
+        most = ENQUEUED_RETRIES if full else self.live.retries
+        lost = encoded({"error": f"the batch is {status.state}: {status.why or 'it holds no reply to this call'}"})
+        replies, again = {}, []
+        for call in calls:
+            code, body = came.get(call.name, (0, lost))
+            failed_as_a_whole = status.state == "failed" and not full
+            if (code == 0 or code in RETRIED) and call.attempts <= most and not failed_as_a_whole:
+                again.append(call.name)
+            else:
+                replies[call.name] = (code, body)
+        self.journal.end(batch, replies, again)
+        self._full_until_one_ends = full and bool(self.journal.under_way(self.base_url))
+        for name in replies:
+            self._answer(name)
+
+    def _answer(self, name: str) -> bool:
+        """Hand on the reply to a call, if there is one."""
+        reply = self.journal.reply(name)
+        if reply is None:
+            return False
+        status, body = reply
+        outcome = outcome_of(f"{self.base_url} (batch)", Reply(status or 500, encoded(body)))
+        if outcome.value is None:
+            self.journal.forget([name])  # an error does not stand for the answer of the next run
+            self._settle(name, None, outcome.error(outcome.why))
+        else:
+            self._settle(name, outcome.value, None)
+        return True
+
+    def _settle(self, name: str, value: Any, error: ModelError | None) -> None:
+        with self._lock:
+            waiting = self._waiting.pop(name, [])
+        self._finished += len(waiting)
+        for one in waiting:
+            self.purse.settle(one.reserved, 0.0 if error is not None else self._cost(one, value))
+            settle(one.future, lambda one=one: _parsed(one, value, error))  # type: ignore[misc]
+
+    def _cost(self, waiting: _Waiting, value: Any) -> float | None:
+        try:
+            dollars = waiting.price(value)
+        except Exception:  # a reply with malformed usage is kept; unknown cost counts as the highest possible
+            return None
+        return None if dollars is None else dollars * self.settings.discount
+
+    def _fail_all(self, error: BaseException) -> None:
+        with self._lock:
+            waiting = [one for many in self._waiting.values() for one in many] + self._arrived
+            self._waiting, self._arrived = {}, []
+        for one in waiting:
+            self.purse.settle(one.reserved, 0.0)
+            one.future.set_exception(error)
+
+
+def _parsed(waiting: _Waiting, value: Any, error: ModelError | None) -> Any:
+    if error is not None:
+        raise error
+    try:
+        return waiting.parse(value, 0.0, waiting.call.attempts + 1)
+    except ModelError:
+        raise
+    except Exception as bad:
+        raise ModelError(f"unexpected reply in a batch ({bad!r})"[:500]) from bad
+
+
+def _chunks(calls: Sequence[Call], most_calls: int, most_tokens: int | None) -> Iterator[list[Call]]:
+    """The calls in lists that one batch may hold: of one path and one model, in the order of their names."""
+
+    def kind(call: Call) -> tuple[str, str]:
+        return call.path, str(decoded(call.body).get("model"))
+
+    most_bytes = MOST_BYTES if most_tokens is None else min(MOST_BYTES, most_tokens * BYTES_A_TOKEN)
+    for _, same in groupby(sorted(calls, key=kind), key=kind):
+        chunk: list[Call] = []
+        size = 0
+        for call in same:
+            if chunk and (len(chunk) >= most_calls or size + len(call.body) > most_bytes):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(call)
+            size += len(call.body)
+        yield chunk

@@ -1,0 +1,156 @@
+"""The five requests of an OpenAI-compatible batch API: upload, create, look up, list, download; sent with the openai package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from memsys.jsons import encoded, received
+from memsys.llm.outcome import RETRIED
+from memsys.llm.protocol import EndOfRun, ModelError
+from memsys.llm.secrets import redact
+
+ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+"""States after which a batch does not change."""
+LISTED = 500
+"""Most batches of the account that are looked through for one of ours."""
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A batch as the provider describes it."""
+
+    id: str
+    state: str
+    output: str
+    """The file with the replies; empty when there is none."""
+    errors: str
+    """The file with the failed calls; empty when there is none."""
+    code: str
+    """Code of the first error of a batch that failed as a whole, such as `token_limit_exceeded`."""
+    why: str
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+
+class Provider:
+    """The batch API of one server.
+
+    Args:
+        base_url: the server's URL up to and including `/v1`.
+        key: API key.
+        timeout: seconds after which a request without a reply fails.
+        retries: further attempts of a request that fails, made by the package.
+    """
+
+    def __init__(self, base_url: str, key: str, *, timeout: float, retries: int) -> None:
+        import httpx
+        import openai
+
+        self.base_url = base_url
+        self._client = openai.OpenAI(
+            base_url=base_url,
+            api_key=key,
+            timeout=timeout,
+            max_retries=retries,
+            http_client=httpx.Client(timeout=timeout, follow_redirects=False),  # type: ignore[arg-type]
+        )
+
+    def upload(self, name: str, lines: bytes) -> str:
+        """Upload a batch file; returns the provider's name of it."""
+        return self._asked(lambda: str(self._client.files.create(file=(name, lines), purpose="batch").id))
+
+    def create(self, file: str, path: str, ours: str) -> Status:
+        """Create a batch of an uploaded file, with our own name of it in its metadata."""
+
+        def create() -> Status:
+            made = self._client.batches.create(
+                input_file_id=file,
+                endpoint=f"/v1{path}",  # type: ignore[arg-type]
+                completion_window="24h",
+                metadata={"memsys": ours},
+            )
+            return _status(made.to_dict())
+
+        return self._asked(create)
+
+    def status(self, batch: str) -> Status:
+        """Look a batch up."""
+        return self._asked(lambda: _status(self._client.batches.retrieve(batch).to_dict()))
+
+    def find(self, ours: str) -> Status | None:
+        """The batch with this name in its metadata; None when the provider has none."""
+
+        def find() -> Status | None:
+            for number, batch in enumerate(self._client.batches.list(limit=100)):
+                if (batch.metadata or {}).get("memsys") == ours:
+                    return _status(batch.to_dict())
+                if number >= LISTED:
+                    break
+            return None
+
+        return self._asked(find)
+
+    def replies(self, file: str) -> Mapping[str, tuple[int, bytes]]:
+        """HTTP status and body of each call in an output or error file, by `custom_id`; lines that are damaged are left out."""
+        return dict(self._asked(lambda: list(replies_of(self._client.files.content(file).iter_lines()))))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _asked(self, ask: Callable[[], Result]) -> Result:
+        with _as_model_error(self.base_url):
+            return ask()
+
+
+def replies_of(lines: Iterator[str]) -> Iterator[tuple[str, tuple[int, bytes]]]:
+    """Name, HTTP status and body of each line of an output file; an error without a response has status 0."""
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            value = received(line.encode("utf-8", "surrogatepass"))
+        except ValueError:
+            continue
+        if isinstance(value, dict) and isinstance(value.get("custom_id"), str):
+            response = value.get("response")
+            if isinstance(response, dict) and not value.get("error"):
+                yield value["custom_id"], (_code(response.get("status_code")), encoded(response.get("body")))
+            else:
+                yield value["custom_id"], (0, encoded({"error": value.get("error")}))
+
+
+def _code(value: Any) -> int:
+    return value if type(value) is int else 200  # vLLM leaves it out in some releases
+
+
+def _status(batch: Mapping[str, Any]) -> Status:
+    errors = (batch.get("errors") or {}).get("data") or [{}]
+    return Status(
+        id=str(batch["id"]),
+        state=str(batch.get("status")),
+        output=batch.get("output_file_id") or "",
+        errors=batch.get("error_file_id") or "",
+        code=str(errors[0].get("code") or ""),
+        why=str(errors[0].get("message") or ""),
+    )
+
+
+@contextmanager
+def _as_model_error(base_url: str) -> Iterator[None]:
+    import openai
+
+    try:
+        yield
+    except openai.APIStatusError as error:
+        if error.status_code in (404, 405, 501):
+            raise EndOfRun(f"{base_url} has no batch API (HTTP {error.status_code}): set endpoint.mode=live") from error
+        why = redact(f"{base_url}: the batch API failed: {error}")[:500]
+        raise (ModelError if error.status_code in RETRIED else EndOfRun)(why) from error
+    except openai.OpenAIError as error:
+        raise ModelError(redact(f"{base_url}: the batch API failed: {error}")[:500]) from error

@@ -1,0 +1,73 @@
+"""llama.cpp in this process: an OpenAI-compatible server on a loopback port, from the package xllamacpp (extra `local`).
+
+The server's threads belong to this process, so it ends with it, however the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from memsys.llm.protocol import EndOfRun
+
+MAGIC = b"GGUF"
+
+
+class LlamaServer:
+    """A GGUF model, served until `close`.
+
+    Args:
+        file: the model.
+        window: tokens of one prompt with its reply.
+        slots: calls that are worked on at once; each has a window of its own.
+        threads: threads that compute; None takes one a core. More than there are free cores is slower, not faster.
+        embeds: serve embeddings (mean of the tokens' vectors) instead of chat.
+
+    Raises:
+        ImportError: xllamacpp is not installed; the message names the command that installs it.
+        EndOfRun: the file is not a GGUF model, or llama.cpp cannot load it.
+    """
+
+    def __init__(
+        self, file: Path, *, window: int = 4096, slots: int = 2, threads: int | None = None, embeds: bool = False
+    ) -> None:
+        check_gguf(file)
+        try:
+            import xllamacpp
+        except ImportError as error:
+            raise ImportError("a local model needs llama.cpp: pip install 'memsys-bench[local]'") from error
+        settings = xllamacpp.CommonParams()
+        settings.model.path = str(file)
+        settings.hostnames, settings.port = ["127.0.0.1"], 0  # 0: any free port
+        settings.n_ctx, settings.n_parallel = window * slots, slots
+        settings.kv_unified = False
+        settings.n_gpu_layers, settings.verbosity = -1, -1
+        settings.cpuparams.n_threads = threads or len(os.sched_getaffinity(0))
+        if embeds:
+            settings.embedding, settings.pooling_type = True, xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+            settings.n_batch = settings.n_ubatch = window  # an input is worked on in one piece
+        try:
+            self._server: Any = xllamacpp.Server(settings)
+        except Exception as error:
+            raise EndOfRun(f"{file.name}: llama.cpp cannot load it ({error})") from error
+        self.base_url = f"{self._server.listening_address}/v1"
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._server = None
+
+
+def check_gguf(file: Path) -> None:
+    """Check that a file may be given to llama.cpp, which ends the process when it cannot read one.
+
+    Raises:
+        EndOfRun: it is missing, or does not begin as a GGUF model does.
+    """
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(4)
+    except OSError as error:
+        raise EndOfRun(f"{file}: expected a GGUF model, found no readable file ({error.strerror})") from error
+    if head != MAGIC:
+        raise EndOfRun(f"{file}: expected a GGUF model, found a file that begins with {head!r}")

@@ -1,0 +1,82 @@
+"""Batch files by hand: `python -m scripts.batch export FILE | import FILE | status`.
+
+For a GPU without a network: run any command with `endpoint.mode=collect`, which keeps the calls instead of sending them; `export` writes
+them as JSONL for `vllm run-batch`; carry the file over, run it, and `import` its output. The same command then goes on from there: answers
+first, judgements in the next round. `status` shows what the journal of `endpoint.mode=batch` holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from eval.store import RunError, replace_file
+from memsys.jsons import decoded
+from memsys.llm.batching.journal import Journal
+from memsys.llm.batching.provider import replies_of
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code is 1 when there is nothing to export or a file holds failed calls."""
+    parser = argparse.ArgumentParser(
+        prog="scripts.batch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cache", type=Path, default=Path("results/cache.sqlite"), help="the cache file")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("export", help="write the collected calls").add_argument("file", type=Path)
+    commands.add_parser("import", help="take the replies to them").add_argument("file", type=Path)
+    commands.add_parser("status", help="count open calls, batches under way and replies")
+    options = parser.parse_args(arguments)
+    if not options.cache.is_file():
+        raise RunError(
+            f"{options.cache} does not exist: name the cache with --cache, or run with endpoint.mode=collect"
+        )
+    with closing(Journal(options.cache)) as journal:
+        if options.command == "status":
+            return print_status(journal)
+        return (export if options.command == "export" else take)(journal, options.file)
+
+
+def export(journal: Journal, file: Path) -> int:
+    """Write the open calls as a batch file, one model after the other."""
+    calls = journal.open_calls()
+    if not calls:
+        print("no call is open: run with endpoint.mode=collect first")
+        return 1
+    models = Counter(str(decoded(call.body).get("model")) for call in calls)
+    replace_file(file, b"".join(call.line() for call in calls).decode())
+    listed = ", ".join(f"{count} for {model}" for model, count in sorted(models.items()))
+    print(f"written: {file}, {len(calls)} calls ({listed})")
+    return 0
+
+
+def take(journal: Journal, file: Path) -> int:
+    """Keep the replies of a file; failed calls stay open."""
+    if not file.is_file():
+        raise RunError(f"{file} does not exist")
+    with file.open(encoding="utf-8", errors="surrogateescape") as lines:
+        replies = dict(replies_of(lines))
+    if not replies:
+        raise RunError(
+            f"{file} holds no reply: expected the output of `vllm run-batch`, lines with custom_id and response"
+        )
+    open_names = {call.name for call in journal.open_calls()}
+    good = {name: reply for name, reply in replies.items() if name in open_names and reply[0] == 200}
+    failed = [name for name, (status, _) in replies.items() if status != 200]
+    unknown = replies.keys() - open_names
+    journal.keep(good)
+    print(
+        f"{len(good)} replies kept, {len(failed)} calls failed and stay open, {len(unknown)} are not open here, "
+        f"{len(open_names) - len(good)} open calls are left"
+    )
+    return 1 if failed else 0
+
+
+def print_status(journal: Journal) -> int:
+    """Count what the journal holds."""
+    for name, count in journal.counts().items():
+        print(f"{name:<28}{count:>9}")
+    return 0

