@@ -93,17 +93,8 @@ def _case(record: Any, index: int, host: Case, captions: bool, where: str) -> Ca
     relation, gap = (get_text(record, field, where) for field in ("relation_type", "time_gap"))
     if relation not in RELATIONS:
         raise DataError(f"{where}.relation_type: expected one of {', '.join(RELATIONS)}, found {relation!r}")
-    times = [session.time for session in host.sessions if session.time is not None]
-    if len(times) < len(host.sessions) or not times:
-        raise DataError(
-            f"{where}: expected a conversation whose sessions have times, found {host.id} with some without"
-        )
-    asked_at = times[-1] + _LATER
     days = days_of(gap)
-    try:
-        cue_at = asked_at - timedelta(days=days or 0)
-    except OverflowError as error:
-        raise DataError(f"{where}.time_gap: expected a gap within the calendar, found {gap!r}") from error
+    asked_at, cue_at = _moments(host, days or 0, where)
     cue = Session("cue", _cue(get_text(record, "cue_dialogue", where), host, where), cue_at, _written(cue_at))
     own = host.sessions if captions else tuple(_without_captions(session) for session in host.sessions)
     sessions = tuple(sorted([*own, cue], key=lambda session: session.time or asked_at))
@@ -136,6 +127,20 @@ def _case(record: Any, index: int, host: Case, captions: bool, where: str) -> Ca
         cluster=host.id,
         notes=() if days is not None else tuple(unread),
     )
+
+
+def _moments(host: Case, days: int, where: str) -> tuple[datetime, datetime]:
+    """When the trigger is asked, and when the cue was said so many days before."""
+    times = [session.time for session in host.sessions if session.time is not None]
+    if len(times) < len(host.sessions) or not times:
+        raise DataError(
+            f"{where}: expected a conversation whose sessions have times, found {host.id} with some without"
+        )
+    asked_at = times[-1] + _LATER
+    try:
+        return asked_at, asked_at - timedelta(days=days)
+    except OverflowError as error:
+        raise DataError(f"{where}.time_gap: expected a gap within the calendar, found {days} days") from error
 
 
 def _cue(text: str, host: Case, where: str) -> tuple[Turn, ...]:

@@ -56,6 +56,44 @@ def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, on_progress: OnProgr
         on_progress(Progress(run.name, case.id, "", "complete"))
 
 
+def is_answered(runs: Sequence[Run], case: Case) -> bool:
+    """Whether a case needs no further work in any of these runs.
+
+    Raises:
+        RunError: the case's files are damaged.
+    """
+    questions = {question.id for question, _ in case.questions if runs[0].questions(case.id, question.id)}
+    folders = [(run, run.case_folder(case.id)) for run in runs]
+    return all(_is_complete(run, folder) and questions <= _answered(case, folder).keys() for run, folder in folders)
+
+
+def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> None:
+    """Report the progress of a case that is answered already, as `run_case` would."""
+    kept = sum(runs[0].questions(case.id, question.id) for question, _ in case.questions)
+    for run in runs:
+        if kept:
+            on_progress(Progress(run.name, case.id, "", "kept", kept))
+    on_progress(Progress(runs[0].name, case.id, "", "begun"))
+    for run in runs:
+        on_progress(Progress(run.name, case.id, "", "complete"))
+
+
+def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress = ignore_progress) -> None:
+    """Give a case up that cannot be worked on: every open question becomes an error, which the next start of the run tries again."""
+    questions = [question for question, _ in case.questions if runs[0].questions(case.id, question.id)]
+    for run in runs:
+        folder = run.case_folder(case.id)
+        done = _answered(case, folder)
+        left = {question.id for question in questions} - done.keys()
+        log = CaseLog(run, case, folder, done, left)
+        for question in questions:
+            if question.id in left:
+                log.predicted(question.id, "error", "", why[:500])
+                on_progress(Progress(run.name, case.id, question.id, "error"))
+        log.finish(case, make_units(case.sessions, count=count_tokens, **run.unit).dropped)
+        on_progress(Progress(run.name, case.id, "", "complete"))
+
+
 def _answered(case: Case, folder: Path) -> dict[str, Prediction]:
     """Predictions that need not be made again, by question id."""
     known = {question.id for question, _ in case.questions}

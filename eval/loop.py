@@ -18,16 +18,24 @@ from contextlib import ExitStack
 from typing import Any
 
 from eval.case import run_case
+from eval.executors.cells import Executor, cells_of
 from eval.question import Lanes
 from eval.run import OnProgress, Run, ignore_progress
 from eval.store import locked, replace_file
 
 
-def run_all(runs: Sequence[Run], *, threads: int = 8, on_progress: OnProgress = ignore_progress) -> None:
+def run_all(
+    runs: Sequence[Run],
+    *,
+    threads: int = 8,
+    on_progress: OnProgress = ignore_progress,
+    executor: Executor | None = None,
+) -> None:
     """Run every cell of every run that is not complete, longest first.
 
     Args:
         threads: memories that are built at once.
+        executor: works on the cells in place of the threads of this process (`eval.executors`).
 
     Raises:
         EndOfRun: the spending cap was reached, the user asked for a stop, or a server is gone. Questions that were not reached have no
@@ -37,7 +45,7 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, on_progress: OnProgress = 
     from threadpoolctl import threadpool_limits
 
     groups, open_cells = _sharing_builds(runs), 2 * threads
-    _allow_files(len(runs) + 3 * open_cells * max(map(len, groups), default=0) + 256)
+    allow_files(len(runs) + 3 * open_cells * max(map(len, groups), default=0) + 256)
     with ExitStack() as locks:
         # One core per matrix product: the sums are the same on every machine, and the cells keep the cores busy.
         locks.enter_context(threadpool_limits(1))
@@ -45,7 +53,10 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, on_progress: OnProgress = 
             locks.enter_context(locked(folder))
         for run in runs:
             replace_file(run.folder / "run.json", json.dumps(run.record, indent=1, sort_keys=True, default=str))
-        _run_cells(groups, threads, open_cells, on_progress)
+        if executor is None:
+            _run_cells(groups, threads, open_cells, on_progress)
+        else:
+            executor(cells_of(groups), on_progress)
 
 
 def _run_cells(groups: Sequence[Sequence[Run]], threads: int, open_cells: int, on_progress: OnProgress) -> None:
@@ -78,7 +89,7 @@ def _sharing_builds(runs: Sequence[Run]) -> list[list[Run]]:
     return list(groups.values())
 
 
-def _allow_files(count: int) -> None:
+def allow_files(count: int) -> None:
     """Raise the open-file limit to `count`, or to the maximum allowed: a run needs one file and an open cell three."""
     allowed, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed != resource.RLIM_INFINITY and allowed < count:

@@ -24,6 +24,15 @@ OUTSTANDING = 256
 """Most answers, or judgements, that are outstanding at once: above any in-flight limit, yet their prompts fit into memory."""
 
 
+def every_question(case_id: str, question_id: str) -> bool:
+    """Ask all questions."""
+    return True
+
+
+def no_rehearsal() -> None:
+    """Load nothing before a build."""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What memories and readers may use: a model for each role, the embedder, the prompts."""
@@ -55,14 +64,14 @@ class Run:
     replicate: int = 0
     rebuild_every: int = 1
     """Offline memories consolidate at the first due point and at every n-th from there; later units are shown raw until then."""
-    questions: Callable[[str, str], bool] = field(default=lambda case_id, question_id: True)
+    questions: Callable[[str, str], bool] = every_question
     """Which questions are asked."""
     control: Callable[[Case], MemorySystem] | None = None
     """Builds a control that needs the case's answer key, in place of `build` (`eval.gold_evidence`). None for every memory."""
     shared: str = ""
     """Name of the build: runs with the same one differ only in read knobs (`MemorySystem.READ_KNOBS`) and are built together.
     Empty: the run is built alone."""
-    rehearse: Callable[[], None] = field(default=lambda: None)
+    rehearse: Callable[[], None] = no_rehearsal
     """Called before a case is built: loads and compiles what would otherwise be counted as the first build's time."""
     outstanding: int = OUTSTANDING
     """Most answers, or judgements, that are outstanding at once; many more where they come in batches."""

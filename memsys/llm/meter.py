@@ -182,6 +182,15 @@ class Metered:
     def __init__(self, inner: LLM, role: str = "") -> None:
         self._inner, self._role = inner, role
 
+    @property
+    def inner(self) -> LLM:
+        """The model whose calls are written down."""
+        return self._inner
+
+    def around(self, inner: LLM) -> Metered:
+        """The same meter around another model, such as a stand-in for this one in a worker process."""
+        return Metered(inner, self._role)
+
     def in_role(self, role: str) -> Metered:
         """The same model, its calls counted apart under `role`."""
         return Metered(self._inner, role)

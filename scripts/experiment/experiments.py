@@ -12,6 +12,7 @@ from eval.store import RunError
 from scripts.answers.published import published_answers
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.datasets import Data, fetch_missing
+from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import Grid, Key, with_our_judge
 from scripts.experiment.layout import Line, belongs, published_of, read_lines_of, wanted_columns, wanted_rows
 from scripts.experiment.local import estimate_text, pace, use_local_models
@@ -20,7 +21,6 @@ from scripts.experiment.plan import confirmed, plan
 from scripts.experiment.readiness import prepared
 from scripts.experiment.roles import chosen_models
 from scripts.experiment.runs import memory_run
-from scripts.experiment.steps import execute_capped
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -168,4 +168,4 @@ def _execute(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], run
     by_size = sorted(_asked_for(cfg, runs).items(), key=lambda item: counts[item[0][1]])
     chosen = {run.folder: (run, counts[key[1]]) for key, run in by_size}
     questions = sum(count for _, count in chosen.values())
-    return execute_capped([run for run, _ in chosen.values()], questions, cfg.threads, models.traffic)
+    return answer_all(cfg, models, [run for run, _ in chosen.values()], questions)

@@ -19,6 +19,7 @@ from memsys.interface import MemorySystem
 from memsys.llm import stopping
 from scripts.experiment.captions import caption, imported_caption
 from scripts.experiment.datasets import Data, data
+from scripts.experiment.executors import answer_all
 from scripts.experiment.launch import composed
 from scripts.experiment.local import use_local_models
 from scripts.experiment.models import build_models
@@ -26,7 +27,7 @@ from scripts.experiment.options import load_option
 from scripts.experiment.readiness import prepared
 from scripts.experiment.runs import memory_run, reader
 from scripts.experiment.scorers import judging, metric_title, metrics
-from scripts.experiment.steps import execute_capped, score
+from scripts.experiment.steps import score
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -135,7 +136,7 @@ class Lab:
             for replicate in range(cfg.build.replicates)
         ]
         questions = asked(own.cases)
-        capped = execute_capped(runs, len(questions) * len(runs), cfg.threads, self.models.traffic)
+        capped = answer_all(cfg, self.models, runs, len(questions) * len(runs))
         return Answers(option["title"], own, questions, tuple(runs), capped)
 
     def imported(

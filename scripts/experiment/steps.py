@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from eval.executors.cells import Executor
 from eval.loop import run_all
 from eval.report.cell import Cell
 from eval.report.tables import Table
@@ -25,22 +26,34 @@ def _no_traffic() -> Sequence[Traffic]:
 
 
 def execute(
-    runs: Sequence[Run], questions: int, threads: int, label: str = "answering", traffic: Watch = _no_traffic
+    runs: Sequence[Run],
+    questions: int,
+    threads: int,
+    label: str = "answering",
+    traffic: Watch = _no_traffic,
+    executor: Executor | None = None,
 ) -> None:
     """Answer every question that has no answer yet.
 
     Args:
         questions: their number over all runs, for the progress line.
+        executor: works on the cells; None takes the threads of this process.
     """
     builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
     with progress_line(label, questions, histories=sum(builds.values()), traffic=traffic) as line:
-        run_all(runs, threads=threads, on_progress=line.on_progress)
+        run_all(runs, threads=threads, on_progress=line.on_progress, executor=executor)
 
 
-def execute_capped(runs: Sequence[Run], questions: int, threads: int, traffic: Watch = _no_traffic) -> str:
+def execute_capped(
+    runs: Sequence[Run],
+    questions: int,
+    threads: int,
+    traffic: Watch = _no_traffic,
+    executor: Executor | None = None,
+) -> str:
     """Run `execute` up to the spending cap; returns a caption line when the cap stopped it, else an empty string."""
     try:
-        execute(runs, questions, threads, traffic=traffic)
+        execute(runs, questions, threads, traffic=traffic, executor=executor)
     except SpendingCapReached as error:
         return f"Stopped: {error}."
     return ""

@@ -32,6 +32,7 @@ from eval.stats import Interval
 from eval.store import RunError, replace_file
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.datasets import fetch_missing
+from scripts.experiment.executors import answer_all
 from scripts.experiment.exits import configured
 from scripts.experiment.layout import score_name
 from scripts.experiment.models import Models, build_models
@@ -40,15 +41,15 @@ from scripts.experiment.readiness import prepared
 from scripts.experiment.roles import STAND_IN, chosen_models
 from scripts.experiment.runs import memory_run
 from scripts.experiment.scorers import judging, metrics
-from scripts.experiment.steps import execute_capped, print_missing, score
+from scripts.experiment.steps import print_missing, score
 from scripts.experiment.sweep_file import SweepLine, merged, printed
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 RUNTIME = (
-    "results", "cache", "threads", "max_usd", "prices", "yes", "replay", "network", "logger", "max_unscored", "k_evidence",
-    "nodes", "traceback",
+    "results", "cache", "threads", "executor", "workers", "shard", "max_usd", "prices", "yes", "replay", "network", "logger",
+    "max_unscored", "k_evidence", "nodes", "traceback",
 )  # fmt: skip
 """Parts of the configuration that change no number and are left out of `protocol`."""
 
@@ -105,7 +106,7 @@ def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
     if cfg.profile_name == "paper" and not confirmed(cfg, plan(cfg, models, every_run, _judges(cfg, groups))):
         return 3
     questions = sum(len(group.questions) for group in groups) * len(grid) * cfg.build.replicates
-    capped = execute_capped(every_run, questions, cfg.threads, models.traffic)
+    capped = answer_all(cfg, models, every_run, questions)
     protocol = _protocol(plain, swept)
     lines = [
         SweepLine({**job_settings, **read}, {**values, "protocol": protocol}, missing_share)

@@ -22,6 +22,7 @@ from scripts.settings.types import (
     Name,
     Natural,
     Positive,
+    Shard,
     Share,
     Size,
     Strict,
@@ -152,6 +153,9 @@ class Common(Strict):
     prompts_dir: Text | None
     replay: bool
     threads: Count
+    executor: Literal["auto", "threads", "processes"]
+    workers: Count | None
+    shard: Shard | None
     max_usd: Amount | None
     yes: bool
     network: bool
