@@ -197,6 +197,7 @@ class _Life:
             EndOfRun: no further call can be made.
         """
         self._report("begun", units=len(self.units))
+        memory: MemorySystem | None = None
         try:
             memory = build_memory(self.run, self.case)
             knobs = [_read_knobs(log.run, self.case) if len(self.logs) > 1 else {} for log in self.logs]
@@ -217,6 +218,9 @@ class _Life:
                 raise
             raise_if_stopped(error)
             self._give_up(error)
+        finally:
+            if memory is not None:
+                memory.close()
 
     def _builds(self, memory: MemorySystem) -> set[int]:
         """Positions at which the memory consolidates: every due point, or every n-th of an offline memory."""

@@ -197,7 +197,7 @@ def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callab
         try:
             yield ledger
         finally:
-            own = max(0.0, time.thread_time() - started - ledger.service_cpu)
+            own = max(0.0, time.thread_time() - started - ledger.service_cpu) + ledger.worker_cpu
             line = effort(logs[0].case_id, phase, subject, held(), ledger, own)
             for log in logs:
                 log.spent(line)

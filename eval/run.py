@@ -17,6 +17,7 @@ from eval.records import Prediction
 from eval.store import safe_name
 from memsys.embed import Embedder
 from memsys.interface import MemorySystem
+from memsys.llm.gateway.server import Gateway
 from memsys.llm.limits import Gauge
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
@@ -50,6 +51,9 @@ class Services:
         """How busy the endpoint is that a cell keeps busy: the memory's, or the reader's if building makes no call."""
         role = "memory" if "llm" in services else "probe" if "probe" in services else "reader"
         return self.gauges.get(role)
+
+    gateway: Gateway | None = None
+    """Serves programs outside this process; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,7 @@ def build_memory(run: Run, case: Case) -> MemorySystem:
         "probe": run.services.probe,
         "embedder": run.services.embedder,
         "prompts": run.services.prompts.only(declared_prompts(run.build)),
+        "gateway": run.services.gateway,
         "rng": np.random.default_rng([run.seed, run.replicate, *map(int, code)]),
     }
     return run.build(**{name: service for name, service in offered.items() if name in needs(run.build)})

@@ -46,6 +46,8 @@ class Ledger:
     """Sum of the provider seconds of all calls."""
     service_cpu: float = 0.0
     """CPU seconds that the services (cache, embedder, client) spent in the caller's thread; they do not count as the memory's own."""
+    worker_cpu: float = 0.0
+    """CPU seconds that processes of the memory itself spent; they count as its own."""
     roles: dict[str, Counter[str]] = field(default_factory=dict)
     """Calls and tokens of models that are counted apart, by role; they are part of the totals."""
     _groups: dict[int, float] = field(default_factory=dict)
@@ -108,6 +110,10 @@ class Ledger:
     def add_service_cpu(self, seconds: float) -> None:
         with self._lock:
             self.service_cpu += seconds
+
+    def add_worker_cpu(self, seconds: float) -> None:
+        with self._lock:
+            self.worker_cpu += seconds
 
     def count(self, counter: Counter[str], key: str, amount: int = 1) -> None:
         with self._lock:

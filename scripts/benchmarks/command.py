@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from scripts.benchmarks.client import client_cpu
+from scripts.benchmarks.gateway import gateway
 from scripts.benchmarks.insertion import insertion
 from scripts.benchmarks.kills import kill
 from scripts.benchmarks.measured import Measured
@@ -23,6 +24,7 @@ from scripts.benchmarks.table import table_of_four, table_of_sixteen
 BENCHES: dict[str, Callable[[], list[Measured]]] = {
     "answer_and_judge": answer_and_judge,
     "client_cpu": client_cpu,
+    "gateway": gateway,
     "bm25_row": bm25_row,
     "start_up": start_up,
     "insertion": insertion,

@@ -19,6 +19,8 @@ from memsys.llm.batching.endpoint import BatchEndpoint
 from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Endpoint
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream
 from memsys.llm.meter import Metered
 from memsys.llm.network import forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
@@ -105,6 +107,8 @@ class Models:
     """Models built so far."""
     embedder_endpoint: Endpoint | None
     """None for an embedder that runs on this machine."""
+    gateway: Gateway
+    """Serves released products; its server starts with the first."""
     endpoints: Mapping[tuple[str, str], Endpoint]
     """Endpoints built so far, by URL and the environment variable of the key."""
     batches: Mapping[Endpoint, BatchEndpoint]
@@ -123,7 +127,8 @@ class Models:
         probe = self.probe.llm.in_role("probe")  # its tokens are counted and priced apart, whichever model it is
         roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
         gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}
-        return Services(self.memory.llm, self.reader.unhurried, probe, self.embedder, self.prompts, gauges)
+        reader = self.reader.unhurried
+        return Services(self.memory.llm, reader, probe, self.embedder, self.prompts, gauges, self.gateway)
 
     @property
     def prices(self) -> dict[str, Price]:
@@ -186,8 +191,9 @@ def build_models(cfg: DictConfig) -> Models:
     embedding = _build_embedder(cfg, names["embedder"], store, places)
     reader = model(names["reader"], "reader")
     has_probe = cfg.models.probe or cfg.endpoints.probe.base_url or cfg.endpoints.probe.key_env
+    memory = model(names["memory"], "memory")
     return Models(
-        memory=model(names["memory"], "memory"),
+        memory=memory,
         reader=reader,
         judge=model(names["judge"], "judge"),
         probe=model(cfg.models.probe or names["reader"], "probe") if has_probe else reader,
@@ -202,9 +208,18 @@ def build_models(cfg: DictConfig) -> Models:
         results=results,
         model=model,
         by_name=by_name,
+        gateway=_gateway(memory, embedding.embedder, store, replay=cfg.replay),
         endpoints=places.built,
         batches=places.batched,
     )
+
+
+def _gateway(memory: Model, embedder: Embedder, store: Store, *, replay: bool) -> Gateway:
+    """The gateway in front of the memory's model. What an offline engine answers is not kept: it would outlive the engine's code."""
+    if memory.endpoint is None or memory.prices is None:
+        return Gateway(EngineUpstream(memory.llm), embedder, None, "live")
+    upstream = EndpointUpstream(memory.endpoint, memory.prices)
+    return Gateway(upstream, embedder, store, "replay" if replay else "record")
 
 
 def _build_model(

@@ -24,6 +24,8 @@ from eval.score import Judging, score_judge
 from eval.store import read_lines
 from memsys.embed import HashingEmbedder
 from memsys.llm.futures import settle
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
@@ -297,8 +299,15 @@ def confirmed(cfg: DictConfig, plan: Plan) -> bool:
 
 
 def _offline(run: Run, engine: Metered, folder: Path) -> Run:
+    gateway = Gateway(EngineUpstream(engine), HashingEmbedder(), None, "live")
     services = replace(
-        run.services, llm=engine, reader=engine, probe=engine.in_role("probe"), embedder=HashingEmbedder(), gauges={}
+        run.services,
+        llm=engine,
+        reader=engine,
+        probe=engine.in_role("probe"),
+        embedder=HashingEmbedder(),
+        gauges={},
+        gateway=gateway,
     )
     return replace(run, services=services, folder=folder / run.folder.parent.name / run.folder.name)
 

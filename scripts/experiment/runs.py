@@ -139,10 +139,11 @@ def _parts(
         "reader": {name: getattr(reader, name) for name in reader.__slots__},
         "models": {
             "reader": models.reader.settings,
-            **({"memory": models.memory.settings} if "llm" in recipe.services else {}),
+            **({"memory": models.memory.settings} if recipe.services & {"llm", "gateway"} else {}),
             **({"probe": models.probe.settings} if "probe" in recipe.services else {}),
-            **({"embedder": models.embedder_settings} if "embedder" in recipe.services else {}),
+            **({"embedder": models.embedder_settings} if recipe.services & {"embedder", "gateway"} else {}),
         },
+        **({"outside": outside} if (outside := _outside(recipe)) else {}),
         "replies": POLICY,
         "prompts": models.prompts.digest(prompts),
         "source": sources(build, loader),
@@ -150,6 +151,18 @@ def _parts(
         "seed": [cfg.build.seed, replicate],
         "rebuild_every": cfg.build.rebuild_every if any(each.OFFLINE for each in recipe.classes) else 1,
     }
+
+
+def _outside(recipe: Recipe) -> dict[str, Any]:
+    """What identifies the programs that the memory runs outside this process.
+
+    Raises:
+        RunError: such a program is not installed.
+    """
+    try:
+        return recipe.classes[-1].outside(_innermost(recipe.build).keywords)
+    except ValueError as error:
+        raise RunError(f"memory {recipe.name}: {error}") from error
 
 
 def _not_identifying(cfg: DictConfig, name: str, dataset: Data) -> dict[str, Any]:
@@ -198,6 +211,7 @@ def _built_once(recipe: Recipe, models: Models) -> MemorySystem:
         "embedder": models.embedder,
         "prompts": models.prompts.only(declared_prompts(recipe.build)),
         "rng": np.random.default_rng(0),
+        "gateway": models.gateway,
     }
     services = {service: offered[service] for service in needs(recipe.build) if service in offered}
     try:
