@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import fmean
 
 from eval.costs import Costs, PhaseCost, Price, costs, effort_missing, phases
-from eval.power import detectable_lines
 from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories
+from eval.report.detectable import detectable_lines
 from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.score import read_scores
