@@ -10,8 +10,8 @@ from statistics import fmean
 
 from eval.costs import Costs, PhaseCost, Price, costs, effort_missing, phases
 from eval.imported import NOT_RECORDED
-from eval.power import detectable_lines
 from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories
+from eval.report.detectable import detectable_lines
 from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.score_files import read_evidence

@@ -16,10 +16,10 @@ from eval.store import RunError
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.pricing import ModelSettings, SpendingCapReached
 from scripts.checkup.calls import Heard, Line
+from scripts.checkup.causes import remedy
 from scripts.checkup.embedding import examine_embedder
 from scripts.checkup.probes import ask, examine
 from scripts.checkup.report import table
-from scripts.experiment.causes import remedy
 from scripts.experiment.models import Model, Models
 from scripts.experiment.progress import progress_line
 

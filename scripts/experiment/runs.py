@@ -172,6 +172,7 @@ def _not_identifying(cfg: DictConfig, name: str, dataset: Data) -> dict[str, Any
         "cases": len(dataset.cases),
         "prompts_dir": cfg.prompts_dir,
         "data_status": dataset.source.status,
+        "data_file": str(dataset.config["file"]),
         "made_with": _surroundings(),
     }
 

@@ -15,7 +15,7 @@ from eval.run import Run, ignore_answer
 from eval.score import Judging, Metric, score_evidence, score_judge, score_lexical
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.traffic import Traffic
-from scripts.experiment.causes import commonest
+from scripts.checkup.causes import commonest
 from scripts.experiment.progress import progress_line
 
 Watch = Callable[[], Sequence[Traffic]]

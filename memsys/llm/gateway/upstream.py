@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from memsys.jsons import encoded
-from memsys.llm.endpoint import Endpoint, Sent
+from memsys.llm.endpoint import Endpoint
 from memsys.llm.gateway.accounts import Purpose, text_of
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Request
 from memsys.llm.replies import usage_of
+from memsys.llm.server import Sent
 
 LIMITS = ("max_tokens", "max_completion_tokens")
 
