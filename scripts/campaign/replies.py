@@ -98,7 +98,10 @@ def _first_of_each(kind_of: Callable[[Any], str]) -> list[str]:
 
     kinds: dict[str, str] = {}
     for name in options("memory"):
-        kinds.setdefault(kind_of(load_option("memory", name)["build"]), name)
+        if not name.startswith(
+            "released_"
+        ):  # a product is not installed here; what it does with bad replies is the product's
+            kinds.setdefault(kind_of(load_option("memory", name)["build"]), name)
     return list(kinds.values())
 
 
