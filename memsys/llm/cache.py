@@ -110,6 +110,8 @@ class CachedEmbedder:
         self._inner, self._store, self._model, self._endpoint = inner, store, model, endpoint
         self._query_differs = query_differs
         self._dimension = 0
+        self._in_flight: dict[bytes, Future[Embedded]] = {}
+        self._lock = threading.Lock()
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
         """Unit vectors, float32 [n, d].
@@ -133,27 +135,50 @@ class CachedEmbedder:
         return np.stack([vectors[key].vector for key in keys]) if texts else np.empty((0, 0), dtype=np.float32)
 
     def _fetch(self, missing: dict[bytes, str], query: bool) -> dict[bytes, Embedded]:
-        """Embed the missing texts and commit their vectors.
+        """Embed the missing texts and commit their vectors. A text that is being embedded already is not sent a second time.
 
         Raises:
             ModelError: a text has no vector; an `EndOfRun` is raised before other errors.
         """
         if self._inner is None:
             raise ModelError(f"replay: the cache {self._store.path} lacks {len(missing)} vectors of {self._model}")
-        keys, vectors = list(missing), dict[bytes, Embedded]()
+        with self._lock:
+            shared = {key: self._in_flight[key] for key in missing if key in self._in_flight}
+            own: dict[bytes, Future[Embedded]] = {key: Future() for key in missing if key not in shared}
+            self._in_flight.update(own)
+        try:
+            if own:
+                self._fetch_own(self._inner, {key: missing[key] for key in own}, own, query)
+        finally:
+            with self._lock:
+                for key in own:
+                    del self._in_flight[key]
+        return {key: future.result() for key, future in (own | shared).items()}
+
+    def _fetch_own(
+        self, inner: Fetching, texts: dict[bytes, str], futures: dict[bytes, Future[Embedded]], query: bool
+    ) -> None:
+        """Embed texts that nobody else is embedding; their futures end with the vector or the error."""
+        keys = list(texts)
 
         def keep(start: int, outcomes: Sequence[Embedded | ModelError]) -> None:
             # Also when other texts failed, because these are paid for.
             came = {keys[start + at]: each for at, each in enumerate(outcomes) if isinstance(each, Embedded)}
             self._check_dimension(came.values(), "the server gave")
             self._store.keep_vectors(list(came.items()))
-            vectors.update(came)
+            for key, vector in came.items():
+                futures[key].set_result(vector)
 
-        outcomes = self._inner.fetch(list(missing.values()), query=query, keep=keep)
-        failures = [outcome for outcome in outcomes if isinstance(outcome, ModelError)]
-        if failures:
-            raise next((failure for failure in failures if isinstance(failure, EndOfRun)), failures[0])
-        return vectors
+        try:
+            outcomes = inner.fetch(list(texts.values()), query=query, keep=keep)
+            failures = [outcome for outcome in outcomes if isinstance(outcome, ModelError)]
+            if failures:
+                raise next((failure for failure in failures if isinstance(failure, EndOfRun)), failures[0])
+        except BaseException as error:  # whoever waits for one of these texts must not wait for ever
+            for future in futures.values():
+                if not future.done():
+                    future.set_exception(error)
+            raise
 
     def _check_dimension(self, vectors: Iterable[Embedded], origin: str) -> None:
         """Raise a ModelError for a vector of another dimension: two dimensions mean two models under one name."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from scripts.campaign.targets import Command, forked, killed
 from scripts.campaign.trial import (
     IN_FLIGHT,
-    ROOT,
     SAMPLE,
     Ended,
     Outcome,
@@ -53,7 +52,7 @@ def killed_round(memory: str, kills: int, real: int, folder: Path, seed: int) ->
     signals = dice.sample(SIGNALS, len(SIGNALS)) * -(-kills // len(SIGNALS))
     by_command_line = set(dice.sample(range(kills), real))
     mock, results = Mock(latency=LATENCY), folder / "killed"
-    permitted = _asked_twice()
+    permitted = 0
     with serving(application(mock)) as url:
         overrides = settings(memory, url, results)
         for kill, (moment, number) in enumerate(zip(moments, signals, strict=False)):
@@ -80,13 +79,6 @@ def killed_round(memory: str, kills: int, real: int, folder: Path, seed: int) ->
         broken.append(f"{repeated} calls repeated, {permitted} expected at most")
     outcome.defects += [f"{memory}, let to end after {kills} kills: {defect}" for defect in broken]
     return outcome
-
-
-def _asked_twice() -> int:
-    """Questions of the sample in the words of an earlier one: read at once, both are embedded."""
-    path = ROOT / "data_loaders" / "samples" / "locomo.json"
-    asked = [one["question"] for record in json.loads(path.read_text(encoding="utf-8")) for one in record["qa"]]
-    return len(asked) - len(set(asked))
 
 
 def _abandoned(ended: Ended) -> int:

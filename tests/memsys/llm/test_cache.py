@@ -7,7 +7,8 @@ import hashlib
 import sqlite3
 import threading
 import time
-from concurrent.futures import CancelledError, Future
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -556,3 +557,32 @@ def test_a_file_that_takes_no_more_rows_ends_the_run(store: Store) -> None:
     big = Completion("x" * 1_000_000)
     with pytest.raises(DamagedCache, match=r"cannot be written .*free some space"):
         cached(ScriptedLLM(big), store).submit(REQUEST).result(timeout=10)
+
+
+def test_a_text_that_is_being_embedded_already_is_not_sent_a_second_time(store: Store) -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.sent: list[str] = []
+            self.asked, self.may_answer = threading.Event(), threading.Event()
+
+        def fetch(
+            self, texts: Sequence[str], *, query: bool = False, keep: Keep = lambda start, outcomes: None
+        ) -> list[Embedded | ModelError]:
+            self.sent += texts
+            self.asked.set()
+            assert self.may_answer.wait(10)
+            outcomes: list[Embedded | ModelError] = [Embedded(np.array([1.0, 0.0], np.float32), 1, 0.0) for _ in texts]
+            keep(0, outcomes)
+            return outcomes
+
+    inner = Slow()
+    embedder = CachedEmbedder(inner, store, "e", "here")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(embedder.embed, ["a", "b"])
+        assert inner.asked.wait(10)
+        second = pool.submit(embedder.embed, ["b", "c"])
+        while "c" not in inner.sent:
+            time.sleep(0.001)
+        inner.may_answer.set()
+        assert first.result(10).shape == second.result(10).shape == (2, 2)
+    assert sorted(inner.sent) == ["a", "b", "c"]
