@@ -72,16 +72,16 @@ def _line(table: Table, first: Column, columns: dict[int, Column]) -> list[str]:
         f"Detectable difference between two rows of {first.title} at {POWER:.0%} power "
         f"({len(first.questions)} questions, {len(sizes)} case{'s' * (len(sizes) > 1)})"
     )
-    observed = {column.metric: found for place, column in columns.items() if (found := _observed(table, place))}
-    if observed:
+    by_metric = {column.metric: found for place, column in columns.items() if (found := observed(table, place))}
+    if by_metric:
         how = "case" if len(sizes) >= ENOUGH_CLUSTERS else "question"
-        numbers = ", ".join(f"{metric} {shown(median(found))}" for metric, found in observed.items())
+        numbers = ", ".join(f"{metric} {shown(median(found))}" for metric, found in by_metric.items())
         return [f"{start}: {numbers} (median of this table's pairs; by {how})."]
     assumed = planned(list(sizes.values()))
     return [] if assumed is None else [f"{start}: {shown(assumed[0])} ({assumed[1]})."]
 
 
-def _observed(table: Table, place: int) -> list[float]:
-    """Detectable differences of the column's pairs; pairs whose differences do not vary are left out."""
+def observed(table: Table, place: int) -> list[float]:
+    """Detectable differences of the pairs of a column, given by its number; pairs whose differences do not vary are left out."""
     scatter = [pair.difference.sampling for (_, column), pair in table.pairs.items() if column == place]
     return [detectable(one) for one in scatter if one is not None and one.error > 0]

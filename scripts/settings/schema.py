@@ -275,7 +275,11 @@ class Protocol(Strict):
     unit: Unit | None
 
 
+Printed = Literal["narrow", "wide", "plain"]
+
+
 class Single(Common):
+    print: Printed | None
     dataset: Dataset
     memory: Memory
     protocol: Protocol
@@ -294,6 +298,7 @@ class Chosen(Common):
 
 
 class Reproduce(Chosen):
+    print: Printed | None
     table: Table
 
 
