@@ -125,7 +125,7 @@ def _categories(table: Table) -> list[str]:
 
 def _differences(table: Table) -> list[str]:
     rows = [
-        [row.title, *(_difference(table.pairs.get((row.name, place))) for place in range(len(table.columns)))]
+        [row.title, *(difference_text(table.pairs.get((row.name, place))) for place in range(len(table.columns)))]
         for row in table.rows
         if any(name == row.name for name, _ in table.pairs)
     ]
@@ -147,7 +147,8 @@ def _differences(table: Table) -> list[str]:
     ]
 
 
-def _difference(pair: Pair | None) -> str:
+def difference_text(pair: Pair | None) -> str:
+    """A paired difference as text: mean [by question] {by case}, p, Holm's p, number of pairs."""
     if pair is None:
         return "–"
     gap = pair.difference
