@@ -173,6 +173,7 @@ class Endpoint:
         since, why = self._paused
         return Traffic(
             in_flight=len(sent),
+            limit=self._in_flight,
             waiting=max(0, len(self._tasks) - len(sent) - len(self._answered)),
             finished=self._finished,
             retried=self._retried,

@@ -94,8 +94,6 @@ class Purse:
 
     def settle(self, reserved: float, actual: float | None) -> None:
         """Replace a reservation by the call's actual cost; None means unknown, and the reserved amount is taken."""
-        if self.max_usd is None:
-            return
         with self._lock:
             self._reserved -= reserved
             self.spent += reserved if actual is None else actual

@@ -29,3 +29,7 @@ class Traffic:
     """Reason for the pause; empty when there is none."""
     batched: int = 0
     """Calls that wait for a batch, or in one that the provider works on."""
+    limit: int = 0
+    """Calls that may be in flight now; 0 when unknown."""
+    dollars: float = 0.0
+    """Spent by this process so far on calls of known price; of several snapshots of one purse, only the first has it."""
