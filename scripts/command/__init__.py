@@ -18,7 +18,7 @@ from typing import Any
 HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth")
 """Verbs that take `key=value` settings."""
 PLAIN = (
-    *("compare", "list", "completion"),
+    *("compare", "list", "watch", "completion"),
     *("tables", "inspect", "structure", "runs", "cache", "doctor", "audit"),
     *("import-answers", "export", "paper-table", "card"),
     *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint"),
