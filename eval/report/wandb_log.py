@@ -76,7 +76,8 @@ def means(table: Table) -> dict[str, float]:
 
 def progress_of(table: Table) -> dict[str, int]:
     """What `scripts.watch` shows of every run behind a table, by `runs/row/data set/name`."""
-    watcher, numbers = Watcher(), {}
+    watcher = Watcher()
+    numbers: dict[str, int] = {}
     for row in table.rows:
         for dataset, folder in row.runs.items():
             if (seen := watcher.run(folder)) is not None:

@@ -39,11 +39,12 @@ class PriceList:
         given = given_prices(file)
         for group in ("llm", "embedder"):
             for name in options(group):
-                if settings := load_option(group, name).get("settings"):
-                    own = {**settings, **given.get(settings["model"], {}), **given.get(name, {})}
-                    self._known[settings["model"]] = ModelSettings(**own)
+                if known := load_option(group, name).get("settings"):
+                    own = {**known, **given.get(known["model"], {}), **given.get(name, {})}
+                    self._known[known["model"]] = ModelSettings(**own)
         for name, prices in given.items():
-            self._known.setdefault(name, ModelSettings(name, **prices))
+            settings: dict[str, Any] = {"model": name, **prices}
+            self._known.setdefault(name, ModelSettings(**settings))
 
     def dollars(self, seen: Seen) -> list[float | None]:
         """The cost of each priced model; None where a price is unknown."""

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from eval.costs import phases
+from eval.report.tables import Row, Table
+from eval.report.wandb_log import progress_of
 from eval.store import locked
 from eval.watching import Watcher
 from scripts.commands import watch
@@ -137,3 +139,12 @@ def test_it_counts_what_the_tables_count(tmp_path: Path, capsys: Any) -> None:
     capsys.readouterr()
     assert watch.main([str(tmp_path), "--once"]) == 0
     assert f"{seen.tokens:,}" in capsys.readouterr().out
+
+
+def test_wandb_gets_the_same_counts(folder: Path) -> None:
+    seen = look(Watcher(), folder)
+    table = Table("t", "T", (), (), (Row("mine", "Mine", (), {"toy": folder, "gone": folder.parent / "gone"}),))
+    numbers = progress_of(table)
+    assert numbers["runs/mine/toy/tokens"] == seen.tokens == 1_500_000
+    assert (numbers["runs/mine/toy/answered"], numbers["runs/mine/toy/errors"]) == (1, 1)
+    assert not [name for name in numbers if "gone" in name]
