@@ -59,7 +59,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help run local-model table-local new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all pareto paper-table card bench torture regress regress-update audit growth sweep \
+.PHONY: help run local-model table-local product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all pareto paper-table card bench torture regress regress-update audit growth sweep \
   fetch clean
 
 help:
@@ -104,6 +104,13 @@ table-local: local-model ## a first table with a real model on this machine: LOC
 
 new-memory: $(VENV)/.installed ## start a memory of your own: NAME=mine writes its module, its settings and its prompt
 	$(PY) -m scripts.new_memory $(NAME)
+
+product: $(VENV)/.installed ## install a released memory product into an environment of its own: NAME=mem0ai (without NAME: list them)
+	$(PY) -m scripts.product $(NAME)
+
+gateway: $(VENV)/.installed ## an OpenAI-compatible server in front of our cache and meter: BASE_URL= MODEL= EMBEDDER= KEY_ENV= ARGS="--mode replay"
+	$(PY) -m scripts.gateway $(if $(MODEL),--model $(MODEL)) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \
+	  $(if $(KEY_ENV),--key-env $(KEY_ENV)) $(ARGS)
 
 doctor: $(VENV)/.installed ## what an endpoint takes, ignores and leaves out: BASE_URL= MODEL= EMBEDDER= KEY_ENV=; writes conf/llm/<name>.yaml
 	$(PY) -m scripts.doctor --model $(MODEL) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \

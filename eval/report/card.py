@@ -13,9 +13,10 @@ from typing import Any
 
 from eval.costs import costs, effort_missing, phases
 from eval.imported import NOT_RECORDED, described
-from eval.power import detectable_lines, planned
+from eval.power import planned
 from eval.power import shown as difference_shown
 from eval.report.cell import Cell, Column
+from eval.report.detectable import detectable_lines
 from eval.report.rendering import COSTS, cost_texts, shown
 from eval.report.scores import Asked, outcomes
 from eval.report.tables import Table

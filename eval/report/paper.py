@@ -12,8 +12,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from re import sub
 
-from eval.power import detectable_lines
 from eval.report.cell import Cell
+from eval.report.detectable import detectable_lines
 from eval.report.rendering import span
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.stats import Estimate

@@ -10,11 +10,11 @@ from statistics import fmean
 
 from eval.costs import Costs, PhaseCost, Price, costs, dollars, effort_missing, phases
 from eval.imported import NOT_RECORDED
-from eval.power import detectable_lines
 from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories
+from eval.report.detectable import detectable_lines
 from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
-from eval.score import read_evidence
+from eval.score_files import read_evidence
 from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
 
 

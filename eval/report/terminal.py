@@ -17,8 +17,9 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from eval.costs import Costs, costs, dollars, phases
-from eval.power import detectable, observed
+from eval.power import detectable
 from eval.report.cell import Cell
+from eval.report.detectable import pair_differences
 from eval.report.names import fitting, shortened
 from eval.report.published import Published
 from eval.report.rendering import by_case, money_text, number, span
@@ -138,7 +139,7 @@ def _heading(table: Table, places: Sequence[int]) -> str:
 
 
 def _title(table: Table, place: int, width: int) -> Text:
-    found = observed(table, place)
+    found = pair_differences(table, place)
     detects = f" · detects differences from {median(found):.3f}" if found and median(found) <= 1 else ""
     return Text(fitting(table.columns[place].metric, width - cell_len(detects)) + detects, style="italic")
 

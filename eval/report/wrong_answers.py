@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from eval.records import Prediction
-from eval.score import read_scores
+from eval.score_files import read_scores
 from eval.store import RunError, read_predictions
 
 RIGHT = 0.5

@@ -13,13 +13,14 @@ import numpy as np
 
 from memsys.jsons import canonical
 from memsys.llm import meter
-from memsys.llm.endpoint import Endpoint, Sent, Server
+from memsys.llm.endpoint import Endpoint
 from memsys.llm.futures import keeping, release
 from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, check_window, completion_of, usage_of
 from memsys.llm.secrets import redact
+from memsys.llm.server import Sent, Server
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import normalised
 
@@ -49,7 +50,7 @@ class Client:
     """A chat model at an endpoint."""
 
     def __init__(self, endpoint: Server, settings: ModelSettings) -> None:
-        endpoint.permitted()
+        endpoint.serve(settings)
         self.endpoint, self.settings = endpoint, settings
         self._most_seen = 0  # prompt tokens; read and written in the event loop's thread alone
 
@@ -129,7 +130,7 @@ class HttpEmbedder:
         query_prefix: str = "",
         batches: Server | None = None,
     ) -> None:
-        endpoint.permitted()
+        endpoint.serve(settings)
         self._batches = batches
         self.endpoint, self.settings, self.batch, self.query_prefix = endpoint, settings, batch, query_prefix
 

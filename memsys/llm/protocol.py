@@ -88,6 +88,10 @@ class EndOfRun(ModelError):
     """No further call can or should be made: the run ends, and questions that were not reached get no line."""
 
 
+class QuotaExhausted(EndOfRun):
+    """The account has no quota left, so every further call would be refused."""
+
+
 class PromptTruncated(EndOfRun):
     """The server cut a prompt to its context window without reporting it."""
 

@@ -18,7 +18,7 @@ from eval.imported import RECORDABLE, RECORDED, THEIRS
 from eval.provenance import identity, surroundings
 from eval.records import Prediction, Score
 from eval.run import Run
-from eval.score import save_grades
+from eval.score_files import save_grades
 from eval.store import RunError, locked, replace_file, write_lines
 from scripts.answers.formats import AnswerFile, read_answers
 from scripts.answers.joining import Joined, Pair, join

@@ -19,7 +19,7 @@ HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth")
 """Verbs that take `key=value` settings."""
 PLAIN = (
     *("compare", "list", "watch", "completion"),
-    *("tables", "inspect", "structure", "runs", "cache", "doctor", "audit"),
+    *("tables", "inspect", "structure", "runs", "merge", "cache", "doctor", "audit", "fidelity", "gateway", "product"),
     *("import-answers", "export", "paper-table", "card"),
     *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint"),
 )

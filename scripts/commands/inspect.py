@@ -20,7 +20,7 @@ from eval.imported import described
 from eval.records import Prediction
 from eval.report.sent_prompt import sent_prompt
 from eval.report.wrong_answers import score_file, wrong_answers
-from eval.score import score_lines
+from eval.score_files import score_lines
 from eval.store import RunError, read_items, read_lines, read_predictions
 from eval.structure.tree import Tree, ancestors, depths, read_tree
 from scripts.experiment.exits import guarded

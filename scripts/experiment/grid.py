@@ -200,7 +200,8 @@ class Grid:
             k, count = self.cfg.k_evidence, len(group.questions)
             if self.cfg.only is None or line.name in self.cfg.only:
                 self._files[key] = [
-                    score(run, lexical, judges, k, count, self.models.traffic) for run in self._replicates(line, group)
+                    score(run, lexical, judges, k, count, self.models.traffic, self.models.ahead)
+                    for run in self._replicates(line, group)
                 ]
             else:
                 places = [score_paths(run, lexical, judges, k) for run in self._replicates(line, group)]

@@ -19,6 +19,7 @@ from memsys.interface import MemorySystem
 from memsys.llm import stopping
 from scripts.experiment.captions import caption, imported_caption, use
 from scripts.experiment.datasets import Data, data
+from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import other_data
 from scripts.experiment.launch import composed
 from scripts.experiment.local import use_local_models
@@ -26,8 +27,8 @@ from scripts.experiment.models import build_models
 from scripts.experiment.options import load_option
 from scripts.experiment.readiness import prepared
 from scripts.experiment.runs import memory_run, reader
-from scripts.experiment.scorers import judging, metric_title, metrics
-from scripts.experiment.steps import execute_capped, score
+from scripts.experiment.scorers import judge_ahead, judging, metric_title, metrics
+from scripts.experiment.steps import score
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -116,6 +117,8 @@ class Lab:
         self,
         memory: str | type[MemorySystem] | Mapping[str, Any] | None = None,
         dataset: Data | str | None = None,
+        *,
+        judges: Sequence[str] = (),
         **settings: Any,
     ) -> Answers:
         """Build a memory on every history of a data set and answer the questions that have no answer yet.
@@ -123,6 +126,7 @@ class Lab:
         Args:
             memory, settings: as for `memory`, or what it returned.
             dataset: what `load` returned or takes.
+            judges: files of conf/judge; these judges grade each answer as soon as it is there, and `score` takes their verdicts.
 
         Raises:
             RunError: a setting of the memory is refused.
@@ -136,8 +140,14 @@ class Lab:
             for replicate in range(cfg.build.replicates)
         ]
         questions = asked(own.cases)
-        capped = execute_capped(runs, len(questions) * len(runs), cfg.threads, self.models.traffic)
+        judge_ahead(cfg, self.models, runs, {own.name: list(judges)})
+        capped = answer_all(cfg, self.models, runs, len(questions) * len(runs))
         return Answers(option["title"], own, questions, tuple(runs), capped)
+
+    def judges(self, dataset: Data) -> list[str]:
+        """The judges of a data set: `protocol.judges=`, else those of its file."""
+        chosen = self.cfg.protocol.judges
+        return list(dataset.config.get("judges", []) if chosen is None else chosen)
 
     def imported(
         self, file: Path | str, origin: Origin, dataset: Data | str | None = None, format: str | None = None
@@ -171,11 +181,11 @@ class Lab:
         """
         config, cfg = answers.dataset.config, self.cfg
         if judges is None:
-            judges = config.get("judges", []) if cfg.protocol.judges is None else list(cfg.protocol.judges)
+            judges = self.judges(answers.dataset)
         chosen = metrics(config["metrics"] if names is None else names)
         grading = {name: judging(cfg, self.models, name) for name in judges}
-        count, traffic = len(answers.questions), self.models.traffic
-        files = tuple(score(run, chosen, grading, cfg.k_evidence, count, traffic) for run in answers.runs)
+        count, traffic, ahead = len(answers.questions), self.models.traffic, self.models.ahead
+        files = tuple(score(run, chosen, grading, cfg.k_evidence, count, traffic, ahead) for run in answers.runs)
         reached = outcomes((run.folder for run in answers.runs), answers.questions)
         cells = {}
         for name in [*(f"judge_{judge}" for judge in judges), *(metric.name for metric in chosen)]:

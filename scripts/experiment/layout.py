@@ -55,14 +55,14 @@ class Line:
 
 
 def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[Line]:
-    """All rows: the published ones, then the others below a rule.
+    """Return all rows: the published ones, then the others below a rule.
 
     Raises:
         RunError: two rows share a name or title, a `best_of` matches no row, or a row below the rule names an unknown memory.
     """
     printed = [option for row in table.get(f"rows_{backbone}") or table["rows"] for option in _swept(row)]
     others = [
-        one for row in table.get("others", ()) for one in _swept({"memory": row} if isinstance(row, str) else row)
+        option for row in table.get("others", ()) for option in _swept({"memory": row} if isinstance(row, str) else row)
     ]
     known = options("memory")
     for option in others:  # a published row may name a memory that is not implemented yet

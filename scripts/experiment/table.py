@@ -50,6 +50,8 @@ def make_table(cfg: DictConfig) -> Outcome:
     for suffix, text in ((".md", markdown(table)), (".csv", as_csv(table)), (".tex", latex(table))):
         replace_file(file.with_name(stem + suffix), text)
     print_table(table, cfg.print)
+    if outcome := behind.outcome():
+        print(outcome)
     print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex")
     log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
     return Outcome(complain(table, cfg.max_unscored), file)

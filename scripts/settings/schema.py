@@ -22,6 +22,7 @@ from scripts.settings.types import (
     Name,
     Natural,
     Positive,
+    Shard,
     Share,
     Size,
     Strict,
@@ -68,6 +69,8 @@ class EndpointSettings(Strict):
     label: Text | None
     key_env: Text
     in_flight: Count
+    rpm: Positive | None
+    tpm: Positive | None
     timeout: Positive
     retries: Natural
     backoff: Amount
@@ -151,7 +154,10 @@ class Common(Strict):
     cache: Text | None
     prompts_dir: Text | None
     replay: bool
-    threads: Count
+    threads: Count | None
+    executor: Literal["auto", "threads", "processes"]
+    workers: Count | None
+    shard: Shard | None
     max_usd: Amount | None
     yes: bool
     network: bool
@@ -222,6 +228,8 @@ PRICED = _of(
     usd_per_million_cached=Amount | None,
     usd_per_million_out=Amount | None,
     max_input_tokens=Count | None,
+    rpm=Positive | None,
+    tpm=Positive | None,
 )
 
 

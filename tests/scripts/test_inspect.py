@@ -350,3 +350,22 @@ def test_a_question_or_the_list_is_asked_for_and_not_both(run_folder: Path) -> N
     for words in ([], ["q1", "--wrong"]):
         with pytest.raises(SystemExit):
             inspect.main([str(run_folder), *words])
+
+
+def test_the_page_of_a_run_on_ones_own_file_reads_that_file_again(tmp_path: Path) -> None:
+    record = {
+        "id": "harbour",
+        "sessions": [{"id": "S1", "turns": [["Ines", "I work at the harbour office."], ["Tomas", "I work at home."]]}],
+        "questions": [{"text": "Where does Ines work?", "answers": ["at the harbour office"], "evidence": ["S1:1"]}],
+    }
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    settings = ["memory=bm25", "dataset=jsonl", f"dataset.file={mine}", "data.source=real", "data.unpinned=true"]
+    with initialize_config_dir(CONF, version_base="1.3"):
+        cfg = compose("config", [f"results={tmp_path / 'results'}", *settings])
+    assert run_single(cfg) == 0
+    (folder,) = (tmp_path / "results" / "runs" / "jsonl").iterdir()
+    assert data_of(record_of(folder), None).ids == ("harbour",)
+    page = "\n".join(inspect.inspect(folder, "q1"))
+    assert "Where does Ines work?" in page
+    assert "Gold      at the harbour office" in page

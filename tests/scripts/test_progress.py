@@ -39,6 +39,8 @@ class Traffic:
     paused_why: str = ""
     batched: int = 0
     limit: int = 0
+    most: int = 0
+    rpm: float | None = None
     dollars: float = 0.0
 
 
@@ -211,3 +213,11 @@ def test_phases_within_phases_share_one_screen_which_is_empty_at_the_end() -> No
     screen.drop(outer)
     assert screen._phases == []
     assert screen._live is None
+
+
+def test_limits_below_what_was_set_are_shown_and_others_are_not() -> None:
+    line = ProgressLine("answering", 10, traffic=lambda: [Traffic(in_flight=8, limit=51, most=64, rpm=58.8)])
+    assert "8 in flight (51 of 64 allowed, 59 requests/min allowed)" in line.line()
+    line = ProgressLine("answering", 10, traffic=lambda: [Traffic(in_flight=8, limit=64, most=64)])
+    assert "8 in flight" in line.line()
+    assert "allowed" not in line.line()

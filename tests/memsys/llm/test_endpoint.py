@@ -20,10 +20,11 @@ from memsys.llm import network as offline
 from memsys.llm import outage, secrets, stopping
 from memsys.llm.ask import complete
 from memsys.llm.client import Client, HttpEmbedder
-from memsys.llm.endpoint import Endpoint, Sent
+from memsys.llm.endpoint import Endpoint
 from memsys.llm.outage import Unreachable
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
+from memsys.llm.server import Sent
 from memsys.llm.transport import event_loop, new_event_loop
 from scripts.mock.endpoint import Mock, application, serving
 

@@ -14,7 +14,7 @@ from data_loaders.schema import DataError
 from eval.costs import costs
 from eval.imported import NOT_RECORDED
 from eval.report.rendering import markdown
-from eval.score import read_scores
+from eval.score_files import read_scores
 from eval.store import RunError, read_predictions, read_record
 from scripts.answers.command import main, their_cells
 from scripts.answers.formats import read_answers
