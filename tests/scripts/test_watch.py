@@ -148,3 +148,13 @@ def test_wandb_gets_the_same_counts(folder: Path) -> None:
     assert numbers["runs/mine/toy/tokens"] == seen.tokens == 1_500_000
     assert (numbers["runs/mine/toy/answered"], numbers["runs/mine/toy/errors"]) == (1, 1)
     assert not [name for name in numbers if "gone" in name]
+
+
+def test_the_tokens_of_the_probe_are_its_own_and_count_once(folder: Path) -> None:
+    probe = {"calls": 1, "tokens_in": 400_000, "tokens_out": 0, "tokens_cached": 0}
+    line = {**EFFORT, "phase": "read", "roles": {"probe": probe}}
+    (folder / "cases" / "c" / "effort.jsonl").write_text(json.dumps(line) + "\n")
+    seen = look(Watcher(), folder)
+    assert seen.usage["memory"]["tokens_in"] == 600_000
+    assert seen.usage["probe"]["tokens_in"] == 400_000
+    assert seen.tokens == 1_500_000

@@ -172,3 +172,27 @@ def test_cut_names_fit_and_differ(names: list[str]) -> None:
     cut = shortened(names, 12)
     assert all(cell_len(name) <= 12 for name in cut)
     assert len(set(cut)) == len(set(names))
+
+
+def test_the_ends_of_names_that_begin_alike_are_kept() -> None:
+    assert shortened(["A long name, k=5", "A long name, k=10", "Short"], 12) == [
+        "A long…, k=5",
+        "A long… k=10",
+        "Short",
+    ]
+
+
+def test_p_is_by_case_where_there_are_cases_enough(tmp_path: Path) -> None:
+    rows = []
+    for name, shares in {"bm25": [0.0] * CASES, "mine": [0.5, 0.0, 0.125, 0.25, 0.0, 0.375]}.items():
+        path = tmp_path / f"{name}.jsonl"
+        values = [float(int(q.question_id.split("-")[1]) < shares[int(q.case_id[1:])] * PER_CASE) for q in QUESTIONS]
+        keys = [{"case_id": q.case_id, "question_id": q.question_id, "repeat": 0} for q in QUESTIONS]
+        write_lines(path, [{**key, "value": value} for key, value in zip(keys, values, strict=True)])
+        rows.append(Row(name, name, (Cell(JUDGE, {}, (path,)),)))
+    made = Table("toy", "Toy", (), (JUDGE,), tuple(rows), "bm25")
+    gap = made.pairs["mine", 0].difference
+    assert gap.p is not None
+    assert gap.p_by_case is not None
+    assert f"{gap.p:.3f}" != f"{gap.p_by_case:.3f}"
+    assert f"({gap.p_by_case:.3f}, {gap.p_by_case:.3f})" in "\n".join(lines_of(made, 100))
