@@ -270,6 +270,13 @@ def _phase(phase: str, role: str, sums: _Sums) -> PhaseCost:
     return PhaseCost(phase, role, probe, **{name: sums[name] for name in names})
 
 
+def dollars(cost: PhaseCost, prices: Mapping[str, Price]) -> list[float | None]:
+    """What each priced model of a phase cost; None where the price is unknown. Offline engines have no price and are left out."""
+    tokens = {role: (usage.tokens_in, usage.tokens_out, usage.tokens_cached) for role, usage in cost.by_role.items()}
+    tokens["embedder"] = (cost.embedding_tokens, 0, 0)
+    return [prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts)]
+
+
 def by_purpose(run_folder: Path, counter: str = "calls") -> Counter[str]:
     """Calls (or attempts, failures, parse failures, notes) of a run by purpose."""
     total: Counter[str] = Counter()

@@ -33,7 +33,9 @@ def _line(table: Table, first: Column, columns: dict[int, Column]) -> list[str]:
         f"({len(first.questions)} questions, {len(sizes)} case{'s' * (len(sizes) > 1)})"
     )
     observed = {
-        column.metric: differences for place, column in columns.items() if (differences := _observed(table, place))
+        column.metric: differences
+        for place, column in columns.items()
+        if (differences := pair_differences(table, place))
     }
     if observed:
         how = "case" if len(sizes) >= ENOUGH_CLUSTERS else "question"
@@ -43,7 +45,7 @@ def _line(table: Table, first: Column, columns: dict[int, Column]) -> list[str]:
     return [] if assumed is None else [f"{start}: {shown(assumed[0])} ({assumed[1]})."]
 
 
-def _observed(table: Table, place: int) -> list[float]:
-    """Detectable differences of the column's pairs; pairs whose differences do not vary are left out."""
+def pair_differences(table: Table, place: int) -> list[float]:
+    """Detectable differences of the pairs of a column, given by its number; pairs whose differences do not vary are left out."""
     scatter = [pair.difference.sampling for (_, column), pair in table.pairs.items() if column == place]
     return [detectable(sampling) for sampling in scatter if sampling is not None and sampling.error > 0]

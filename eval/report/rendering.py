@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from eval.costs import Costs, PhaseCost, Price, costs, effort_missing, phases
+from eval.costs import Costs, PhaseCost, Price, costs, dollars, effort_missing, phases
 from eval.imported import NOT_RECORDED
 from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories
 from eval.report.detectable import detectable_lines
@@ -125,7 +125,7 @@ def _categories(table: Table) -> list[str]:
 
 def _differences(table: Table) -> list[str]:
     rows = [
-        [row.title, *(_difference(table.pairs.get((row.name, place))) for place in range(len(table.columns)))]
+        [row.title, *(difference_text(table.pairs.get((row.name, place))) for place in range(len(table.columns)))]
         for row in table.rows
         if any(name == row.name for name, _ in table.pairs)
     ]
@@ -147,7 +147,8 @@ def _differences(table: Table) -> list[str]:
     ]
 
 
-def _difference(pair: Pair | None) -> str:
+def difference_text(pair: Pair | None) -> str:
+    """A paired difference as text: mean [by question] {by case}, p, Holm's p, number of pairs."""
     if pair is None:
         return "–"
     gap = pair.difference
@@ -279,18 +280,17 @@ def _phase_rows(row: Row, folder: Path, prices: Mapping[str, Price]) -> list[lis
     first = [[row.title, missing, *["–"] * (len(PHASES) + 1)]] if missing else []
     return [
         *first,
-        *(
-            [row.title, cost.phase, *(show(cost) for _, show in PHASES), _money(cost, prices)]
-            for cost in phases(folder)
-        ),
+        *([row.title, cost.phase, *(show(cost) for _, show in PHASES), money(cost, prices)] for cost in phases(folder)),
     ]
 
 
-def _money(cost: PhaseCost, prices: Mapping[str, Price]) -> str:
+def money(cost: PhaseCost, prices: Mapping[str, Price]) -> str:
     """US dollars; `–` where only offline engines worked, `unknown` where a model's price is not known."""
-    tokens = {role: (usage.tokens_in, usage.tokens_out, usage.tokens_cached) for role, usage in cost.by_role.items()}
-    tokens["embedder"] = (cost.embedding_tokens, 0, 0)
-    parts = [prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts)]
+    return money_text(dollars(cost, prices))
+
+
+def money_text(parts: Sequence[float | None]) -> str:
+    """The sum of US dollars; `–` for nothing, `unknown` where a part is None."""
     known = [part for part in parts if part is not None]
     return "unknown" if len(known) < len(parts) else number(sum(known) if known else None, 4)
 

@@ -82,6 +82,8 @@ class Table:
     """By role; a role without a price (an offline engine) costs nothing."""
     wanted: frozenset[str] | None = None
     """Names of the rows that the user asked for, None for all; the others show what earlier runs left on disk."""
+    use: str = ""
+    """What the table may be used for, in one sentence."""
 
     @property
     def missing_share(self) -> float:

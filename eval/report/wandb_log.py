@@ -17,6 +17,7 @@ from eval.report.cell import Cell
 from eval.report.rendering import as_csv
 from eval.report.tables import Measure, Table
 from eval.store import RunError
+from eval.watching import Watcher
 from memsys.llm.secrets import redact_values
 
 MODES = ("offline", "online")
@@ -30,7 +31,7 @@ def log_table(config: Mapping[str, Any], table: Table) -> None:
     """
     with _run(config, table.name, "table") as run:
         if run is not None:
-            run.summary.update(means(table))
+            run.summary.update(means(table) | progress_of(table))
             _log_csv(run, table.name, as_csv(table))
 
 
@@ -70,6 +71,19 @@ def means(table: Table) -> dict[str, float]:
             ours = cell.estimate() if isinstance(cell, Cell) else cell.ours if isinstance(cell, Measure) else None
             if ours is not None:
                 numbers[f"{row.name}/{column.dataset}/{column.metric}"] = ours.mean
+    return numbers
+
+
+def progress_of(table: Table) -> dict[str, int]:
+    """What `scripts.watch` shows of every run behind a table, by `runs/row/data set/name`."""
+    watcher = Watcher()
+    numbers: dict[str, int] = {}
+    for row in table.rows:
+        for dataset, folder in row.runs.items():
+            if (seen := watcher.run(folder)) is not None:
+                counts = {"cases": seen.cases, "answered": seen.answered, "errors": seen.errors, "judged": seen.judged}
+                counts |= {"tokens": seen.tokens, "failed_calls": seen.failed_calls}
+                numbers |= {f"runs/{row.name}/{dataset}/{name}": count for name, count in counts.items()}
     return numbers
 
 

@@ -18,11 +18,14 @@ from typing import Any
 HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth")
 """Verbs that take `key=value` settings."""
 PLAIN = (
+    *("compare", "list", "watch", "completion"),
     *("tables", "inspect", "structure", "runs", "merge", "cache", "doctor", "audit", "fidelity", "gateway", "product"),
     *("import-answers", "export", "paper-table", "card"),
     *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint"),
 )
 """Verbs that take `--flags`."""
+RUNNING = (*HYDRA, "compare")
+"""Verbs that run memories, with prompts of one's own where the working folder has them."""
 CHECKOUT_ONLY = ("architecture", "bench", "regress", "torture")
 """Entry points of a checkout that are no verbs: they need its tests, its documents or its reference results."""
 
@@ -80,10 +83,10 @@ def _import_from(folder: Path) -> None:
 def _with_own_files(verb: str, rest: list[str]) -> list[str]:
     """The settings, with the working folder's `conf` and `prompts` where it has them and none are named."""
     conf, prompts = Path.cwd() / "conf", Path.cwd() / "prompts"
-    if verb not in HYDRA or Path.cwd() == home():
+    if verb not in RUNNING or Path.cwd() == home():
         return rest
     named = [setting.partition("=")[0] for setting in rest]
-    if conf.is_dir() and "--config-dir" not in named:
+    if verb in HYDRA and conf.is_dir() and "--config-dir" not in named:
         rest = ["--config-dir", str(conf), *rest]
     if prompts.is_dir() and "prompts_dir" not in named:
         rest = [*rest, f"prompts_dir={prompts}"]

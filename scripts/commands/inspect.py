@@ -1,5 +1,7 @@
 """One question of a run, from what was recalled to the verdicts: `python -m scripts.inspect RUN QUESTION [--case CASE] [--data ROOT]`.
 
+`--prompt` adds the prompt as it was sent. `inspect RUN --wrong [--metric NAME]` lists the questions that were answered wrong.
+
 The layout is that of MemTree Tables A.5-A.9: index, score, depth, ancestors, content. The score is the memory's own, which is not always a
 similarity, and items stand as the memory returned them. Question and gold are not in the run folder: they are read from the data set
 that `run.json` names, and where that cannot be done, the reason is printed in their place.
@@ -16,6 +18,8 @@ from typing import Any
 from data_loaders.schema import DataError, Gold, Question
 from eval.imported import described
 from eval.records import Prediction
+from eval.report.sent_prompt import sent_prompt
+from eval.report.wrong_answers import score_file, wrong_answers
 from eval.score_files import score_lines
 from eval.store import RunError, read_items, read_lines, read_predictions
 from eval.structure.tree import Tree, ancestors, depths, read_tree
@@ -77,7 +81,7 @@ def question_lines(
     lines += [f"Asked     {question.time_text}"] if question.time_text else []
     lines += [f"Category  {gold.category or '–'}{'' if gold.answerable else ' (unanswerable)'}"]
     lines += [f"Gold      {' | '.join(gold.answers) or '–'}"]
-    lines += [f"Evidence  {turn}  {_cut(turns.get(turn, 'no such turn'), 100)}" for turn in gold.evidence]
+    lines += [f"Evidence  {turn}  {cut(turns.get(turn, 'no such turn'), 100)}" for turn in gold.evidence]
     return lines, gold.evidence
 
 
@@ -110,7 +114,7 @@ def recall_lines(
             line = _ancestry(tree, deep, above[node])
         lines.append(f"{number:>5}  {score:<7.4f}  {item['level']:>5}  {depth:>5}  {line}")
         held = ", ".join(turn for turn in evidence if turn in item["sources"])
-        lines.append(f"       {item['id']}  {f'(evidence {held})  ' if held else ''}{_cut(item['text'], width)}")
+        lines.append(f"       {item['id']}  {f'(evidence {held})  ' if held else ''}{cut(item['text'], width)}")
     return lines if prediction.items else ["nothing was recalled"]
 
 
@@ -137,7 +141,7 @@ def verdict_lines(run_folder: Path, prediction: Prediction) -> list[str]:
             if (line["case_id"], line["question_id"]) == (prediction.case_id, prediction.question_id):
                 value = "no verdict" if line["value"] is None else f"{line['value']:.4f}"
                 detail = "".join(f"  {name}={found}" for name, found in line["detail"].items())
-                why = f"  ({_cut(line['why'], 200)})" if line["why"] else ""
+                why = f"  ({cut(line['why'], 200)})" if line["why"] else ""
                 lines.append(f"  {path.stem}  #{line['repeat']}  {value}{why}{detail}")
     return lines or ["  not scored"]
 
@@ -169,6 +173,46 @@ def inspect(
     return [visible(line) for line in page]
 
 
+def prompt_lines(run_folder: Path, question_id: str, case_id: str | None, root: Path | None) -> list[str]:
+    """The prompt as it was sent, or why it cannot be shown."""
+    record = record_of(run_folder)
+    folder, prediction = find_prediction(run_folder, question_id, case_id)
+    try:
+        if "imported" in record:
+            raise RunError("the answers are imported; nobody recorded their prompts")
+        messages = sent_prompt(record, folder, prediction, question_of(record, prediction, root)[0])
+    except (DataError, RunError) as error:
+        return ["", f"Prompt    not shown: {visible(str(error))}"]
+    return [line for role, text in messages for line in ("", f"Prompt    [{role}]", visible(text))]
+
+
+def wrong_lines(run_folder: Path, metric: str | None, root: Path | None, width: int) -> list[str]:
+    """The wrong and the unscored answers of a run with question and gold; errors say what happened.
+
+    Raises:
+        RunError: the folder is no run, or has no scores of the metric.
+    """
+    record = record_of(run_folder)
+    scores = score_file(run_folder, metric)
+    wrong = wrong_answers(run_folder, scores)
+    lines = []
+    for answer in wrong:
+        prediction, score = answer.prediction, answer.score
+        ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {cut(prediction.error, width)}]"
+        shown = "–" if score is None else f"{score:.2f}"
+        lines.append(f"{shown:<5} {prediction.case_id}  {prediction.question_id}{ended}")
+        lines += [
+            f"      {cut(line, width)}" for line in question_lines(record, prediction, root)[0] if line[:5] in SHOWN
+        ]
+        lines.append(f"      Answer    {cut(prediction.answer, width)}")
+    lines.append(f"{len(wrong)} answers wrong or without a score, by {scores.stem}")
+    return [visible(line) for line in lines]
+
+
+SHOWN = ("Query", "Categ", "Gold ")
+"""Beginnings of the lines about a question that the list of wrong answers shows."""
+
+
 def _imported_lines(record: Mapping[str, Any]) -> list[str]:
     """In place of the recall: where imported answers come from; empty for a run of our own."""
     facts = record.get("imported")
@@ -188,7 +232,8 @@ def turns(character: str) -> bool:
     return unicodedata.bidirectional(character) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 
 
-def _cut(text: str, width: int) -> str:
+def cut(text: str, width: int) -> str:
+    """The text on one line, at most `width` characters long."""
     plain = " ".join(text.split())
     return plain if len(plain) <= width else plain[: width - 1] + "…"
 
@@ -197,7 +242,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the page; 2 with one line on standard error for what the user can mend."""
     parser = argparse.ArgumentParser(prog="python -m scripts.inspect", description=__doc__)
     parser.add_argument("run", type=Path, help="a folder below results/runs")
-    parser.add_argument("question", help="id of the question")
+    parser.add_argument("question", nargs="?", help="id of the question; left out with --wrong")
+    parser.add_argument("--wrong", action="store_true", help="list the questions that were answered wrong")
+    parser.add_argument("--metric", help="with --wrong: judge_<name> or a metric (default: a judge, else the first)")
+    parser.add_argument("--prompt", action="store_true", help="show the prompt as it was sent")
     parser.add_argument("--case", help="id of the case, where several have a question of that id")
     parser.add_argument(
         "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
@@ -205,9 +253,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--width", type=whole(1), default=160, help="characters of each text shown")
     add_traceback(parser)
     args = parser.parse_args(arguments)
+    if (args.question is None) != args.wrong:
+        parser.error("name a question, or give --wrong")
 
     def work() -> int:
-        print("\n".join(inspect(args.run, args.question, args.case, args.data, args.width)))
+        if args.wrong:
+            lines = wrong_lines(args.run, args.metric, args.data, args.width)
+        else:
+            lines = inspect(args.run, args.question, args.case, args.data, args.width)
+            lines += prompt_lines(args.run, args.question, args.case, args.data) if args.prompt else []
+        print("\n".join(lines))
         return 0
 
     return guarded(work, traceback=args.traceback)

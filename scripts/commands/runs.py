@@ -66,7 +66,7 @@ def _run(path: Path) -> RunFolder:
         state, detail = _state(path, record)
     except RunError as error:
         state, detail = "damaged", str(error)
-    return RunFolder(path, record, "in use" if _held(path) else state, detail, started)
+    return RunFolder(path, record, "in use" if held(path) else state, detail, started)
 
 
 def _state(path: Path, record: Mapping[str, Any]) -> tuple[str, str]:
@@ -80,7 +80,7 @@ def _state(path: Path, record: Mapping[str, Any]) -> tuple[str, str]:
     return "finished" if len(done) == total and not failed else "unfinished", detail
 
 
-def _held(path: Path) -> bool:
+def held(path: Path) -> bool:
     """Whether another process is writing the run."""
     lock = path / ".lock"
     if not lock.is_file():

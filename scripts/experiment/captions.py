@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from data_loaders.units import lost_evidence, make_units
@@ -74,6 +74,24 @@ def imported_caption(
         "a question that the file does not answer is not reached."
     )
     return tuple(lines)
+
+
+def use(reasons: Collection[str], *, published: bool = True) -> str:
+    """What a table may be used for, in one line.
+
+    Args:
+        reasons: why its numbers are not comparable with the published ones (`scripts.experiment.grid.why_not_comparable`); empty when
+            they are.
+        published: whether the table has published numbers.
+    """
+    not_theirs = ", not with the paper" if published else ""
+    if "stand-in" in reasons:
+        return "testing the machinery; stand-ins for models say nothing about memories."
+    if "sample data" in reasons:
+        return "trying things out; the data is a shipped sample, not the benchmark."
+    if reasons:
+        return f"comparing its rows with each other{not_theirs} ({', '.join(sorted(reasons))})."
+    return f"comparing its rows with each other{' and with the paper' if published else ''}."
 
 
 def engine(models: Models) -> str:

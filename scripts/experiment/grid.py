@@ -214,7 +214,7 @@ class Grid:
         if group.dataset is None:
             return ""
         if "data" in metric:
-            return _other_data(self.cfg, group.dataset)
+            return other_data(self.cfg, group.dataset)
         reason = why_not_comparable(self.cfg, self.models, self.backbone, group.dataset)
         other_judge = with_our_judge(self.cfg, self.backbone, metric) != metric
         return reason or ("other model" if other_judge else "")
@@ -224,7 +224,7 @@ class Grid:
         assert group.dataset is not None
         if "judge" in metric:
             return "stand-in" if "judge" in self.models.stand_ins else "other judge"
-        return _other_data(self.cfg, group.dataset)
+        return other_data(self.cfg, group.dataset)
 
 
 def _their_files(files: Mapping[str, Path]) -> dict[str, Path]:
@@ -252,10 +252,11 @@ def why_not_comparable(cfg: DictConfig, models: Models, backbone: Mapping[str, A
         return "stand-in"
     if other_models(cfg, backbone):
         return "other model"
-    return _other_data(cfg, dataset)
+    return other_data(cfg, dataset)
 
 
-def _other_data(cfg: DictConfig, dataset: Data) -> str:
+def other_data(cfg: DictConfig, dataset: Data) -> str:
+    """Why the data are not the paper's; empty when they are."""
     if dataset.source.status != "official":
         return f"{dataset.source.status} data"
     if cfg.data.size != "all" or cfg.data.max_cases is not None:

@@ -17,9 +17,10 @@ from eval.stats import Difference
 from eval.store import RunError
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
-from scripts.experiment.captions import caption, imported_caption
+from scripts.experiment.captions import caption, imported_caption, use
 from scripts.experiment.datasets import Data, data
 from scripts.experiment.executors import answer_all
+from scripts.experiment.grid import other_data
 from scripts.experiment.launch import composed
 from scripts.experiment.local import use_local_models
 from scripts.experiment.models import build_models
@@ -232,7 +233,15 @@ class Lab:
             rows,
             reference=rows[0].name if others else "",
             prices=self.models.prices,
+            use=use(self._reasons(one.dataset, judged, imported=len(facts) == len(rows)), published=False),
         )
+
+    def _reasons(self, dataset: Data, judged: bool, *, imported: bool) -> set[str]:
+        """Why a table on these data says nothing beyond itself. Of imported answers, only our judge may be a stand-in."""
+        stand_ins = set(self.models.stand_ins)
+        if imported:
+            stand_ins &= {"judge"} if judged else set()
+        return {"stand-in"} if stand_ins else {other_data(self.cfg, dataset)} - {""}
 
     def _chosen(self, group: str) -> dict[str, Any]:
         from omegaconf import OmegaConf

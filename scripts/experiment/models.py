@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,9 +117,10 @@ class Models:
     """Verdicts that are asked for while other questions are still being answered."""
 
     def traffic(self) -> list[Traffic]:
-        """Return the calls in flight at each endpoint, for the progress line."""
+        """Return the calls in flight at each endpoint, for the progress line; the first one has the dollars of all."""
         live = [endpoint.snapshot() for endpoint in self.endpoints.values()]
-        return live + [batches.snapshot() for batches in self.batches.values()]
+        every = live + [batches.snapshot() for batches in self.batches.values()]
+        return [replace(each, dollars=self.purse.spent if each is every[0] else 0.0) for each in every]
 
     @property
     def services(self) -> Services:

@@ -1,12 +1,12 @@
 """The progress line: what is done, what is in flight, and what the run is waiting for.
 
 A thread of its own shows the line, so that it keeps updating while nothing finishes: a server that never answers, a clustering that
-takes minutes. On a terminal the line is overwritten; anywhere else a new line is printed every fifteen seconds.
+takes minutes. A terminal gets a few lines that are drawn again in place (`scripts.experiment.progress_screen`); anywhere else a new line
+is printed every fifteen seconds.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 import time
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from eval.run import Progress
 from memsys.llm.traffic import Traffic
+from scripts.experiment.progress_screen import SCREEN, State, drawable, duration
 
 SILENT, TERMINAL_PAUSE, FILE_PAUSE = 2.0, 0.5, 15.0
 """Seconds before the first line, between updates on a terminal, and between lines in a file."""
@@ -62,7 +63,6 @@ class ProgressLine:
         self._open: dict[tuple[str, str], _Build] = {}
         self._before = _sums(traffic())
         self._lock = threading.Lock()
-        self._used = False
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat_on, name="progress", daemon=True)
 
@@ -104,19 +104,46 @@ class ProgressLine:
             now, traffic = self._clock(), self._traffic()
             parts = [f"{self.label}: {self.done}/{self.total}", *self._counts(), *self._calls(now, traffic)]
             if (left := self._seconds_left(now)) is not None:
-                parts.append(f"{_duration(left)} to go")
+                parts.append(f"{duration(left)} to go")
             waited = self._waited(now, traffic)
         return ", ".join(parts) + (f" · {waited}" if waited else "")
 
+    def state(self) -> State:
+        """What a terminal shows of the line as of now."""
+        with self._lock:
+            now, traffic = self._clock(), self._traffic()
+            finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
+            return State(
+                label=self.label,
+                done=self.done,
+                total=self.total,
+                errors=self.outcomes["error"],
+                written=self._written,
+                units=self._units,
+                begun=self._begun,
+                histories=self.histories,
+                finished=finished,
+                retried=retried,
+                in_flight=sum(each.in_flight for each in traffic),
+                limit=sum(each.limit for each in traffic),
+                waiting=sum(each.waiting for each in traffic),
+                batched=sum(each.batched for each in traffic),
+                tokens_per_second=tokens / max(now - self._started, 0.1),
+                dollars=sum(each.dollars for each in traffic),
+                seconds_left=self._seconds_left(now),
+                waited=self._waited(now, traffic),
+            )
+
     def beat(self) -> None:
         """Show the line if its next update is due."""
-        now, terminal = self._clock(), sys.stderr.isatty()
+        now, terminal = self._clock(), drawable()
         if now - self._started <= SILENT or now - self._shown < (TERMINAL_PAUSE if terminal else FILE_PAUSE):
             return
-        self._shown, self._used = now, True
-        text = self.line()
-        width = shutil.get_terminal_size().columns - 1
-        sys.stderr.write(f"\r{text[:width]:<{width}}" if terminal else text + "\n")
+        self._shown = now
+        if terminal:
+            SCREEN.show(self)
+            return
+        sys.stderr.write(self.line() + "\n")
         sys.stderr.flush()
 
     def end(self) -> None:
@@ -124,8 +151,7 @@ class ProgressLine:
         self._ended.set()
         if self._beating.is_alive():
             self._beating.join()
-        if self._used and sys.stderr.isatty():
-            sys.stderr.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
+        SCREEN.drop(self)
 
     def _beat_on(self) -> None:
         while not self._ended.wait(TERMINAL_PAUSE):
@@ -197,15 +223,9 @@ def _sums(traffic: Sequence[Traffic]) -> tuple[int, int, int]:
     )
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def _time_of_day(ago: float) -> str:
     """The time of day `ago` seconds ago, with that duration."""
-    return f"{time.strftime('%H:%M:%S', time.localtime(time.time() - ago))} ({_duration(ago)} ago)"
+    return f"{time.strftime('%H:%M:%S', time.localtime(time.time() - ago))} ({duration(ago)} ago)"
 
 
 @contextmanager

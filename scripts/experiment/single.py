@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eval.report.rendering import markdown
 from eval.report.wandb_log import log_table
 from scripts.experiment.exits import configured
 from scripts.experiment.lab import Lab
+from scripts.experiment.printing import print_table
 from scripts.experiment.steps import complain
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _run_single(cfg: DictConfig) -> int:
     dataset = lab.load()
     answers = lab.ask(dataset=dataset, judges=lab.judges(dataset))
     table = lab.table(lab.score(answers))
-    print(markdown(table))
+    print_table(table, cfg.print)
     print(f"run folder: {answers.folder}")
     log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
     return complain(table, cfg.max_unscored)

@@ -12,13 +12,15 @@ from eval.report.rendering import as_csv, latex, markdown
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
 from eval.store import replace_file
-from scripts.experiment.captions import caption
+from scripts.experiment.captions import caption, use
 from scripts.experiment.exits import configured
 from scripts.experiment.experiments import Experiment, experiment
+from scripts.experiment.grid import why_not_comparable
 from scripts.experiment.launch import composed
 from scripts.experiment.layout import Line, cells_of, published_files, restriction, wanted_rows
 from scripts.experiment.options import load_option
 from scripts.experiment.outcome import Outcome
+from scripts.experiment.printing import print_table
 from scripts.experiment.progress import progress_line
 from scripts.experiment.roles import other_models
 from scripts.experiment.steps import complain
@@ -47,7 +49,7 @@ def make_table(cfg: DictConfig) -> Outcome:
     file = behind.models.results / "tables" / f"{stem}.md"
     for suffix, text in ((".md", markdown(table)), (".csv", as_csv(table)), (".tex", latex(table))):
         replace_file(file.with_name(stem + suffix), text)
-    print(markdown(table, brief=True))
+    print_table(table, cfg.print)
     if outcome := behind.outcome():
         print(outcome)
     print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex")
@@ -88,6 +90,7 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
             rows.append(_row(cfg, behind, line))
             progress.step()
     used = [(group.dataset, group.reader, group.unit) for group in behind.groups if group.dataset is not None]
+    reasons = {why_not_comparable(cfg, behind.models, behind.backbone, dataset) for dataset, _, _ in used} - {""}
     return Table(
         option["name"],
         option["title"],
@@ -97,6 +100,7 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
         option.get("reference", ""),
         behind.models.prices,
         behind.only,
+        use(reasons, published=any(line.published is not None for line in behind.lines)),
     )
 
 

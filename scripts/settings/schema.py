@@ -7,7 +7,7 @@ leave it out. `scripts.settings.checking` checks a configuration against these c
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from pydantic import BaseModel, Field
 
@@ -283,7 +283,13 @@ class Protocol(Strict):
     unit: Unit | None
 
 
+Printed = Literal["narrow", "wide", "plain"]
+PRINTED = get_args(Printed)
+"""Forms in which a table is printed."""
+
+
 class Single(Common):
+    print: Printed | None
     dataset: Dataset
     memory: Memory
     protocol: Protocol
@@ -302,6 +308,7 @@ class Chosen(Common):
 
 
 class Reproduce(Chosen):
+    print: Printed | None
     table: Table
 
 

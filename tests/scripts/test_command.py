@@ -90,6 +90,18 @@ def test_a_memory_of_the_working_folder_is_found(installed: Path, tmp_path: Path
     assert list(tmp_path.glob("results/runs/locomo/mine-*/run.json"))
 
 
+def test_a_memory_of_the_working_folder_is_compared_and_the_shell_completes_the_verbs(
+    installed: Path, tmp_path: Path
+) -> None:
+    assert call(installed, tmp_path, "new-memory", "mine").returncode == 0
+    done = call(installed, tmp_path, "compare", "mine", "nothing", "--limit", "2")
+    assert done.returncode == 0, done.stderr
+    assert "Wins/losses/ties of Mine" in done.stdout
+    assert "reproduce-all" in call(installed, tmp_path, "completion", "bash").stdout
+    assert "mine " in call(installed, tmp_path, "list", "memories").stdout
+    assert "locomo/mine-" in call(installed, tmp_path, "watch", "results", "--once").stdout
+
+
 def test_help_names_every_verb_and_imports_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help"]) == 0
     shown = capsys.readouterr().out

@@ -317,6 +317,41 @@ def test_control_characters_are_shown_escaped(copied: Path, capsys: Any) -> None
     assert not set(said) & set("\x1b\x07\x00\r\x9b\u202e")
 
 
+def test_wrong_answers_are_listed_with_their_scores_and_counted(run_folder: Path, capsys: Any) -> None:
+    assert inspect.main([str(run_folder), "--wrong", "--metric", "locomo_f1"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    (scores,) = (run_folder / "scores").glob("locomo_f1-*.jsonl")
+    wrong = [line for line in read_lines(scores) if line["value"] < 0.5]
+    heads = [line.split()[:3] for line in lines if not line.startswith(" ")]
+    assert heads == [[f"{line['value']:.2f}", line["case_id"], line["question_id"]] for line in wrong]
+    assert last == f"{len(wrong)} answers wrong or without a score, by {scores.stem}"
+    assert inspect.main([str(run_folder), "--wrong", "--metric", "rouge"]) == 2
+    assert "no scores of rouge; there are: judge_mem0" in capsys.readouterr().err
+
+
+def test_the_prompt_is_shown_as_it_was_sent_and_not_when_that_is_not_known(copied: Path, capsys: Any) -> None:
+    line = lines_of(copied)[0]
+    asked = [str(copied), line["question_id"], "--case", line["case_id"], "--prompt"]
+    assert inspect.main(asked) == 0
+    _, _, prompt = capsys.readouterr().out.partition("Prompt    [user]")
+    (folder,) = (
+        path.parent for path in copied.glob("cases/*/predictions.jsonl") if line["case_id"] in path.read_text()
+    )
+    texts = {item["key"]: item["text"] for item in read_lines(folder / "items.jsonl")}
+    assert all(texts[key] in prompt for key in line["items"])
+    record = json.loads((copied / "run.json").read_text())
+    record["prompts"][record["reader"]["prompt"]] = "0" * 64
+    (copied / "run.json").write_text(json.dumps(record))
+    assert inspect.main(asked) == 0
+    assert "Prompt    not shown: the prompt file reader/locomo_official.md has changed" in capsys.readouterr().out
+
+
+def test_a_question_or_the_list_is_asked_for_and_not_both(run_folder: Path) -> None:
+    for words in ([], ["q1", "--wrong"]):
+        with pytest.raises(SystemExit):
+            inspect.main([str(run_folder), *words])
+
+
 def test_the_page_of_a_run_on_ones_own_file_reads_that_file_again(tmp_path: Path) -> None:
     record = {
         "id": "harbour",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from eval.run import Progress
 from scripts.experiment.progress import ProgressLine
+from scripts.experiment.progress_screen import Screen, State, drawing
 
 
 @dataclass
@@ -34,9 +37,11 @@ class Traffic:
     oldest_seconds: float = 0.0
     paused_since: float | None = None
     paused_why: str = ""
+    batched: int = 0
     limit: int = 0
     most: int = 0
     rpm: float | None = None
+    dollars: float = 0.0
 
 
 def begun(line: ProgressLine, case: str, units: int) -> None:
@@ -138,6 +143,76 @@ def test_the_line_is_shown_while_nothing_happens(monkeypatch: pytest.MonkeyPatch
     shown = capsys.readouterr().err.splitlines()
     assert len(shown) == 2  # at 16 and at 32 seconds
     assert all("0/10" in one and "waiting for 1 calls" in one for one in shown)
+
+
+def begun_line(clock: Clock, **traffic: Any) -> ProgressLine:
+    now = [Traffic(finished=100, tokens_in=1000)]
+    line = ProgressLine("answering", 10, histories=2, traffic=lambda: now, clock=clock)
+    begun(line, "a", 40)
+    written(line, "a", 10)
+    line.on_progress(Progress("raptor", "a", "q", "error"))
+    clock.now, now[0] = 10.0, Traffic(finished=120, tokens_in=2500, tokens_out=500, **traffic)
+    return line
+
+
+def drawn(*states: State, width: int = 100) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(drawing(list(states), width))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text.splitlines()
+
+
+def test_a_terminal_shows_units_calls_with_their_limit_tokens_dollars_and_the_time_to_go() -> None:
+    line = begun_line(Clock(), in_flight=3, limit=64, waiting=2, retried=1, dollars=0.0123)
+    asked, building, calls = drawn(line.state())
+    assert asked.startswith("answering     ━━─")
+    assert asked.endswith("  1/10 · 1 errors · 1:30 to go")
+    assert building.endswith("  10/40 units · 1/2 histories")
+    assert building.count("━") == 6  # a quarter of the bar
+    assert calls == "  calls       3 of at most 64 in flight · 20 made (1 retried) · 2 queued · 200 tokens/s · $0.0123"
+
+
+def test_the_terminal_and_the_line_of_a_log_say_the_same() -> None:
+    line = begun_line(Clock(), in_flight=3, waiting=2)
+    text, shown = line.line(), " ".join(drawn(line.state()))
+    for said in ("1/10", "10/40 units", "1/2 histories", "3 in flight", "2 queued", "200 tokens/s", "1:30 to go"):
+        assert said in text
+        assert said in shown
+
+
+def test_without_prices_and_calls_nothing_is_said_about_them() -> None:
+    (asked,) = drawn(ProgressLine("scoring", 4, clock=Clock()).state())
+    assert asked.rstrip().endswith("0/4")
+
+
+def test_a_long_reason_for_waiting_is_cut_to_the_width() -> None:
+    state = replace(begun_line(Clock()).state(), waited="paused: " + "x" * 200)
+    assert max(map(len, drawn(state, width=80))) == 80
+
+
+class Drawn(Screen):
+    def __init__(self) -> None:
+        super().__init__()
+        self.file = io.StringIO()
+
+    def console(self) -> Console:
+        return Console(file=self.file, force_terminal=True, width=100, color_system=None)
+
+
+def test_phases_within_phases_share_one_screen_which_is_empty_at_the_end() -> None:
+    screen = Drawn()
+    outer, inner = (ProgressLine(label, 4, clock=Clock()) for label in ("scoring", "judging bm25"))
+    for phase in (outer, inner):
+        screen.show(phase)
+    assert "judging bm25" in screen.file.getvalue()
+    last = screen.file.getvalue().rpartition("scoring")[2]
+    assert "judging bm25" in last  # both in the last drawing
+    screen.drop(inner)
+    assert "judging" not in screen.file.getvalue().rpartition("scoring")[2]
+    screen.drop(outer)
+    screen.drop(outer)
+    assert screen._phases == []
+    assert screen._live is None
 
 
 def test_limits_below_what_was_set_are_shown_and_others_are_not() -> None:

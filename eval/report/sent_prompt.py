@@ -1,0 +1,58 @@
+"""The prompt that a reader was sent. It is not in the run folder: it is rendered again from the recalled items and the prompt file.
+
+It is shown only if the prompt file has the hash that the run recorded, and if the prompt shows as many tokens of recall as were counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data_loaders.schema import Question
+from eval.reader import Reader, render
+from eval.records import Prediction
+from eval.store import RunError, read_items, read_lines
+from memsys.interface import Item, Recall
+from memsys.prompts import PromptError, Prompts
+
+
+def sent_prompt(
+    record: Mapping[str, Any], case_folder: Path, prediction: Prediction, question: Question
+) -> tuple[tuple[str, str], ...]:
+    """The messages, each a role and its text.
+
+    Args:
+        record: of `run.json`.
+
+    Raises:
+        RunError: no reader was asked, or what was sent cannot be rendered again; the message says why.
+    """
+    effort = _effort(case_folder, prediction)
+    try:
+        prompts = Prompts(record.get("prompts_dir"))
+        reader = Reader(**record["reader"])
+        if prompts.digest([reader.prompt]) != {reader.prompt: record["prompts"].get(reader.prompt)}:
+            raise RunError(f"the prompt file {reader.prompt}.md has changed since the run")
+    except (KeyError, TypeError, PromptError) as error:
+        raise RunError(f"its prompt cannot be read again: {error}") from error
+    known = read_items(case_folder)
+    items = tuple(
+        Item(item["id"], item["text"], score, tuple(item["sources"]), item["kind"], item["level"])
+        for item, score in zip((known[key] for key in prediction.items), prediction.scores, strict=True)
+    )
+    rendered = render(reader, prompts, question, Recall(items))
+    if (rendered.context_tokens, rendered.dropped) != (effort["context_tokens"], effort["dropped_items"]):
+        raise RunError(
+            "rendered again, the prompt shows another number of tokens than was counted: it is not what was sent"
+        )
+    return tuple(rendered.request.messages)
+
+
+def _effort(case_folder: Path, prediction: Prediction) -> dict[str, Any]:
+    """The effort line of the answer; the last one, where a failed answer was asked for again."""
+    lines = read_lines(case_folder / "effort.jsonl", fields=("phase", "subject", "context_tokens", "dropped_items"))
+    asked = [line for line in lines if (line["phase"], line["subject"]) == ("answer", prediction.question_id)]
+    if not asked:
+        raise RunError("no reader was asked: the memory failed, gave up or answered itself")
+    return asked[-1]

@@ -1,0 +1,380 @@
+"""A table for a terminal: a block per data set, a section per metric, a line per memory.
+
+Narrow (the default) fits the width that it is given, from 80 columns on: columns shrink first, then names. Wide shows every interval and
+cost and cuts nothing. Every number is made by the functions that make the Markdown's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.cells import cell_len
+from rich.console import Group
+from rich.table import Table as Grid
+from rich.text import Text
+
+from eval.costs import Costs, costs, dollars, phases
+from eval.power import detectable
+from eval.report.cell import Cell
+from eval.report.detectable import pair_differences
+from eval.report.names import fitting, shortened
+from eval.report.published import Published
+from eval.report.rendering import by_case, money_text, number, span
+from eval.report.tables import AnyCell, Measure, Pair, Row, Table
+from eval.stats import Estimate, preferred_interval
+
+SIGNIFICANT = 0.05
+LEAST_NAME, LONGEST_STATE = 12, 14
+"""Cells for a name before another column shrinks, and for a state such as `pending` that stands in the place of a score."""
+MEMORY = "memory"
+NOT_COMPARABLE = "not comparable: "
+NONE = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the table in one of its columns, with what the printed fields need."""
+
+    row: Row
+    cell: AnyCell
+    pair: Pair | None
+    reference: bool
+    spent: Costs | None
+    """Costs of the run; None where there is no run, and in all columns of a data set but the first."""
+    dollars: str
+
+    @property
+    def ours(self) -> Estimate | None:
+        """Our number; None where there is none."""
+        if isinstance(self.cell, str):
+            return None
+        return self.cell.ours if isinstance(self.cell, Measure) else self.cell.estimate()
+
+    @property
+    def published(self) -> Published | None:
+        """The published number; None where there is none."""
+        return None if isinstance(self.cell, str) else self.cell.published
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A printed column."""
+
+    header: str
+    text: Callable[[Entry], str]
+
+
+def terminal(table: Table, width: int = 100, *, wide: bool = False) -> Group:
+    """The table as something that Rich prints.
+
+    Args:
+        width: cells of a line; at least 80 are needed. A wide table takes what it needs.
+    """
+    parts: list[Text | Grid] = [Text(table.title, style="bold"), *_usable(table)]
+    rows = _rows(table)
+    for dataset in dict.fromkeys(column.dataset for column in table.columns):
+        parts += _block(table, rows, dataset, width, wide)
+    legend = [*_legend(table), *(["Rows that were not asked for are left out."] if len(rows) < len(table.rows) else [])]
+    return Group(*parts, Text(""), *(Text(line, style="dim") for line in legend))
+
+
+def _rows(table: Table) -> list[Row]:
+    """The rows that the user asked for, and those of the others that earlier runs have scored."""
+    wanted = table.wanted
+    return [row for row in table.rows if wanted is None or row.name in wanted or any(map(_is_scored, row.cells))]
+
+
+def _is_scored(cell: AnyCell) -> bool:
+    return cell.ours is not None if isinstance(cell, Measure) else isinstance(cell, Cell) and bool(cell.scores)
+
+
+def _usable(table: Table) -> Iterator[Text]:
+    """What the table may be used for, and how much of it is missing."""
+    if table.use:
+        yield Text(f"Use: {table.use}", style="bold yellow")
+    if table.missing_share:
+        yield Text(f"Incomplete: {table.missing_share:.1%} of a cell's questions are not scored.", style="red")
+
+
+def _legend(table: Table) -> list[str]:
+    lines = ["±: half of the 95 % interval, by case from five cases on, else by question."]
+    reference = next((row.title for row in table.rows if row.name == table.reference), None)
+    if reference is not None and table.pairs:
+        lines += [
+            f"Δ: paired difference from {reference}, with p and Holm's p over all {len(table.pairs)} pairs.",
+            "*: Holm's p below .05. ~ and dim: smaller than what is detected with 80 % power.",
+        ]
+    reasons = {_reason(cell) for row in table.rows for cell in row.cells} - {""}
+    if reasons:
+        lines.append(f"n/c: not comparable with the published number ({', '.join(sorted(reasons))}).")
+    return lines
+
+
+def _block(table: Table, rows: Sequence[Row], dataset: str, width: int, wide: bool) -> Iterator[Text | Grid]:
+    places = [place for place, column in enumerate(table.columns) if column.dataset == dataset]
+    heading = fitting(_heading(table, places), width - 3)
+    yield Text(f"\n{heading} {'─' * (width - 1 - cell_len(heading))}", style="bold")
+    states = {row.cells[place] if isinstance(row.cells[place], str) else None for row in rows for place in places}
+    if len(states) == 1 and (state := states.pop()) is not None:
+        yield Text(str(state))
+        return
+    spent = {row.name: _spent(table, row.runs[dataset]) for row in rows if dataset in row.runs}
+    sections = {place: list(_entries(table, rows, place, spent if place == places[0] else {})) for place in places}
+    layout = _layout(rows, list(sections.values()), width, wide)
+    yield _header(layout)
+    for place, entries in sections.items():
+        yield _title(table, place, width)
+        yield _section(entries, layout)
+        yield from _notes(entries, layout.names, width)
+
+
+def _heading(table: Table, places: Sequence[int]) -> str:
+    questions = max((table.columns[place].questions for place in places), key=len)
+    histories = len({question.cluster for question in questions})
+    size = f" · {len(questions)} questions in {histories} histor{'y' if histories == 1 else 'ies'}" if questions else ""
+    return f"{table.columns[places[0]].title}{size}"
+
+
+def _title(table: Table, place: int, width: int) -> Text:
+    found = pair_differences(table, place)
+    detects = f" · detects differences from {median(found):.3f}" if found and median(found) <= 1 else ""
+    return Text(fitting(table.columns[place].metric, width - cell_len(detects)) + detects, style="italic")
+
+
+def _entries(table: Table, rows: Sequence[Row], place: int, spent: Mapping[str, tuple[Costs, str]]) -> Iterator[Entry]:
+    for row in rows:
+        sums, paid = spent.get(row.name, (None, ""))
+        pair = table.pairs.get((row.name, place))
+        yield Entry(row, row.cells[place], pair, row.name == table.reference, sums, paid)
+
+
+def _spent(table: Table, folder: Path) -> tuple[Costs, str]:
+    """The costs of a run, and the US dollars of the whole run with its judges."""
+    sums = costs(folder)
+    parts = [] if sums.missing else [part for cost in phases(folder) for part in dollars(cost, table.prices)]
+    return sums, money_text(parts)
+
+
+# --- the text of one field ------------------------------------------------------------------------------------------------
+
+
+def _digits(ours: Estimate, cell: AnyCell) -> int:
+    return 1 if isinstance(cell, Measure) and abs(ours.mean) >= 100 else 3
+
+
+def _score(entry: Entry) -> str:
+    if isinstance(entry.cell, str):
+        return entry.cell if cell_len(entry.cell) <= LONGEST_STATE else "see below"
+    if (ours := entry.ours) is None:
+        return NONE
+    digits, interval = _digits(ours, entry.cell), preferred_interval(ours)
+    half = "" if interval is None else f" ± {number((interval.high - interval.low) / 2, digits)}"
+    return f"{number(ours.mean, digits)}{half}"
+
+
+def _ps(pair: Pair) -> tuple[float | None, float | None]:
+    """p and Holm's p: by case where there are enough cases, else by question."""
+    gap = pair.difference
+    return (gap.p, pair.p) if gap.p_by_case is None else (gap.p_by_case, pair.p_by_case)
+
+
+def _p(value: float | None) -> str:
+    return NONE if value is None else "<.001" if value < 0.001 else f"{value:.3f}"
+
+
+def undetectable(pair: Pair) -> bool:
+    """Whether the difference is smaller than the one that this comparison detects with 80 % power."""
+    sampling = pair.difference.sampling
+    return sampling is None or abs(pair.difference.mean) < detectable(sampling) or pair.difference.mean == 0
+
+
+def _gap(entry: Entry) -> str:
+    if entry.pair is None:
+        return "reference" if entry.reference and isinstance(entry.cell, Cell) else ""
+    adjusted = _ps(entry.pair)[1]
+    star = "*" if adjusted is not None and adjusted < SIGNIFICANT else ""
+    return f"{entry.pair.difference.mean:+.3f}{star}{'~' if undetectable(entry.pair) else ''}"
+
+
+def _gap_with_holm(entry: Entry) -> str:
+    return _gap(entry) + ("" if entry.pair is None else f" ({_p(_ps(entry.pair)[1])})")
+
+
+def _gap_with_ps(entry: Entry) -> str:
+    return _gap(entry) + ("" if entry.pair is None else f" ({', '.join(map(_p, _ps(entry.pair)))})")
+
+
+def _printed(entry: Entry) -> str:
+    if isinstance(entry.cell, str) or entry.cell.published is None:
+        return ""
+    return entry.cell.published.scaled(entry.cell.column.scale)
+
+
+def _verdict(entry: Entry) -> str:
+    if isinstance(entry.cell, str) or entry.cell.published is None:
+        return ""
+    return entry.cell.verdict().replace(NOT_COMPARABLE, "n/c ")
+
+
+def _brief_verdict(entry: Entry) -> str:
+    return "n/c" if _reason(entry.cell) else _verdict(entry)
+
+
+def _reason(cell: AnyCell) -> str:
+    if isinstance(cell, str) or cell.published is None:
+        return ""
+    verdict = cell.verdict()
+    return verdict.removeprefix(NOT_COMPARABLE) if verdict.startswith(NOT_COMPARABLE) else ""
+
+
+def _cost(name: str, digits: int) -> Callable[[Entry], str]:
+    def text(entry: Entry) -> str:
+        return "" if entry.spent is None else number(getattr(entry.spent, name), digits)
+
+    return text
+
+
+def _by_question(entry: Entry) -> str:
+    ours = entry.ours
+    return "" if ours is None else span(ours.by_question, digits=_digits(ours, entry.cell))
+
+
+def _by_case(entry: Entry) -> str:
+    ours = entry.ours
+    return "" if ours is None else by_case(ours, _digits(ours, entry.cell))
+
+
+def _counts(entry: Entry) -> str:
+    if not isinstance(entry.cell, Cell):
+        return ""
+    counts = entry.cell.counts()
+    return f"{counts.scored}/{counts.unscored}/{counts.errored}/{counts.not_reached}"
+
+
+def _gap_spans(entry: Entry) -> str:
+    if entry.pair is None:
+        return ""
+    gap = entry.pair.difference
+    return " ".join(filter(None, (span(gap.by_question), by_case(gap))))
+
+
+SCORE, PS, HOLM = Field("score ±", _score), Field("Δ (p, Holm)", _gap_with_ps), Field("Δ (Holm)", _gap_with_holm)
+PUBLISHED, PAPER = Field("published", _printed), Field("paper", _printed)
+VERDICT, BRIEF = Field("verdict", _verdict), Field("verdict", _brief_verdict)
+TOKENS, TOKENS_Q, TOK_Q = (
+    Field(header, _cost("inference_tokens", 0)) for header in ("tokens/question", "tokens/q", "tok/q")
+)
+DOLLARS = Field("$", lambda entry: entry.dollars)
+NARROW = (
+    (2, (SCORE, PS, PUBLISHED, VERDICT, TOKENS, DOLLARS)),
+    (2, (SCORE, PS, PUBLISHED, VERDICT, TOKENS_Q, DOLLARS)),
+    (2, (SCORE, HOLM, PUBLISHED, BRIEF, TOKENS_Q, DOLLARS)),
+    (1, (SCORE, HOLM, PAPER, BRIEF, TOK_Q, DOLLARS)),
+)
+"""Spaces between columns, and the columns beside the name, from the roomiest to the tightest."""
+WIDE = (
+    SCORE,
+    Field("[by question]", _by_question),
+    Field("{by case}", _by_case),
+    Field("scored/un/err/left", _counts),
+    PS,
+    Field("Δ [by question] {by case}", _gap_spans),
+    PUBLISHED,
+    VERDICT,
+    TOKENS,
+    Field("recalled", _cost("recalled_tokens", 0)),
+    Field("calls/query", _cost("calls_per_query", 2)),
+    Field("recall s", _cost("recall_seconds_p50", 3)),
+    DOLLARS,
+)
+
+
+# --- the layout of a block ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns a block prints, how wide, and the names as they fit."""
+
+    gap: int
+    fields: tuple[Field, ...]
+    widths: tuple[int, ...]
+    """Of the fields, without the name."""
+    names: Mapping[str, str]
+    """Printed name by the row's name."""
+
+
+def _layout(rows: Sequence[Row], sections: Sequence[Sequence[Entry]], width: int, wide: bool) -> Layout:
+    """The roomiest layout whose names have room; columns without a text in any section are left out."""
+    titles = [row.title for row in rows]
+    longest = max(map(cell_len, [MEMORY, *titles]))
+    entries = [entry for section in sections for entry in section]
+    for level, (gap, candidates) in enumerate(((2, WIDE),) if wide else NARROW):
+        fields = tuple(field for field in candidates if any(field.text(entry) for entry in entries))
+        widths = tuple(
+            max(cell_len(field.header), *(cell_len(field.text(each)) for each in entries)) for field in fields
+        )
+        room = longest if wide else width - sum(widths) - gap * len(widths)
+        if room >= min(longest, LEAST_NAME + 2) or level == len(NARROW) - 1:
+            break
+    names = shortened(titles, max(8, min(longest, room)))
+    return Layout(gap, fields, widths, dict(zip((row.name for row in rows), names, strict=True)))
+
+
+def _header(layout: Layout) -> Grid:
+    grid = _grid(layout)
+    grid.add_row(*(Text(header) for header in (MEMORY, *(field.header for field in layout.fields))), style="bold")
+    return grid
+
+
+def _section(entries: Sequence[Entry], layout: Layout) -> Grid:
+    """The lines of one metric; a rule stands above the rows that the paper does not print."""
+    grid = _grid(layout)
+    for entry in entries:
+        if entry.row.ruled:
+            grid.add_row(Text("─" * 3, style="dim"))
+        style = "dim" if entry.pair is not None and undetectable(entry.pair) else ""
+        texts = (layout.names[entry.row.name], *(field.text(entry) for field in layout.fields))
+        grid.add_row(*map(Text, texts), style=style)
+    return grid
+
+
+def _grid(layout: Layout) -> Grid:
+    grid = Grid(box=None, show_header=False, padding=(0, layout.gap, 0, 0), pad_edge=False)
+    grid.add_column(width=max(map(cell_len, (MEMORY, *layout.names.values()))), no_wrap=True)
+    for field, width in zip(layout.fields, layout.widths, strict=True):
+        grid.add_column(width=width, no_wrap=True, justify="right" if field.header in RIGHT else "left")
+    return grid
+
+
+RIGHT = frozenset(
+    {"published", "paper", "tokens/question", "tokens/q", "tok/q", "$", "recalled", "calls/query", "recall s"}
+)
+"""Headers of columns of numbers."""
+
+
+def _notes(entries: Sequence[Entry], names: Mapping[str, str], width: int) -> Iterator[Text]:
+    """A line for each cell with failures, and for each state that did not fit into its column."""
+    for entry in entries:
+        name = names[entry.row.name]
+        if isinstance(entry.cell, str):
+            if cell_len(entry.cell) > LONGEST_STATE:
+                yield Text(f"  {name}: {entry.cell}")
+        elif isinstance(entry.cell, Cell) and (failures := _failures(entry.cell)):
+            yield Text(fitting(f"  {name}: {failures}", width), style="red")
+
+
+def _failures(cell: Cell) -> str:
+    """What is not scored, aborted or cut, and what the mean could be; empty where nothing failed."""
+    counts = cell.counts()
+    named = {"unscored": counts.unscored, "errored": counts.errored, "not reached": counts.not_reached}
+    named |= {"aborted": counts.aborted, "cut": counts.cut}
+    parts = ", ".join(f"{count} {name}" for name, count in named.items() if count)
+    if not parts:
+        return ""
+    bounds = cell.bounds() if counts.missing_share else None
+    possible = "" if bounds is None else f"; could be {bounds.low:.3f}–{bounds.high:.3f}"
+    return f"{parts} of {counts.questions}{possible}"

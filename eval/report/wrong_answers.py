@@ -1,0 +1,63 @@
+"""The questions of a run that were answered wrong, and those that have no score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from eval.records import Prediction
+from eval.score_files import read_scores
+from eval.store import RunError, read_predictions
+
+RIGHT = 0.5
+"""A mean score below this is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongAnswer:
+    """A question that has no score, or one below `RIGHT`."""
+
+    prediction: Prediction
+    score: float | None
+    """The mean over the judge's repeats; None where there is no verdict."""
+
+
+def score_file(run_folder: Path, metric: str | None) -> Path:
+    """The newest score file of a metric; of None, of a judge, else of the first metric by name.
+
+    Raises:
+        RunError: there is none.
+    """
+    files = [
+        path
+        for path in sorted((run_folder / "scores").glob("*.jsonl"))
+        if not path.name.startswith("evidence@") and not path.name.endswith(".effort.jsonl")
+    ]
+    names = sorted(
+        {path.stem.rpartition("-")[0] for path in files}, key=lambda name: (not name.startswith("judge_"), name)
+    )
+    wanted = metric or (names[0] if names else "a metric")
+    fitting = [path for path in files if path.stem.rpartition("-")[0] == wanted]
+    if not fitting:
+        raise RunError(f"{run_folder} has no scores of {wanted}; there are: {', '.join(names) or 'none'}")
+    return max(fitting, key=lambda path: path.stat().st_mtime)
+
+
+def wrong_answers(run_folder: Path, scores: Path) -> list[WrongAnswer]:
+    """In the order of the cases' folders and of the answers in them."""
+    by_question = read_scores(scores)
+    wrong = []
+    for folder in sorted(run_folder.glob("cases/*")):
+        for prediction in read_predictions(folder).values():
+            values = [line["value"] for line in by_question.get((prediction.case_id, prediction.question_id), ())]
+            score = _mean(values)
+            if score is None or score < RIGHT:
+                wrong.append(WrongAnswer(prediction, score))
+    return wrong
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

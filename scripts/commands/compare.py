@@ -1,0 +1,120 @@
+"""What `scripts.compare` does: build what is missing, score, and print where memories differ. The first memory is the reference."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+from data_loaders.schema import Gold, Question
+from eval.report.paired import Telling, tallies, telling
+from eval.report.rendering import difference_text
+from eval.report.tables import Table
+from eval.store import RunError, read_predictions
+from scripts.commands.inspect import cut, visible
+from scripts.experiment.exits import guarded
+from scripts.experiment.lab import Lab, Scored
+from scripts.experiment.printing import print_table
+from scripts.experiment.steps import complain
+from scripts.settings.arguments import add_traceback, whole
+from scripts.settings.schema import PRINTED
+
+WIDTH = 96
+"""Characters of a question, a gold answer or an answer."""
+
+
+def differences(table: Table) -> Iterator[str]:
+    """The paired difference of every memory from the first, metric by metric."""
+    reference, *others = table.rows
+    yield f"Paired differences from {reference.title}: mean [by question] {{by case}}, p and Holm by question {{by case}}"
+    for place, column in enumerate(table.columns):
+        yield f"  {column.metric}"
+        for row in others:
+            yield f"    {row.title}: {difference_text(table.pairs.get((row.name, place)))}"
+
+
+def wins_and_losses(scored: Sequence[Scored], metric: str) -> Iterator[str]:
+    """Wins/losses/ties of the first memory against each other one, by category."""
+    first, *others = scored
+    yield f"Wins/losses/ties of {first.answers.title} by category, {first.cells[metric].column.metric}"
+    for other in others:
+        counted = tallies(first.cells[metric], other.cells[metric])
+        yield f"  against {other.answers.title}"
+        width = max(len(tally.category) for tally in counted)
+        yield from (f"    {tally.category:<{width}}  {tally.wins}/{tally.losses}/{tally.ties}" for tally in counted)
+
+
+def telling_questions(scored: Sequence[Scored], metric: str, count: int) -> Iterator[str]:
+    """The questions with the largest gaps: question, gold, and what every memory answered."""
+    entries = telling([one.cells[metric] for one in scored], count)
+    yield f"The {len(entries)} most telling questions, {scored[0].cells[metric].column.metric}"
+    for number, entry in enumerate(entries, 1):
+        question, gold = _asked(scored[0], entry)
+        asked = entry.question
+        yield f"{number:>3}. {asked.case_id} {asked.question_id}{f' ({asked.category})' if asked.category else ''}"
+        yield f"     Q     {cut(question.text, WIDTH)}"
+        yield f"     gold  {cut(' | '.join(gold.answers), WIDTH) or '–'}"
+        for one, score in zip(scored, entry.scores, strict=True):
+            shown = "–" if score is None else f"{score:.2f}"
+            yield f"     {shown:<5} {one.answers.title}: {cut(_answer(one, entry), WIDTH)}"
+
+
+def _asked(scored: Scored, entry: Telling) -> tuple[Question, Gold]:
+    cases = scored.answers.dataset.cases
+    case = cases[cases.ids.index(entry.question.case_id)]
+    return next(pair for pair in case.questions if pair[0].id == entry.question.question_id)
+
+
+def _answer(scored: Scored, entry: Telling) -> str:
+    """The answer of the first replicate, or how the question ended."""
+    run = scored.answers.runs[0]
+    prediction = read_predictions(run.case_folder(entry.question.case_id)).get(entry.question.question_id)
+    if prediction is None:
+        return "not reached"
+    return prediction.answer if prediction.outcome == "answered" else f"{prediction.outcome}: {prediction.error}"
+
+
+def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, count: int, choice: str) -> int:
+    """Run and print the comparison; the exit code is 1 when too much is not scored.
+
+    Args:
+        names: files of `conf/memory`; the first is the reference.
+        settings: of `scripts.run`.
+        metric: a key of the scores, `judge_<name>` or a metric's name, for wins and questions; None takes the data set's first.
+
+    Raises:
+        RunError: fewer than two memories, one named twice, or an unknown name.
+    """
+    if len(set(names)) < len(names) or len(names) < 2:
+        raise RunError(f"compare needs two memories or more, each named once; found: {', '.join(names) or 'none'}")
+    lab = Lab(*settings)
+    options = [lab.memory(name) for name in names]  # a wrong name is refused before anything is built
+    dataset = lab.load()
+    scored = [lab.score(lab.ask(option, dataset)) for option in options]
+    chosen = metric or next(iter(scored[0].cells))
+    if chosen not in scored[0].cells:
+        raise RunError(f"no metric {chosen!r}; there are: {', '.join(scored[0].cells)}")
+    table = lab.table(*scored)
+    print_table(table, choice)
+    parts = (differences(table), wins_and_losses(scored, chosen), telling_questions(scored, chosen, count))
+    for part in parts:
+        print("\n" + "\n".join(visible(line) for line in part))
+    for one in scored:
+        print(f"{one.answers.title}: {one.answers.folder}")
+    return complain(table, lab.cfg.max_unscored)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the comparison; 2 with one line on standard error for what the user can mend."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.compare", description=__doc__)
+    parser.add_argument("words", nargs="+", metavar="MEMORY", help="files of conf/memory; then settings, key=value")
+    parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset (default: locomo)")
+    parser.add_argument("--limit", type=whole(1), help="at most so many questions (data.size)")
+    parser.add_argument("--metric", help="for wins and questions: judge_<name> or a metric (default: the first)")
+    parser.add_argument("--questions", type=whole(1), default=10, help="telling questions that are shown (default: 10)")
+    parser.add_argument("--print", choices=PRINTED, default="narrow", help="form of the table (default: narrow)")
+    add_traceback(parser)
+    args = parser.parse_intermixed_args(arguments)
+    settings = [f"dataset={args.dataset}", *(word for word in args.words if "=" in word)]
+    settings += [f"data.size={args.limit}"] if args.limit else []
+    names = [word for word in args.words if "=" not in word]
+    return guarded(lambda: compare(names, settings, args.metric, args.questions, args.print), traceback=args.traceback)

@@ -1,0 +1,38 @@
+"""What `scripts.list` does: names and titles of the files of `conf`, one's own included, and the runs on the disk."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts.commands import runs
+from scripts.experiment.exits import guarded
+from scripts.experiment.options import load_option, options
+from scripts.settings.arguments import add_traceback
+
+GROUPS = {"memories": "memory", "datasets": "dataset", "judges": "judge", "tables": "table"}
+"""Folder of `conf` by what it holds."""
+
+
+def listed(kind: str) -> list[str]:
+    """Name and title of each file of a group, aligned."""
+    names = options(GROUPS[kind])
+    width = max(map(len, names), default=0)
+    return [f"{name:<{width}}  {load_option(GROUPS[kind], name).get('title', '')}".rstrip() for name in names]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the list; 2 with one line on standard error for what the user can mend."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.list", description=__doc__)
+    parser.add_argument("kind", choices=(*GROUPS, "runs"))
+    parser.add_argument("--results", type=Path, default=Path("results"), help="of runs: the results folder")
+    add_traceback(parser)
+    args = parser.parse_args(arguments)
+
+    def work() -> int:
+        lines = runs.listed(runs.folders(args.results)) if args.kind == "runs" else listed(args.kind)
+        print("\n".join(lines))
+        return 0
+
+    return guarded(work, traceback=args.traceback)

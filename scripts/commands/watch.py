@@ -1,0 +1,174 @@
+"""What `scripts.watch` does: look at the runs of a results folder again and again, and draw what they have done so far."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.report.rendering import money_text
+from eval.store import RunError
+from eval.watching import Seen, Watcher
+from memsys.llm.pricing import ModelSettings
+from scripts.commands.inspect import visible
+from scripts.commands.runs import held
+from scripts.experiment.exits import guarded
+from scripts.experiment.options import load_option, options
+from scripts.experiment.progress_screen import duration
+from scripts.settings.arguments import add_traceback, amount
+from scripts.settings.prices import given_prices
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+RECENT = 3600.0
+"""Seconds after its last line for which a run is shown."""
+HEADER = ("run", "state", "cases", "answered", "errors", "judged", "tokens", "$", "last line")
+FREE = ("extractive", "hashing")
+"""Engines without a model, by name."""
+
+
+class PriceList:
+    """US dollars of what a run has used, from the prices in `conf` and those of the user."""
+
+    def __init__(self, file: str | None) -> None:
+        self._known: dict[str, ModelSettings] = {}
+        given = given_prices(file)
+        for group in ("llm", "embedder"):
+            for name in options(group):
+                if known := load_option(group, name).get("settings"):
+                    own = {**known, **given.get(known["model"], {}), **given.get(name, {})}
+                    self._known[known["model"]] = ModelSettings(**own)
+        for name, prices in given.items():
+            settings: dict[str, Any] = {"model": name, **prices}
+            self._known.setdefault(name, ModelSettings(**settings))
+
+    def dollars(self, seen: Seen) -> list[float | None]:
+        """The cost of each priced model; None where a price is unknown."""
+        parts: list[float | None] = []
+        for role, tokens in seen.usage.items():
+            model = _model(seen.record, role)
+            if model is not None:
+                settings = self._known.get(model)
+                amounts = (tokens["tokens_in"], tokens["tokens_out"], tokens["tokens_cached"])
+                parts.append(None if settings is None else settings.cost(*amounts))
+        return parts
+
+
+def _model(record: Mapping[str, Any], role: str) -> str | None:
+    """Name of the model that fills a role; None for an engine of this machine, which costs nothing."""
+    if role.startswith("judge "):
+        name = role.removeprefix("judge ")
+        return None if name in FREE else name
+    models = record.get("models", {})
+    settings = models.get(role) or (models.get("reader") if role == "probe" else None) or {}
+    return None if settings.get("engine") in (*FREE, "local") else str(settings.get("model", "unknown"))
+
+
+def state_of(seen: Seen) -> str:
+    """`running` while a process holds the run, else `finished` or `stopped`."""
+    if held(seen.folder):
+        return "running"
+    return "finished" if seen.cases == seen.record.get("cases") and not seen.errors else "stopped"
+
+
+def row(seen: Seen, prices: PriceList, now: float) -> tuple[str, ...]:
+    """The texts of a run's line, in the order of `HEADER`."""
+    total = seen.record.get("cases")
+    cases = f"{seen.cases}/{total}" if total is not None else str(seen.cases)
+    damage = f" ({seen.damaged} damaged lines)" if seen.damaged else ""
+    return (
+        visible(f"{seen.folder.parent.name}/{seen.folder.name}"),
+        state_of(seen),
+        cases,
+        str(seen.answered),
+        f"{seen.errors}{damage}",
+        str(seen.judged),
+        f"{seen.tokens:,}",
+        money_text(prices.dollars(seen)),
+        f"{duration(max(0.0, now - seen.last))} ago",
+    )
+
+
+def recent(every: Sequence[Seen], now: float, *, all_runs: bool) -> list[Seen]:
+    """Runs that are running or were written lately, the latest last."""
+    chosen = [seen for seen in every if all_runs or now - seen.last < RECENT or held(seen.folder)]
+    return sorted(chosen, key=lambda seen: (seen.last, seen.folder))
+
+
+def drawing(runs: Sequence[Seen], prices: PriceList, now: float) -> Table:
+    """The runs as a table; running ones are bold, errors red."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for header in HEADER:
+        left = header in ("run", "state")
+        grid.add_column(
+            header, justify="left" if left else "right", no_wrap=True, overflow="ellipsis" if left else "fold"
+        )
+    for seen in runs:
+        texts = row(seen, prices, now)
+        style = "" if texts[1] != "stopped" else "yellow"
+        grid.add_row(
+            *(
+                Text(text, style="red" if name == "errors" and text != "0" else style)
+                for name, text in zip(HEADER, texts, strict=True)
+            )
+        )
+    return grid
+
+
+def watch(results: Path, prices: PriceList, *, once: bool, all_runs: bool, every: float) -> int:
+    """Print once, or draw until interrupted; 2 for a folder without runs.
+
+    Raises:
+        RunError: the folder holds no runs.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    if not (results / "runs").is_dir():
+        raise RunError(f"{results} holds no runs (no folder {results / 'runs'})")
+    watcher = Watcher()
+
+    def look() -> Table:
+        now = time.time()
+        return drawing(recent(watcher.runs(results), now, all_runs=all_runs), prices, now)
+
+    terminal = sys.stdout.isatty()
+    console = Console(file=sys.stdout) if terminal else Console(file=sys.stdout, width=160, height=25)
+    if once:
+        console.print(look())
+        return 0
+    try:
+        if not terminal:
+            while True:
+                console.print(look())
+                time.sleep(every)
+        with Live(look(), console=console, auto_refresh=False) as live:
+            while True:
+                time.sleep(every)
+                live.update(look(), refresh=True)
+    except KeyboardInterrupt:  # the way to end it
+        return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Watch; 2 with one line on standard error for what the user can mend."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.watch", description=__doc__)
+    parser.add_argument("results", type=Path, nargs="?", default=Path("results"), help="default: results")
+    parser.add_argument("--once", action="store_true", help="print once and end")
+    parser.add_argument("--all", action="store_true", help="runs that were last written more than an hour ago, too")
+    parser.add_argument("--prices", help="a YAML file of prices, as prices= takes it")
+    parser.add_argument("--every", type=amount(0.1), default=2.0, help="seconds between two looks (default: 2)")
+    add_traceback(parser)
+    args = parser.parse_args(arguments)
+
+    def work() -> int:
+        return watch(args.results, PriceList(args.prices), once=args.once, all_runs=args.all, every=args.every)
+
+    return guarded(work, traceback=args.traceback)

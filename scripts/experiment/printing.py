@@ -1,0 +1,35 @@
+"""Print a table: for the terminal that reads it, or as Markdown where another program does."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from eval.report.rendering import markdown
+from eval.report.tables import Table
+
+LEAST, MOST, PIPED = 80, 160, 100
+"""Columns: what a narrow table needs, the widest that it spreads, and its width where no terminal says one."""
+SPREAD = 1000
+"""Columns of a wide table, which is never cut: a terminal scrolls or wraps."""
+PAGE = 25
+"""Lines. Nothing is paged, but without a height Rich takes no width where TERM is `dumb`."""
+
+
+def print_table(table: Table, choice: str | None) -> None:
+    """Print a table on standard output.
+
+    Args:
+        choice: `narrow`, `wide` or `plain` (the whole Markdown); None is narrow on a terminal and plain elsewhere.
+    """
+    if (choice or ("narrow" if sys.stdout.isatty() else "plain")) == "plain":
+        print(markdown(table))
+        return
+    from rich.console import Console
+
+    from eval.report.terminal import terminal
+
+    width = max(LEAST, min(MOST, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else PIPED
+    wide = choice == "wide"
+    console = Console(file=sys.stdout, width=SPREAD if wide else width, height=PAGE, highlight=False, soft_wrap=wide)
+    console.print(terminal(table, width, wide=wide))

@@ -1,0 +1,198 @@
+"""The table in a terminal: it fits, it says what the Markdown says, and failures stand where there are any."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from eval.report.cell import Cell, Column
+from eval.report.names import shortened
+from eval.report.published import Published
+from eval.report.rendering import markdown
+from eval.report.scores import Asked
+from eval.report.tables import Measure, Row, Table
+from eval.report.terminal import terminal
+from eval.stats import Estimate, preferred_interval
+from eval.store import write_lines
+
+CASES, PER_CASE = 6, 8
+QUESTIONS = tuple(
+    Asked(f"c{case}", f"q{case}-{number}", "", f"c{case}", True, True)
+    for case in range(CASES)
+    for number in range(PER_CASE)
+)
+JUDGE = Column("toy", "Toy", "judge, correct at 2", QUESTIONS)
+F1 = Column("toy", "Toy", "F1 (official)", QUESTIONS)
+LONG = "A memory of segments with propagation from the top down"
+
+
+def cell(folder: Path, column: Column, share: float, **more: Any) -> Cell:
+    """The first `share` of each case's questions right; None answers are left out."""
+    path = folder / f"{column.metric}-{share}.jsonl"
+    missing = more.pop("missing", 0)
+    values = [float(int(question.question_id.split("-")[1]) < share * PER_CASE) for question in QUESTIONS]
+    asked = list(zip(QUESTIONS, values, strict=True))[missing:]
+    keys = [{"case_id": one.case_id, "question_id": one.question_id, "repeat": 0, "value": v} for one, v in asked]
+    write_lines(path, keys)
+    reached = {one.key: frozenset({"answered"}) for one, _ in asked}
+    return Cell(column, reached, (path,), **more)
+
+
+def published(value: float) -> Published:
+    return Published("P", "T", "D", "B", "M", "", "All", "acc", value, None, None, None, "", f"{value}")
+
+
+def table(folder: Path, **more: Any) -> Table:
+    stand_in = {"published": published(0.469), "why_not": "stand-in"}
+    rows = (
+        Row("bm25", "BM25", (cell(folder, JUDGE, 0.25, **stand_in), cell(folder, F1, 0.25))),
+        Row("dense", "Dense", (cell(folder, JUDGE, 0.3, published=published(0.9)), cell(folder, F1, 0.3))),
+        Row("segtree", LONG, (cell(folder, JUDGE, 1.0, published=published(1.0)), cell(folder, F1, 0.5, missing=3))),
+        Row("twin", f"{LONG}, again", ("pending", "pending"), ruled=True),
+    )
+    fields = {"use": "testing the machinery; stand-ins for models say nothing about memories."}
+    return Table("toy", "Toy table", ("made with care",), (JUDGE, F1), rows, "bm25", **{**fields, **more})
+
+
+def lines_of(made: Table, width: int, *, wide: bool = False) -> list[str]:
+    """What a console of that width without colours prints."""
+    console = Console(file=io.StringIO(), width=1000 if wide else width, color_system=None, soft_wrap=wide)
+    console.print(terminal(made, width, wide=wide))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return [line.rstrip() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_every_line_fits_and_no_row_takes_two(tmp_path: Path, width: int) -> None:
+    lines = lines_of(table(tmp_path), width)
+    assert max(map(cell_len, lines)) <= width
+    assert sum(line.startswith("BM25") for line in lines) == 2  # one a metric
+    assert sum(line.startswith("A mem") for line in lines) == 4
+    assert lines[1] == "Use: testing the machinery; stand-ins for models say nothing about memories."
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_names_that_differ_stay_different_when_they_are_cut(tmp_path: Path, width: int) -> None:
+    names = [
+        re.split(r"\s+(?=\d|pending)", line)[0] for line in lines_of(table(tmp_path), width) if line[:5] == "A mem"
+    ]
+    assert len(set(names)) == 2
+    assert all("…" in name for name in names) == (width < 160)
+
+
+@pytest.mark.parametrize(("width", "wide"), [(80, False), (100, False), (160, False), (100, True)])
+def test_the_terminal_and_the_markdown_print_the_same_numbers(tmp_path: Path, width: int, wide: bool) -> None:
+    made = table(tmp_path)
+    text, whole = "\n".join(lines_of(made, width, wide=wide)), markdown(made)
+    for row in made.rows[:3]:
+        for place, one in enumerate(row.cells):
+            assert isinstance(one, Cell)
+            ours = one.estimate()
+            assert ours is not None
+            interval = preferred_interval(ours)
+            assert interval is not None
+            mean, half = f"{ours.mean:.3f}", (interval.high - interval.low) / 2
+            assert f"{mean} ± {half:.3f}" in text
+            assert f"| {mean} [" in whole
+            if (pair := made.pairs.get((row.name, place))) is not None:
+                gap, holm = f"{pair.difference.mean:+.3f}", pair.p if pair.p_by_case is None else pair.p_by_case
+                assert gap in text
+                assert gap in whole
+                assert holm is not None
+                assert ("<.001" if holm < 0.001 else f"{holm:.3f}") in text
+                assert ("<0.001" if holm < 0.001 else f"{holm:.3f}") in whole
+            if one.published is not None:
+                verdict = one.verdict()
+                assert f"{one.published.printed} · {verdict}" in whole
+                brief = "n/c" if verdict.startswith("not comparable") else verdict
+                assert re.search(rf"{re.escape(one.published.printed)} +{brief}", text)
+
+
+def test_failures_are_named_where_there_are_any_and_nowhere_else(tmp_path: Path) -> None:
+    lines = lines_of(table(tmp_path), 160)
+    notes = [line for line in lines if "not reached" in line]
+    assert notes == [f"  {LONG}: 3 not reached of 48; could be 0.438–0.500"]
+    assert "Incomplete: 6.2% of a cell's questions are not scored." in lines
+    whole = replace(table(tmp_path), rows=table(tmp_path).rows[:2])
+    assert not [line for line in lines_of(whole, 160) if "not reached" in line or line.startswith("Incomplete")]
+
+
+def test_what_is_too_small_to_be_detected_is_dimmed_and_marked(tmp_path: Path) -> None:
+    values = {"bm25": [0, 1] * 24, "dense": [0, 1] * 23 + [1, 1], "sure": [1] * 48}
+    rows = []
+    for name, scores in values.items():
+        path = tmp_path / f"{name}.jsonl"
+        keys = [{"case_id": q.case_id, "question_id": q.question_id, "repeat": 0} for q in QUESTIONS]
+        write_lines(path, [{**key, "value": float(score)} for key, score in zip(keys, scores, strict=True)])
+        rows.append(Row(name, name, (Cell(JUDGE, {}, (path,)),)))
+    made = Table("toy", "Toy", (), (JUDGE,), tuple(rows), "bm25")
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="standard")
+    console.print(terminal(made, 100))
+    by_name = {name: line for line in console.file.getvalue().splitlines() for name in values if name in line}  # type: ignore[attr-defined]
+    assert "+0.021~" in by_name["dense"]
+    assert "\x1b[2m" in by_name["dense"]
+    assert "~" not in by_name["sure"]
+    assert "\x1b[2m" not in by_name["sure"]
+
+
+def test_a_data_set_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    said = "no data: python -m scripts.fetch toy"
+    rows = tuple(replace(row, cells=(said, said)) for row in table(tmp_path).rows)
+    lines = lines_of(replace(table(tmp_path), rows=rows), 100)
+    assert [line for line in lines if "no data" in line] == [said]
+    assert not [line for line in lines if line.startswith("BM25")]
+
+
+def test_rows_that_nobody_asked_for_and_nothing_scored_are_left_out_and_said(tmp_path: Path) -> None:
+    lines = lines_of(table(tmp_path, wanted=frozenset({"bm25", "dense"})), 100)
+    assert "Rows that were not asked for are left out." in lines
+    assert not [line for line in lines if "pending" in line]
+    assert [line for line in lines if line.startswith("A mem")]  # scored by an earlier run
+
+
+def test_quantities_keep_their_digits_and_text_in_brackets_is_no_markup(tmp_path: Path) -> None:
+    tokens = Column("toy", "Toy [red]set[/red]", "cost recalled_tokens", ())
+    row = Row("one", "One [bold]", (Measure(tokens, Estimate(1234.5678, 5, None, None, 0), published(1200.0)),))
+    lines = lines_of(Table("toy", "Toy", (), (tokens,), (row,)), 100)
+    assert any(re.match(r"One \[bold\] +1234\.6 +1200\.0 +close", line) for line in lines)
+    assert any(line.startswith("Toy [red]set[/red] ─") for line in lines)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cc", "Cs", "Mn"]), max_size=30), unique=True, max_size=12))
+def test_cut_names_fit_and_differ(names: list[str]) -> None:
+    cut = shortened(names, 12)
+    assert all(cell_len(name) <= 12 for name in cut)
+    assert len(set(cut)) == len(set(names))
+
+
+def test_the_ends_of_names_that_begin_alike_are_kept() -> None:
+    assert shortened(["A long name, k=5", "A long name, k=10", "Short"], 12) == [
+        "A long…, k=5",
+        "A long… k=10",
+        "Short",
+    ]
+
+
+def test_p_is_by_case_where_there_are_cases_enough(tmp_path: Path) -> None:
+    rows = []
+    for name, shares in {"bm25": [0.0] * CASES, "mine": [0.5, 0.0, 0.125, 0.25, 0.0, 0.375]}.items():
+        path = tmp_path / f"{name}.jsonl"
+        values = [float(int(q.question_id.split("-")[1]) < shares[int(q.case_id[1:])] * PER_CASE) for q in QUESTIONS]
+        keys = [{"case_id": q.case_id, "question_id": q.question_id, "repeat": 0} for q in QUESTIONS]
+        write_lines(path, [{**key, "value": value} for key, value in zip(keys, values, strict=True)])
+        rows.append(Row(name, name, (Cell(JUDGE, {}, (path,)),)))
+    made = Table("toy", "Toy", (), (JUDGE,), tuple(rows), "bm25")
+    gap = made.pairs["mine", 0].difference
+    assert gap.p is not None
+    assert gap.p_by_case is not None
+    assert f"{gap.p:.3f}" != f"{gap.p_by_case:.3f}"
+    assert f"({gap.p_by_case:.3f}, {gap.p_by_case:.3f})" in "\n".join(lines_of(made, 100))

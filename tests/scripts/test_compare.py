@@ -1,0 +1,132 @@
+"""`compare`, `list` and `completion`: what they print about small runs on the shipped sample."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.store import RunError
+from scripts.commands import compare, completion
+from scripts.commands import list as listing
+from scripts.door import Lab
+from scripts.door import compare as difference
+from scripts.experiment.launch import composed
+from scripts.experiment.options import options
+from scripts.experiment.single import run_single
+
+SETTINGS = ("profile=smoke", "protocol.judges=[]")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compare")
+
+
+@pytest.fixture(scope="module")
+def said(results: Path) -> str:
+    """What a comparison of two memories prints."""
+    capture = pytest.MonkeyPatch()
+    lines: Any = []
+    capture.setattr("builtins.print", lambda *texts, **_: lines.append(" ".join(map(str, texts))))
+    capture.setattr(compare, "print_table", lambda table, choice: lines.append(f"TABLE {choice}"))
+    try:
+        names = ["bm25", "recency", "--limit", "12", "--questions", "2", *SETTINGS, f"results={results}"]
+        assert compare.main(names) == 0
+    finally:
+        capture.undo()
+    return "\n".join(lines)
+
+
+def test_it_prints_what_the_door_computes(said: str, results: Path) -> None:
+    lab = Lab(*SETTINGS, "data.size=12", f"results={results}")
+    bm25, recency = (lab.score(lab.ask(name, "locomo")) for name in ("bm25", "recency"))
+    gap = difference(recency, bm25, "locomo_f1")
+    assert f"Recency: {gap.mean:+.3f} [" in said
+    first, second = bm25.cells["locomo_f1"].scores, recency.cells["locomo_f1"].scores
+    wins, losses = sum(first[key] > second[key] for key in first), sum(first[key] < second[key] for key in first)
+    assert re.search(rf"all +{wins}/{losses}/{12 - wins - losses}\n", said)
+    assert wins > losses
+
+
+def test_the_telling_questions_show_question_gold_and_every_answer(said: str, results: Path) -> None:
+    _, _, shown = said.partition("The 2 most telling questions, F1 (LoCoMo official)")
+    assert [len(re.findall(rf"^ +{mark} ", shown, re.MULTILINE)) for mark in ("Q", "gold")] == [2, 2]
+    scores = [float(score) for score in re.findall(r"^ +(\d\.\d\d) +(?:BM25|Recency): ", shown, re.MULTILINE)]
+    assert len(scores) == 4
+    assert scores[0] != scores[1]
+    assert str(next((results / "runs" / "locomo").glob("recency-*"))) in shown
+
+
+def test_what_was_asked_by_run_is_not_asked_again(said: str, results: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in results.rglob("predictions.jsonl")}
+    cfg = composed("config", ["memory=bm25", "data.size=12", *SETTINGS, f"results={results}"])
+    assert run_single(cfg) == 0
+    assert before.keys() == set(results.rglob("predictions.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["bm25"], "two memories or more"),
+        (["bm25", "bm25"], "each named once"),
+        (["bm25", "bm52"], "did you mean"),
+        (["bm25", "recency", "--metric", "rouge"], "no metric 'rouge'; there are: locomo_f1"),
+    ],
+)
+def test_a_wrong_command_is_one_line(words: Any, message: str, results: Path, capsys: Any) -> None:
+    assert compare.main([*words, "--limit", "12", *SETTINGS, f"results={results}"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_list_names_every_file_with_its_title(capsys: Any) -> None:
+    for kind, group in listing.GROUPS.items():
+        assert listing.main([kind]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[0] for line in lines] == options(group)
+    assert listing.main(["memories"]) == 0
+    assert re.search(r"^bm25 +BM25$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_list_shows_the_runs(said: str, results: Path, capsys: Any) -> None:
+    assert listing.main(["runs", "--results", str(results)]) == 0
+    text = capsys.readouterr().out
+    assert "recency" in text
+    assert "2 runs," in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["lis"], {"list"}),
+        (["list", "ta"], {"tables"}),
+        (["run", "memory", "=", "bm"], {"bm25"}),
+        (["reproduce", "table", "=", "memtree_t1"], {"memtree_t1"}),
+        (["compare", "bm25", "min"], {"mine"}),
+        (["compare", "bm25", "recency", "--dataset", "real"], {"realmem", "realmem_end"}),
+        (["inspect", "results/"], {"results/runs/locomo/bm25-0123"}),
+    ],
+)
+def test_a_shell_completes_verbs_names_and_runs(typed: Any, offered: set[str], tmp_path: Path) -> None:
+    (tmp_path / "conf" / "memory").mkdir(parents=True)
+    (tmp_path / "conf" / "memory" / "mine.yaml").touch()
+    (tmp_path / "results" / "runs" / "locomo" / "bm25-0123").mkdir(parents=True)
+    words = " ".join(f"'{word}'" for word in ["memsys-bench", *typed])
+    ask = f"COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _memsys_bench; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    command = ["bash", "--norc", "-c", f"{completion.script('bash')}\n{ask}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert {*done.stdout.split()} == offered
+
+
+def test_zsh_gets_the_same_function_behind_its_own_start() -> None:
+    assert completion.script("zsh").endswith(completion.script("bash"))
+    assert completion.script("zsh").startswith("autoload")
+
+
+def test_an_unknown_name_raises_before_anything_is_built(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no memory called"):
+        compare.compare(["bm25", "nobody"], [*SETTINGS, f"results={tmp_path}"], None, 1, "narrow")
+    assert not [*tmp_path.rglob("predictions.jsonl")]

@@ -1,0 +1,75 @@
+"""Which form of a table is printed: for the terminal that reads it, as Markdown for a program."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.report.cell import Cell, Column
+from eval.report.rendering import markdown
+from eval.report.scores import Asked
+from eval.report.tables import Row, Table
+from eval.store import RunError, write_lines
+from scripts.experiment.captions import use
+from scripts.experiment.launch import composed
+from scripts.experiment.printing import print_table
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    questions = tuple(Asked("c", f"q{number}", "ab"[number % 2], "c", True, True) for number in range(4))
+    path = tmp_path / "scores.jsonl"
+    write_lines(path, [{"case_id": "c", "question_id": f"q{n}", "repeat": 0, "value": float(n < 3)} for n in range(4)])
+    column = Column("toy", "Toy", "F1", questions)
+    return Table("toy", "Toy table", ("caption",), (column,), (Row("one", "One", (Cell(column, {}, (path,)),)),))
+
+
+def test_where_another_program_reads_the_whole_markdown_is_printed(table: Table, capsys: Any) -> None:
+    for choice in (None, "plain"):
+        print_table(table, choice)
+        assert capsys.readouterr().out == markdown(table) + "\n"
+    assert "by category" in markdown(table)
+
+
+def test_a_narrow_table_that_is_piped_has_no_colours(table: Table, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    print_table(table, "narrow")
+    text = capsys.readouterr().out
+    assert "0.750 ± " in text
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_terminal_gets_the_narrow_table_in_its_own_width(table: Table, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "84")
+    monkeypatch.setenv("TERM", "dumb")
+    print_table(table, None)
+    text = capsys.readouterr().out
+    assert "0.750 ± " in text
+    assert max(map(len, text.splitlines())) == 84
+    print_table(table, "plain")
+    assert capsys.readouterr().out == markdown(table) + "\n"
+
+
+def test_wide_adds_the_intervals_and_cuts_nothing(table: Table, capsys: Any) -> None:
+    print_table(table, "wide")
+    assert "{1 case}" in capsys.readouterr().out
+
+
+def test_another_form_is_refused_with_those_that_exist() -> None:
+    for command in ("config", "reproduce"):
+        with pytest.raises(RunError, match=r"print.*narrow.*wide.*plain"):
+            composed(command, ["profile=smoke", "print=tall"])
+
+
+def test_the_sentence_about_use_never_promises_more_than_the_weakest_part() -> None:
+    assert use({"stand-in", "subset"}).startswith("testing the machinery")
+    assert use({"sample data", "subset"}).startswith("trying things out")
+    assert use({"subset"}) == "comparing its rows with each other, not with the paper (subset)."
+    assert use({"other model"}, published=False) == "comparing its rows with each other (other model)."
+    assert use(set()) == "comparing its rows with each other and with the paper."
+    assert all(len(f"Use: {use({reason})}") <= 80 for reason in ("stand-in", "sample data", "subset", "other model"))

@@ -1,0 +1,160 @@
+"""`watch`: the numbers of a run from its files, while lines are appended, cut and replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.costs import phases
+from eval.report.tables import Row, Table
+from eval.report.wandb_log import progress_of
+from eval.store import locked
+from eval.watching import Watcher
+from scripts.commands import watch
+from scripts.commands.watch import PriceList, row, state_of
+from scripts.experiment.launch import composed
+from scripts.experiment.single import run_single
+
+EFFORT = {
+    **{"case_id": "c", "subject": "q", "phase": "answer", "failures": {"answer": 1}, "embedding_tokens": 0},
+    **{"tokens_in": 1_000_000, "tokens_out": 500_000, "tokens_cached": 0, "roles": {}},
+}
+MODEL = {"model": "my-model", "endpoint": "https://example.org/v1"}
+
+
+def answer(question: str, outcome: str = "answered") -> str:
+    return json.dumps({"case_id": "c", "question_id": question, "outcome": outcome}) + "\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run of two cases, one of them begun."""
+    run = tmp_path / "runs" / "toy" / "mine-0123"
+    (run / "cases" / "c").mkdir(parents=True)
+    (run / "run.json").write_text(json.dumps({"name": "mine", "cases": 2, "models": {"reader": MODEL}}))
+    (run / "cases" / "c" / "predictions.jsonl").write_text(answer("q1") + answer("q2", "error"))
+    (run / "cases" / "c" / "effort.jsonl").write_text(json.dumps(EFFORT) + "\n")
+    return run
+
+
+def look(watcher: Watcher, folder: Path) -> Any:
+    seen = watcher.run(folder)
+    assert seen is not None
+    return seen
+
+
+def test_appended_lines_count_at_the_next_look_and_half_a_line_only_when_it_is_whole(folder: Path) -> None:
+    watcher, file = Watcher(), folder / "cases" / "c" / "predictions.jsonl"
+    first = look(watcher, folder)
+    assert (first.cases, first.answered, first.errors, first.tokens, first.failed_calls) == (0, 1, 1, 1_500_000, 1)
+    line = answer("q3")
+    with file.open("a") as handle:
+        handle.write(line[:20])
+    assert look(watcher, folder).answered == 1
+    with file.open("a") as handle:
+        handle.write(line[20:])
+    (folder / "cases" / "c" / "case.json").write_text("{}")
+    again = look(watcher, folder)
+    assert (again.cases, again.answered, again.damaged) == (1, 2, 0)
+
+
+def test_a_question_that_failed_and_was_asked_again_counts_once(folder: Path) -> None:
+    watcher, file = Watcher(), folder / "cases" / "c" / "predictions.jsonl"
+    look(watcher, folder)
+    with file.open("a") as handle:
+        handle.write(answer("q2"))
+    seen = look(watcher, folder)
+    assert (seen.answered, seen.errors) == (2, 0)
+
+
+def test_a_file_that_a_new_start_replaced_is_read_anew(folder: Path) -> None:
+    watcher, file = Watcher(), folder / "cases" / "c" / "predictions.jsonl"
+    look(watcher, folder)
+    draft = file.with_suffix(".draft")
+    draft.write_text(answer("q1") + answer("q8") + answer("q9"))
+    os.replace(draft, file)
+    seen = look(watcher, folder)
+    assert (seen.answered, seen.errors) == (3, 0)
+
+
+def test_a_damaged_line_is_counted_and_shown(folder: Path) -> None:
+    with (folder / "cases" / "c" / "predictions.jsonl").open("a") as handle:
+        handle.write("no json\n" + answer("q3"))
+    seen = look(Watcher(), folder)
+    assert (seen.answered, seen.damaged) == (2, 1)
+    assert "1 (1 damaged lines)" in row(seen, PriceList(None), 0.0)
+
+
+def test_dollars_are_known_for_priced_models_unknown_for_others_and_none_for_engines(
+    folder: Path, tmp_path: Path
+) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("my-model: {in: 2.0, out: 4.0}\n")
+    seen = look(Watcher(), folder)
+    assert PriceList(str(prices)).dollars(seen) == [4.0]
+    assert row(seen, PriceList(str(prices)), 0.0)[7] == "4.0000"
+    assert row(seen, PriceList(None), 0.0)[7] == "unknown"
+    (folder / "run.json").write_text(json.dumps({"name": "mine", "models": {"reader": {"engine": "extractive"}}}))
+    assert row(look(Watcher(), folder), PriceList(None), 0.0)[7] == "–"
+
+
+def test_a_run_is_running_while_a_process_holds_it(folder: Path) -> None:
+    seen = look(Watcher(), folder)
+    with locked(folder):
+        assert state_of(seen) == "running"
+    assert state_of(seen) == "stopped"
+
+
+def test_old_runs_are_left_out_unless_all_are_asked_for(folder: Path, tmp_path: Path, capsys: Any) -> None:
+    assert watch.main([str(tmp_path), "--once"]) == 0
+    assert "toy/mine-0123  stopped    0/2         1       1" in capsys.readouterr().out
+    old = time.time() - 7200
+    for path in folder.rglob("*"):
+        os.utime(path, (old, old))
+    assert watch.main([str(tmp_path), "--once"]) == 0
+    assert "mine" not in capsys.readouterr().out
+    assert watch.main([str(tmp_path), "--once", "--all"]) == 0
+    assert re.search(r"mine-0123 .* 2:00:0\d ago", capsys.readouterr().out)
+
+
+def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: Any) -> None:
+    assert watch.main([str(tmp_path), "--once"]) == 2
+    assert "holds no runs" in capsys.readouterr().err
+
+
+def test_it_counts_what_the_tables_count(tmp_path: Path, capsys: Any) -> None:
+    cfg = composed("config", ["profile=smoke", "memory=segtree_td", "data.size=8", f"results={tmp_path}"])
+    assert run_single(cfg) == 0
+    (folder,) = (tmp_path / "runs" / "locomo").iterdir()
+    seen, sums = look(Watcher(), folder), phases(folder)
+    assert seen.tokens == sum(cost.tokens_in + cost.tokens_out + cost.embedding_tokens for cost in sums)
+    assert seen.usage["reader"]["tokens_in"] == sum(cost.tokens_in for cost in sums if cost.role == "reader")
+    assert (seen.cases, seen.answered, seen.errors, seen.judged) == (seen.record["cases"], 8, 0, 8)
+    capsys.readouterr()
+    assert watch.main([str(tmp_path), "--once"]) == 0
+    assert f"{seen.tokens:,}" in capsys.readouterr().out
+
+
+def test_wandb_gets_the_same_counts(folder: Path) -> None:
+    seen = look(Watcher(), folder)
+    table = Table("t", "T", (), (), (Row("mine", "Mine", (), {"toy": folder, "gone": folder.parent / "gone"}),))
+    numbers = progress_of(table)
+    assert numbers["runs/mine/toy/tokens"] == seen.tokens == 1_500_000
+    assert (numbers["runs/mine/toy/answered"], numbers["runs/mine/toy/errors"]) == (1, 1)
+    assert not [name for name in numbers if "gone" in name]
+
+
+def test_the_tokens_of_the_probe_are_its_own_and_count_once(folder: Path) -> None:
+    probe = {"calls": 1, "tokens_in": 400_000, "tokens_out": 0, "tokens_cached": 0}
+    line = {**EFFORT, "phase": "read", "roles": {"probe": probe}}
+    (folder / "cases" / "c" / "effort.jsonl").write_text(json.dumps(line) + "\n")
+    seen = look(Watcher(), folder)
+    assert seen.usage["memory"]["tokens_in"] == 600_000
+    assert seen.usage["probe"]["tokens_in"] == 400_000
+    assert seen.tokens == 1_500_000
