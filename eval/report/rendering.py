@@ -275,13 +275,13 @@ def _phase_rows(row: Row, folder: Path, prices: Mapping[str, Price]) -> list[lis
     return [
         *first,
         *(
-            [row.title, cost.phase, *(show(cost) for _, show in PHASES), _money(cost, prices)]
+            [row.title, cost.phase, *(show(cost) for _, show in PHASES), money(cost, prices)]
             for cost in phases(folder)
         ),
     ]
 
 
-def _money(cost: PhaseCost, prices: Mapping[str, Price]) -> str:
+def money(cost: PhaseCost, prices: Mapping[str, Price]) -> str:
     """US dollars; `–` where only offline engines worked, `unknown` where a model's price is not known."""
     tokens = {role: (usage.tokens_in, usage.tokens_out, usage.tokens_cached) for role, usage in cost.by_role.items()}
     tokens["embedder"] = (cost.embedding_tokens, 0, 0)

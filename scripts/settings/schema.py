@@ -285,6 +285,7 @@ class Chosen(Common):
 
 class Reproduce(Chosen):
     table: Table
+    report: bool
 
 
 class Sweeps(Common):
