@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -106,14 +106,26 @@ def _set_line(own: RunSet, every: Sequence[Scorer], blocks: int) -> dict[str, An
         "questions": len(own.asked),
         "histories": len({question.cluster for question in own.asked}),
         "status": str(own.runs[0].record["data_status"]),
+        "cut": _cut(own.runs[0].record["dataset"]),
         "why": own.why,
         "scorers": [{"title": each.title, "stem": each.stem, "judge": each.is_judge} for each in every],
         "blocks": blocks,
     }
 
 
+def _cut(dataset: Mapping[str, Any]) -> str:
+    """How the data set was cut; empty for all of it."""
+    cuts = {"size": "all", "max_cases": None, "transform": "none"}
+    return ", ".join(f"{name} {dataset[name]}" for name, whole in cuts.items() if dataset.get(name, whole) != whole)
+
+
+def _stand_ins(record: Mapping[str, Any]) -> list[str]:
+    """Roles whose model an offline engine stands in for."""
+    return [role for role, model in record["models"].items() if isinstance(model, dict) and "engine" in model]
+
+
 def _run_line(run: RunFolder, own: RunSet, number: int, place: int, answered: int) -> dict[str, Any]:
-    reader = run.record["models"].get("reader", {})
+    reader = dict(run.record["models"].get("reader", {}))
     return {
         "key": run.key,
         "title": run.title,
@@ -124,7 +136,8 @@ def _run_line(run: RunFolder, own: RunSet, number: int, place: int, answered: in
         "asked": len(own.asked),
         "finished": sum(1 for _ in run.folder.glob("cases/*/case.json")),
         "cases": run.record.get("cases", 0),
-        "reader": str(reader.get("model") or reader.get("name") or "offline engine") if isinstance(reader, dict) else str(reader),
+        "reader": str(reader.get("model") or reader.get("name") or f"offline engine ({reader.get('engine', 'unknown')})"),
+        "stand_ins": _stand_ins(run.record),
         "costs": run_costs(run),
     }
 

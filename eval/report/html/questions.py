@@ -121,7 +121,7 @@ def answer_page(
         "run": place,
         "outcome": prediction.outcome,
         "answer": clipped(prediction.answer),
-        "hash": hashlib.sha256(prediction.answer.encode()).hexdigest()[:12],
+        "hash": hashlib.sha256(prediction.answer.encode(errors="replace")).hexdigest()[:12],
         "error": prediction.error,
         "cut": prediction.cut,
         "items": [

@@ -40,13 +40,16 @@ function frame(width, height, x, y, xTitle, yTitle) {
   return { box, px, py, parts };
 }
 
+// No larger than drawn, so that its print stays the size of the page's.
+const sized = (width, figure) => { figure.style.maxWidth = `min(100%, ${width}px)`; return figure; };
+
 const room = (values, zero) => {
   const low = zero ? Math.min(0, ...values) : Math.min(...values), high = Math.max(...values), gap = (high - low || Math.abs(high) || 1) * 0.06;
   return [zero && low === 0 ? 0 : low - gap, high + gap];
 };
 
 // Points: {x, y, low, high, title, href, named}. The front is joined; only its points are named, the others are numbered in the key.
-function scatter(points, { xTitle, yTitle, front = [], diagonal = false, width = 760, height = 430 }) {
+function scatter(points, { xTitle, yTitle, front = [], diagonal = false, width = 900, height = 430 }) {
   const ys = points.flatMap((point) => [point.y, point.low ?? point.y, point.high ?? point.y]);
   const span = diagonal ? room([...ys, ...points.map((point) => point.x)], false) : null;
   const { box, px, py, parts } = frame(width, height, span || room(points.map((point) => point.x), true), span || room(ys, false), xTitle, yTitle);
@@ -66,7 +69,7 @@ function scatter(points, { xTitle, yTitle, front = [], diagonal = false, width =
     taken.push([x, y]);
     parts.push(svg("text", { x, y, "text-anchor": right ? "start" : "end" }, point.name));
   }
-  return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${yTitle} against ${xTitle}` }, parts);
+  return sized(width, svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${yTitle} against ${xTitle}` }, parts));
 }
 
 // Curves: [{name, points: [[x, y], …]}].
@@ -77,7 +80,7 @@ function curves(lines, { xTitle, yTitle, width = 460, height = 280 }) {
   lines.forEach((line, place) => parts.push(svg("polyline", {
     points: line.points.map(([x, y]) => `${px(x)},${py(y)}`).join(" "), fill: "none", stroke: seriesColour(place), "stroke-width": 1.8, "stroke-dasharray": DASHES[Math.floor(place / 6) % 4] || null,
   }, svg("title", null, line.name))));
-  return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${yTitle} against ${xTitle}` }, parts);
+  return sized(width, svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${yTitle} against ${xTitle}` }, parts));
 }
 
 const key = (names) => el("ul", { class: "key" }, names.map((name, place) => {

@@ -9,7 +9,7 @@ async function tableChoice(page, query, name) {
   return { table, stem: tables[place].stem, select: choice("Table", tables.map((each) => [each.stem, each.title]), tables[place].stem, (value) => { location.hash = report.link(name, { table: value }); }) };
 }
 
-const standIn = (table) => table.caption.filter((line) => line.startsWith("STAND-IN")).map((line) => el("p", { class: "badge warning" }, line));
+const standIn = (table) => el("div", null, table.caption.filter((line) => line.startsWith("STAND-IN")).map((line) => el("p", { class: "badge warning" }, line)));
 
 report.pages.cost = {
   title: "Quality against cost",

@@ -32,25 +32,29 @@ report.pages.overview = {
 
 function worth() {
   const { sets, tables } = report.index;
-  const captions = tables.flatMap((table) => table.caption);
-  const standIn = captions.find((line) => line.startsWith("STAND-IN"));
+  const standIn = tables.flatMap((table) => table.caption).find((line) => line.startsWith("STAND-IN"))
+    || (report.index.runs.some((run) => run.stand_ins.length) ? "STAND-IN: offline engines without a model took the place of models. These numbers test the machinery and say nothing about models." : "");
   return el("ul", { class: "worth" },
     standIn ? el("li", { class: "warning" }, standIn) : "",
-    sets.map((own) => el("li", { class: own.status === "official" ? null : "warning" }, `${own.name}: ${own.status} data, ${own.questions.toLocaleString("en")} questions about ${plural(own.histories, "group")} of histories`)));
+    sets.map((own) => el("li", { class: own.status === "official" ? null : "warning" }, `${own.name}: ${own.status} data${own.cut ? ` (subset: ${own.cut})` : ""}, ${own.questions.toLocaleString("en")} questions about ${own.histories === 1 ? "1 history" : `${own.histories} histories`}`)));
 }
 
 function tableWorth(table, at) {
   const dataset = at === null ? null : table.columns[at].title;
   const detectable = table.caption.filter((line) => line.startsWith("Detectable") && (!dataset || line.includes(dataset)));
-  return el("div", { class: "card" }, el("strong", null, "What these numbers are worth"),
-    el("ul", { class: "caption" }, detectable.map((line) => el("li", null, line)),
-      table.caption.filter((line) => !line.startsWith("Detectable")).map((line) => el("li", { class: line.startsWith("STAND-IN") || line.startsWith("OTHER MODEL") ? "warning" : null }, line))));
+  const data = table.caption.filter((line) => dataset && line.startsWith(`${dataset}: `) && line.includes("questions"));
+  const rest = table.caption.filter((line) => !line.startsWith("Detectable") && !data.includes(line) && !/^(STAND-IN|OTHER MODEL)/.test(line));
+  const items = (lines) => el("ul", { class: "caption" }, lines.map((line) => el("li", null, line)));
+  return el("div", { class: "card" }, el("h3", null, "What these numbers are worth"), table.caption.filter((line) => line.startsWith("OTHER MODEL")).map((line) => el("p", { class: "badge warning" }, line)),
+    items([...detectable, ...data]), el("details", null, el("summary", null, `Models, cells, notes (${rest.length})`), items(rest)));
 }
 
 const missingCard = (missing) => el("details", { class: "card", open: missing.length <= 4 }, el("summary", null, `What is missing (${missing.length})`), el("ul", null, missing.map((line) => el("li", { class: "text" }, line))));
 
 function leaderboard(table, at, query) {
-  const rows = table.rows.map((row) => ({ row, cell: row.cells[at], ours: row.cells[at].estimates ? row.cells[at].estimates.all : null, run: report.runOf(row, table.columns[at]) }));
+  const every = table.rows.map((row) => ({ row, cell: row.cells[at], ours: row.cells[at].estimates ? row.cells[at].estimates.all : null, run: report.runOf(row, table.columns[at]) }));
+  const rows = every.filter(({ ours }) => ours), without = every.filter(({ ours }) => !ours);
+  const reference = every.find(({ row }) => row.name === table.reference);
   const ends = rows.flatMap(({ ours, cell }) => [...(ours ? [ours.mean, ...(preferred(ours) || [])] : []), ...(cell.published ? [cell.published.value] : [])]);
   const to = Math.max(...ends, 0) > 1 ? Math.max(...ends) : Math.min(1, Math.max(...ends, 0.05) * 1.05), from = Math.min(0, ...ends);
   const pair = new Map(table.pairs.filter((each) => each.column === at).map((each) => [each.row, each]));
@@ -58,19 +62,21 @@ function leaderboard(table, at, query) {
   const usd = ({ row }) => row.usd[table.columns[at].dataset] ?? "–";
   const columns = [
     { title: "Memory", value: ({ row }) => row.title, down: false, cell: ({ row, run }) => run ? el("a", { href: report.link("memory", { run: run.key }) }, row.title) : row.title },
-    { title: "Score", number: true, value: ({ ours }) => ours ? ours.mean : null, cell: ({ ours, cell }) => ours ? number(ours.mean) : cell.kind === "text" ? cell.text : "–" },
+    { title: "Score", number: true, value: ({ ours }) => ours ? ours.mean : null, cell: ({ ours }) => number(ours.mean) },
     { title: "95 % interval", cell: ({ ours, cell }) => { const own = preferred(ours); return ours ? intervalBar(ours.mean, own ? own[0] : null, own ? own[1] : null, cell.published ? cell.published.value : null, from, to) : ""; } },
     { title: "n", number: true, value: ({ ours }) => ours ? ours.n : null, cell: ({ ours, cell }) => ours ? `${ours.n}${cell.counts && cell.counts.all[0] > ours.n ? ` of ${cell.counts.all[0]}` : ""}` : "" },
     { title: "Published", number: true, value: ({ cell }) => cell.published ? cell.published.value : null, cell: ({ cell }) => cell.published ? cell.published.text : "–" },
     { title: "Verdict", value: ({ cell }) => cell.verdict ?? "", cell: ({ cell }) => verdictBadge(cell.published ? cell.verdict : "") },
     ...report.index.costs.map(([name, title]) => ({ title, number: true, down: false, value: ({ run }) => run ? run.costs[name] : null, cell: ({ run }) => run ? amount(run.costs[name]) : "" })),
     { title: "USD", number: true, down: false, value: (row) => Number.isFinite(Number(usd(row))) ? Number(usd(row)) : null, cell: usd },
+    { title: "", cell: ({ row, run }) => run && reference && reference.run && row !== reference.row && run.set === reference.run.set ? el("a", { href: report.link("compare", { a: run.key, b: reference.run.key }), title: `question by question against ${reference.row.title}` }, "compare") : "" },
   ];
   const sort = query.has("sort") ? Number(query.get("sort")) : null;
   return el("section", { class: "card" }, el("h3", null, `${table.columns[at].title} · ${table.columns[at].metric}`),
     el("p", { class: "note" }, "Dot and bar: our mean and its 95 % interval, by case from five cases on. Diamond: published. Pale rows: the difference from the reference row is not significant (Holm, 5 %). Headings sort."),
     sortable(columns, rows, { sort, down: query.get("down") !== "0", class: "full leaderboard", rowClass: (row, plain) => [row.row.ruled && plain ? "ruled" : "", detectable(row) ? "" : "dim"].join(" ").trim() || null,
-      onsort: (place, down) => report.remember({ sort: place, down: down ? "1" : "0" }) }));
+      onsort: (place, down) => report.remember({ sort: place, down: down ? "1" : "0" }) }),
+    without.length ? el("p", { class: "note" }, `Without a number here: ${without.map(({ row, cell }) => cell.kind === "text" && cell.text !== "–" ? `${row.title} (${cell.text})` : row.title).join("; ")}.`) : "");
 }
 
 const verdictBadge = (text) => (text ? el("span", { class: `badge ${text === "OK" ? "good" : text === "off" ? "bad" : ""}` }, text) : "");
