@@ -22,7 +22,7 @@ PLAIN = (
     *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint"),
 )
 """Verbs that take `--flags`."""
-CHECKOUT_ONLY = ("architecture", "bench", "regress", "report_speed", "torture")
+CHECKOUT_ONLY = ("architecture", "bench", "regress", "report-speed", "torture")
 """Entry points of a checkout that are no verbs: they need its tests, its documents or its reference results."""
 
 

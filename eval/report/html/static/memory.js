@@ -44,8 +44,7 @@ async function treeCard(data, query) {
   if (!have.length) return fill(card, null, [el("p", null, data.cases.length ? data.cases[0][1].slice(1) : "No history was reached.")]);
   const picked = have.find(([id]) => id === query.get("case")) || have[0], tree = await report.load(picked[1]);
   const left = data.cases.length - have.length;
-  card.append(el("div", { class: "controls" }, choice("History", have, picked[1], (value) => { location.hash = report.link("memory", { ...Object.fromEntries(query), case: have.find(([, file]) => file === value)[0] }); })));
-  for (const option of card.querySelectorAll("option")) option.textContent = have.find(([, file]) => file === option.value)[0];
+  card.append(el("div", { class: "controls" }, choice("History", have.map(([id]) => [id, id]), picked[0], (value) => { location.hash = report.link("memory", { ...Object.fromEntries(query), case: value }); })));
   if (left) card.append(el("p", { class: "note" }, `${plural(left, "further history")} without nodes here: ${data.cases.find(([, file]) => file.startsWith("-"))[1].slice(1)}`));
   return fill(card, null, [treeView(tree)]);
 }
