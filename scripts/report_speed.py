@@ -1,4 +1,4 @@
-"""How fast a large HTML report opens and searches in headless Chromium: `python -m scripts.report_speed [--memories 34] [--questions 3406]`.
+"""How fast a large HTML report opens in headless Chromium: `python -m scripts.report_speed [--memories 34] [--questions 3406]`.
 
 The runs are invented. Wall time depends on what else the machine does; the processor's time of the page's process is printed beside it.
 """

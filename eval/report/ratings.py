@@ -72,7 +72,9 @@ def compare(file: Path, results: Path) -> Ratings:
         for judge, (answer, value) in pairs.items():
             if answer == line["answer"]:
                 by_judge.setdefault(judge, []).append((float(line["value"]), value))
-    return Ratings(len(lines), changed, unknown, tuple(_agreement(judge, own) for judge, own in sorted(by_judge.items())))
+    return Ratings(
+        len(lines), changed, unknown, tuple(_agreement(judge, own) for judge, own in sorted(by_judge.items()))
+    )
 
 
 def _verdicts(results: Path, run: str) -> dict[str, dict[tuple[str, str], tuple[str, float]]]:
@@ -88,7 +90,9 @@ def _verdicts(results: Path, run: str) -> dict[str, dict[tuple[str, str], tuple[
         for line in score_lines(path, "answer"):
             if line["value"] is not None:
                 values.setdefault((line["case_id"], line["question_id"]), []).append(line)
-        judges[path.stem] = {key: (own[0]["answer"], fmean(each["value"] for each in own)) for key, own in values.items()}
+        judges[path.stem] = {
+            key: (own[0]["answer"], fmean(each["value"] for each in own)) for key, own in values.items()
+        }
     return judges
 
 

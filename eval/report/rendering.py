@@ -274,10 +274,7 @@ def _phase_rows(row: Row, folder: Path, prices: Mapping[str, Price]) -> list[lis
     first = [[row.title, missing, *["–"] * (len(PHASES) + 1)]] if missing else []
     return [
         *first,
-        *(
-            [row.title, cost.phase, *(show(cost) for _, show in PHASES), money(cost, prices)]
-            for cost in phases(folder)
-        ),
+        *([row.title, cost.phase, *(show(cost) for _, show in PHASES), money(cost, prices)] for cost in phases(folder)),
     ]
 
 

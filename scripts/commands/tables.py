@@ -3,8 +3,8 @@
 `calls` measures calls per insertion and per query on the LoCoMo sample with the offline engines; where a paper prints a figure, it
 stands beside. `systems` writes one row for each memory into `memsys/README.md`. `pareto` sets the quality of every row of a table that has
 been run (`segtreemem_t4` unless another is named) against the tokens that it recalls for a question and what a unit costs to write, marks
-the rows that no other row beats in both, and draws them; nothing is run or bought for it, settings are those of `scripts.reproduce`. `ratings`
-sets the verdicts that a reader exported from the HTML report against those of the judges.
+the rows that no other row beats in both, and draws them; nothing is run or bought for it, settings are those of `scripts.reproduce`.
+`ratings` sets the verdicts that a reader exported from the HTML report against those of the judges.
 """
 
 from __future__ import annotations
@@ -154,7 +154,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("table", choices=["calls", "systems", "pareto", "ratings"])
     parser.add_argument("--memory", nargs="*", help="calls: names; all by default")
     parser.add_argument("--results", type=Path, default=Path("results"), help="ratings: the results folder")
-    parser.add_argument("rest", nargs="*", metavar="TABLE key=value", help="pareto: a table, and settings; ratings: the file")
+    parser.add_argument(
+        "rest", nargs="*", metavar="TABLE key=value", help="pareto: a table, and settings; ratings: the file"
+    )
     add_traceback(parser)
     options_ = parser.parse_args(arguments)
     if options_.table == "pareto":

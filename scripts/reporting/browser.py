@@ -20,8 +20,21 @@ from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage", "--hide-scrollbars"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+    ),
+    *(
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-extensions",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+    ),
     *("--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-port=0", "about:blank"),
 )
 PATIENCE = 120.0
@@ -112,7 +125,9 @@ class Browser:
             self.problems.append(str(details.get("exception", {}).get("description") or details["text"]))
         elif method == "Log.entryAdded" and event["entry"]["level"] == "error":
             self.problems.append(event["entry"]["text"])
-        elif method == "Network.requestWillBeSent" and not event["request"]["url"].startswith(("file:", "about:", "data:")):
+        elif method == "Network.requestWillBeSent" and not event["request"]["url"].startswith(
+            ("file:", "about:", "data:")
+        ):
             self.problems.append(f"request for {event['request']['url'][:200]}")
         elif method == "Page.javascriptDialogOpening":
             self.problems.append(f"dialog: {event['message'][:200]}")
@@ -138,7 +153,9 @@ class Browser:
         Raises:
             BrowserError: the expression raised an error.
         """
-        answer = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True)
+        answer = self.send(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True
+        )
         if "exceptionDetails" in answer:
             details = answer["exceptionDetails"]
             raise BrowserError(str(details.get("exception", {}).get("description") or details["text"]))
@@ -170,7 +187,9 @@ class Browser:
     def key(self, key: str) -> None:
         """Press a key."""
         for kind in ("keyDown", "keyUp"):
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, text=key if kind == "keyDown" and len(key) == 1 else "")
+            self.send(
+                "Input.dispatchKeyEvent", type=kind, key=key, text=key if kind == "keyDown" and len(key) == 1 else ""
+            )
 
     def resize(self, width: int, height: int) -> None:
         """Give the page another size, in CSS pixels."""

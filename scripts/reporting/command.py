@@ -51,9 +51,13 @@ def _cases_of(record: Mapping[str, Any], root: Path | None) -> Sequence[Case]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the report and print where it is."""
     parser = argparse.ArgumentParser(prog="python -m scripts.report", description=__doc__)
-    parser.add_argument("results", type=Path, nargs="?", default=Path("results"), help="results folder (default: results)")
+    parser.add_argument(
+        "results", type=Path, nargs="?", default=Path("results"), help="results folder (default: results)"
+    )
     parser.add_argument("--out", type=Path, help="folder of the report (default: RESULTS/report)")
-    parser.add_argument("--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)")
+    parser.add_argument(
+        "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
+    )
     parser.add_argument("--tables", nargs="+", default=(), metavar="NAME", help="only these table files and their runs")
     parser.add_argument("--trees", type=whole(0), default=10, help="histories of each run whose nodes are shown")
     parser.add_argument("--title", default=Wanted().title)

@@ -167,9 +167,23 @@ def _nodes(case: Case) -> Iterator[Mapping[str, Any]]:
     yield {"id": "root", "parents": [], "level": 2, "kind": "root", "text": case.id, "sources": []}
     for session in case.sessions:
         sources = [turn.id for turn in session.turns]
-        yield {"id": session.id, "parents": ["root"], "level": 1, "kind": "segment", "text": session.time_text, "sources": sources}
+        yield {
+            "id": session.id,
+            "parents": ["root"],
+            "level": 1,
+            "kind": "segment",
+            "text": session.time_text,
+            "sources": sources,
+        }
         for turn in session.turns:
-            yield {"id": turn.id, "parents": [session.id], "level": 0, "kind": "leaf", "text": turn.text, "sources": [turn.id]}
+            yield {
+                "id": turn.id,
+                "parents": [session.id],
+                "level": 0,
+                "kind": "leaf",
+                "text": turn.text,
+                "sources": [turn.id],
+            }
 
 
 def _table(folders: Sequence[Path], cases: Sequence[Case]) -> Table:

@@ -64,12 +64,17 @@ def _report(folder: Path, memories: int, questions: int) -> Path:
         return folder / "report" / "index.html"
     started, cpu = time.monotonic(), time.process_time()
     cases = write_results(folder, size)
-    print(f"invented {memories} runs of {size.questions * HISTORIES} questions in {time.monotonic() - started:.0f} s", flush=True)
+    print(
+        f"invented {memories} runs of {size.questions * HISTORIES} questions in {time.monotonic() - started:.0f} s",
+        flush=True,
+    )
     started, cpu = time.monotonic(), time.process_time()
     page = build(read_sources(folder, lambda record: cases), folder / "report", Wanted())
     files = [path for path in page.parent.rglob("*") if path.is_file()]
     size_mb = sum(path.stat().st_size for path in files) / 1e6
-    print(f"built in {time.monotonic() - started:.0f} s (processor {time.process_time() - cpu:.0f} s): {len(files)} files, {size_mb:.0f} MB")
+    print(
+        f"built in {time.monotonic() - started:.0f} s (processor {time.process_time() - cpu:.0f} s): {len(files)} files, {size_mb:.0f} MB"
+    )
     return page
 
 
@@ -90,7 +95,9 @@ def measure(page: Path) -> list[Timed]:
         for pattern in SEARCHES:
             before = browser.busy()
             made, painted = browser.run(SEARCH % json.dumps(pattern))
-            timed.append(Timed(f"search {pattern} (found after {made:.0f} ms)", painted / 1000, _since(browser, before)))
+            timed.append(
+                Timed(f"search {pattern} (found after {made:.0f} ms)", painted / 1000, _since(browser, before))
+            )
         if browser.problems:
             raise RuntimeError(f"the page complained: {browser.problems}")
     return timed

@@ -48,7 +48,9 @@ def browser(running: Browser) -> Iterator[Browser]:
 
 
 def texts(browser: Browser, selector: str) -> list[str]:
-    found: list[str] = browser.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)")
+    found: list[str] = browser.run(
+        f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)"
+    )
     return found
 
 
@@ -85,7 +87,9 @@ def test_what_the_numbers_are_worth_is_in_sight_and_the_leaderboard_sorts(browse
 def test_the_search_finds_what_python_finds_and_its_link_stays_valid(browser: Browser, page: Path) -> None:
     browser.open(page, "#/compare")
     rows = browser.run("report.load('set0').then((set) => set.questions)")
-    browser.run("(() => { const box = document.getElementById('search'); box.value = 'vio.in did'; box.dispatchEvent(new Event('input')); })()")
+    browser.run(
+        "(() => { const box = document.getElementById('search'); box.value = 'vio.in did'; box.dispatchEvent(new Event('input')); })()"
+    )
     expected = sum(bool(re.search("vio.in did", f"{row[2]}\n{row[3]}")) for row in rows)
     assert expected > 0
     assert len(texts(browser, ".list li")) == expected
@@ -93,7 +97,9 @@ def test_the_search_finds_what_python_finds_and_its_link_stays_valid(browser: Br
     browser.open(page, "#/overview")
     browser.open(page, link)
     assert len(texts(browser, ".list li")) == expected
-    browser.run("(() => { const box = document.getElementById('search'); box.value = '('; box.dispatchEvent(new Event('input')); })()")
+    browser.run(
+        "(() => { const box = document.getElementById('search'); box.value = '('; box.dispatchEvent(new Event('input')); })()"
+    )
     assert "Not a regular expression" in browser.run("document.querySelector('[role=status]').textContent")
 
 
@@ -110,7 +116,13 @@ def test_the_four_fields_of_a_comparison_are_counted_and_filter(browser: Browser
     swapped = texts(browser, "h2")[0].split(" against ")
     browser.run("[...document.querySelectorAll('button')].find((each) => each.textContent === 'Swap').click()")
     browser.wait(f"document.querySelector('h2').textContent === {json.dumps(' against '.join(reversed(swapped)))}")
-    assert [int(text) for text in texts(browser, ".quad strong")] == [expected[0], expected[2], expected[1], expected[3], 0]
+    assert [int(text) for text in texts(browser, ".quad strong")] == [
+        expected[0],
+        expected[2],
+        expected[1],
+        expected[3],
+        0,
+    ]
 
 
 def test_a_question_shows_gold_evidence_recall_verdicts_and_the_prompt(browser: Browser, page: Path) -> None:
@@ -128,7 +140,9 @@ def test_a_question_shows_gold_evidence_recall_verdicts_and_the_prompt(browser: 
 def test_a_reader_rates_and_the_browser_keeps_and_exports_it(browser: Browser, page: Path) -> None:
     browser.open(page, "#/question")
     click(browser, "article .rate button:nth-child(3)")
-    browser.run("(() => { const note = document.querySelector('.rate input'); note.value = 'nearly'; note.dispatchEvent(new Event('change')); })()")
+    browser.run(
+        "(() => { const note = document.querySelector('.rate input'); note.value = 'nearly'; note.dispatchEvent(new Event('change')); })()"
+    )
     browser.open(page, "#/overview")
     browser.open(page, "#/question")
     assert browser.run("document.querySelector('.rate button[aria-pressed=true]').textContent") == "partial"
@@ -195,7 +209,9 @@ def test_hostile_text_is_shown_and_does_nothing(browser: Browser, tmp_path: Path
     browser.open(page)
     for name in ("compare", "memory", *(f"question?case=h0&id=h0-q{n}" for n in range(7))):
         browser.go(f"#/{name}")
-        browser.run("document.querySelectorAll('details').forEach((box) => { if (box.fillNow) box.fillNow(); box.open = true; })")
+        browser.run(
+            "document.querySelectorAll('details').forEach((box) => { if (box.fillNow) box.fillNow(); box.open = true; })"
+        )
         assert browser.run("document.querySelectorAll('main img, main script, main iframe').length") == 0
         assert browser.run("document.documentElement.scrollWidth") <= 1440
     browser.go("#/question?case=h0&id=h0-q0")

@@ -21,7 +21,17 @@ from eval.store import RunError
 
 MARK = "memsys-report.txt"
 """A file in every report: a folder without it is not replaced."""
-STATIC = ("report.css", "dom.js", "charts.js", "overview.js", "compare.js", "question.js", "memory.js", "costs.js", "app.js")
+STATIC = (
+    "report.css",
+    "dom.js",
+    "charts.js",
+    "overview.js",
+    "compare.js",
+    "question.js",
+    "memory.js",
+    "costs.js",
+    "app.js",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +45,9 @@ class Wanted:
     """Further folders of this machine whose names must not be in it."""
 
 
-def build(sources: Sources, target: Path, wanted: Wanted, on_progress: Callable[[str], None] = lambda step: None) -> Path:
+def build(
+    sources: Sources, target: Path, wanted: Wanted, on_progress: Callable[[str], None] = lambda step: None
+) -> Path:
     """Build the report; returns its first page. The old report stays until the new one is whole.
 
     Raises:
@@ -84,7 +96,10 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
         sets.append(_set_line(own, every, written.blocks))
     for number, table in enumerate((*sources.tables, *sources.losses)):
         shards.write(f"table{number}", table.content)
-    tables = [{"stem": table.stem, "title": table.content["title"], "caption": table.content["caption"]} for table in sources.tables]
+    tables = [
+        {"stem": table.stem, "title": table.content["title"], "caption": table.content["caption"]}
+        for table in sources.tables
+    ]
     index = {
         "title": wanted.title,
         "sets": sets,
@@ -136,7 +151,9 @@ def _run_line(run: RunFolder, own: RunSet, number: int, place: int, answered: in
         "asked": len(own.asked),
         "finished": sum(1 for _ in run.folder.glob("cases/*/case.json")),
         "cases": run.record.get("cases", 0),
-        "reader": str(reader.get("model") or reader.get("name") or f"offline engine ({reader.get('engine', 'unknown')})"),
+        "reader": str(
+            reader.get("model") or reader.get("name") or f"offline engine ({reader.get('engine', 'unknown')})"
+        ),
         "stand_ins": _stand_ins(run.record),
         "costs": run_costs(run),
     }
@@ -171,18 +188,26 @@ def _write_pages(draft: Path, sources: Sources, wanted: Wanted, clean: Cleaner, 
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("eval.report.html"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("eval.report.html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    stems = [(f"table-{number}.html", table.content["title"], table.stem) for number, table in enumerate(sources.tables)]
+    stems = [
+        (f"table-{number}.html", table.content["title"], table.stem) for number, table in enumerate(sources.tables)
+    ]
     page = environment.get_template("index.html.j2")
     scripts = [name for name in STATIC if name.endswith(".js")]
     text = page.render(title=wanted.title, tables=stems, scripts=scripts, missing=missing)
-    (draft / "index.html").write_text(clean.text(text), encoding="utf-8")
+    (draft / "index.html").write_text(clean.page(text), encoding="utf-8")
     template = environment.get_template("table.html.j2")
     for (name, _, stem), table in zip(stems, sources.tables, strict=True):
         text = template.render(table=table.content, stem=stem, report=wanted.title)
-        (draft / name).write_text(clean.text(text), encoding="utf-8")
+        (draft / name).write_text(clean.page(text), encoding="utf-8")
     for name in STATIC:
         content = (files("eval.report.html") / "static" / name).read_text(encoding="utf-8")
         (draft / name).write_text(content, encoding="utf-8")
-    (draft / MARK).write_text("A report of memsys-bench: open index.html. Another report may take this folder's place.\n", encoding="utf-8")
+    (draft / MARK).write_text(
+        "A report of memsys-bench: open index.html. Another report may take this folder's place.\n", encoding="utf-8"
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.provenance import ROOT
-from memsys.llm.secrets import redact
+from memsys.llm.secrets import redact, secrets_of_environment
 
 LONGEST = 50_000
 """Characters of one text that a report holds; the rest stays in the run's file."""
@@ -28,8 +28,12 @@ class Cleaner:
     names: dict[str, str]
 
     def text(self, text: str) -> str:
-        """The text without keys and folders."""
-        return self.pattern.sub(lambda match: self.names[match.group(0)], redact(text))
+        """The text without folders, and without secrets of the environment; `redact` knows keys that are given elsewhere, too."""
+        return self.pattern.sub(lambda match: self.names[match.group(0)], text)
+
+    def page(self, text: str) -> str:
+        """A whole page without keys and folders."""
+        return redact(self.text(text))
 
     def value(self, value: Any) -> Any:
         """A nested value with every text and key in it cleaned."""
@@ -55,9 +59,10 @@ def cleaner(results: Path, more: Iterable[Path | str | None] = ()) -> Cleaner:
         for spelling in dict.fromkeys((str(folder), str(Path(folder).absolute()), str(Path(folder).resolve()))):
             if len(Path(spelling).parts) > 1 and Path(spelling).is_absolute():  # the root of the disk is in every path
                 names.setdefault(spelling, name)
-    longest_first = sorted(names, key=len, reverse=True)
-    pattern = "|".join(map(re.escape, longest_first))
-    return Cleaner(re.compile(rf"(?<![\w.-])(?:{pattern})(?![\w-])"), names)
+    paths = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    secrets = secrets_of_environment()
+    keys = "|".join(map(re.escape, sorted(secrets, key=len, reverse=True))) or r"(?!)"
+    return Cleaner(re.compile(rf"{keys}|(?<![\w.-])(?:{paths})(?![\w-])"), {**names, **secrets})
 
 
 def clipped(text: str, longest: int = LONGEST) -> str:

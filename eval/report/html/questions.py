@@ -1,4 +1,4 @@
-"""One question as the report shows it: gold, evidence in its sessions, and for each memory the recall, the prompt, the answer, the verdicts.
+"""One question as the report shows it: gold, evidence in its sessions, and for each memory recall, prompt, answer and verdicts.
 
 The prompt is not in a run folder. It is rendered again from the recalled items, the reader's settings and the prompt file, and shown only
 if that file has the hash that the run recorded and the prompt shows as many tokens of recall as were counted when it was sent.
@@ -143,7 +143,11 @@ def _spent(line: Mapping[str, Any] | None) -> dict[str, Any] | None:
         return None
     names = ("tokens_in", "tokens_out", "sent", "context_tokens", "dropped_items")
     counts = {name: sum(line[name].values()) for name in ("calls", "failures", "parse_failures")}
-    return {**counts, **{name: line[name] for name in names}, "seconds": line["own_cpu_seconds"] + line["provider_seconds"]}
+    return {
+        **counts,
+        **{name: line[name] for name in names},
+        "seconds": line["own_cpu_seconds"] + line["provider_seconds"],
+    }
 
 
 def _covered(
@@ -178,7 +182,9 @@ def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None,
     )
     rendered = render(reader, prompts, question, Recall(items))
     if (rendered.context_tokens, rendered.dropped) != (line["context_tokens"], line["dropped_items"]):
-        return {"no_prompt": "rendered again, the prompt shows another number of tokens than was counted: it is not what was sent"}
+        return {
+            "no_prompt": "rendered again, the prompt shows another number of tokens than was counted: it is not what was sent"
+        }
     shown = [item.text for item in items]
     return {"prompt": [[role, _parts(text, shown, texts)] for role, text in rendered.request.messages]}
 
@@ -227,5 +233,6 @@ def verdicts(run: RunFolder, every: Sequence[Scorer]) -> Verdicts:
 def verdict_lines(lines: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[Any]]:
     """Scorer, repeat, value, reason, details of each verdict."""
     return [
-        [place, line["repeat"], line["value"], clipped(line.get("why", "")), line.get("detail", {})] for place, line in lines
+        [place, line["repeat"], line["value"], clipped(line.get("why", "")), line.get("detail", {})]
+        for place, line in lines
     ]

@@ -53,7 +53,9 @@ def scorers(runs: Sequence[RunFolder], tables: Sequence[TableFile]) -> list[Scor
 
 
 def _score_files(folder: Path) -> list[str]:
-    return [path.stem for path in sorted((folder / "scores").glob("*.jsonl")) if not path.name.endswith(".effort.jsonl")]
+    return [
+        path.stem for path in sorted((folder / "scores").glob("*.jsonl")) if not path.name.endswith(".effort.jsonl")
+    ]
 
 
 def _title(stem: str, titles: Sequence[str]) -> str:
@@ -80,7 +82,9 @@ def cells(runs: RunSet, scorer: Scorer, questions: tuple[Asked, ...]) -> dict[in
 def vector(own: Cell) -> list[float | None]:
     """The score of each question, in order."""
     scores = own.scores
-    return [None if (value := scores.get(question.key)) is None else round(value, 4) for question in own.column.questions]
+    return [
+        None if (value := scores.get(question.key)) is None else round(value, 4) for question in own.column.questions
+    ]
 
 
 def pairs(found: Mapping[int, Cell]) -> Iterator[list[Any]]:
@@ -121,7 +125,9 @@ def stale(results: Path, sets: Sequence[RunSet], tables: Sequence[TableFile]) ->
     return lines
 
 
-def _differs(results: Path, owners: Mapping[Path, RunSet], column: Mapping[str, Any], printed: Mapping[str, Any]) -> bool:
+def _differs(
+    results: Path, owners: Mapping[Path, RunSet], column: Mapping[str, Any], printed: Mapping[str, Any]
+) -> bool:
     paths = tuple((results / file).resolve() for file in printed["files"])
     runs = owners.get(paths[0].parents[1]) if paths else None
     if runs is None or len(runs.asked) != column["questions"] or not all(path.is_file() for path in paths):

@@ -106,9 +106,11 @@ def _tables(results: Path, stems: Sequence[str], missing: list[str]) -> tuple[Ta
     folder = results / "tables"
     if absent := [stem for stem in stems if not (folder / f"{stem}.json").is_file()]:
         raise RunError(f"{folder} has no table {absent[0]}.json; python -m scripts.reproduce writes it")
-    for path in sorted(folder.glob("*.md")) if not stems else ():
-        if not path.with_suffix(".json").is_file():
-            missing.append(f"table {path.stem} has no .json file: an earlier version wrote it; run its command again")
+    missing += [
+        f"table {path.stem} has no .json file: an earlier version wrote it; run its command again"
+        for path in (sorted(folder.glob("*.md")) if not stems else ())
+        if not path.with_suffix(".json").is_file()
+    ]
     tables = _table_files(folder, missing)
     return tuple(table for table in tables if not stems or table.stem in stems)
 
