@@ -294,7 +294,7 @@ class Sweeps(Common):
     sweep: Sweep
 
 
-FIGURES = extended("Figures", Chosen, {"projection": (Literal["pca", "umap"], ...), "figure": (FIGURE, ...)})
+FIGURES = extended("Figures", Chosen, {"projection": (Literal["pca", "umap"], ...), "bare": (bool, ...), "figure": (FIGURE, ...)})
 
 COMMANDS: dict[str, type[BaseModel]] = {
     "config": Single,
