@@ -375,14 +375,14 @@ def _pareto(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> 
             clip_on=False,
         )
     if sheet.spacing == "log":
-        _log_costs(axes, [float(point.x) for point in points])
+        _log_costs(axes, [float(point.x) for point in points], 4 if sheet.across == 1 else 3)
     else:
         axes.set_xlim(left=min(0.0, *(float(point.x) for point in points)))
     axes.margins(y=0.15)
 
 
-def _log_costs(axes: Axis, costs: Sequence[float]) -> None:
-    """A logarithmic axis with few ticks; linear from 0 to the smallest cost where something costs nothing."""
+def _log_costs(axes: Axis, costs: Sequence[float], most: int) -> None:
+    """A logarithmic axis with at most `most` ticks above 0; linear from 0 to the smallest cost where something costs nothing."""
     paid = [cost for cost in costs if cost > 0]
     if not paid:
         return
@@ -391,13 +391,13 @@ def _log_costs(axes: Axis, costs: Sequence[float]) -> None:
         axes.set_xlim(left=0.0)
     else:
         axes.set_xscale("log")
-    ticks = round_numbers(min(paid), max(paid))
+    ticks = round_numbers(min(paid), max(paid), most)
     free = [0.0] if len(paid) < len(costs) else []
-    axes.set_xticks([*free, *ticks], [f"{tick:,g}" if tick < 1e6 else f"{tick:.0e}" for tick in (*free, *ticks)])
+    axes.set_xticks([*free, *ticks], [f"{tick:g}" if tick < 1000 else f"{tick / 1000:g}k" for tick in (*free, *ticks)])
     axes.minorticks_off()
 
 
-def round_numbers(low: float, high: float, most: int = 4) -> list[float]:
+def round_numbers(low: float, high: float, most: int) -> list[float]:
     """At most `most` round numbers from `low` to `high`, evenly spread on a logarithmic axis."""
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):

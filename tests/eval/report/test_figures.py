@@ -365,8 +365,9 @@ def test_a_pareto_figure_of_34_rows_keeps_labels_and_ticks_apart_and_on_the_pape
         replace(AT, series=f"A memory of number {place}", label=str(place), x=round(10**cost) if cost else 0.0, y=0.2 + place / 60)
         for place, cost in enumerate(costs, 1)
     ]
-    figure = draw(Sheet("Title", FOOT, "pareto", spacing="log", height=1.75), points)
-    axes = figure.axes[0]
+    points += [replace(point, panel="other") for point in points]
+    figure = draw(Sheet("Title", FOOT, "pareto", spacing="log", height=1.75, across=2), points)
+    axes = figure.axes[1]
     ticks = [tick for tick in axes.get_xticklabels() if tick.get_text()]
     for marks in (ticks, axes.texts):
         boxes = sorted((mark.get_window_extent() for mark in marks), key=lambda box: box.x0)
