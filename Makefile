@@ -59,7 +59,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help run local-model table-local new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto bench torture regress regress-update audit growth sweep \
+.PHONY: help run local-model table-local product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep \
   fetch clean
 
 help:
@@ -89,6 +89,12 @@ report: $(VENV)/.installed ## everything that has been run as pages to open in a
 pareto: $(VENV)/.installed ## quality against cost of a table that has been run: PAPER= TABLE=
 	$(PY) -m scripts.tables pareto $(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)
 
+paper-table: $(VENV)/.installed ## LaTeX of a table that has been run: TABLE=segtreemem_t4
+	$(PY) -m scripts.paper_table $(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS)
+
+card: $(VENV)/.installed ## a results card, with all that a reviewer asks: RUN=results/runs/… or TABLE=segtreemem_t4
+	$(PY) -m scripts.card $(if $(RUN),$(RUN),$(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS))
+
 run: $(VENV)/.installed ## one memory on one data set: MEMORY=bm25 DATASET=locomo QUESTIONS=20 (your own settings: ARGS="memory.build.k=5")
 	$(PY) -m scripts.run memory=$(or $(MEMORY),bm25) dataset=$(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
 
@@ -101,6 +107,13 @@ table-local: local-model ## a first table with a real model on this machine: LOC
 
 new-memory: $(VENV)/.installed ## start a memory of your own: NAME=mine writes its module, its settings and its prompt
 	$(PY) -m scripts.new_memory $(NAME)
+
+product: $(VENV)/.installed ## install a released memory product into an environment of its own: NAME=mem0ai (without NAME: list them)
+	$(PY) -m scripts.product $(NAME)
+
+gateway: $(VENV)/.installed ## an OpenAI-compatible server in front of our cache and meter: BASE_URL= MODEL= EMBEDDER= KEY_ENV= ARGS="--mode replay"
+	$(PY) -m scripts.gateway $(if $(MODEL),--model $(MODEL)) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \
+	  $(if $(KEY_ENV),--key-env $(KEY_ENV)) $(ARGS)
 
 doctor: $(VENV)/.installed ## what an endpoint takes, ignores and leaves out: BASE_URL= MODEL= EMBEDDER= KEY_ENV=; writes conf/llm/<name>.yaml
 	$(PY) -m scripts.doctor --model $(MODEL) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \

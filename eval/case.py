@@ -17,16 +17,20 @@ import numpy as np
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
 from eval.case_log import CaseLog, metered_step
+from eval.cells import READING, OpenCell
 from eval.failures import described, raise_if_stopped, stops
 from eval.question import Lanes, Reading, ask_all
 from eval.records import Prediction
 from eval.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
 from eval.store import AGAIN, RunError, read_predictions
 from memsys.interface import MemorySystem
+from memsys.llm.limits import urgent
 from memsys.tokens import count_tokens
 
 
-def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, on_progress: OnProgress = ignore_progress) -> None:
+def run_case(
+    runs: Sequence[Run], case: Case, lanes: Lanes, cell: OpenCell, on_progress: OnProgress = ignore_progress
+) -> None:
     """Run one case of runs that share their builds, from the first unit to sorted files; complete runs are left alone.
 
     Raises:
@@ -44,15 +48,53 @@ def run_case(runs: Sequence[Run], case: Case, lanes: Lanes, on_progress: OnProgr
             if kept := len(questions) - len(left):
                 on_progress(Progress(run.name, case.id, "", "kept", kept))
             if left or not _is_complete(run, folder):
-                logs.append(CaseLog(run, case, folder, done, left))
+                logs.append(CaseLog(run, case, folder, done, left, lanes.on_answer))
         if logs:
-            _build_and_answer(case, questions, logs, lanes, on_progress)
+            _build_and_answer(case, questions, logs, lanes, cell, on_progress)
         else:
             on_progress(Progress(runs[0].name, case.id, "", "begun"))
     finally:
         for log in logs:
             log.close()
     for run in runs:
+        on_progress(Progress(run.name, case.id, "", "complete"))
+
+
+def is_answered(runs: Sequence[Run], case: Case) -> bool:
+    """Whether a case needs no further work in any of these runs.
+
+    Raises:
+        RunError: the case's files are damaged.
+    """
+    questions = {question.id for question, _ in case.questions if runs[0].questions(case.id, question.id)}
+    folders = [(run, run.case_folder(case.id)) for run in runs]
+    return all(_is_complete(run, folder) and questions <= _answered(case, folder).keys() for run, folder in folders)
+
+
+def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> None:
+    """Report the progress of a case that is answered already, as `run_case` would."""
+    kept = sum(runs[0].questions(case.id, question.id) for question, _ in case.questions)
+    for run in runs:
+        if kept:
+            on_progress(Progress(run.name, case.id, "", "kept", kept))
+    on_progress(Progress(runs[0].name, case.id, "", "begun"))
+    for run in runs:
+        on_progress(Progress(run.name, case.id, "", "complete"))
+
+
+def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress = ignore_progress) -> None:
+    """Give a case up that cannot be worked on: every open question becomes an error, which the next start of the run tries again."""
+    questions = [question for question, _ in case.questions if runs[0].questions(case.id, question.id)]
+    for run in runs:
+        folder = run.case_folder(case.id)
+        done = _answered(case, folder)
+        left = {question.id for question in questions} - done.keys()
+        log = CaseLog(run, case, folder, done, left)
+        for question in questions:
+            if question.id in left:
+                log.predicted(question.id, "error", "", why[:500])
+                on_progress(Progress(run.name, case.id, question.id, "error"))
+        log.finish(case, make_units(case.sessions, count=count_tokens, **run.unit).dropped)
         on_progress(Progress(run.name, case.id, "", "complete"))
 
 
@@ -77,12 +119,17 @@ def _is_complete(run: Run, folder: Path) -> bool:
 
 
 def _build_and_answer(
-    case: Case, questions: Sequence[Question], logs: Sequence[CaseLog], lanes: Lanes, on_progress: OnProgress
+    case: Case,
+    questions: Sequence[Question],
+    logs: Sequence[CaseLog],
+    lanes: Lanes,
+    cell: OpenCell,
+    on_progress: OnProgress,
 ) -> None:
-    with lanes.building:
-        logs[0].run.rehearse()
-        life = _Life(case, questions, logs, lanes, on_progress)
-        life.live()
+    logs[0].run.rehearse()
+    life = _Life(case, questions, logs, lanes, cell, on_progress)
+    life.live()
+    cell.built()
     wait(life.answers)
     for answer in life.answers:
         answer.result()
@@ -122,9 +169,15 @@ class _Life:
     """One memory on one case, from the first unit to the last question; its answers may still be on their way."""
 
     def __init__(
-        self, case: Case, questions: Sequence[Question], logs: Sequence[CaseLog], lanes: Lanes, on_progress: OnProgress
+        self,
+        case: Case,
+        questions: Sequence[Question],
+        logs: Sequence[CaseLog],
+        lanes: Lanes,
+        cell: OpenCell,
+        on_progress: OnProgress,
     ) -> None:
-        self.case, self.logs, self.lanes, self.on_progress = case, logs, lanes, on_progress
+        self.case, self.logs, self.lanes, self.cell, self.on_progress = case, logs, lanes, cell, on_progress
         self.run = logs[0].run  # the others differ in read knobs and folder only
         made = make_units(case.sessions, count=count_tokens, **self.run.unit)
         self.units, self.dropped = made.units, made.dropped
@@ -144,6 +197,7 @@ class _Life:
             EndOfRun: no further call can be made.
         """
         self._report("begun", units=len(self.units))
+        memory: MemorySystem | None = None
         try:
             memory = build_memory(self.run, self.case)
             knobs = [_read_knobs(log.run, self.case) if len(self.logs) > 1 else {} for log in self.logs]
@@ -164,6 +218,9 @@ class _Life:
                 raise
             raise_if_stopped(error)
             self._give_up(error)
+        finally:
+            if memory is not None:
+                memory.close()
 
     def _builds(self, memory: MemorySystem) -> set[int]:
         """Positions at which the memory consolidates: every due point, or every n-th of an offline memory."""
@@ -178,21 +235,28 @@ class _Life:
 
     def _write(self, memory: MemorySystem, unit: Unit, position: int) -> None:
         following = self.units[position + 1] if position + 1 < len(self.units) else None
-        with metered_step(self.logs, "write", unit.id, lambda: memory.held):
+        with urgent(self.cell.remaining), metered_step(self.logs, "write", unit.id, lambda: memory.held) as ledger:
             memory.write(unit)
             if following is None or following.session_id != unit.session_id:
                 memory.end_session(unit.session_id)
+        self.cell.step(ledger.dependent, 1 / len(self.units))
         self._report("written")
 
     def _consolidate(self, memory: MemorySystem, position: int) -> None:
-        with metered_step(self.logs, "consolidate", str(self.points.index(position)), lambda: memory.held):
+        subject = str(self.points.index(position))
+        with (
+            urgent(self.cell.remaining),
+            metered_step(self.logs, "consolidate", subject, lambda: memory.held) as ledger,
+        ):
             memory.consolidate()
+        self.cell.step(ledger.dependent, 0.0)
         self.built = position
 
     def _ask(self, memory: MemorySystem, knobs: Sequence[Mapping[str, Any]], position: int) -> None:
         raw = self.units[self.built : position] if memory.OFFLINE else ()
+        urgency = self.cell.remaining if position < len(self.units) else READING
         readings = [
-            Reading(log.run, _with_knobs(memory, own), raw, log, self.lanes, self.on_progress)
+            Reading(log.run, _with_knobs(memory, own), raw, log, self.lanes, self.on_progress, urgency)
             for log, own in zip(self.logs, knobs, strict=True)
         ]
         self.answers += ask_all(readings, self.due[position])

@@ -15,7 +15,7 @@ import numpy as np
 
 from data_loaders.schema import Case
 from eval.records import Effort, Outcome, Prediction
-from eval.run import Run
+from eval.run import OnAnswer, Run, ignore_answer
 from eval.store import (
     Appender,
     item_key,
@@ -40,8 +40,15 @@ class CaseLog:
     """The open files of one case: predictions, recalled items and effort; several threads may write."""
 
     def __init__(
-        self, run: Run, case: Case, folder: Path, done: Mapping[str, Prediction], left: Collection[str]
+        self,
+        run: Run,
+        case: Case,
+        folder: Path,
+        done: Mapping[str, Prediction],
+        left: Collection[str],
+        on_answer: OnAnswer = ignore_answer,
     ) -> None:
+        self._case, self._on_answer = case, on_answer
         self.run, self.case_id, self.left, self._folder = run, case.id, left, folder
         self._items = read_items(folder)
         write_lines(folder / "predictions.jsonl", done.values())
@@ -75,7 +82,9 @@ class CaseLog:
         cut: bool = False,
     ) -> None:
         """Save the line of a question."""
-        self._predictions.add(Prediction(self.case_id, question_id, answer, *recalled, outcome, error, cut))
+        prediction = Prediction(self.case_id, question_id, answer, *recalled, outcome, error, cut)
+        self._predictions.add(prediction)
+        self._on_answer(self.run, self._case, prediction)
 
     def trouble(self, error: BaseException) -> None:
         """Keep the traceback of an error, without secrets, for `errors.log`."""
@@ -172,8 +181,8 @@ def _as_npy(nodes: Sequence[NodeView]) -> bytes:
 
 
 @contextmanager
-def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callable[[], int]) -> Iterator[None]:
-    """Measure CPU seconds and calls of one step, and save them to the logs when it ends, also when it fails.
+def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callable[[], int]) -> Iterator[Ledger]:
+    """Measure CPU seconds and calls of one step, and save them to the logs when it ends, also when it fails; gives its ledger.
 
     Args:
         subject: unit id or question id, or empty.
@@ -186,9 +195,9 @@ def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callab
     started = time.thread_time()
     with metering() as ledger:
         try:
-            yield
+            yield ledger
         finally:
-            own = max(0.0, time.thread_time() - started - ledger.service_cpu)
+            own = max(0.0, time.thread_time() - started - ledger.service_cpu) + ledger.worker_cpu
             line = effort(logs[0].case_id, phase, subject, held(), ledger, own)
             for log in logs:
                 log.spent(line)

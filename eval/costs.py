@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.imported import NOT_RECORDED, imported_facts, recorded
 from eval.store import AGAIN, RunError, read_lines, read_record
 
 BUILD = ("embed", "write", "consolidate")
@@ -62,7 +63,7 @@ class Costs:
     """Entries in the largest memory of any case."""
     embedding_tokens: int
     missing: str
-    """Why there are no means: how many cases have no effort file; empty when all have one."""
+    """Why there are no means: how many cases have no effort file, or `not recorded` for imported answers; empty when all have one."""
 
 
 SUMMED = (
@@ -104,7 +105,9 @@ class _Sums(Counter[str]):
 
 
 def costs(run_folder: Path) -> Costs:
-    """Add up all effort lines of a run."""
+    """Add up all effort lines of a run; of imported answers, what their file says."""
+    if imported_facts(run_folder) is not None:
+        return _recorded_costs(run_folder)
     by_phase, seconds, summed_seconds, held = _spent(run_folder, _stamp(run_folder))
     missing = effort_missing(run_folder)
     units, reads, answers = by_phase["write"]["steps"], by_phase["read"], by_phase["answer"]
@@ -142,8 +145,30 @@ def costs(run_folder: Path) -> Costs:
     )
 
 
+def _recorded_costs(run_folder: Path) -> Costs:
+    """The costs of imported answers: a value that the file does not have is None, and counts are 0 because nothing was counted."""
+    values: dict[str, Any] = {field.name: None if "None" in str(field.type) else 0 for field in fields(Costs)}
+    tokens, seconds = recorded(run_folder, "recalled_tokens"), recorded(run_folder, "recall_seconds")
+    values["recalled_tokens"] = sum(tokens) / len(tokens) if tokens else None
+    values["recall_seconds_p50"], values["recall_seconds_p95"] = (_percentile(seconds, each) for each in (50, 95))
+    return Costs(**{**values, "missing": NOT_RECORDED})
+
+
+RECORDED_COSTS = ("recalled_tokens", "recall_seconds_p50", "recall_seconds_p95")
+"""Fields of `Costs` that the file of imported answers may have."""
+
+
+def cost_missing(run_folder: Path, name: str) -> str:
+    """Why a run has no such cost (a field of `Costs`, or another name that `eval.report.measures.cost` takes); empty when it has one."""
+    missing = effort_missing(run_folder)
+    known = missing == NOT_RECORDED and name in RECORDED_COSTS and getattr(costs(run_folder), name) is not None
+    return "" if known else missing
+
+
 def effort_missing(run_folder: Path) -> str:
-    """A sentence that says how many cases have answers but no effort file; empty when none."""
+    """Says how many cases have answers but no effort file, or `not recorded` for imported answers; empty when nothing is missing."""
+    if imported_facts(run_folder) is not None:
+        return NOT_RECORDED
     cases = [path.parent for path in run_folder.glob("cases/*/predictions.jsonl")]
     lost = sum(not (case / "effort.jsonl").is_file() for case in cases)
     return f"effort of {lost} of {len(cases)} cases missing" if lost else ""

@@ -79,6 +79,10 @@ FIELDS: Mapping[str, Check] = {
 """Of `predictions`, `items`, `effort`, `nodes` and score files; a name means the same in all of them."""
 
 
+EVIDENCE: Mapping[str, Check] = {"verbatim": number, "ndcg": number, "sources_per_item": score}
+"""Of the `detail` of an evidence score that has a value."""
+
+
 def wrong_field(record: Mapping[str, Any]) -> str:
     """The name of a field that holds something else than it should; empty when there is none."""
     for name, value in record.items():

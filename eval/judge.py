@@ -7,8 +7,10 @@ decide which rule a question gets and what a reply means. A reply without a verd
 |-------------|----------------------|-------------------------------|-----------------------------------------|
 | label       | Mem0, MemGPT (DMR)   | JSON {reason, label}          | 1 for CORRECT                           |
 | binary      | MemTree              | a digit                       | 1 for 1                                 |
+| beam        | BEAM                 | JSON {reason, score 0, .5, 1} of a rubric item; yes or no of two events | `eval.judge_parts` |
 | grade       | SegTreeMem, RealMem  | JSON {reason, score 0-3}      | 1 from `threshold` on; the grade is kept |
 | longmemeval | LongMemEval, MAB     | yes or no, by one of 5 prompts | 1 for yes                               |
+| locomo_plus | LoCoMo-Plus          | JSON {label, reason}          | 1 for correct                           |
 | memory      | RealMem              | JSON, of the retrieved texts  | recall in [0, 1]; helpfulness is kept   |
 | rubric      | a judge of your own  | JSON {reason, label}          | 1 for CORRECT, .5 for PARTIAL           |
 
@@ -31,7 +33,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from data_loaders.schema import Gold, Question
-from eval.metrics import locomo, longmemeval, msc, realmem
+from eval.metrics import beam, locomo, locomo_plus, longmemeval, msc, realmem
 from eval.metrics.labels import stated
 from eval.records import Score
 from eval.store import RunError
@@ -39,13 +41,14 @@ from memsys.llm.protocol import Completion, Request
 from memsys.llm.replies import why_none
 from memsys.prompts import Prompts
 
-Rule = Literal["label", "binary", "grade", "longmemeval", "memory", "rubric"]
+Rule = Literal["beam", "binary", "grade", "label", "locomo_plus", "longmemeval", "memory", "rubric"]
 RUBRIC = {"CORRECT": 1.0, "PARTIAL": 0.5, "WRONG": 0.0}
 """Value by label of a rubric."""
 NO_MEMORY = "(no memory is needed for this message)"
 UNANSWERABLE = "This is not mentioned in the conversation."
 
 _FILES = {"knowledge-update": "update"}
+_EVENT = "judge/beam_event"
 _LONGMEMEVAL = ("standard", "temporal", "update", "preference", "abstention")
 
 
@@ -64,6 +67,12 @@ class Judge:
     """Whether the gold answers are shown as a bracketed list, as MemoryAgentBench does."""
     rubric: str = ""
     """Of `rubric`: when an answer is CORRECT, PARTIAL or WRONG, in the user's words."""
+    reading: beam.Reading = "corrected"
+    """Of `beam` and `locomo_plus`: whether answers and replies are read as by the benchmark's own script, or strictly."""
+    halves: bool = True
+    """Of `beam`: whether half a rubric item counts .5; the official script truncates it to 0."""
+    order: beam.Order = "final"
+    """Of `beam`: the score of event ordering. Published is `tau_norm`."""
 
     def __post_init__(self) -> None:
         if (self.rule == "rubric") != bool(self.rubric.strip()):
@@ -75,6 +84,8 @@ class Judge:
     @property
     def prompt_names(self) -> tuple[str, ...]:
         """Names of the prompt files that the judge may use."""
+        if self.rule == "beam":
+            return (self.prompt, _EVENT)
         return tuple(f"{self.prompt}_{rule}" for rule in _LONGMEMEVAL) if self.rule == "longmemeval" else (self.prompt,)
 
 
@@ -110,7 +121,8 @@ def judged(judge: Judge, reply: Completion, gold: Gold) -> Score:
         return Score(None, f"no verdict: {why_none(reply)}")
     if reply.stopped != "cut":
         return verdict(judge, reply.text, gold)
-    complete = _COMPLETE[judge.rule](reply.text)
+    rule: Rule = "longmemeval" if _is_pair(judge, gold) else judge.rule  # both are yes or no
+    complete = _COMPLETE[rule](reply.text)
     score = verdict(judge, complete, gold) if complete else Score(None)
     return (
         score
@@ -124,11 +136,13 @@ def verdict(judge: Judge, text: str, gold: Gold) -> Score:
 
     Replies are parsed strictly: a missing label or number is not guessed from the prose around it.
     """
-    score = _READINGS[judge.rule](judge, text)
+    score = _pair(judge, text) if _is_pair(judge, gold) else _READINGS[judge.rule](judge, text)
     return Score(None, f"no verdict in the reply: {text[:200]!r}") if score is None else score
 
 
 def _prompt(judge: Judge, question: Question, gold: Gold) -> str:
+    if _is_pair(judge, gold):
+        return _EVENT
     if judge.rule != "longmemeval":
         return judge.prompt
     rule = longmemeval.judge_rule(
@@ -146,6 +160,27 @@ def _gold(judge: Judge, gold: Gold) -> str | tuple[str, ...]:
     if judge.gold_as_list:
         return str(list(gold.answers))
     return " / ".join(gold.answers) or UNANSWERABLE
+
+
+def _is_pair(judge: Judge, gold: Gold) -> bool:
+    """Whether the judge is asked if a line and an event are the same."""
+    return judge.rule == "beam" and gold.category == "event_ordering"
+
+
+def _pair(judge: Judge, text: str) -> Score | None:
+    return _binary(beam.same_event(text, official=judge.reading == "official"))
+
+
+def _rubric_item(judge: Judge, text: str) -> Score | None:
+    value = beam.item_score(text, official=judge.reading == "official")
+    if not judge.halves:
+        value = beam.truncated(value, text)
+    return None if value is None else Score(value)
+
+
+def _uses_cue(judge: Judge, text: str) -> Score | None:
+    value = locomo_plus.official_score(text) if judge.reading == "official" else locomo_plus.verdict(text)
+    return None if value is None else Score(value)
 
 
 def _label(judge: Judge, text: str) -> Score | None:
@@ -186,9 +221,11 @@ def _binary(right: bool | None) -> Score | None:
 
 
 _READINGS: Mapping[Rule, Callable[[Judge, str], Score | None]] = {
+    "beam": _rubric_item,
     "label": _label,
     "binary": _digit,
     "grade": _grade,
+    "locomo_plus": _uses_cue,
     "longmemeval": _yes_or_no,
     "memory": _memory,
     "rubric": _by_rubric,
@@ -208,7 +245,9 @@ def _beginning(pattern: str) -> Callable[[str], str]:
 
 
 _COMPLETE: Mapping[Rule, Callable[[str], str]] = {
+    "beam": _field(r'("score"\s*:\s*(?:0\.5|[01](?:\.0)?))\s*[,}]'),
     "label": _field(r'"label"\s*:\s*"[^"]*"'),
+    "locomo_plus": _field(r'"label"\s*:\s*"[^"]*"'),
     "rubric": _field(r'"label"\s*:\s*"[^"]*"'),
     "grade": _field(r'("score"\s*:\s*\d+)\s*[,}]'),
     "binary": _beginning(r"[01](?=[^\w.]|\.\D)"),

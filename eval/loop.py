@@ -1,7 +1,8 @@
-"""The pool of cells: a cell is one memory on one case, and every open cell of every run is worked on here, longest first.
+"""The run loop: a cell is one memory on one case, and every cell of every run is worked on here.
 
-`eval.case` lives through one cell, `eval.question` reads, answers and saves one question. The questions of one due point are read
-concurrently in a pool of their own, so that a cell that waits for its questions never holds a thread that they need.
+`eval.cells` decides when a cell is opened, `eval.case` lives through one, `eval.question` reads, answers and saves one question. The
+questions of one due point are read concurrently in a pool of their own, so that a cell that waits for its questions never holds a
+thread that they need.
 
 Runs that differ only in read knobs share a cell: it is built once, and every run reads from it with its own settings. Each run folder
 gets what it would hold if the run had been alone, the cost of building included.
@@ -11,23 +12,33 @@ from __future__ import annotations
 
 import json
 import resource
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from typing import Any
 
 from eval.case import run_case
+from eval.cells import OPEN, OpenCell, Opening
+from eval.executors.cells import Executor, cells_of
+from eval.pool import Threads, UrgentPool
 from eval.question import Lanes
-from eval.run import OnProgress, Run, ignore_progress
+from eval.run import OnAnswer, OnProgress, Run, ignore_answer, ignore_progress
 from eval.store import locked, replace_file
 
 
-def run_all(runs: Sequence[Run], *, threads: int = 8, on_progress: OnProgress = ignore_progress) -> None:
-    """Run every cell of every run that is not complete, longest first.
+def run_all(
+    runs: Sequence[Run],
+    *,
+    threads: int | None = None,
+    on_progress: OnProgress = ignore_progress,
+    on_answer: OnAnswer = ignore_answer,
+    executor: Executor | None = None,
+) -> None:
+    """Run every cell of every run that is not complete, those with the longest chain of calls first.
 
     Args:
-        threads: memories that are built at once.
+        threads: most memories that are built at once; None: as many as keep the endpoint busy, or a few without one.
+        on_answer: called when an answer is saved (`eval.judging_ahead`); not with an executor.
+        executor: works on the cells in place of the threads of this process (`eval.executors`).
 
     Raises:
         EndOfRun: the spending cap was reached, the user asked for a stop, or a server is gone. Questions that were not reached have no
@@ -36,8 +47,9 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, on_progress: OnProgress = 
     """
     from threadpoolctl import threadpool_limits
 
-    groups, open_cells = _sharing_builds(runs), 2 * threads
-    _allow_files(len(runs) + 3 * open_cells * max(map(len, groups), default=0) + 256)
+    groups = _sharing_builds(runs)
+    files_of_a_cell = 3 * max(map(len, groups), default=1)
+    allowed = allow_files(len(runs) + files_of_a_cell * OPEN + 256)
     with ExitStack() as locks:
         # One core per matrix product: the sums are the same on every machine, and the cells keep the cores busy.
         locks.enter_context(threadpool_limits(1))
@@ -45,29 +57,39 @@ def run_all(runs: Sequence[Run], *, threads: int = 8, on_progress: OnProgress = 
             locks.enter_context(locked(folder))
         for run in runs:
             replace_file(run.folder / "run.json", json.dumps(run.record, indent=1, sort_keys=True, default=str))
-        _run_cells(groups, threads, open_cells, on_progress)
+        if executor is not None:
+            executor(cells_of(groups), on_progress)
+            return
+        most = min(OPEN, max(1, (allowed - len(runs) - 256) // files_of_a_cell))
+        _run_cells(Opening(groups, threads, most), on_progress, on_answer)
 
 
-def _run_cells(groups: Sequence[Sequence[Run]], threads: int, open_cells: int, on_progress: OnProgress) -> None:
-    # More cells are open than are being built: one that only waits for its last answers does not hold up the next build.
-    with ThreadPoolExecutor(open_cells, "cell") as cells, ThreadPoolExecutor(64, "question") as questions:
-        lanes = Lanes(threads, questions, max((run.outstanding for group in groups for run in group), default=1))
-        work = [(size, group, index) for group in groups for index, size in enumerate(group[0].sizes)]
-        work.sort(key=lambda cell: -cell[0])
-        stop = threading.Event()
-        futures = [cells.submit(_run_cell, group, index, lanes, on_progress, stop) for _, group, index in work]
+def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -> None:
+    """Give each cell a thread when it is opened, and wait for all; the first failure ends the run once the open cells have ended."""
+    in_flight = sum(gauge.load()[1] for gauge in opening.gauges)
+    failures: list[BaseException] = []
+    with UrgentPool(max(64, 2 * in_flight), "question") as questions:
+        lanes, threads = Lanes(questions, max(opening.outstanding, 2 * in_flight), on_answer), Threads("cell")
+
+        def work(cell: OpenCell) -> None:
+            try:
+                run_case(cell.group, cell.group[0].cases[cell.index], lanes, cell, on_progress)
+            except BaseException as error:
+                failures.append(error)
+                opening.stop()
+            finally:
+                cell.end()
+
         try:
-            for future in as_completed(futures):
-                future.result()
+            for cell in opening:
+                threads.start(work, cell)
+            threads.join()
         except BaseException:
-            stop.set()
-            cells.shutdown(cancel_futures=True)
+            opening.stop()
+            threads.join()
             raise
-
-
-def _run_cell(group: Sequence[Run], index: int, lanes: Lanes, on_progress: OnProgress, stop: threading.Event) -> None:
-    if not stop.is_set():
-        run_case(group, group[0].cases[index], lanes, on_progress)
+    if failures:
+        raise failures[0]
 
 
 def _sharing_builds(runs: Sequence[Run]) -> list[list[Run]]:
@@ -78,9 +100,10 @@ def _sharing_builds(runs: Sequence[Run]) -> list[list[Run]]:
     return list(groups.values())
 
 
-def _allow_files(count: int) -> None:
-    """Raise the open-file limit to `count`, or to the maximum allowed: a run needs one file and an open cell three."""
+def allow_files(count: int) -> int:
+    """Raise the open-file limit to `count`, or to the maximum allowed, and return it: a run needs one file and an open cell three."""
     allowed, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed != resource.RLIM_INFINITY and allowed < count:
-        raised = count if maximum == resource.RLIM_INFINITY else min(count, maximum)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, maximum))
+        allowed = count if maximum == resource.RLIM_INFINITY else min(count, maximum)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, maximum))
+    return count if allowed == resource.RLIM_INFINITY else allowed

@@ -6,12 +6,8 @@ is the two-sided t-test at 5 % whose interval the tables print.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from statistics import median
 
-from eval.report.cell import Column
-from eval.report.tables import Table
 from eval.stats import ENOUGH_CLUSTERS, Sampling, t_point
 
 POWER = 0.8
@@ -53,35 +49,3 @@ def planned(sizes: Sequence[int]) -> tuple[float, str] | None:
 def shown(difference: float) -> str:
     """A detectable difference of shares as text; `none` above 1, because no difference is that large."""
     return f"{difference:.3f}" if difference <= 1 else "none"
-
-
-def detectable_lines(table: Table) -> list[str]:
-    """Lines for a table's caption: one per data set, for the metrics that cover most questions."""
-    lines = []
-    for dataset in dict.fromkeys(column.dataset for column in table.columns if column.questions):
-        columns = {place: one for place, one in enumerate(table.columns) if one.dataset == dataset and one.questions}
-        most = max(len(column.questions) for column in columns.values())
-        widest = {place: column for place, column in columns.items() if len(column.questions) == most}
-        lines += _line(table, next(iter(widest.values())), widest)
-    return lines
-
-
-def _line(table: Table, first: Column, columns: dict[int, Column]) -> list[str]:
-    sizes = Counter(one.cluster for one in first.questions)
-    start = (
-        f"Detectable difference between two rows of {first.title} at {POWER:.0%} power "
-        f"({len(first.questions)} questions, {len(sizes)} case{'s' * (len(sizes) > 1)})"
-    )
-    observed = {column.metric: found for place, column in columns.items() if (found := _observed(table, place))}
-    if observed:
-        how = "case" if len(sizes) >= ENOUGH_CLUSTERS else "question"
-        numbers = ", ".join(f"{metric} {shown(median(found))}" for metric, found in observed.items())
-        return [f"{start}: {numbers} (median of this table's pairs; by {how})."]
-    assumed = planned(list(sizes.values()))
-    return [] if assumed is None else [f"{start}: {shown(assumed[0])} ({assumed[1]})."]
-
-
-def _observed(table: Table, place: int) -> list[float]:
-    """Detectable differences of the column's pairs; pairs whose differences do not vary are left out."""
-    scatter = [pair.difference.sampling for (_, column), pair in table.pairs.items() if column == place]
-    return [detectable(one) for one in scatter if one is not None and one.error > 0]

@@ -192,9 +192,22 @@ def surroundings() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    """The checkout's commit, with `-dirty` after it where a tracked file differs; `unknown` outside a checkout.
+
+    Not `git describe --dirty`: it rewrites the checkout's index, also where another process works with it.
+    """
+    commit = _git("describe", "--always", "--abbrev=12")
+    changes = _git("status", "--porcelain", "--untracked-files=no")
+    if not commit or changes is None:
+        return "unknown"
+    return f"{commit}-dirty" if changes else commit
+
+
+def _git(*arguments: str) -> str | None:
+    """What a git command on the checkout prints; None when it fails. It writes nothing."""
+    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except OSError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if done.returncode else done.stdout.strip()

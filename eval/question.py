@@ -5,27 +5,36 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from data_loaders.schema import Question, Unit
 from eval.case_log import NOTHING, CaseLog, effort, metered_step
+from eval.cells import ANSWERING, READING
 from eval.failures import described, raise_if_stopped, stops
+from eval.pool import UrgentPool
 from eval.reader import Rendered, render
 from eval.records import Outcome
-from eval.run import OUTSTANDING, OnProgress, Progress, Run, needs
+from eval.run import OUTSTANDING, OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
 from memsys.interface import MemorySystem, Recall, unit_item
+from memsys.llm.limits import urgent
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.protocol import Completion, ContextOverflow
 from memsys.llm.replies import why_none
 
 
 class Lanes:
-    """What the cells of an experiment share: threads that read questions, and limits on builds and on outstanding answers."""
+    """What the cells of an experiment share: threads that read questions, and a limit on outstanding answers.
 
-    def __init__(self, threads: int, questions: ThreadPoolExecutor, outstanding: int = OUTSTANDING) -> None:
-        self.questions = questions
-        self.building = threading.Semaphore(threads)
+    Args:
+        outstanding: answers that may be outstanding at once.
+        on_answer: called when an answer is saved.
+    """
+
+    def __init__(
+        self, questions: UrgentPool, outstanding: int = OUTSTANDING, on_answer: OnAnswer = ignore_answer
+    ) -> None:
+        self.questions, self.on_answer = questions, on_answer
         self.answers = threading.Semaphore(outstanding)
 
 
@@ -40,6 +49,8 @@ class Reading:
     log: CaseLog
     lanes: Lanes
     on_progress: OnProgress
+    urgency: float = READING
+    """Of reading: a read in mid-history holds up the rest of the build."""
 
 
 def ask_all(readings: Sequence[Reading], questions: Sequence[Question]) -> list[Future[None]]:
@@ -50,7 +61,7 @@ def ask_all(readings: Sequence[Reading], questions: Sequence[Question]) -> list[
     work = [(reading, question) for reading in readings for question in questions if question.id in reading.log.left]
     if not needs(readings[0].run.build) & {"llm", "probe", "embedder"}:
         return [ask(reading, question) for reading, question in work]
-    asked = [reading.lanes.questions.submit(ask, reading, question) for reading, question in work]
+    asked = [reading.lanes.questions.submit(reading.urgency, ask, reading, question) for reading, question in work]
     return [future.result() for future in asked]
 
 
@@ -76,7 +87,7 @@ class _Answer:
         """What the reader is asked; None when the line is saved already: the read failed, was aborted, or gave the answer itself."""
         memory, question = self.reading.memory, self.question
         try:
-            with metered_step([self.log], "read", question.id, lambda: memory.held):
+            with urgent(self.reading.urgency), metered_step([self.log], "read", question.id, lambda: memory.held):
                 recall = _recall(self.reading, question)
             self.recalled = self.log.recalled(recall.items)
             if recall.aborted or recall.answer is not None:
@@ -97,7 +108,7 @@ class _Answer:
         slots.acquire()
         self.saved.add_done_callback(lambda _: slots.release())
         try:
-            with metering() as ledger:
+            with urgent(ANSWERING), metering() as ledger:
                 call = self.run.services.reader.submit(rendered.request)
         except BaseException as error:  # re-raised; only releases the answer slot
             self.saved.set_exception(error)

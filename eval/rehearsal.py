@@ -77,6 +77,8 @@ def _said(rng: np.random.Generator) -> str:
 
 
 def _live(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: Prompts) -> None:
+    if not _rehearsed(build):
+        return
     llm = ExtractiveLLM()
     offered = {
         "llm": llm,
@@ -86,8 +88,6 @@ def _live(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: 
         "rng": np.random.default_rng(0),
     }
     memory = build(**{name: service for name, service in offered.items() if name in needs(build)})
-    if not memory.REHEARSED:
-        return
     case = made_up()
     units = make_units(case.sessions, count=count_tokens, **unit).units
     for place, one in enumerate(units):
@@ -96,6 +96,13 @@ def _live(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: 
             memory.end_session(one.session_id)
     memory.consolidate()
     memory.read(case.questions[0][0])
+
+
+def _rehearsed(build: Any) -> bool:
+    """Whether the innermost memory may be built and written for practice."""
+    while isinstance(build, partial) and "inner" in build.keywords:
+        build = build.keywords["inner"]
+    return bool(getattr(build.func if isinstance(build, partial) else build, "REHEARSED", True))
 
 
 def _kind(build: Any) -> tuple[str, ...]:

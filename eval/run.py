@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,26 @@ import numpy as np
 
 from data_loaders.schema import Case
 from eval.reader import Reader
+from eval.records import Prediction
 from eval.store import safe_name
 from memsys.embed import Embedder
 from memsys.interface import MemorySystem
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.limits import Gauge
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 
 OUTSTANDING = 256
 """Most answers, or judgements, that are outstanding at once: above any in-flight limit, yet their prompts fit into memory."""
+
+
+def every_question(case_id: str, question_id: str) -> bool:
+    """Ask all questions."""
+    return True
+
+
+def no_rehearsal() -> None:
+    """Load nothing before a build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,16 @@ class Services:
     probe: LLM
     embedder: Embedder
     prompts: Prompts
+    gauges: Mapping[str, Gauge] = field(default_factory=dict)
+    """How busy the endpoint of a role is (`memory`, `probe`, `reader`); roles without an endpoint have none."""
+
+    def gauge_of(self, services: Collection[str]) -> Gauge | None:
+        """How busy the endpoint is that a cell keeps busy: the memory's, or the reader's if building makes no call."""
+        role = "memory" if "llm" in services else "probe" if "probe" in services else "reader"
+        return self.gauges.get(role)
+
+    gateway: Gateway | None = None
+    """Serves programs outside this process; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +64,7 @@ class Run:
     folder: Path
     cases: Sequence[Case]
     sizes: Sequence[int]
-    """Approximate work of each case, in any unit; the longest cases start first."""
+    """Approximate work of each case, in any unit; the longest cases start first (`eval.cells`)."""
     build: Callable[..., MemorySystem]
     reader: Reader
     unit: Mapping[str, Any]
@@ -52,19 +74,21 @@ class Run:
     replicate: int = 0
     rebuild_every: int = 1
     """Offline memories consolidate at the first due point and at every n-th from there; later units are shown raw until then."""
-    questions: Callable[[str, str], bool] = field(default=lambda case_id, question_id: True)
+    questions: Callable[[str, str], bool] = every_question
     """Which questions are asked."""
     control: Callable[[Case], MemorySystem] | None = None
     """Builds a control that needs the case's answer key, in place of `build` (`eval.gold_evidence`). None for every memory."""
     shared: str = ""
     """Name of the build: runs with the same one differ only in read knobs (`MemorySystem.READ_KNOBS`) and are built together.
     Empty: the run is built alone."""
-    rehearse: Callable[[], None] = field(default=lambda: None)
+    rehearse: Callable[[], None] = no_rehearsal
     """Called before a case is built: loads and compiles what would otherwise be counted as the first build's time."""
     outstanding: int = OUTSTANDING
     """Most answers, or judgements, that are outstanding at once; many more where they come in batches."""
     vectors: bool = True
     """Whether the nodes' vectors are saved; they are most of a run folder, and few tools read them."""
+    chain: float = 0.0
+    """Dependent calls per unit of `sizes`, estimated before the run; 0 = unknown. Only the order of opening cells depends on it."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """The parts of the run's identity and the versions it was made with: written to `run.json`."""
 
@@ -95,6 +119,14 @@ def ignore_progress(progress: Progress) -> None:
     """For callers that show no progress."""
 
 
+OnAnswer = Callable[[Run, Case, Prediction], None]
+"""Called with the run, the case and the answer once its line is saved; may raise `EndOfRun` to end the run."""
+
+
+def ignore_answer(run: Run, case: Case, prediction: Prediction) -> None:
+    """For callers that do nothing with answers."""
+
+
 def build_memory(run: Run, case: Case) -> MemorySystem:
     """A fresh memory for a case, given the services that its constructor names; of a control, the control for this case."""
     if run.control is not None:
@@ -105,6 +137,7 @@ def build_memory(run: Run, case: Case) -> MemorySystem:
         "probe": run.services.probe,
         "embedder": run.services.embedder,
         "prompts": run.services.prompts.only(declared_prompts(run.build)),
+        "gateway": run.services.gateway,
         "rng": np.random.default_rng([run.seed, run.replicate, *map(int, code)]),
     }
     return run.build(**{name: service for name, service in offered.items() if name in needs(run.build)})

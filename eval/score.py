@@ -5,23 +5,44 @@ A line stays valid as long as the answer that it scored is the same. Lexical met
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from data_loaders.schema import Case, Gold, Question
+from data_loaders.schema import Gold, Question
 from eval.case_log import effort
-from eval.judge import Judge, judge_request, judged
+from eval.judge import Judge
+from eval.judge_parts import judge_requests, judged_together
 from eval.metrics.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
 from eval.provenance import identity, source_digest
 from eval.records import Prediction, Score
 from eval.run import Run
-from eval.store import Appender, RunError, locked, read_items, read_lines, read_predictions, replace_file, write_lines
+from eval.score_files import (
+    Scored,
+    answer_key,
+    answered,
+    answers_of,
+    cases_of,
+    hash_of,
+    order_of,
+    place_of,
+    score_file,
+    score_lines,
+    scored_answers,
+    scored_line,
+)
+from eval.store import (
+    Appender,
+    RunError,
+    locked,
+    read_items,
+    read_lines,
+    read_predictions,
+    write_lines,
+)
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun
 from memsys.llm.replies import POLICY
@@ -51,20 +72,23 @@ class Judging:
     prompts: Prompts
     repeats: int = 1
     """How often each answer is judged, in separate draws."""
+    model_name: str = ""
+    """The model's name, which is written beside the scores; it identifies nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """One line of a score file."""
+VerdictKey = tuple[Path, str, str, str, str, int]
+"""Run folder, identity of the judge, case, question, hash of the judged text, repeat."""
 
-    case_id: str
-    question_id: str
-    repeat: int
-    value: float | None
-    why: str
-    detail: Mapping[str, Any]
-    answer: str
-    """Hash of the scored text: the answer, or the recalled items."""
+
+Sent = tuple[Ledger, tuple[Future[Completion], ...]]
+"""The calls for one verdict, and the ledger that they are charged to."""
+
+
+class Ahead(Protocol):
+    """Verdicts that were asked for before the scoring began (`eval.judging_ahead`)."""
+
+    def take(self, key: VerdictKey) -> Sent | None:
+        """The calls that were sent for a verdict, with their ledger; None when there are none."""
 
 
 def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
@@ -72,19 +96,19 @@ def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
 
     A file that holds scores of exactly these answers is kept: its name identifies the code and settings that made it.
     """
-    paths = {metric.name: _path(run, metric.name, _metric_identity(metric)) for metric in metrics}
-    answers = _answers_of(run)
+    paths = {metric.name: score_file(run, metric.name, _metric_identity(metric)) for metric in metrics}
+    answers = answers_of(run)
     stale = [
         metric
         for metric in metrics
-        if not paths[metric.name].is_file() or _scored_answers(paths[metric.name]) != answers
+        if not paths[metric.name].is_file() or scored_answers(paths[metric.name]) != answers
     ]
     if stale:
         lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
         for case_id, question, gold, prediction in answered(run):
             for metric in stale:
                 score = metric.score(question, gold, prediction)
-                lines[metric.name].append(_scored(case_id, prediction, score, prediction.answer))
+                lines[metric.name].append(scored_line(case_id, prediction, score, prediction.answer))
         for metric in stale:
             write_lines(paths[metric.name], lines[metric.name])
     return paths
@@ -92,10 +116,10 @@ def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
 
 def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judging], k_evidence: int) -> dict[str, Path]:
     """Where the scores of a run stand under these settings, by metric; nothing is scored or written."""
-    paths = {metric.name: _place(run, metric.name, _metric_identity(metric)) for metric in metrics}
-    paths[f"evidence@{k_evidence}"] = _place(run, f"evidence@{k_evidence}", _evidence_identity())
+    paths = {metric.name: place_of(run, metric.name, _metric_identity(metric)) for metric in metrics}
+    paths[f"evidence@{k_evidence}"] = place_of(run, f"evidence@{k_evidence}", _evidence_identity())
     for name, judging in judges.items():
-        paths[f"judge_{name}"] = _place(run, f"judge_{judging.judge.name}", _judge_identity(judging))
+        paths[f"judge_{name}"] = place_of(run, f"judge_{judging.judge.name}", _judge_identity(judging))
     return paths
 
 
@@ -104,29 +128,9 @@ def _metric_identity(metric: Metric) -> dict[str, Any]:
     return {"settings": metric.settings, "source": source_digest([module])}
 
 
-def _answers_of(
-    run: Run, scored_text: Callable[[Prediction], str] = lambda prediction: prediction.answer
-) -> set[tuple[str, str, str]]:
-    """(case id, question id, hash of the scored text) of every prediction that can be scored."""
-    return {
-        (prediction.case_id, prediction.question_id, _hash(scored_text(prediction)))
-        for folder in sorted((run.folder / "cases").glob("*"))
-        for prediction in read_predictions(folder).values()
-        if prediction.outcome != "error"
-    }
-
-
-def _scored_answers(path: Path) -> set[tuple[str, str, str]]:
-    return {_answer_key(record) for record in score_lines(path, "answer")}
-
-
-def _answer_key(record: Mapping[str, Any]) -> tuple[str, str, str]:
-    return record["case_id"], record["question_id"], record.get("answer", "")  # a line without a hash is stale
-
-
 def _verdict_key(record: Mapping[str, Any]) -> tuple[str, str, str, int]:
     """Answer and repeat that a judge's line, or the line of its cost, belongs to."""
-    return (*_answer_key(record), record["repeat"])
+    return (*answer_key(record), record["repeat"])
 
 
 def score_evidence(run: Run, k: int) -> Path:
@@ -134,11 +138,11 @@ def score_evidence(run: Run, k: int) -> Path:
 
     The value is `covered@k`. The detail holds `verbatim@k`, nDCG@k and the mean number of sources per item.
     """
-    path = _path(run, f"evidence@{k}", _evidence_identity())
-    if path.is_file() and _scored_answers(path) == _answers_of(run, _ranking):
+    path = score_file(run, f"evidence@{k}", _evidence_identity())
+    if path.is_file() and scored_answers(path) == answers_of(run, _ranking):
         return path
     lines: list[Scored] = []
-    for case in _cases(run):
+    for case in cases_of(run):
         items = read_items(run.case_folder(case.id))
         texts = {turn.id: turn.text for turn in case.turns}
         predictions = read_predictions(run.case_folder(case.id))
@@ -148,13 +152,17 @@ def score_evidence(run: Run, k: int) -> Path:
                 continue
             if not gold.evidence:
                 unnamed = Score(None, "the data set names no evidence")
-                lines.append(_scored(case.id, prediction, unnamed, _ranking(prediction)))
+                lines.append(scored_line(case.id, prediction, unnamed, _ranking(prediction)))
+                continue
+            if "imported" in run.record:
+                unknown = Score(None, "imported answers come without what was recalled")
+                lines.append(scored_line(case.id, prediction, unknown, _ranking(prediction)))
                 continue
             # Ranked by the memory's own scores: the order of a recall may be meant for the reader.
             ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
             recalled = [items[prediction.items[place]] for place in ranking]
             score = _evidence(recalled, gold.evidence, texts, k)
-            lines.append(_scored(case.id, prediction, score, _ranking(prediction)))
+            lines.append(scored_line(case.id, prediction, score, _ranking(prediction)))
     write_lines(path, lines)
     return path
 
@@ -178,7 +186,9 @@ def _evidence(items: Sequence[Mapping[str, Any]], evidence: Sequence[str], texts
     return Score(covered_at_k(sources, evidence, k), detail=detail)
 
 
-def score_judge(run: Run, judging: Judging, on_progress: Callable[[], None] = lambda: None) -> Path:
+def score_judge(
+    run: Run, judging: Judging, on_progress: Callable[[], None] = lambda: None, ahead: Ahead | None = None
+) -> Path:
     """Let a judge grade every answer of a run, `repeats` times; returns the score file.
 
     The file holds one line per answer and repeat; a second file beside it holds their costs. Verdicts on answers that have changed are
@@ -187,13 +197,14 @@ def score_judge(run: Run, judging: Judging, on_progress: Callable[[], None] = la
 
     Args:
         on_progress: called after every verdict.
+        ahead: calls that were sent while the run was answering; they are taken in place of new ones.
 
     Raises:
         EndOfRun: no further call can be made; verdicts so far are kept.
     """
-    path = _path(run, f"judge_{judging.judge.name}", _judge_identity(judging))
+    path = score_file(run, f"judge_{judging.judge.name}", _judge_identity(judging), {"model_name": judging.model_name})
     judged_text = _judged_text(run, judging.judge)
-    wanted = {(*key, repeat) for key in _answers_of(run, judged_text) for repeat in range(judging.repeats)}
+    wanted = {(*key, repeat) for key in answers_of(run, judged_text) for repeat in range(judging.repeats)}
     if path.is_file():
         lines = score_lines(path, "answer", "repeat")
         if {_verdict_key(line) for line in lines if line["value"] is not None} == wanted:
@@ -212,11 +223,11 @@ def score_judge(run: Run, judging: Judging, on_progress: Callable[[], None] = la
         write_lines(effort_path, [line for verdict, line in efforts.items() if verdict in kept])
         scores, costs = Appender(path), Appender(effort_path)
         try:
-            _judge_all(run, judging, judged_text, kept, scores, costs, on_progress)
+            _judge_all(run, judging, judged_text, kept, scores, costs, on_progress, ahead)
         finally:
             scores.close()
             costs.close()
-        write_lines(path, sorted(read_lines(path), key=_order(run)))
+        write_lines(path, sorted(read_lines(path), key=order_of(run)))
     return path
 
 
@@ -228,30 +239,53 @@ def _judge_all(
     scores: Appender,
     costs: Appender,
     on_progress: Callable[[], None],
+    ahead: Ahead | None,
 ) -> None:
     outstanding: deque[_Call] = deque()
     for case_id, question, gold, prediction in answered(run):
         judged = judged_text(prediction)
         for repeat in range(judging.repeats):
-            if (case_id, question.id, _hash(judged), repeat) in kept:
+            if (case_id, question.id, hash_of(judged), repeat) in kept:
                 continue
             if prediction.outcome == "aborted":
                 aborted = Score(0.0, f"aborted: {prediction.error}", repeat)
-                scores.add(_scored(case_id, prediction, aborted, judged))
+                scores.add(scored_line(case_id, prediction, aborted, judged))
                 continue
-            request = judge_request(judging.judge, judging.prompts, question, gold, judged, sample=repeat)
-            with metering() as ledger:
-                call = judging.llm.submit(request)
-            outstanding.append(_Call(case_id, prediction, judged, gold, repeat, ledger, call))
+            sent = ahead and ahead.take(verdict_key(run, judging, case_id, question.id, judged, repeat))
+            ledger, calls = sent or _sent(judging, question, gold, judged, repeat)
+            outstanding.append(_Call(case_id, prediction, judged, gold, repeat, ledger, calls))
             if len(outstanding) > run.outstanding:
                 _save(outstanding.popleft(), judging, scores, costs, on_progress)
     for waiting in outstanding:
         _save(waiting, judging, scores, costs, on_progress)
 
 
+def _sent(judging: Judging, question: Question, gold: Gold, judged: str, repeat: int) -> Sent:
+    requests = judge_requests(judging.judge, judging.prompts, question, gold, judged, sample=repeat)
+    with metering() as ledger:
+        return ledger, tuple(judging.llm.submit(request) for request in requests)
+
+
+def verdict_key(run: Run, judging: Judging, case_id: str, question_id: str, judged: str, repeat: int) -> VerdictKey:
+    """What identifies a verdict of this process."""
+    return run.folder, _judge_name(judging), case_id, question_id, hash_of(judged), repeat
+
+
+def _judge_name(judging: Judging) -> str:
+    """Identity of a judge, computed once for each model and prompts: it reads source files."""
+    key = (judging.judge, judging.model, id(judging.prompts))
+    if key not in _judge_names:
+        _judge_names[key] = identity(_judge_identity(judging)), judging.prompts
+    return _judge_names[key][0]
+
+
+_judge_names: dict[tuple[Judge, str, int], tuple[str, Prompts]] = {}
+"""The prompts are kept, so that no others get their id."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A judge's call whose reply is outstanding."""
+    """A judge's calls on one answer whose replies are outstanding."""
 
     case_id: str
     prediction: Prediction
@@ -260,21 +294,22 @@ class _Call:
     gold: Gold
     repeat: int
     ledger: Ledger
-    reply: Future[Completion]
+    replies: tuple[Future[Completion], ...]
 
 
 def _save(call: _Call, judging: Judging, scores: Appender, costs: Appender, on_progress: Callable[[], None]) -> None:
-    """Wait for the judge's reply; save the verdict and its cost."""
-    error = call.reply.exception()
+    """Wait for the judge's replies; save the verdict and its cost."""
+    errors = [error for reply in call.replies if (error := reply.exception()) is not None]
+    error = next((each for each in errors if isinstance(each, EndOfRun)), errors[0] if errors else None)
     if isinstance(error, EndOfRun):
         raise error
     why = "context overflow" if isinstance(error, ContextOverflow) else "the call failed"
     score = (
         Score(None, redact(f"{why}: {error}")[:500])
         if error is not None
-        else judged(judging.judge, call.reply.result(), call.gold)
+        else judged_together(judging.judge, [reply.result() for reply in call.replies], call.gold, call.judged)
     )
-    line = _scored(call.case_id, call.prediction, replace(score, repeat=call.repeat), call.judged)
+    line = scored_line(call.case_id, call.prediction, replace(score, repeat=call.repeat), call.judged)
     scores.add(line)
     spent = effort(call.case_id, "judge", call.prediction.question_id, 0, call.ledger, 0.0)
     # The cost carries the verdict's repeat and hash, so that both are kept or dropped together.
@@ -283,7 +318,15 @@ def _save(call: _Call, judging: Judging, scores: Appender, costs: Appender, on_p
 
 
 def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
-    """What a judge sees of a prediction: the answer, or the recalled texts if the judge grades the memory."""
+    """What a judge sees of a prediction: the answer, or the recalled texts if the judge grades the memory.
+
+    Raises:
+        RunError: the judge grades recalled texts, and imported answers have none.
+    """
+    if judge.rule == "memory" and "imported" in run.record:
+        raise RunError(
+            f"{judge.name} grades what was recalled, and imported answers come without it; choose another judge"
+        )
 
     def recalled(prediction: Prediction) -> str:
         items = read_items(run.case_folder(prediction.case_id))
@@ -299,79 +342,5 @@ def _judge_identity(judging: Judging) -> dict[str, Any]:
         "model": judging.model,
         "prompts": judging.prompts.digest(judge.prompt_names),
         "replies": POLICY,
-        "source": source_digest(["eval.judge", "memsys.llm.replies"]),
+        "source": source_digest(["eval.judge", "eval.judge_parts", "memsys.llm.replies"]),
     }
-
-
-def answered(run: Run) -> Iterator[tuple[str, Question, Gold, Prediction]]:
-    """Case id, question, gold and prediction of every question that can be scored, in the order of the data."""
-    for case in _cases(run):
-        predictions = read_predictions(run.case_folder(case.id))
-        for question, gold in case.questions:
-            prediction = predictions.get(question.id)
-            if prediction is not None and prediction.outcome != "error":
-                yield case.id, question, gold, prediction
-
-
-def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Score lines by (case, question), repeats in order.
-
-    Raises:
-        RunError: there is no such file, or a line is damaged.
-    """
-    if not path.is_file():
-        raise RunError(f"{path} does not exist: run the experiment again to score it")
-    by_question: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for record in score_lines(path, "repeat"):
-        by_question.setdefault((record["case_id"], record["question_id"]), []).append(record)
-    return by_question
-
-
-def score_lines(path: Path, *more: str) -> list[dict[str, Any]]:
-    """The lines of a score file.
-
-    Args:
-        more: fields that every line must have, beside the ids and the value.
-
-    Raises:
-        RunError: a line is damaged or lacks a field.
-    """
-    return read_lines(path, fields=("case_id", "question_id", "value", *more))
-
-
-def _cases(run: Run) -> Iterator[Case]:
-    return (run.cases[index] for index in range(len(run.cases)))
-
-
-def _path(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
-    """The score file for these settings, which are saved beside it as JSON."""
-    path = _place(run, name, settings)
-    if not path.with_suffix(".json").is_file():
-        replace_file(path.with_suffix(".json"), json.dumps(settings, indent=1, sort_keys=True, default=str))
-    return path
-
-
-def _place(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
-    return run.folder / "scores" / f"{name}-{identity(settings)}.jsonl"
-
-
-def _scored(case_id: str, prediction: Prediction, score: Score, scored: str) -> Scored:
-    """A line of a score file.
-
-    Args:
-        scored: the text that was scored.
-    """
-    value = None if score.value is None else round(float(score.value), 6)
-    return Scored(case_id, prediction.question_id, score.repeat, value, score.why, score.detail, _hash(scored))
-
-
-def _hash(answer: str) -> str:
-    return hashlib.sha256(answer.encode()).hexdigest()[:12]
-
-
-def _order(run: Run) -> Callable[[Mapping[str, Any]], tuple[int, int]]:
-    places: dict[tuple[str, str], int] = {}
-    for case in _cases(run):
-        for question, _ in case.questions:
-            places[case.id, question.id] = len(places)
-    return lambda record: (places.get((record["case_id"], record["question_id"]), -1), record["repeat"])

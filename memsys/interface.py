@@ -9,7 +9,7 @@ values come from `conf/memory/<name>.yaml`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
@@ -123,6 +123,18 @@ class MemorySystem(ABC):
     def asks_logprobs(self) -> bool:
         """Whether its reads need log-probabilities from the service `probe`; used only if its `__init__` takes that service."""
         return True
+
+    def close(self) -> None:  # noqa: B027 - an optional hook
+        """Called once after the last read, also when the build has failed: ends processes and closes connections."""
+
+    @classmethod
+    def outside(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What identifies programs outside this process that a memory with these settings runs; part of a run's identity.
+
+        Raises:
+            ValueError: such a program is not installed.
+        """
+        return {}
 
     def report(self) -> dict[str, Any]:
         """Statistics of the build (node counts, fallback rates …), JSON-serialisable; written once per case."""

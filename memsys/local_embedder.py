@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from memsys.llm.client import Embedded
+from memsys.llm.client import Embedded, Keep
 from memsys.tokens import count_tokens
 
 
@@ -30,9 +30,13 @@ class LocalEmbedder:
             ) from error
         self._model = SentenceTransformer(model)
 
-    def fetch(self, texts: Sequence[str], *, query: bool = False) -> list[Embedded]:
+    def fetch(
+        self, texts: Sequence[str], *, query: bool = False, keep: Keep = lambda start, outcomes: None
+    ) -> list[Embedded]:
         """The unit vector of each text with its number of tokens and its share of the seconds."""
         started = time.perf_counter()
         vectors = np.asarray(self._model.encode(list(texts), normalize_embeddings=True), dtype=np.float32)
         seconds = (time.perf_counter() - started) / max(1, len(texts))
-        return [Embedded(vector, count_tokens(text), seconds) for vector, text in zip(vectors, texts, strict=True)]
+        embedded = [Embedded(vector, count_tokens(text), seconds) for vector, text in zip(vectors, texts, strict=True)]
+        keep(0, embedded)
+        return embedded

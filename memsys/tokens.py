@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder
 from typing import Any
+
+ORDINARY_TOKENS = {"cl100k_base": 100_256, "o200k_base": 199_998}
+"""Number of tokens of each vocabulary, without the special ones."""
 
 
 def count_tokens(text: str, encoding: str = "o200k_base") -> int:
@@ -45,6 +49,21 @@ def split_tokens(text: str, size: int, overlap: int = 0, encoding: str = "o200k_
     firsts = range(0, max(1, len(starts) - overlap), size - overlap)
     windows = [text[edges[first] : edges[min(first + size, len(starts))]] for first in firsts]
     return [window for window in windows if window]
+
+
+def decode_tokens(tokens: Sequence[int], encoding: str = "cl100k_base") -> str:
+    """The text of token ids, by default of those that OpenAI's embedding models take.
+
+    Raises:
+        ValueError: the ids are no text of this vocabulary.
+    """
+    # The extension does not check the range: an id beyond it ends the process.
+    if any(not 0 <= token < ORDINARY_TOKENS[encoding] for token in tokens):
+        raise ValueError(f"expected token ids from 0 to {ORDINARY_TOKENS[encoding] - 1}, as {encoding} has them")
+    text = _vocabulary(encoding).decode(list(tokens))
+    if not isinstance(text, str):
+        raise ValueError(f"the token ids are no text in the vocabulary {encoding}")
+    return text
 
 
 def _starts(text: str, encoding: str) -> list[int]:

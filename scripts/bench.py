@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from scripts.commands.bench import main
+from scripts.benchmarks.command import main
 from scripts.experiment.exits import guarded
 
 if __name__ == "__main__":

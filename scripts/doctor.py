@@ -15,7 +15,7 @@ from scripts.experiment.exits import guarded
 
 def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
-    from scripts.checkup.visit import visit  # heavy imports stay behind --help
+    from scripts.commands.doctor import visit  # heavy imports stay behind --help
     from scripts.experiment.exits import guarded
 
     return guarded(lambda: visit(args))

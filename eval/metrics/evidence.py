@@ -1,4 +1,4 @@
-"""Evidence density of recalled items, and how much must be read to see the whole answer (xMemory section 5.2, Tables 3 and 5).
+"""Evidence density of recalled items, and the reading needed to see the whole answer (xMemory section 5.2, Tables 3 and 5).
 
 The evidence is the set of content words of the reference answer (lower-case, without stop words). A recalled item with one of them is a
 1-hit block, with two a 2-hit block, with three or more a multi-hit block. Coverage is the number of items, best first, and their tokens,
@@ -67,7 +67,7 @@ def content_words(text: str) -> frozenset[str]:
 
 
 def hit_count(words: frozenset[str], text: str) -> int:
-    """How many of the words occur in a text as whole words."""
+    """The number of the words that occur in a text as whole words."""
     return len(words & _words(text))
 
 
@@ -134,21 +134,21 @@ def _recalled(words: frozenset[str], items: Sequence[Mapping[str, Any]]) -> Reca
     )
 
 
-def _summed(asked: Sequence[Recalled | None]) -> Evidence:
-    kept = [one for one in asked if one is not None]
-    hits = Counter(min(3, count) for one in kept for count in one.hits)
-    levels = Counter(level for one in kept for level in one.levels)
-    covered = [one.coverage for one in kept if one.coverage is not None]
+def _summed(recalls: Sequence[Recalled | None]) -> Evidence:
+    kept = [recall for recall in recalls if recall is not None]
+    hits = Counter(min(3, count) for recall in kept for count in recall.hits)
+    levels = Counter(level for recall in kept for level in recall.levels)
+    covered = [recall.coverage for recall in kept if recall.coverage is not None]
     blocks = hits.total()
     return Evidence(
         questions=len(kept),
-        left_out=len(asked) - len(kept),
+        left_out=len(recalls) - len(kept),
         blocks=blocks,
         hits=(hits[0] / max(1, blocks), hits[1] / max(1, blocks), hits[2] / max(1, blocks), hits[3] / max(1, blocks)),
         covered=len(covered) / max(1, len(kept)),
-        blocks_to_cover=fmean(one.blocks for one in covered) if covered else None,
-        tokens_to_cover=fmean(one.tokens for one in covered) if covered else None,
-        recalled_tokens=fmean(one.tokens for one in kept) if kept else 0.0,
+        blocks_to_cover=fmean(coverage.blocks for coverage in covered) if covered else None,
+        tokens_to_cover=fmean(coverage.tokens for coverage in covered) if covered else None,
+        recalled_tokens=fmean(recall.tokens for recall in kept) if kept else 0.0,
         levels={level: count / blocks for level, count in sorted(levels.items())},
     )
 

@@ -1,7 +1,7 @@
-"""Reads a label from a judge's reply. A label counts only as a phrase of its own, never inside another phrase.
+"""Reads a label from a judge's reply. A label counts only if it is a whole phrase.
 
-"NOT CORRECT" does not state CORRECT; "INCORRECT" and "yesterday" state nothing either. A reply that states no label, or
-two different ones, is no verdict: the answer stays unscored and is counted as such.
+"NOT CORRECT" does not state CORRECT, and "INCORRECT" and "yesterday" state no label. A reply that states no label, or two
+different labels, gives no verdict: the answer stays unscored and is counted as unscored.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 _PIECES = re.compile(r"[,;:\n]|[.!](?=\s|$)|\s[-–—]+\s")
-"""Separators of phrases. A question mark is none: "CORRECT? No" states nothing."""
+"""Separators of phrases. A question mark does not separate, so "CORRECT? No" states no label."""
 _EDGES = " \t\r\n.,:;!\"'`*_()[]{}<>#"
 
 

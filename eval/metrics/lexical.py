@@ -1,6 +1,6 @@
-"""Word overlap of an answer with a gold answer; every implementation has a name of its own.
+"""Word overlap of an answer with a gold answer; each implementation has its own name.
 
-"Token F1" means at least four different numbers in this field, so no function here has that name:
+"Token F1" names at least four different measures in this field, so no function here is called that:
 
 - LoCoMo (snap-research/locomo, task_eval/evaluation.py): drops `and` with the articles, Porter stems, multisets;
 - Mem0 and A-MEM (their evaluation metrics): four punctuation marks become spaces, sets;
@@ -11,13 +11,13 @@ The plain functions take strings and return what the official code returns. The 
 prediction)` at the end return the best score over the gold answers, in [0, 1]. An empty reply scores 0; a question whose
 call failed is not scored.
 
-Deviations. nltk.word_tokenize needs the punkt model, which must be downloaded. `word_tokenize` uses it where NLTK finds
-it, and never downloads it. Elsewhere it runs the same sentence algorithm with a short list of abbreviations instead of
-the trained parameters. They differ in whether the period after a rare abbreviation is a token: in 3 of the 3,080 answers
-that Memobase published, all of which name "J.K. Rowling". The choice is a setting of the metric, and so is the version of
-NLTK: since 3.10 an opening single quote is a token of its own, which it was not when those answers were scored (6 of the
-3,080, such as 'Sleep' or '16). METEOR, SBERT similarity and BERTScore, which A-MEM also reports, need downloaded models
-and are left out.
+Deviations. nltk.word_tokenize needs the punkt model, which must be downloaded. `word_tokenize` uses the model if NLTK finds
+it, and never downloads it. Without the model it runs the same sentence algorithm with a short list of abbreviations instead
+of the trained parameters. The two differ in whether the period after a rare abbreviation is a token: in 3 of the 3,080
+answers that Memobase published, all of which name "J.K. Rowling". The setting `sentences` of the metric chooses. Scores also
+depend on the version of NLTK: since 3.10 an opening single quote is a separate token, which it was not when those answers
+were scored (6 of the 3,080, such as 'Sleep' or '16). METEOR, SBERT similarity and BERTScore, which
+A-MEM also reports, need downloaded models and are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,7 +36,7 @@ from eval.records import Prediction, Score
 from memsys.lean import without
 
 BleuOrder = Literal[1, 2, 3, 4]
-RougeKind = Literal["rouge1", "rouge2", "rougeL", "rougeLsum"]
+RougeKind = Literal["rouge1", "rouge2", "rougeL"]
 Splitter = Literal["punkt", "abbreviations"]
 """How NLTK's tokenizer finds the ends of sentences: with its trained model, or with our short list of abbreviations."""
 SacreSmoothing = Literal["none", "floor", "add-k", "exp"]
@@ -76,7 +76,7 @@ def squad_normalise(text: str) -> str:
 def locomo_normalise(text: str) -> str:
     """The text in lower case without ASCII punctuation and a/an/the/and, single spaced (official LoCoMo scorer).
 
-    Punctuation is deleted, not replaced: "self-care" becomes "selfcare". Nothing is folded: "Café" keeps its accent.
+    Punctuation is deleted, not replaced: "self-care" becomes "selfcare". Accents stay: "Café" is not "Cafe".
     """
     return " ".join(_locomo_articles().sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
@@ -120,13 +120,13 @@ def mem0_tokens(text: str) -> list[str]:
 
 
 def word_tokenize(text: str, sentences: Splitter | None = None) -> list[str]:
-    """The Treebank tokens of each sentence (nltk.word_tokenize); see the module's note on sentences. None: `splitter()`."""
+    """The Treebank tokens of each sentence (nltk.word_tokenize); the module's docstring explains `sentences`. None: `splitter()`."""
     parts, words = _sentence_tokenizer(sentences or splitter()), _word_tokenizer()
     return [str(token) for sentence in parts.tokenize(text) for token in words.tokenize(sentence)]
 
 
 def splitter(choice: str = "auto") -> Splitter:
-    """The sentence splitter for a setting: `auto` is punkt where NLTK finds its data, else the abbreviations.
+    """The sentence splitter of a setting; `auto` means punkt if NLTK finds its data, else the abbreviations.
 
     Raises:
         ValueError: an unknown choice, or `punkt` without its data.
@@ -137,7 +137,7 @@ def splitter(choice: str = "auto") -> Splitter:
         return "abbreviations"
     if not _has_punkt():
         raise ValueError(
-            "NLTK does not find its punkt data: run `python -m nltk.downloader punkt_tab`, or say sentences: auto"
+            "NLTK does not find its punkt data: run `python -m nltk.downloader punkt_tab`, or set sentences: auto"
         )
     return "punkt"
 
@@ -195,24 +195,6 @@ def locomo_multi_answer_f1(prediction: str, gold: str) -> float:
     return sum(best) / len(best)
 
 
-def locomo_set_match(prediction: str, gold: str) -> bool:
-    """Whether both have the same set of normalised words (the LoCoMo scorer's exact match, which it never reports)."""
-    return set(locomo_normalise(prediction).split()) == set(locomo_normalise(gold).split())
-
-
-def locomo_rouge1_f(prediction: str, gold: str) -> float:
-    """ROUGE-1 F over the sets of stems: what the LoCoMo scorer computes under the name ROUGE-L (package `rouge` 1.0.1).
-
-    That package adds 1e-8 to the denominator, so identical texts score slightly below 1.
-    """
-    predicted, wanted = set(locomo_stems(prediction)), set(locomo_stems(gold))
-    if not predicted or not wanted:
-        return 0.0
-    shared = len(predicted & wanted)
-    precision, recall = shared / len(predicted), shared / len(wanted)
-    return 2 * precision * recall / (precision + recall + 1e-8)
-
-
 def mem0_set_f1(prediction: str, gold: str) -> float:
     """F1 over the sets of tokens of both (Mem0 and A-MEM metrics)."""
     return overlap_f1(set(mem0_tokens(prediction)), set(mem0_tokens(gold)))
@@ -259,11 +241,6 @@ def sacre_bleu(
     return float(_sacre_bleu(order, smoothing, lowercase).sentence_score(prediction, [gold]).score)
 
 
-def sacre_corpus_bleu(predictions: Sequence[str], golds: Sequence[str], order: int = 1) -> float:
-    """Corpus BLEU on sacreBLEU's own scale, 0 to 100: counts are pooled over the pairs before dividing (13a)."""
-    return float(_sacre_bleu(order, "exp", False).corpus_score(list(predictions), [list(golds)]).score)
-
-
 @lru_cache(maxsize=16)
 def _sacre_bleu(order: int, smoothing: SacreSmoothing, lowercase: bool) -> Any:
     from sacrebleu.metrics.bleu import BLEU
@@ -274,7 +251,7 @@ def _sacre_bleu(order: int, smoothing: SacreSmoothing, lowercase: bool) -> Any:
 def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> Overlap:
     """ROUGE precision, recall and F of Google's rouge-score; its tokens are runs of ASCII letters and digits.
 
-    So a text without any (accented letters split words, other scripts vanish) scores 0, even against itself.
+    Accented letters split words and other scripts vanish; a text without any token scores 0, even against itself.
     """
     score = _rouge_scorer(kind, stemmer).score(target=gold, prediction=prediction)[kind]
     return Overlap(float(score.precision), float(score.recall), float(score.fmeasure))
@@ -294,8 +271,8 @@ def _rouge_scorer(kind: RougeKind, stemmer: bool) -> Any:
 def unanswered(prediction: Prediction) -> Score | None:
     """The score of a question without an answer; None when the question was answered.
 
-    A failed call has no score, because it says nothing about the memory. Aborted searches count as wrong, here and with judges:
-    otherwise a memory would gain by giving up.
+    A failed call has no score, because it says nothing about the memory. Aborted searches count as wrong, here and with judges, so
+    that a memory does not gain by giving up.
     """
     if prediction.outcome == "answered":
         return None
@@ -306,7 +283,7 @@ def unanswered(prediction: Prediction) -> Score | None:
 def best_of(measure: Callable[[str, str], float], gold: Gold, prediction: Prediction) -> Score:
     """The highest `measure(answer, gold answer)` over the gold answers.
 
-    Not scored: a question whose call failed, and one that has no gold answer. An empty reply and an aborted search score 0.
+    A question whose call failed, or without a gold answer, is not scored. An empty reply and an aborted search score 0.
     """
     if (score := unanswered(prediction)) is not None:
         return score
@@ -344,7 +321,7 @@ def bleu1_mem0(question: Question, gold: Gold, prediction: Prediction, sentences
 
 def bleu1_sacre(question: Question, gold: Gold, prediction: Prediction, lowercase: bool = False) -> Score:
     """`sacre_bleu` of order 1, best over the gold answers and divided by 100, so in [0, 1] like every other score."""
-    # sacreBLEU overshoots a perfect 100 by a rounding error.
+    # sacreBLEU returns slightly more than 100 for a perfect match, because of rounding.
     return best_of(
         lambda answer, wanted: min(1.0, sacre_bleu(answer, wanted, 1, "exp", lowercase) / 100), gold, prediction
     )
@@ -366,7 +343,7 @@ def rouge_l_f(question: Question, gold: Gold, prediction: Prediction, stemmer: b
 
 
 def rouge_l_recall(question: Question, gold: Gold, prediction: Prediction, stemmer: bool = False) -> Score:
-    """ROUGE-L recall, best over the gold answers: the share of a short gold that a long reply has, in order.
+    """ROUGE-L recall, best over the gold answers: the share of the gold's words that the reply has in the same order.
 
     MemGPT (section 3.1) and MemTree (table 1) report it for verbose answers without saying whether words are stemmed.
     """

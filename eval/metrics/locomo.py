@@ -1,47 +1,38 @@
-"""The official rules of LoCoMo, and what the replies of its judges mean.
+"""The official scoring rules of LoCoMo, and parsing of its judges' replies.
 
-Source: snap-research/locomo, task_eval/evaluation.py and gpt_utils.py at 3eb6f2c. Rules depend on the category number
+Source: snap-research/locomo, task_eval/evaluation.py at 3eb6f2c. Rules depend on the category number
 (1 multi-hop, 2 temporal, 3 open-domain, 4 single-hop, 5 adversarial), not on its name: published tables disagree.
 
-Deviations. A category 5 question needs no gold answer (the official scorer requires one and fails on 444 of 446). An
-empty list of retrieved ids recalls nothing (the scorer fails on it). A judge's reply without a clear label has no verdict
-(Mem0's script counts it as wrong). Scores of single questions are not rounded to three decimals.
+Deviations. A category 5 question needs no gold answer (the official scorer requires one and fails on 444 of 446). A
+judge's reply without a clear label has no verdict (Mem0's script counts it as wrong). Scores of single questions are not rounded to
+three decimals. The official retrieval recall and the choice between two options in category 5 are not implemented: no published table
+that we reproduce uses them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from data_loaders.schema import Gold, Question
 from eval.metrics.labels import stated
 from eval.metrics.lexical import locomo_multi_answer_f1, locomo_token_f1, unanswered
 from eval.records import Prediction, Score
 
-PRINT_ORDER = (4, 1, 2, 3, 5)
-"""The order in which the official scorer prints the categories."""
 ABSTENTIONS = ("no information available", "not mentioned")
-"""Phrases, one of which the lower-cased reply to a category 5 question must contain."""
+"""The lower-cased reply to a category 5 question must contain one of these phrases."""
 
 _LABELS = ("CORRECT", "WRONG")
 _JSON_LABEL = re.compile(r'"label"\s*:\s*"([^"]*)"', re.IGNORECASE)
 _BARE_LABEL = re.compile(r"\b(?:CORRECT|WRONG)\b")
 
 
-@dataclass(frozen=True, slots=True)
-class LocomoSummary:
-    """Mean score by category number, in the official print order, and over all questions (not over categories)."""
-
-    by_category: Mapping[int, float]
-    overall: float
-
-
 def question_score(prediction: str, answer: object, category_id: int) -> float:
     """The official score of one reply, in [0, 1]; an answer that is a number is compared as its text.
 
-    Category 1: F1 part by part; 2 and 4: F1; 3: F1 with the gold up to its first semicolon; 5: whether it abstains.
-    Raises ValueError for any other category.
+    Category 1: F1 part by part; 2 and 4: F1; 3: F1 against the gold up to its first semicolon; 5: 1 for an abstention, else 0.
+
+    Raises:
+        ValueError: an unknown category.
     """
     match category_id:
         case 1:
@@ -57,12 +48,12 @@ def question_score(prediction: str, answer: object, category_id: int) -> float:
 
 
 def first_part(answer: str) -> str:
-    """The gold answer up to its first semicolon: category 3 golds go on with an explanation."""
+    """The gold answer up to its first semicolon; an explanation follows in category 3."""
     return answer.split(";")[0].strip()
 
 
 def abstains(prediction: str) -> bool:
-    """Whether the reply says that the conversation has no answer (official rule of category 5)."""
+    """Whether the reply contains one of `ABSTENTIONS` (official rule of category 5)."""
     return any(phrase in prediction.lower() for phrase in ABSTENTIONS)
 
 
@@ -89,52 +80,10 @@ def locomo_f1(question: Question, gold: Gold, prediction: Prediction) -> Score:
     return Score(question_score(prediction.answer, answer, category))
 
 
-def summarise(scored: Sequence[tuple[int, float]]) -> LocomoSummary:
-    """Means of (category number, score) pairs as the official script prints them.
-
-    Raises ValueError when there are none, or for a category that is no number from 1 to 5.
-    """
-    if not scored:
-        raise ValueError("expected at least one scored question")
-    if unknown := {category for category, _ in scored} - set(PRINT_ORDER):
-        raise ValueError(f"a LoCoMo category is a number from 1 to 5, found {sorted(unknown)}")
-    groups = {category: [score for of, score in scored if of == category] for category in PRINT_ORDER}
-    by_category = {category: sum(scores) / len(scores) for category, scores in groups.items() if scores}
-    return LocomoSummary(by_category, sum(score for _, score in scored) / len(scored))
-
-
-def evidence_recall(retrieved: Sequence[str] | None, evidence: Sequence[str]) -> float:
-    """The share of evidence strings found among the retrieved ids, in [0, 1] (official scorer).
-
-    When the first id is a session summary ("S6") only session numbers are compared. A question without evidence, or
-    without stored ids (None), counts 1. A malformed evidence string ("D8:6; D9:17") is never found.
-    """
-    if retrieved is None or not evidence:
-        return 1.0
-    if retrieved and retrieved[0].startswith("S"):
-        sessions = {summary[1:] for summary in retrieved}
-        return sum(turn.split(":")[0][1:] in sessions for turn in evidence) / len(evidence)
-    return sum(turn in retrieved for turn in evidence) / len(evidence)
-
-
-def chosen_option(reply: str, options: Mapping[str, str]) -> str:
-    """The answer meant by a reply to the two-option prompt of category 5, options keyed "a" and "b" (gpt_utils.py).
-
-    A reply of one or three characters names an option, "b" unless it is "a" or "(a)"; any other is itself the answer,
-    in lower case.
-    """
-    reply = reply.strip().lower()
-    if len(reply) == 1:
-        return options["a" if reply == "a" else "b"]
-    if len(reply) == 3:
-        return options["a" if reply == "(a)" else "b"]
-    return reply
-
-
 def judge_gold(gold: Gold) -> str:
-    """The gold answer as a graded judge may see it: cut at the semicolon in category 3, never the trap in category 5.
+    """The gold answer for a judge that grades from 0 to 3: cut at the semicolon in category 3, never the trap in category 5.
 
-    The rubric that uses it (grades 0 to 3) is ours: SegTreeMem names the scale, its text is not published.
+    The rubric is ours: SegTreeMem names the scale and does not publish the text.
     """
     match category_id(gold):
         case 3:
@@ -146,9 +95,10 @@ def judge_gold(gold: Gold) -> str:
 
 
 def graded_correct(grade: int, threshold: int = 2) -> bool:
-    """Whether a grade of 0 to 3 counts as right; the published threshold is unknown, 2 is ours.
+    """Whether a grade of 0 to 3 counts as right. The default threshold of 2 is ours; the published one is unknown.
 
-    Raises ValueError when the grade is outside the scale.
+    Raises:
+        ValueError: the grade is outside the scale.
     """
     if grade not in range(4):
         raise ValueError(f"a grade is a whole number from 0 to 3, found {grade!r}")
@@ -158,8 +108,8 @@ def graded_correct(grade: int, threshold: int = 2) -> bool:
 def label_verdict(reply: str) -> bool | None:
     """True for CORRECT and False for WRONG in the reply of a Mem0 or MemGPT style judge; None when it is unclear.
 
-    The JSON field `label` decides where there is one, otherwise a phrase that is nothing but the word in capitals
-    (`eval.metrics.labels`): "NOT CORRECT" is no verdict in either. A reply with both labels has none.
+    The JSON field `label` decides if there is one; otherwise a phrase that consists of the label in capitals (`eval.metrics.labels`).
+    "NOT CORRECT" is not a verdict in either place, nor is a reply with both labels.
     """
     if fields := _JSON_LABEL.findall(reply):
         labels = {field.strip().upper() for field in fields}

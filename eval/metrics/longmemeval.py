@@ -1,4 +1,4 @@
-"""The official rules of LongMemEval: which of five judge rules a question gets, and what the judge's reply means.
+"""The official rules of LongMemEval: the choice among five judge rules, and parsing of the judge's reply.
 
 Source: xiaowu0162/LongMemEval, src/evaluation at 9e0b455. The prompts are in `memsys/prompts/judge`, in our own words.
 
@@ -25,7 +25,7 @@ QUESTION_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class JudgeRule:
-    """What one of the five judge prompts accepts; the judge always replies yes or no."""
+    """A rule of the five judge prompts; the judge always replies yes or no."""
 
     name: str
     rejects_subset: bool = False
@@ -37,7 +37,7 @@ class JudgeRule:
     gold_is_rubric: bool = False
     """The gold answer describes a good answer; not every point of it is needed."""
     gold_is_explanation: bool = False
-    """The question cannot be answered and the gold answer explains why; to recognise that is right."""
+    """The question cannot be answered, and the gold answer explains why. A reply that recognises this is right."""
 
 
 STANDARD = JudgeRule("standard", rejects_subset=True)

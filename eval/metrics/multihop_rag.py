@@ -1,7 +1,7 @@
 """The official rule of MultiHop-RAG for answers.
 
-Source: yixuantt/MultiHop-RAG, qa_evaluate.py at 3dd4d4e. The rule is lenient, and it is kept because published numbers
-use it: an answer is right as soon as it shares one word with the gold answer ("the answer is unknown" matches "The Verge").
+Source: yixuantt/MultiHop-RAG, qa_evaluate.py at 3dd4d4e. The rule is lenient: an answer is right if it shares one word with the gold
+answer ("the answer is unknown" matches "The Verge"). We keep it because published numbers use it.
 
 Deviations. The script's "accuracy" is n / (3 n - 2 right), which is 1/3 when everything is wrong; ours is the share of
 right answers, which the script prints as precision, recall and F1. The official retrieval metrics are not implemented:

@@ -1,4 +1,4 @@
-"""The official rules of RealMem for judge replies: the grade of an answer, and recall and helpfulness of a memory.
+"""The official rules of RealMem for judge replies: the grade of an answer, and the recall and helpfulness of a memory.
 
 Source: AvatarMemory/RealMemBench at 67afd08, eval/compute_llm_metrics_for_realmem.py.
 

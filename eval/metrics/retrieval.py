@@ -1,4 +1,4 @@
-"""The retrieval metrics of this project: how much of the evidence a recall brings back, and in what form.
+"""The retrieval metrics of this project: the share of the evidence that a recall contains, and its form.
 
 Items of different memories are not comparable: a raw turn has one source, a root summary has every turn as a source.
 Therefore three numbers are reported together, and none is meaningful alone:
@@ -7,7 +7,7 @@ Therefore three numbers are reported together, and none is meaningful alone:
 - `verbatim_at_k`: share of evidence turns whose own words occur in a top item (a root summary has hardly any),
 - `sources_per_item`: number of turns that an item stands for (the price of coverage, instead of a precision).
 
-The official retrieval recall of LoCoMo is in `eval.metrics.locomo`, PerLTQA's in `eval.metrics.perltqa`.
+The official retrieval recalls of LoCoMo and PerLTQA are not implemented: no published table that we reproduce prints them.
 """
 
 from __future__ import annotations

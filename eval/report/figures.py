@@ -93,7 +93,9 @@ def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
 def without_silent_panels(sheet: Sheet, points: Sequence[Point]) -> tuple[Sequence[Point], list[str]]:
     """The points of panels that show something, and the names of panels whose lines or bars are 0 throughout; all if every panel is."""
     panels = _by_panel(points)
-    silent = [name for name, own in panels.items() if sheet.draw in ("lines", "bars") and not any(point.y for point in own)]
+    silent = [
+        name for name, own in panels.items() if sheet.draw in ("lines", "bars") and not any(point.y for point in own)
+    ]
     if len(silent) == len(panels):
         return points, []
     return [point for point in points if point.panel not in silent], silent
@@ -189,7 +191,9 @@ def _key(sheet: Sheet, points: Sequence[Point], style: Style) -> list[tuple[str,
     entries: list[tuple[str, str]] = []
     if sheet.draw == "pareto":
         best = {(point.label, point.series) for own in _by_panel(points).values() for point in front(own)}
-        entries = [(f"{label} {name}", COLOURS[0]) for label, name in sorted(best, key=lambda each: (len(each[0]), each))]
+        entries = [
+            (f"{label} {name}", COLOURS[0]) for label, name in sorted(best, key=lambda each: (len(each[0]), each))
+        ]
     if sheet.draw in ("bars", "stacked") and len(names) > 1:
         entries = [(f"■ {name}", stack_colour(sheet, style, name)) for name in names]
     if sheet.draw == "map":

@@ -414,7 +414,9 @@ def labels_of_pareto(axes: Axis, points: Sequence[Point]) -> None:
     for point in sorted(front(points), key=lambda one: (float(one.x), -one.y)):
         x, y = inch.transform(axes.transData.transform((float(point.x), point.y)))
         level = y + 0.07
-        while any(abs(level - other) < LINE and abs(x - across) < 0.05 * (len(point.label) + 1) for across, other in taken):
+        while any(
+            abs(level - other) < LINE and abs(x - across) < 0.05 * (len(point.label) + 1) for across, other in taken
+        ):
             level += LINE
         taken.append((x, level))
         axes.annotate(

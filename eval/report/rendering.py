@@ -9,11 +9,12 @@ from pathlib import Path
 from statistics import fmean
 
 from eval.costs import Costs, PhaseCost, Price, costs, effort_missing, phases
-from eval.power import detectable_lines
+from eval.imported import NOT_RECORDED
 from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories
+from eval.report.detectable import detectable_lines
 from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
-from eval.score import read_scores
+from eval.score_files import read_evidence
 from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
 
 
@@ -176,7 +177,7 @@ def _evidence(table: Table) -> list[str]:
 
 
 def _evidence_means(path: Path) -> list[str]:
-    lines = [line for found in read_scores(path).values() for line in found if line["value"] is not None]
+    lines = read_evidence(path)
     covered = by_question([line["value"] for line in lines])
     means = [_mean(line["detail"][name] for line in lines) for name in ("verbatim", "ndcg", "sources_per_item")]
     first = f"{number(_mean(line['value'] for line in lines))} {span(covered)}".strip()
@@ -212,18 +213,14 @@ COSTS: tuple[tuple[str, Callable[[Costs], str]], ...] = (
 )
 
 
+RECORDED_COLUMNS = ("recalled tokens", "recall s P50", "recall s P95")
+"""Columns that the file of imported answers may fill."""
+
+
 def _costs(table: Table) -> list[str]:
     parts: list[str] = []
     for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
-        rows = [
-            [
-                row.title,
-                *([found.missing, *["–"] * (len(COSTS) - 1)] if found.missing else (show(found) for _, show in COSTS)),
-            ]
-            for row in table.rows
-            if dataset in row.runs
-            for found in (costs(row.runs[dataset]),)
-        ]
+        rows = [[row.title, *cost_texts(costs(row.runs[dataset]))] for row in table.rows if dataset in row.runs]
         if rows:
             header = ["Memory", *(name for name, _ in COSTS)]
             parts += [
@@ -233,6 +230,14 @@ def _costs(table: Table) -> list[str]:
                 _grid(header, rows),
             ]
     return parts
+
+
+def cost_texts(found: Costs) -> list[str]:
+    """A row of costs; imported answers show what their file has, and `not recorded` for all else."""
+    if found.missing == NOT_RECORDED:
+        texts = {name: show(found) for name, show in COSTS if name in RECORDED_COLUMNS}
+        return [NOT_RECORDED if texts.get(name, "–") == "–" else texts[name] for name, _ in COSTS]
+    return [found.missing, *["–"] * (len(COSTS) - 1)] if found.missing else [show(found) for _, show in COSTS]
 
 
 PHASES: tuple[tuple[str, Callable[[PhaseCost], str]], ...] = (

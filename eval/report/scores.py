@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from data_loaders.schema import Case
-from eval.score import read_scores
+from eval.score_files import read_scores
 from eval.store import read_predictions, safe_name
 
 

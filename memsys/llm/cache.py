@@ -18,8 +18,8 @@ import numpy as np
 
 from memsys.jsons import canonical
 from memsys.llm import meter
-from memsys.llm.client import Embedded
-from memsys.llm.futures import settle
+from memsys.llm.client import Embedded, Keep
+from memsys.llm.futures import keeping, release, settle
 from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, EndOfRun, ModelError, Request
@@ -61,7 +61,8 @@ class CachedLLM:
             )
         else:
             try:
-                inner_future = self._inner.submit(request)
+                with keeping():
+                    inner_future = self._inner.submit(request)
             except BaseException as error:
                 self._end(key, future, _raising(error))
                 raise
@@ -70,12 +71,14 @@ class CachedLLM:
 
     def _store_then_end(self, key: bytes, done: Future[Completion], future: Future[Completion]) -> None:
         def on_written(error: Exception | None) -> None:
+            release(done)
             result = done.result if error is None else _raising(unwritable(self._store.path, error))
             self._end(key, future, result)
 
         try:
             self._store.keep_answer(key, done.result(), on_written)
         except BaseException as error:
+            release(done)
             self._end(key, future, _raising(error))
 
     def _end(self, key: bytes, future: Future[Completion], result: Callable[[], Completion]) -> None:
@@ -94,7 +97,8 @@ def _raising(error: BaseException) -> Callable[[], Completion]:
 class Fetching(Protocol):
     """An embedder that returns each vector with its cost, or the error that prevented it."""
 
-    def fetch(self, texts: Sequence[str], *, query: bool = False) -> Sequence[Embedded | ModelError]: ...
+    def fetch(self, texts: Sequence[str], *, query: bool = False, keep: Keep) -> Sequence[Embedded | ModelError]:
+        """The vectors, each batch of which is handed to `keep` when it comes."""
 
 
 class CachedEmbedder:
@@ -136,11 +140,17 @@ class CachedEmbedder:
         """
         if self._inner is None:
             raise ModelError(f"replay: the cache {self._store.path} lacks {len(missing)} vectors of {self._model}")
-        outcomes = dict(zip(missing, self._inner.fetch(list(missing.values()), query=query), strict=True))
-        vectors = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, Embedded)}
-        self._check_dimension(vectors.values(), "the server gave")
-        self._store.keep_vectors(list(vectors.items()))  # also when other texts failed, because these are paid for
-        failures = [outcome for outcome in outcomes.values() if isinstance(outcome, ModelError)]
+        keys, vectors = list(missing), dict[bytes, Embedded]()
+
+        def keep(start: int, outcomes: Sequence[Embedded | ModelError]) -> None:
+            # Also when other texts failed, because these are paid for.
+            came = {keys[start + at]: each for at, each in enumerate(outcomes) if isinstance(each, Embedded)}
+            self._check_dimension(came.values(), "the server gave")
+            self._store.keep_vectors(list(came.items()))
+            vectors.update(came)
+
+        outcomes = self._inner.fetch(list(missing.values()), query=query, keep=keep)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, ModelError)]
         if failures:
             raise next((failure for failure in failures if isinstance(failure, EndOfRun)), failures[0])
         return vectors

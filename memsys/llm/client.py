@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,12 +13,14 @@ import numpy as np
 
 from memsys.jsons import canonical
 from memsys.llm import meter
-from memsys.llm.endpoint import Endpoint, Sent, Server
+from memsys.llm.endpoint import Endpoint
+from memsys.llm.futures import keeping, release
 from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, check_window, completion_of, usage_of
 from memsys.llm.secrets import redact
+from memsys.llm.server import Sent, Server
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import normalised
 
@@ -48,7 +50,7 @@ class Client:
     """A chat model at an endpoint."""
 
     def __init__(self, endpoint: Server, settings: ModelSettings) -> None:
-        endpoint.permitted()
+        endpoint.serve(settings)
         self.endpoint, self.settings = endpoint, settings
         self._most_seen = 0  # prompt tokens; read and written in the event loop's thread alone
 
@@ -95,6 +97,10 @@ class Client:
         return self.settings.cost(usage.prompt, usage.completion, usage.cached or 0)
 
 
+Keep = Callable[[int, Sequence["Embedded | ModelError"]], None]
+"""Is told the place of a batch's first text, and the batch's vectors or errors, as soon as they are there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Embedded:
     """One vector with its share of its call's tokens and seconds."""
@@ -124,17 +130,36 @@ class HttpEmbedder:
         query_prefix: str = "",
         batches: Server | None = None,
     ) -> None:
-        endpoint.permitted()
+        endpoint.serve(settings)
         self._batches = batches
         self.endpoint, self.settings, self.batch, self.query_prefix = endpoint, settings, batch, query_prefix
 
-    def fetch(self, texts: Sequence[str], *, query: bool = False) -> list[Embedded | ModelError]:
-        """The vector of each text, or the error that prevented it. All batches are sent at once."""
+    def fetch(
+        self, texts: Sequence[str], *, query: bool = False, keep: Keep = lambda start, outcomes: None
+    ) -> list[Embedded | ModelError]:
+        """The vector of each text, or the error that prevented it. All batches are sent at once; `keep` is told of each when it comes.
+
+        A call keeps its place among those in flight until `keep` has returned.
+        """
         inputs = [self._prepared(text, query) for text in texts]
-        batches = [inputs[start : start + self.batch] for start in range(0, len(inputs), self.batch)]
         server = self._batches if self._batches and not query and len(texts) >= self.batch else self.endpoint
-        calls = [(batch, self._send(server, batch)) for batch in batches]
-        return [outcome for batch, future in calls for outcome in self._embedded(batch, future)]
+        with keeping():
+            calls = {
+                self._send(server, inputs[start : start + self.batch]): start
+                for start in range(0, len(inputs), self.batch)
+            }
+        outcomes: dict[int, Sequence[Embedded | ModelError]] = {}
+        try:
+            # Not in their order: a batch that waits for its place must not hold up the others.
+            for future in as_completed(calls):
+                start = calls[future]
+                outcomes[start] = self._embedded(inputs[start : start + self.batch], future)
+                keep(start, outcomes[start])
+                release(future)
+        finally:
+            for future in calls:
+                release(future)
+        return [outcome for start in sorted(outcomes) for outcome in outcomes[start]]
 
     def _prepared(self, text: str, query: bool) -> str:
         text = (self.query_prefix if query else "") + text

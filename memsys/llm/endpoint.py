@@ -12,20 +12,23 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any
 from urllib.parse import urljoin
 
 from memsys.llm import network, stopping
-from memsys.llm.futures import settle
+from memsys.llm.futures import Reply, settle
+from memsys.llm.limits import Places, urgency
 from memsys.llm.outage import Unreachable, until_back
 from memsys.llm.outcome import Outcome, check_base_url, origin, outcome_of
-from memsys.llm.pricing import Purse
+from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.replies import usage_of
 from memsys.llm.secrets import redact, register
+from memsys.llm.server import Parse, Price, Result, Sent
 from memsys.llm.traffic import Traffic
 from memsys.llm.transport import TRANSPORTS, Transport, Unconnected, event_loop
 from memsys.llm.unpacking import TooLarge
@@ -34,38 +37,6 @@ REDIRECTS = 3
 """How many redirects of one call are followed; all must stay on the server of the base URL."""
 PAUSES = 3
 """How often one call waits for the end of an outage."""
-Price = Callable[[Mapping[str, Any]], float | None]
-"""Computes the cost of a decoded reply in US dollars; None when the reply has no usage or the price is unknown."""
-
-Sent = tuple[Any, float, int]
-"""A decoded reply, the seconds of the successful attempt, and the number of attempts."""
-
-Result = TypeVar("Result")
-Parse = Callable[[Any, float, int], Result]
-"""Turns the three parts of a `Sent` into the call's result."""
-
-
-class Server(Protocol):
-    """What clients need of a server: calls one by one (`Endpoint`) or in batches (`batching.endpoint.BatchEndpoint`)."""
-
-    base_url: str
-    label: str
-    named: bool
-    """Whether `start` wants the name of each call; only batches do."""
-
-    def permitted(self) -> None:
-        """Check that `network=false` does not forbid this server."""
-
-    def start(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        worst: float | None,
-        price: Price,
-        parse: Parse[Result],
-        name: str = "",
-    ) -> Future[Result]:
-        """Send a body and return a future of what `parse` makes of the reply."""
 
 
 class Endpoint:
@@ -75,7 +46,7 @@ class Endpoint:
         base_url: the server's URL up to and including `/v1`.
         label: part of the cache key, so that answers of different servers are kept apart; the base URL if empty.
         key_env: environment variable that holds the API key; a server on this machine needs none.
-        in_flight: greatest number of calls in flight, over all models.
+        in_flight: greatest number of calls in flight, over all models; fewer while the server is overloaded (`memsys.llm.limits`).
         timeout: seconds after which an attempt without a reply fails.
         retries: greatest number of further attempts after a failure that may be temporary.
         backoff: seconds before the first retry; doubles each time up to `max_backoff`, with jitter.
@@ -83,6 +54,8 @@ class Endpoint:
         max_reply_mb: a reply with more decompressed megabytes is rejected while it is read.
         transport: `lean` (aiohttp) or `sdk` (the openai package).
         purse: the spending cap; None = no cap.
+        rpm: requests a minute that are sent at most to each model without an `rpm` of its own; None = as many as the server takes.
+        tpm: the same for tokens, prompt and reply together.
 
     Raises:
         ModelError: the base URL is not an http(s) URL, or contains a user name, a password or a query, which would end up in files.
@@ -104,23 +77,27 @@ class Endpoint:
         max_reply_mb: float = 32.0,
         transport: str = "lean",
         purse: Purse | None = None,
+        rpm: float | None = None,
+        tpm: float | None = None,
     ) -> None:
         check_base_url(base_url)
         self.base_url, self.label, self.key_env = base_url.rstrip("/"), label or base_url, key_env
         self.retries, self.backoff, self.max_backoff, self.patience = retries, backoff, max_backoff, patience
-        self.timeout = timeout
-        self.purse = purse or Purse()
-        self._in_flight, self._most_bytes = in_flight, int(max_reply_mb * 2**20)
+        self.purse, self._rpm, self._tpm = purse or Purse(), rpm, tpm
+        self.timeout, self._in_flight, self._most_bytes = timeout, in_flight, int(max_reply_mb * 2**20)
         if transport not in TRANSPORTS:
             raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, found {transport!r}")
         self._transport_name = transport
         self._jitter = random.Random(base_url)
         self._lock = threading.Lock()
         self._transport: Transport | None = None
-        self._slots = asyncio.Semaphore(in_flight)
+        self.places = Places(in_flight)
+        self.latency: float | None = None
+        """Seconds of a short request, measured before the run; None when none was sent."""
         self._tasks: set[asyncio.Task[None]] = set()
         # Only the event loop's thread writes these; `snapshot` reads them from other threads.
         self._sent: dict[asyncio.Task[Any] | None, float] = {}
+        self._answered: set[asyncio.Task[Any] | None] = set()
         self._finished = self._retried = self._tokens_in = self._tokens_out = 0
         self._reached = False
         self._outage: asyncio.Task[None] | None = None
@@ -139,6 +116,16 @@ class Endpoint:
             raise EndOfRun(str(error)) from error
 
     named = False
+
+    def serve(self, settings: ModelSettings) -> None:
+        """Get ready for the calls of a model: check that they are permitted, and take over its limits of requests and tokens a minute.
+
+        Raises:
+            EndOfRun: the network is forbidden, and the base URL is on another machine.
+        """
+        self.permitted()
+        rpm, tpm = settings.rpm, settings.tpm
+        self.places.rates.allow(settings.model, self._rpm if rpm is None else rpm, self._tpm if tpm is None else tpm)
 
     def start(
         self,
@@ -160,8 +147,9 @@ class Endpoint:
         stopping.check()
         if self._transport is None:
             self._connect()
-        future: Future[Result] = Future()
-        event_loop().call_soon_threadsafe(self._begin, future, self._send(path, body, worst, price), parse)
+        future: Reply[Result] = Reply(event_loop())
+        sending = self._send(path, body, worst, price, partial(self._hand_over, future, parse), urgency())
+        event_loop().call_soon_threadsafe(self._begin, future, sending)
         return future
 
     def snapshot(self) -> Traffic:
@@ -170,7 +158,7 @@ class Endpoint:
         since, why = self._paused
         return Traffic(
             in_flight=len(sent),
-            waiting=max(0, len(self._tasks) - len(sent)),
+            waiting=max(0, len(self._tasks) - len(sent) - len(self._answered)),
             finished=self._finished,
             retried=self._retried,
             tokens_in=self._tokens_in,
@@ -178,6 +166,9 @@ class Endpoint:
             oldest_seconds=max(0.0, time.perf_counter() - min(sent)) if sent else 0.0,
             paused_since=since,
             paused_why=why,
+            limit=self.places.adaptive.present,
+            most=self.places.adaptive.most,
+            rpm=self.places.rates.per_minute(),
         )
 
     def refuse(self) -> None:
@@ -186,7 +177,7 @@ class Endpoint:
         def cancel_unsent() -> None:
             if self._outage is not None:
                 self._outage.cancel()
-            for task in self._tasks - self._sent.keys():
+            for task in self._tasks - self._sent.keys() - self._answered:
                 task.cancel()
 
         if self._tasks:
@@ -242,31 +233,41 @@ class Endpoint:
 
     # --- in the event loop's thread ------------------------------------------------------------------------------------
 
-    def _begin(self, future: Future[Result], sending: Coroutine[Any, Any, Sent], parse: Parse[Result]) -> None:
+    def _begin(self, future: Future[Result], sending: Coroutine[Any, Any, None]) -> None:
         # Not asyncio.run_coroutine_threadsafe: it adds two more futures, which take a twentieth of a call's CPU time.
-        task = event_loop().create_task(self._run(future, sending, parse))
+        task = event_loop().create_task(self._run(future, sending))
         self._tasks.add(task)  # the event loop holds only a weak reference to a task
         task.add_done_callback(lambda task: self._on_done(task, future, sending))
 
-    def _on_done(self, task: asyncio.Task[None], future: Future[Result], sending: Coroutine[Any, Any, Sent]) -> None:
+    def _on_done(self, task: asyncio.Task[None], future: Future[Result], sending: Coroutine[Any, Any, None]) -> None:
         self._tasks.discard(task)
         self._finished += 1
         if not future.done():  # cancelled before its first step, so `_run` never started
             sending.close()
             future.set_exception(_cancelled())
 
-    async def _run(self, future: Future[Result], sending: Coroutine[Any, Any, Sent], parse: Parse[Result]) -> None:
+    async def _run(self, future: Future[Result], sending: Coroutine[Any, Any, None]) -> None:
         try:
-            sent = await sending
+            await sending
         except asyncio.CancelledError:
-            # Not re-raised: the call ends here, and the future tells the caller.
-            future.set_exception(_cancelled())
+            # Not re-raised: the call ends here, and the future tells the caller. It is done if the call only kept its place.
+            if not future.done():
+                future.set_exception(_cancelled())
         except BaseException as error:
-            future.set_exception(error)
+            if not future.done():
+                future.set_exception(error)
             if not isinstance(error, Exception):
                 raise
-        else:
+
+    async def _hand_over(self, future: Reply[Result], parse: Parse[Result], sent: Sent) -> None:
+        """Settle a call's future, then wait until its place may be given away."""
+        task = asyncio.current_task()
+        self._answered.add(task)
+        try:
             settle(future, lambda: self._parsed(parse, sent))
+            await future.released()
+        finally:
+            self._answered.discard(task)
 
     def _parsed(self, parse: Parse[Result], sent: Sent) -> Result:
         try:
@@ -277,30 +278,44 @@ class Endpoint:
             why = redact(f"{self.base_url}: unexpected reply ({error!r})")[:500]
             raise ModelError(why, attempts=sent[2], seconds=sent[1]) from error
 
-    async def _send(self, path: str, body: Mapping[str, Any], worst: float | None, price: Price) -> Sent:
+    async def _send(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        worst: float | None,
+        price: Price,
+        hand_over: Callable[[Sent], Awaitable[None]],
+        urgency: float = 0.0,
+    ) -> None:
+        """Make attempts until one succeeds; its place in flight is kept until its reply was handed over and is on disk."""
         attempts = failures = refusals = pauses = 0
-        spent_seconds = 0.0
-        async with self._slots:
-            while True:
-                await self._wait_for_outage()
+        spent_seconds, model, tokens = 0.0, str(body.get("model", "")), _estimated_tokens(body)
+        while True:
+            await self._wait_for_outage()
+            await self.places.take(model, tokens, urgency)
+            try:
+                if self._outage is not None or stopping.requested():  # it began while this call waited for its place
+                    continue
                 attempts += 1
                 self._retried += attempts > 1
-                outcome, seconds = await self._attempt(path, body, worst, price)
+                outcome, seconds = await self._attempt(path, body, worst, price, tokens)
                 spent_seconds += seconds
                 if outcome.value is not None:
-                    return outcome.value, seconds, attempts
-                if outcome.unreachable:
-                    refusals += 1
-                    if refusals > (self.retries if self._reached else min(self.retries, 2)):
-                        pauses += 1
-                        await self._pause(outcome.why, pauses, attempts)
-                        refusals = 0
-                        continue
-                else:
-                    failures += 1
-                    if not outcome.retry or failures > self.retries:
-                        raise outcome.error(outcome.why, attempts=attempts, seconds=spent_seconds)
-                await asyncio.sleep(self._backoff(max(failures, refusals), outcome.retry_after))
+                    return await hand_over((outcome.value, seconds, attempts))
+            finally:
+                self.places.release()
+            if outcome.unreachable:
+                refusals += 1
+                if refusals > (self.retries if self._reached else min(self.retries, 2)):
+                    pauses += 1
+                    await self._pause(outcome.why, pauses, attempts)
+                    refusals = 0
+                    continue
+            else:
+                failures += 1
+                if not outcome.retry or failures > self.retries:
+                    raise outcome.error(outcome.why, attempts=attempts, seconds=spent_seconds)
+            await asyncio.sleep(self._backoff(max(failures, refusals), outcome.retry_after))
 
     async def _wait_for_outage(self) -> None:
         """Wait until the current outage, if any, has ended.
@@ -336,11 +351,12 @@ class Endpoint:
             outage.exception()  # the waiting calls raise it; retrieved here so that asyncio does not log it as never retrieved
 
     async def _attempt(
-        self, path: str, body: Mapping[str, Any], worst: float | None, price: Price
+        self, path: str, body: Mapping[str, Any], worst: float | None, price: Price, tokens: int
     ) -> tuple[Outcome, float]:
         """Make one attempt; returns its outcome and its seconds. Its highest possible cost stays reserved until it ends."""
         reserved, actual, task = self.purse.reserve(worst), None, asyncio.current_task()
-        self._sent[task] = started = time.perf_counter()
+        sent, self._sent[task] = time.monotonic(), time.perf_counter()
+        started, full = self._sent[task], self.places.full
         try:
             outcome = await self._outcome(path, body)
             if outcome.value is not None:
@@ -351,7 +367,27 @@ class Endpoint:
             del self._sent[task]
             # A refused call costs nothing; one that was interrupted may have been billed in full.
             self.purse.settle(reserved, actual)
-        return outcome, time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        self._learn(body, outcome, sent, seconds, tokens, full)
+        return outcome, seconds
+
+    def _learn(
+        self, body: Mapping[str, Any], outcome: Outcome, sent: float, seconds: float, tokens: int, full: bool
+    ) -> None:
+        """Let the limits follow what came of an attempt."""
+        places, model = self.places, str(body.get("model", ""))
+        if outcome.limits:
+            places.rates.heard(model, outcome.limits)
+        if outcome.overloaded:
+            places.adaptive.overloaded(sent)
+            places.rates.refused(model, outcome.retry_after)
+        elif outcome.value is not None:
+            limit = body.get("max_tokens", body.get("max_completion_tokens", 0))
+            places.adaptive.answered((model, limit), seconds, full=full)
+            if places.rates.counts_tokens(model):
+                usage = usage_of(outcome.value)
+                if usage.prompt is not None:
+                    places.rates.corrected(model, tokens, usage.prompt + (usage.completion or 0))
 
     def _cost(self, value: Mapping[str, Any], price: Price) -> float | None:
         """Add a reply's tokens to the totals and return its cost in US dollars; None when unknown."""
@@ -399,3 +435,10 @@ class Endpoint:
 
 def _cancelled() -> ModelError:
     return stopping.Stopped("stopped before the reply came") if stopping.requested() else ModelError("cancelled")
+
+
+def _estimated_tokens(body: Mapping[str, Any]) -> int:
+    """Tokens of a call before it is made: a quarter of the prompt's characters, and a reply of a quarter of its limit."""
+    texts = [message["content"] for message in body.get("messages", ())] or body.get("input", ())
+    limit = body.get("max_tokens", body.get("max_completion_tokens", 0))
+    return sum(len(text) for text in texts) // 4 + int(limit) // 4

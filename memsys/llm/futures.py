@@ -1,12 +1,55 @@
-"""Settling futures so that whoever waits for one always gets a value or an exception."""
+"""Settling futures so that whoever waits for one always gets a value or an exception; and how long a call keeps its place in flight."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 Value = TypeVar("Value")
+
+_keeping: ContextVar[bool] = ContextVar("keeping", default=False)
+
+
+class Reply(Future[Value]):
+    """The result of a call. A call made inside `keeping()` keeps its place among those in flight until `release` is called.
+
+    So a process that is killed has no more replies that are paid for and not on disk than calls may be in flight.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._released = asyncio.Event() if _keeping.get() else None
+
+    def release(self) -> None:
+        """Give the call's place away; from any thread."""
+        if self._released is not None:
+            self._loop.call_soon_threadsafe(self._released.set)
+
+    async def released(self) -> None:
+        """Wait until the call's place may be given away; in the event loop's thread."""
+        if self._released is not None:
+            await self._released.wait()
+
+
+@contextmanager
+def keeping() -> Iterator[None]:
+    """Calls made inside the `with` block keep their places until the caller calls `release` with their futures."""
+    token = _keeping.set(True)
+    try:
+        yield
+    finally:
+        _keeping.reset(token)
+
+
+def release(future: Future[Value]) -> None:
+    """Give the place of a call away, once its reply is on disk or will not be."""
+    if isinstance(future, Reply):
+        future.release()
 
 
 def settle(future: Future[Value], value_of: Callable[[], Value]) -> None:

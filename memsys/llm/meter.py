@@ -46,6 +46,8 @@ class Ledger:
     """Sum of the provider seconds of all calls."""
     service_cpu: float = 0.0
     """CPU seconds that the services (cache, embedder, client) spent in the caller's thread; they do not count as the memory's own."""
+    worker_cpu: float = 0.0
+    """CPU seconds that processes of the memory itself spent; they count as its own."""
     roles: dict[str, Counter[str]] = field(default_factory=dict)
     """Calls and tokens of models that are counted apart, by role; they are part of the totals."""
     _groups: dict[int, float] = field(default_factory=dict)
@@ -56,6 +58,12 @@ class Ledger:
         """Provider seconds on the critical path: of calls made together only the longest counts."""
         with self._lock:
             return sum(self._groups.values())
+
+    @property
+    def dependent(self) -> int:
+        """Calls on the critical path: calls made together count as one."""
+        with self._lock:
+            return len(self._groups)
 
     def add_seconds(self, seconds: float, group: int) -> None:
         with self._lock:
@@ -102,6 +110,10 @@ class Ledger:
     def add_service_cpu(self, seconds: float) -> None:
         with self._lock:
             self.service_cpu += seconds
+
+    def add_worker_cpu(self, seconds: float) -> None:
+        with self._lock:
+            self.worker_cpu += seconds
 
     def count(self, counter: Counter[str], key: str, amount: int = 1) -> None:
         with self._lock:
@@ -175,6 +187,15 @@ class Metered:
 
     def __init__(self, inner: LLM, role: str = "") -> None:
         self._inner, self._role = inner, role
+
+    @property
+    def inner(self) -> LLM:
+        """The model whose calls are written down."""
+        return self._inner
+
+    def around(self, inner: LLM) -> Metered:
+        """The same meter around another model, such as a stand-in for this one in a worker process."""
+        return Metered(inner, self._role)
 
     def in_role(self, role: str) -> Metered:
         """The same model, its calls counted apart under `role`."""

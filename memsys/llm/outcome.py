@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from memsys.jsons import received
-from memsys.llm.protocol import ContextOverflow, ModelError
-from memsys.llm.replies import is_overflow
+from memsys.llm.protocol import ContextOverflow, ModelError, QuotaExhausted
+from memsys.llm.replies import filtered_reply, is_overflow
 from memsys.llm.secrets import redact, redact_bytes
 from memsys.llm.transport import Reply
 
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 """HTTP statuses after which a call is tried again."""
+OVERLOADED = frozenset({429, 503, 529})
+"""HTTP statuses with which a server says that it gets too many calls."""
+NO_QUOTA = frozenset(
+    {
+        "insufficient_quota",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "billing_error",
+        "insufficient_balance",
+    }
+)
+"""Codes and types of errors that say that the account has no quota left; they come with 429, 403, 402 or 400."""
+EXHAUSTED = (
+    "the account behind this key has no quota left: add credit or raise its limit, or set another key, then run the same command "
+    "again, which resumes"
+)
 REDACTED = 100_000
 """Bytes of an error reply that are redacted before an excerpt is taken: an excerpt taken first could hold half a key."""
 
@@ -36,6 +54,10 @@ class Outcome:
     """Whether no connection could be made."""
     retry_after: float = 0.0
     """Seconds that the server asks to wait."""
+    overloaded: bool = False
+    """Whether the server says that it gets too many calls (429, 503, 529)."""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """The reply's `x-ratelimit-*` headers."""
     error: type[ModelError] = ModelError
     """The exception to raise when the call fails for good."""
 
@@ -50,8 +72,17 @@ def outcome_of(url: str, reply: Reply) -> Outcome:
         why = f"{url}: HTTP {reply.status}: {_excerpt(reply.body, 500)}"
         if is_overflow(reply.status, reply.body):
             return Outcome(why=redact(why), refused=True, error=ContextOverflow)
+        if reply.status == 400 and "/chat/" in url and (refusal := filtered_reply(reply.body)) is not None:
+            return Outcome(value=refusal)
+        if is_exhausted(reply.status, reply.body):
+            return Outcome(why=redact(f"{why}; {EXHAUSTED}"), refused=True, error=QuotaExhausted)
         return Outcome(
-            why=redact(why), retry=reply.status in RETRIED, refused=True, retry_after=_seconds_of(reply.retry_after)
+            why=redact(why),
+            retry=reply.status in RETRIED,
+            refused=True,
+            retry_after=_seconds_of(reply.retry_after),
+            overloaded=reply.status in OVERLOADED,
+            limits=reply.limits,
         )
     try:
         value = received(redact_bytes(reply.body))
@@ -59,7 +90,21 @@ def outcome_of(url: str, reply: Reply) -> Outcome:
         return Outcome(why=f"{url}: the reply is not JSON: {_excerpt(reply.body, 200)!r}", retry=True)
     if not isinstance(value, dict) or not (value.get("choices") or value.get("data")):
         return Outcome(why=f"{url}: the reply has neither choices nor data: {_excerpt(reply.body, 200)}", retry=True)
-    return Outcome(value=value)
+    return Outcome(value=value, limits=reply.limits)
+
+
+def is_exhausted(status: int, body: bytes) -> bool:
+    """Whether an error reply says that the account has no quota left, which no waiting mends."""
+    if status == 402:
+        return True
+    if status not in (400, 403, 429):
+        return False
+    try:
+        error = json.loads(body[:REDACTED])["error"]
+        words = {error.get("code"), error.get("type")}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return False
+    return bool(words & NO_QUOTA)
 
 
 def _excerpt(body: bytes, length: int) -> str:

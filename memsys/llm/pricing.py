@@ -38,6 +38,10 @@ class ModelSettings:
     """Whether the endpoint returns log-probabilities; None when unknown."""
     context_tokens: int | None = None
     """Size of the endpoint's context window in tokens, prompt and reply together; None when unknown."""
+    rpm: float | None = None
+    """Requests a minute that are sent at most; None takes the endpoint's (`endpoint.rpm`)."""
+    tpm: float | None = None
+    """Tokens a minute, prompt and reply together; None takes the endpoint's (`endpoint.tpm`)."""
 
     def output_limit(self, max_tokens: int) -> int:
         """The token limit to send for a prompt that allows `max_tokens`."""
@@ -54,9 +58,9 @@ class ModelSettings:
 
 
 KNOWLEDGE = frozenset(
-    {"usd_per_million_in", "usd_per_million_cached", "usd_per_million_out", "logprobs", "context_tokens"}
+    {"usd_per_million_in", "usd_per_million_cached", "usd_per_million_out", "logprobs", "context_tokens", "rpm", "tpm"}
 )
-"""Settings that describe a model's prices and abilities. They change no request, and so no answer."""
+"""Settings that describe a model's prices, abilities and limits. They change no request, and so no answer."""
 
 
 class SpendingCapReached(EndOfRun):
@@ -94,8 +98,6 @@ class Purse:
 
     def settle(self, reserved: float, actual: float | None) -> None:
         """Replace a reservation by the call's actual cost; None means unknown, and the reserved amount is taken."""
-        if self.max_usd is None:
-            return
         with self._lock:
             self._reserved -= reserved
             self.spent += reserved if actual is None else actual

@@ -70,14 +70,6 @@ class Completion:
         """Whether there is an answer, complete or cut."""
         return self.stopped in ("", "cut")
 
-    @property
-    def keepable(self) -> bool:
-        """Whether the cache may keep it: a complete reply, or one cut at the token limit, which is part of the cache key.
-
-        An empty or refused reply, or an unrequested tool call, may differ the next time, so the request is sent again.
-        """
-        return self.stopped in ("", "cut", "cut in thought")
-
 
 class ModelError(RuntimeError):
     """A call that failed for good, after all retries. `attempts` and `seconds` say what was spent on it."""
@@ -94,6 +86,10 @@ class ContextOverflow(ModelError):
 
 class EndOfRun(ModelError):
     """No further call can or should be made: the run ends, and questions that were not reached get no line."""
+
+
+class QuotaExhausted(EndOfRun):
+    """The account has no quota left, so every further call would be refused."""
 
 
 class PromptTruncated(EndOfRun):

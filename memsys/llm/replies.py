@@ -13,6 +13,7 @@ parsers, judges and scorers see the answer alone. `Completion.stopped` then has 
 | empty          | the model ended without an answer                | error             | unscored                | parse failure          |
 | tool call only | the model called a tool, though none was offered | error             | unscored                | parse failure          |
 
+A reply without an answer is never answered from the cache, except in a replay: an errored question is asked again by the next run.
 The notes of the effort lines count each of them by purpose. `POLICY` is part of the identity of a run and of a judge.
 """
 
@@ -317,6 +318,23 @@ _OVERFLOW = re.compile(
 def is_overflow(status: int, body: bytes) -> bool:
     """Whether an error reply says that the prompt exceeds the context window, in the words of OpenAI, vLLM, llama.cpp or Ollama."""
     return status in (400, 413, 422, 500) and _OVERFLOW.search(body[:4000].decode(errors="replace")) is not None
+
+
+def filtered_reply(body: bytes) -> dict[str, Any] | None:
+    """The refusal that an HTTP 400 of Azure's content filter stands for, as a raw chat completion; None for another error.
+
+    Azure refuses a filtered prompt with an error, and a filtered reply with `finish_reason`: both are the same outcome. The error has no
+    usage, though the prompt is charged, so that the call is booked at its highest possible cost.
+    """
+    try:
+        error = _mapping(_mapping(json.loads(body)).get("error"))
+    except (ValueError, RecursionError):
+        return None
+    if error.get("code") != "content_filter":
+        return None
+    return {
+        "choices": [{"index": 0, "finish_reason": "content_filter", "message": {"role": "assistant", "content": None}}]
+    }
 
 
 LONG_PROMPT = 2000

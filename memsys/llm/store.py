@@ -44,15 +44,18 @@ class DamagedCache(EndOfRun):
 
 
 def keepable(completion: Completion) -> bool:
-    """Whether a completion may answer later calls with the same key: it is complete or cut, and its token counts are integers."""
+    """Whether a completion may answer later calls with the same key: it has an answer, complete or cut, and integers as token counts.
+
+    One without an answer makes an errored question, which the next run tries again, so its request is sent again. That holds also for
+    one that was cut in its thought: with the same limit another sample may think for less long.
+    """
     counts = (
         completion.prompt_tokens,
         completion.completion_tokens,
         completion.cached_prompt_tokens,
         completion.reasoning_tokens,
     )
-    answered = bool(completion.text) or completion.stopped == "cut in thought"
-    return answered and completion.keepable and all(type(count) is int for count in counts)
+    return bool(completion.text.strip()) and completion.usable and all(type(count) is int for count in counts)
 
 
 def sound(vector: np.ndarray) -> bool:
@@ -124,8 +127,10 @@ class Store:
         Raises:
             DamagedCache: the file cannot be read.
         """
+        # Older versions kept replies that were cut in their thought among the answers.
+        query = "SELECT completion FROM outcomes WHERE key = ? UNION ALL SELECT completion FROM answers WHERE key = ?"
         with self._reading_file(), self._reading:
-            row = self._in.execute("SELECT completion FROM outcomes WHERE key = ?", (key,)).fetchone()
+            row = self._in.execute(query, (key, key)).fetchone()
         return None if row is None else completion_of(row[0])
 
     @contextmanager

@@ -29,3 +29,9 @@ class Traffic:
     """Reason for the pause; empty when there is none."""
     batched: int = 0
     """Calls that wait for a batch, or in one that the provider works on."""
+    limit: int = 0
+    """Calls that may be in flight now; 0 when unknown."""
+    most: int = 0
+    """Calls that may be in flight when the server is well (`endpoint.in_flight`)."""
+    rpm: float | None = None
+    """Requests a minute that are sent at most; None when no limit is known."""

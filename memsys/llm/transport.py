@@ -10,7 +10,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     import httpx
 
 
+RATE_HEADERS = tuple(
+    f"x-ratelimit-{name}-{kind}" for name in ("limit", "remaining", "reset") for kind in ("requests", "tokens")
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """An HTTP response."""
@@ -34,6 +39,13 @@ class Reply:
     retry_after: str = ""
     location: str = ""
     """Target of a redirect; empty for other responses."""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """The `x-ratelimit-*` headers, in lower case."""
+
+
+def _reply(status: int, body: bytes, headers: Mapping[str, str]) -> Reply:
+    limits = {name: headers[name] for name in RATE_HEADERS if name in headers}
+    return Reply(status, body, headers.get("Retry-After", ""), headers.get("Location", ""), limits)
 
 
 class Unconnected(OSError):
@@ -74,7 +86,7 @@ class LeanTransport:
             async with session.post(url, data=encoded(body), allow_redirects=False) as response:
                 headers = response.headers
                 content = await self._content(response)
-                return Reply(response.status, content, headers.get("Retry-After", ""), headers.get("Location", ""))
+                return _reply(response.status, content, headers)
         except self._unconnected as error:
             if isinstance(error, self._certificate):
                 raise OSError(str(error)) from error
@@ -126,11 +138,10 @@ class SdkTransport:
         try:
             async with asyncio.timeout(self._timeout):  # the package's own timeout applies to each piece of a reply
                 raw = await client.post(url, body=dict(body), cast_to=httpx.Response)
-            return Reply(raw.status_code, raw.content)
+            return _reply(raw.status_code, raw.content, raw.headers)
         except openai.APIStatusError as error:
             raw = error.response
-            headers = raw.headers
-            return Reply(raw.status_code, raw.content, headers.get("Retry-After", ""), headers.get("Location", ""))
+            return _reply(raw.status_code, raw.content, raw.headers)
         except openai.APITimeoutError as error:
             raise TimeoutError(str(error)) from error
         except openai.APIConnectionError as error:

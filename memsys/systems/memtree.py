@@ -32,7 +32,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
@@ -134,8 +134,7 @@ class MemTree(MemorySystem):
         self.expand_rule, self.aggregate_final_parent = expand_rule, aggregate_final_parent
         self.n_mode, self.parallel = n_mode, parallel
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")
+            one_of(name, getattr(self, name), choices)
         for name in ("k", "max_tokens", "width"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))

@@ -300,6 +300,9 @@ class Pruned(MemorySystem):
     def report(self) -> dict[str, Any]:
         return self.inner.report() | {"pruned_by": self.scorer.name}
 
+    def close(self) -> None:
+        self.inner.close()
+
     def _pruned(self, item: Item) -> Item:
         """The item with its text pruned, except a time in brackets at the start."""
         head = match[0] if (match := _TIME.match(item.text)) else ""

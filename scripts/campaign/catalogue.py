@@ -112,8 +112,8 @@ READ: tuple[str, ...] = (
     *("thought before", "thought without opening tag", "thought in its own field", "thought in a part", "harmony"),
     *("harmony without tokens", "parts", "null usage", "string usage", "no usage"),
 )
-NONE = ("empty", "refused", "tool call only")
-TOLD = ("thought unclosed", "cut in thought", "cut", "fenced", "number", "prompt cut")
+NONE = ("thought unclosed", "cut in thought", "empty", "refused", "tool call only")
+TOLD = ("cut", "fenced", "number", "prompt cut")
 HUGE = b'{"choices": [{"message": {"content": "' + b"x" * (33 << 20)
 OTHER = {"index": 1, "message": {"role": "assistant", "content": "no"}, "finish_reason": "stop"}
 WRONG_TYPES = '{"facts": 7, "answer": [], "keywords": {"a": null}, "score": "high"}'
@@ -181,6 +181,7 @@ CATALOGUE: tuple[Bad, ...] = (
     Bad("content with half of the key at a limit", "chat", "told", text(lambda said: f"{'x' * 490}{KEY}")),
     Bad("error with status 200", "chat", "fails", raw('{"error": {"message": "overloaded"}}')),
     Bad("HTTP 400", "chat", "fails", raw('{"error": "no"}', 400)),
+    Bad("HTTP 400 of a content filter", "chat", "none", raw('{"error": {"code": "content_filter", "innererror": {}}}', 400)),
     Bad("HTTP 401 with the key", "chat", "fails", raw(json.dumps({"error": f"Incorrect API key provided: {KEY}"}), 401)),
     Bad("HTTP 403 without a body", "chat", "fails", raw(b"", 403)),
     Bad("HTTP 404 in HTML with the key", "chat", "fails", raw(f"<html>{'x' * 480}{KEY}</html>", 404)),
@@ -198,7 +199,7 @@ CATALOGUE: tuple[Bad, ...] = (
     Bad("not JSON", "chat", "fails", raw("<html>not the API</html>")),
     Bad("not JSON, with the key", "chat", "fails", raw(f"{'x' * 190}{KEY}")),
     Bad("not UTF-8", "chat", "fails", raw(b'{"choices": [{"message": {"content": "\xff\xfe"}}]}')),
-    Bad("a byte order mark", "chat", "fails", written(lambda body: f"\ufeff{body}")),
+    Bad("a byte order mark", "chat", "read", written(lambda body: f"\ufeff{body}")),
     Bad("null", "chat", "fails", raw("null")),
     Bad("a number", "chat", "fails", raw("7")),
     Bad("a list", "chat", "fails", raw("[1, 2]")),

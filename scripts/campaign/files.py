@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,13 +134,24 @@ def _after(cfg: Any, path: Path, results: Path, undisturbed: dict[str, bytes]) -
     yield from broken_promises(ended, results, QUESTIONS)
     if ended.code != 2:
         return
-    if path.name not in ended.err:
-        yield f"the message does not name the file: {ended.err.strip()[-200:]}"
+    if not deleted(path, results, ended.err):
+        yield f"the message names neither the file nor a folder to delete: {ended.err.strip()[-200:]}"
         return
-    path.unlink(missing_ok=True)
     again = run_here(cfg)
     if again.code or differing(left_by(results), undisturbed):
-        yield f"without the file: exit {again.code}, {differing(left_by(results), undisturbed)} differ: {again.err[-200:]}"
+        yield f"once deleted: exit {again.code}, {differing(left_by(results), undisturbed)} differ: {again.err[-200:]}"
+
+
+def deleted(path: Path, results: Path, message: str) -> bool:
+    """Delete what a message says, the broken file or a folder of the run that holds it; False when it names neither."""
+    if path.name in message:
+        path.unlink(missing_ok=True)
+        return True
+    for folder in path.parents:
+        if results in folder.parents and re.search(rf"delete {re.escape(str(folder))}(?!\S)", message):
+            shutil.rmtree(folder)
+            return True
+    return False
 
 
 def _looked_at(run_folder: Path) -> Iterator[str]:

@@ -32,7 +32,10 @@ from scripts.mock.endpoint import Mock, application, serving
 MEMORIES = ("memtree", "bm25", "mem0", "timem", "dense", "memstream", "amem", "segtree", "memos", "naive_rag")
 ROUND = 10
 """Kills of one run."""
-LATENCY = 0.05
+LATENCY = 0.2
+"""Seconds of a reply: so slow that a run is still under way when its signal comes."""
+LAST = 0.95
+"""The last moment of a kill, as a share of the calls; after it a run might end first."""
 SIGNALS = (*(signal.SIGKILL,) * 7, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Of ten kills."""
 
@@ -46,7 +49,7 @@ def killed_round(memory: str, kills: int, folder: Path, seed: int) -> Outcome:
         whole = run_here(composed("config", settings(memory, url, folder / "undisturbed")))
     undisturbed, calls = left_by(folder / "undisturbed"), sum(mock.answered.values())
     outcome.defects += [f"{memory}, undisturbed: {defect}" for defect in broken_promises(whole, folder, SAMPLE)]
-    moments = sorted(dice.uniform(0, 1) for _ in range(kills))
+    moments = sorted(dice.uniform(0, LAST) for _ in range(kills))
     signals = dice.sample(SIGNALS, len(SIGNALS)) * -(-kills // len(SIGNALS))
     mock, results = Mock(latency=LATENCY), folder / "killed"
     abrupt = 0

@@ -34,24 +34,35 @@ LATE = 0.3
 
 
 class BadServer(Mock):
-    """The mock, with one kind of bad reply to some requests, always the same ones."""
+    """The mock, with one kind of bad reply to some requests, always the same ones; the undisturbed run makes at least one of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bad: Bad | None = None
+        self.undisturbed = True
+        """Whether the undisturbed run is under way."""
+        self.lowest = {"chat": 1.0, "embeddings": 1.0}
+        """Of the undisturbed run's requests the one that gets a bad reply first, by what they ask for."""
 
     async def handle(self, request: Any) -> Any:
-        bad = self.bad
-        if bad is None or request.path.endswith("/embeddings") != (bad.to == "embeddings"):
+        bad, to = self.bad, "embeddings" if request.path.endswith("/embeddings") else "chat"
+        if bad is not None and to != bad.to:
             return await super().handle(request)
         body = await request.read()
         key = hashlib.sha256(body).hexdigest()
-        if bad.taken != "read" and int(key[:8], 16) / 2**32 >= SHARE:
+        if self.undisturbed:
+            self.lowest[to] = min(self.lowest[to], _place(key))
+        if bad is None or (bad.taken != "read" and _place(key) > max(SHARE, self.lowest[to])):
             return await super().handle(request)
         self.arrivals[key] += 1
         self.injected[bad.kind] += 1
         made = bad.made(self._reply(request.path, json.loads(body), key, "bare"))
         return await _sent(request, made if isinstance(made, Sent) else Sent(json.dumps(made).encode()))
+
+
+def _place(key: str) -> float:
+    """A request's place between 0 and 1, by its hash."""
+    return int(key[:8], 16) / 2**32
 
 
 async def _sent(request: Any, sent: Sent) -> Any:
@@ -70,14 +81,51 @@ async def _sent(request: Any, sent: Sent) -> Any:
     return response
 
 
-def pairs(memories: Sequence[str], share: float, seed: int) -> dict[str, list[int]]:
-    """Which replies of the catalogue each memory meets: a share of all pairs, each kind at least once."""
+def memories() -> list[str]:
+    """The memories by name; of those that differ only in numbers the first."""
+    from scripts.experiment.options import load_option, options
+
+    kinds: dict[str, str] = {}
+    for name in options("memory"):
+        if name.startswith("released_"):
+            continue  # a product is not installed here; what it does with bad replies is the product's
+        kinds.setdefault(json.dumps(_without_numbers(load_option("memory", name)["build"]), sort_keys=True), name)
+    return list(kinds.values())
+
+
+def _without_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_numbers(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_numbers(inner) for inner in value]
+    return 0 if type(value) in (int, float) else value
+
+
+def pairs(names: Sequence[str], share: float, seed: int) -> dict[str, list[int]]:
+    """Which replies of the catalogue, by their places in it, each memory meets: all; of a share, each reply once.
+
+    A share is dealt out to few memories, because each costs a run before its first reply, and vectors only to those that embed.
+    """
+    if share >= 1:
+        return {name: list(range(len(CATALOGUE))) for name in names}
     dice = random.Random(seed)
-    met: dict[str, list[int]] = {name: [] for name in memories}
-    for number in range(len(CATALOGUE)):
-        for name in dice.sample(memories, max(1, round(share * len(memories)))):
-            met[name].append(number)
+    embedding = [name for name in names if _embeds(name)]
+    chosen = dice.sample(names, min(len(names), max(1, round(share * len(names)))))
+    chosen_embedding = [name for name in chosen if name in embedding] or dice.sample(embedding, 1)
+    met: dict[str, list[int]] = {name: [] for name in (*chosen, *chosen_embedding)}
+    for number, bad in enumerate(CATALOGUE):
+        among = chosen_embedding if bad.to == "embeddings" else chosen
+        met[min(among, key=lambda name: len(met[name]))].append(number)
     return met
+
+
+def _embeds(memory: str) -> bool:
+    from hydra.utils import instantiate
+
+    from eval.run import needs
+    from scripts.experiment.options import load_option
+
+    return "embedder" in needs(instantiate(load_option("memory", memory)["build"], _convert_="all"))
 
 
 def meet(memory: str, numbers: Iterable[int], folder: Path) -> Outcome:
@@ -89,7 +137,7 @@ def meet(memory: str, numbers: Iterable[int], folder: Path) -> Outcome:
         more = ["endpoint.retries=1", f"endpoint.timeout={LATE}"]
         cfg = composed("config", settings(memory, url, folder / "x", *more, data=data))
         run_here(cfg, results=str(folder / "undisturbed"))
-        undisturbed = left_by(folder / "undisturbed")
+        undisturbed, server.undisturbed = left_by(folder / "undisturbed"), False
         for number in numbers:
             bad, results = CATALOGUE[number], folder / f"reply-{number}"
             where = f"{memory}, {bad.to}: {bad.kind}"

@@ -97,8 +97,8 @@ class Line:
     ) -> None:
         self.base_url, self.key_env, self._timeout = base_url, key_env, timeout
         self._purse, self._settings = purse or Purse(), settings
-        self.calls = 0
-        """Sent so far."""
+        self.calls, self.seconds = 0, 0.0
+        """Sent so far, and the sum of their seconds."""
         self.has_key = bool(key if key is not None else os.environ.get(key_env))
         chosen = os.environ.get(key_env, "") if key is None else key
         self._transport = TRANSPORTS["lean"](base_url, chosen.strip() or "none", parallel, timeout, MOST_BYTES)
@@ -122,6 +122,7 @@ class Line:
         reserved = [self._purse.reserve(one) for one in worst]
         under_way = [asyncio.run_coroutine_threadsafe(self._post(path, body), event_loop()) for body in bodies]
         heard = self._heard(under_way)
+        self.seconds += sum(reply.seconds for reply in heard)
         for amount, one in zip(reserved, heard, strict=True):
             self._purse.settle(amount, self._price(one))
         return heard

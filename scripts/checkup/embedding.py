@@ -11,8 +11,8 @@ import numpy as np
 from memsys.llm.pricing import ModelSettings
 from memsys.vectors import normalised
 from scripts.checkup.calls import Heard, Line
+from scripts.checkup.causes import remedy
 from scripts.checkup.probes import Finding
-from scripts.experiment.causes import remedy
 
 TEXTS = (
     "The cat sleeps on the warm roof.",

@@ -18,7 +18,7 @@ from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Request
 from memsys.tokens import count_tokens
 from scripts.checkup.calls import Heard, Line
-from scripts.experiment.causes import remedy
+from scripts.checkup.causes import remedy
 
 Level = Literal["ok", "note", "stop"]
 OTHER_LIMIT = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}

@@ -18,7 +18,21 @@ from typing import Any
 HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth")
 """Verbs that take `key=value` settings."""
 PLAIN = (
-    *("tables", "report", "inspect", "structure", "runs", "cache", "doctor", "audit"),
+    *(
+        "tables",
+        "report",
+        "inspect",
+        "structure",
+        "runs",
+        "merge",
+        "cache",
+        "doctor",
+        "audit",
+        "fidelity",
+        "gateway",
+        "product",
+    ),
+    *("import-answers", "export", "paper-table", "card"),
     *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint"),
 )
 """Verbs that take `--flags`."""

@@ -26,7 +26,7 @@ from scripts.experiment.exits import guarded
 
 PARTS = 4096
 """Ranges of keys that are read one by one: what a damaged page hides is lost, the rest of the file is not."""
-TABLES = {"answers": 2, "vectors": 4}
+TABLES = {"answers": 2, "outcomes": 2, "vectors": 4}
 """Columns of each table."""
 
 
@@ -36,6 +36,8 @@ class Survey:
 
     answers: Counter[str] = field(default_factory=Counter)
     """By model and endpoint."""
+    outcomes: int = 0
+    """Replies without an answer, which only a replay uses."""
     vectors: Counter[int] = field(default_factory=Counter)
     """By dimension."""
     tokens_in: int = 0
@@ -46,6 +48,8 @@ class Survey:
 
 def rows(connection: sqlite3.Connection, table: str, unread: Counter[str]) -> Iterator[tuple[Any, ...]]:
     """Every row that can be read; ranges of keys that cannot be read to their end are counted."""
+    if table not in _tables(connection):  # caches of older versions have no `outcomes`
+        return
     for part in range(PARTS):
         low = (part << 4).to_bytes(2, "big")
         high = ((part + 1) << 4).to_bytes(2, "big") if part + 1 < PARTS else b"\xff" * 64
@@ -73,7 +77,7 @@ def fault(table: str, row: tuple[Any, ...]) -> str:
     completion = completion_of(row[1])
     if completion is None:
         return "answers that cannot be decoded"
-    return "" if keepable(completion) else "empty answers"
+    return "" if table == "outcomes" or keepable(completion) else "replies without an answer among the answers"
 
 
 def survey(connection: sqlite3.Connection) -> Survey:
@@ -83,6 +87,8 @@ def survey(connection: sqlite3.Connection) -> Survey:
         for row in rows(connection, table, unread):
             if wrong := fault(table, row):
                 found.bad[wrong] += 1
+            elif table == "outcomes":
+                found.outcomes += 1
             elif table == "vectors":
                 found.vectors[len(row[1]) // 4] += 1
             elif (completion := completion_of(row[1])) is not None:
@@ -159,6 +165,7 @@ def stats(path: Path) -> int:
     print(f"answers: {found.answers.total()}, {found.tokens_in} tokens in, {found.tokens_out} out")
     for name, count in sorted(found.answers.items()):
         print(f"  {name}: {count}")
+    print(f"replies without an answer, for replays: {found.outcomes}")
     print(f"vectors: {found.vectors.total()}")
     for dimension, count in sorted(found.vectors.items()):
         print(f"  of {dimension} numbers: {count}")
@@ -180,22 +187,26 @@ def _opened(path: Path, *, alone: bool = False) -> sqlite3.Connection:
         if alone:
             connection.execute("PRAGMA busy_timeout=2000")
             connection.execute("PRAGMA journal_mode=DELETE")  # needs the file for itself, and puts the journal into it
-        held = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        held = _tables(connection)
     except sqlite3.DatabaseError as error:
         if "locked" in str(error):
             connection.close()
             raise RunError(f"{path} is in use; wait for the run, or stop it, and repair it then") from error
         try:
-            held = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            held = _tables(connection)
         except sqlite3.DatabaseError:
             connection.close()
             raise RunError(
                 f"{path} is not a readable cache ({error}); move it away: nothing that is in the run folders is lost"
             ) from error
-    if missing := set(TABLES) - held:
+    if missing := set(TABLES) - {"outcomes"} - held:
         connection.close()
         raise RunError(f"{path} is no cache: it has no table {' and no table '.join(sorted(missing))}")
     return connection
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def _integrity(connection: sqlite3.Connection) -> list[str]:

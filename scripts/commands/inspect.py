@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import DataError, Gold, Question
+from eval.imported import described
 from eval.records import Prediction
-from eval.score import score_lines
+from eval.score_files import score_lines
 from eval.store import RunError, read_items, read_lines, read_predictions
 from eval.structure.tree import Tree, ancestors, depths, read_tree
 from scripts.experiment.exits import guarded
@@ -163,9 +164,15 @@ def inspect(
         "Verdicts",
         *verdict_lines(run_folder, prediction),
         "",
-        *recall_lines(folder, prediction, tree, width, evidence),
+        *(_imported_lines(record) or recall_lines(folder, prediction, tree, width, evidence)),
     ]
     return [visible(line) for line in page]
+
+
+def _imported_lines(record: Mapping[str, Any]) -> list[str]:
+    """In place of the recall: where imported answers come from; empty for a run of our own."""
+    facts = record.get("imported")
+    return [] if facts is None else [f"Imported  {described(facts)}", "Recall    not recorded"]
 
 
 def visible(text: str) -> str:

@@ -128,7 +128,7 @@ def _rounds_of(turns: Sequence[Any]) -> Iterator[Round]:
 # --- one conversation --------------------------------------------------------------------------------------------------
 
 
-def extend(writer: Writer, seed: Seed, stopped: Callable[[], bool], told: Callable[[], None]) -> None:
+def extend(writer: Writer, seed: Seed, stopped: Callable[[], bool], on_progress: Callable[[], None]) -> None:
     """Append the steps that a conversation still lacks to its part file, one line each, until it is whole or `stopped`.
 
     Raises:
@@ -147,7 +147,7 @@ def extend(writer: Writer, seed: Seed, stopped: Callable[[], bool], told: Callab
             book.add(step)
             said += rounds_in([step])
             asked.add(_folded(step["question"]))
-            told()
+            on_progress()
     finally:
         book.close()
 
@@ -267,7 +267,7 @@ def generate(
     *,
     after_round: bool = False,
     threads: int = 8,
-    told: Callable[[], None] = lambda: None,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> Path:
     """Make every conversation whole and write the set; gives its path. Started again, it goes on behind the last whole step.
 
@@ -277,7 +277,7 @@ def generate(
     path = out / "msc_e.jsonl"
     with locked(writer.parts):
         _same_settings(writer.parts / "settings.json", settings)
-        _extend_all(writer, beginnings, threads, told)
+        _extend_all(writer, beginnings, threads, on_progress)
         parts = [(seed, read_lines(writer.part(seed))) for seed in beginnings]
         generator = {
             name: settings[name] for name in ("version", "model", "stand_in", "window", "rounds_a_step", "prompts")
@@ -298,11 +298,11 @@ def _same_settings(path: Path, settings: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
-def _extend_all(writer: Writer, beginnings: Sequence[Seed], threads: int, told: Callable[[], None]) -> None:
+def _extend_all(writer: Writer, beginnings: Sequence[Seed], threads: int, on_progress: Callable[[], None]) -> None:
     stop = threading.Event()
     failed = []
     with ThreadPoolExecutor(threads, "conversation") as pool:
-        futures = [pool.submit(extend, writer, seed, stop.is_set, told) for seed in beginnings]
+        futures = [pool.submit(extend, writer, seed, stop.is_set, on_progress) for seed in beginnings]
         try:
             for future in futures:
                 try:
@@ -405,7 +405,7 @@ def _made(args: argparse.Namespace) -> int:
             settings_of(args, prompts, located.source),
             after_round=args.ask == "after_round",
             threads=args.threads,
-            told=line.step,
+            on_progress=line.step,
         )
     print(f"{path}: {len(beginnings)} conversations. {WHAT}")
     if args.base_url is None:

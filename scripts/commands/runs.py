@@ -74,6 +74,8 @@ def _state(path: Path, record: Mapping[str, Any]) -> tuple[str, str]:
     lines = [line for one in done for line in read_lines(one.with_name("predictions.jsonl"), again=False)]
     failed = sum(line.get("outcome") == "error" for line in lines)
     total = record.get("cases")
+    if "imported" in record:
+        return "finished" if len(done) == total else "unfinished", f"{len(lines)} imported answers"
     detail = f"{len(done)}{'' if total is None else f' of {total}'} cases" + (f", {failed} errors" if failed else "")
     return "finished" if len(done) == total and not failed else "unfinished", detail
 
@@ -167,6 +169,8 @@ def _is_todays(record: Mapping[str, Any]) -> bool:
     """Whether today's code, packages and prompts would make this run in this folder; also where that cannot be known."""
     from scripts.experiment.source_code import modules_of, sources, used_distributions
 
+    if "imported" in record:
+        return True  # no code of ours made the answers
     try:
         build, loader = record["memory"]["build"], record["dataset"]["load"]["_target_"]
         if not all(map(has_source, modules_of(build, loader))):

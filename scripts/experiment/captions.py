@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from data_loaders.units import lost_evidence, make_units
+from eval.imported import described
 from eval.reader import Reader
 from memsys.tokens import count_tokens
 from scripts.experiment.datasets import Data
@@ -46,6 +47,31 @@ def caption(cfg: DictConfig, models: Models, used: Sequence[tuple[Data, Reader, 
         "Cells: mean [95 % by question] {95 % by case} · scored/unscored/errored/not reached. "
         "{n cases}: too few cases for an interval; {no spread}: all cases have the same mean. "
         f"Judged {cfg.judge.repeats}x, built {cfg.build.replicates}x (± standard deviation where more than once)."
+    )
+    return tuple(lines)
+
+
+def imported_caption(
+    cfg: DictConfig, models: Models, dataset: Data, facts: Sequence[Mapping[str, Any]], judged: bool
+) -> tuple[str, ...]:
+    """Lines below the title of a table of imported answers: where they come from, the data, the judge if one was asked.
+
+    Args:
+        facts: `imported` of each run's record.
+        judged: whether our judge graded the answers.
+    """
+    lines = [f"Imported: {fact['title']}: {described(fact)}." for fact in facts]
+    if judged and "judge" in models.stand_ins:
+        lines.append(
+            "STAND-IN: judge filled by an offline engine without a model. Its column says nothing about the answers."
+        )
+    elif judged:
+        lines.append(f"Judge: {models.judge.name}, {cfg.judge.repeats}x.")
+    questions = sum(len(dataset.cases[index].questions) for index in range(len(dataset.cases)))
+    lines.append(
+        f"{dataset.title}: {dataset.source.status} data (sha256 {dataset.source.sha256[:12]}), {len(dataset.cases)} histories, "
+        f"{questions} questions. Cells: mean [95 % by question] {{95 % by case}} · scored/unscored/errored/not reached; "
+        "a question that the file does not answer is not reached."
     )
     return tuple(lines)
 

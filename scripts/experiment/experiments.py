@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from eval.run import Run
 from eval.store import RunError
+from scripts.answers.published import published_answers
+from scripts.experiment.actual import Meter, meter, side_by_side
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.datasets import Data, fetch_missing
+from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import Grid, Key, with_our_judge
 from scripts.experiment.layout import Line, belongs, published_of, read_lines_of, wanted_columns, wanted_rows
 from scripts.experiment.local import estimate_text, pace, use_local_models
 from scripts.experiment.models import Models, build_models
-from scripts.experiment.plan import confirmed, plan
+from scripts.experiment.plan import Plan, confirmed, plan
 from scripts.experiment.readiness import prepared
 from scripts.experiment.roles import chosen_models
 from scripts.experiment.runs import memory_run
-from scripts.experiment.steps import execute_capped
+from scripts.experiment.scorers import judge_ahead
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -39,6 +42,14 @@ class Experiment:
     """Why the runs stopped before the end; empty when they did not."""
     only: frozenset[str] | None
     """Names of the rows that `only` asks for; None for all."""
+    planned: Plan | None
+    """The estimate that was agreed to; None where nothing was planned."""
+    before: Meter
+    """What had been used before the first run."""
+
+    def outcome(self) -> str:
+        """The plan beside what was used up to now; empty where nothing was planned."""
+        return "" if self.planned is None else side_by_side(self.planned, meter(self.models).since(self.before))
 
 
 def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -> Experiment | None:
@@ -71,14 +82,17 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     lines = read_lines_of(table, cfg.backbone)
     only = wanted_rows(table, lines, cfg.only)
     cfg.only = None if only is None else sorted(only)  # the user may have given titles; from here on they are names
-    runs = _runs(cfg, models, groups, lines)
-    if run and cfg.profile_name == "paper" and not _agreed(cfg, models, backbone, groups, runs):
-        return None
-    if run and cfg.profile_name == "local" and models.memory.endpoint is not None:
-        _announce(cfg, models, backbone, groups, runs)
-    capped = _execute(cfg, models, groups, runs) if run else ""
-    grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone))
-    return Experiment(models, backbone, groups, lines, runs, grid, capped, only)
+    answers, absent = published_answers(cfg, models, groups, lines)
+    runs = {**_runs(cfg, models, groups, lines), **answers}
+    planned = _planned(cfg, models, backbone, groups, runs) if run else None
+    if planned is not None:
+        if not _agreed(cfg, models, planned):
+            return None
+        runs = {key: replace(each, chain=planned.chains.get(each.folder, 0.0)) for key, each in runs.items()}
+    before = meter(models)
+    capped = _execute(cfg, models, backbone, groups, runs) if run else ""
+    grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone), absent)
+    return Experiment(models, backbone, groups, lines, runs, grid, capped, only, planned, before)
 
 
 def _backbone(table: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
@@ -112,34 +126,32 @@ def _run(
 
 
 def _asked_for(cfg: DictConfig, runs: Mapping[Key, Run]) -> dict[Key, Run]:
-    """The runs of the rows that `only` asks for."""
-    return {key: run for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
+    """The runs of the rows that `only` asks for; imported answers are there already."""
+    wanted = {key: run for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
+    return {key: run for key, run in wanted.items() if "imported" not in run.record}
 
 
-def _agreed(
+def _planned(
     cfg: DictConfig,
     models: Models,
     backbone: Mapping[str, Any],
     groups: Sequence[ColumnGroup],
     runs: Mapping[Key, Run],
-) -> bool:
-    """Print the plan of the runs asked for, each folder once, and ask whether to spend that."""
+) -> Plan | None:
+    """The plan of the runs asked for, each folder once; None where nothing is paid for and no model runs on this machine."""
+    if cfg.profile_name != "paper" and not (cfg.profile_name == "local" and models.memory.endpoint is not None):
+        return None
     by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
-    return confirmed(cfg, plan(cfg, models, by_folder.values(), _judges(cfg, backbone, groups)))
+    return plan(cfg, models, by_folder.values(), _judges(cfg, backbone, groups))
 
 
-def _announce(
-    cfg: DictConfig,
-    models: Models,
-    backbone: Mapping[str, Any],
-    groups: Sequence[ColumnGroup],
-    runs: Mapping[Key, Run],
-) -> None:
-    """Say how many minutes the runs asked for will take with the local model."""
-    by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
-    estimated = plan(cfg, models, by_folder.values(), _judges(cfg, backbone, groups))
+def _agreed(cfg: DictConfig, models: Models, planned: Plan) -> bool:
+    """Print the plan and ask whether to spend that; for a model on this machine print how many minutes it takes."""
+    if cfg.profile_name == "paper":
+        return confirmed(cfg, planned)
     speed = pace(cfg.endpoint.base_url, models.memory.name)
-    print(estimate_text(estimated, speed, cfg.endpoint.max_output_tokens or 512), file=sys.stderr)
+    print(estimate_text(planned, speed, cfg.endpoint.max_output_tokens or 512), file=sys.stderr)
+    return True
 
 
 def _judges(cfg: DictConfig, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
@@ -153,7 +165,13 @@ def _judges(cfg: DictConfig, backbone: Mapping[str, Any], groups: Sequence[Colum
     return judges
 
 
-def _execute(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], runs: Mapping[Key, Run]) -> str:
+def _execute(
+    cfg: DictConfig,
+    models: Models,
+    backbone: Mapping[str, Any],
+    groups: Sequence[ColumnGroup],
+    runs: Mapping[Key, Run],
+) -> str:
     """Run what is asked for; returns why it stopped early, or nothing."""
     counts = {
         group.name: len({question.case_id for question in group.questions})
@@ -165,4 +183,6 @@ def _execute(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], run
     by_size = sorted(_asked_for(cfg, runs).items(), key=lambda item: counts[item[0][1]])
     chosen = {run.folder: (run, counts[key[1]]) for key, run in by_size}
     questions = sum(count for _, count in chosen.values())
-    return execute_capped([run for run, _ in chosen.values()], questions, cfg.threads, models.traffic)
+    ours = [run for run, _ in chosen.values()]
+    judge_ahead(cfg, models, ours, _judges(cfg, backbone, groups))
+    return answer_all(cfg, models, ours, questions)

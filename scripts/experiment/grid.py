@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.costs import effort_missing
+from eval.costs import cost_missing
+from eval.imported import THEIRS
 from eval.report.best_of import choose, choose_again, composed
 from eval.report.cell import ALL, Cell
 from eval.report.measures import cost, coverage, report, spread, statistic, tree
@@ -57,6 +58,8 @@ class Grid:
     runs: Mapping[Key, Run]
     numbers: Sequence[Published]
     """Published numbers of the backbone."""
+    absent: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Why the answers of others are not there, by row and column group."""
     _cells: dict[tuple[str, str, str], AnyCell] = field(default_factory=dict)
     _files: dict[tuple[str, str], list[dict[str, Path]]] = field(default_factory=dict)
 
@@ -73,7 +76,8 @@ class Grid:
     ) -> AnyCell:
         fields = reference(self.backbone, line, group.option, metric)
         published = None if fields is None else find(self.numbers, fields)
-        return replace(cell, published=published, why_not=self._why_not(group, metric))
+        why_not = self._why_not_theirs(group, metric) if line.answers is not None else self._why_not(group, metric)
+        return replace(cell, published=published, why_not=why_not)
 
     def _cell(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         if group.dataset is None:
@@ -84,9 +88,15 @@ class Grid:
             return self._difference(line, group, metric)
         if "best_of" in line.option:
             return self._best(line, group, metric)
-        if line.memory is None and not line.data_only:
+        if (line.name, group.name) in self.absent:
+            return self.absent[line.name, group.name]
+        if line.memory is None and line.answers is None and not line.data_only:
             return "pending"
-        if kind_of(metric) == "cost" and (missing := effort_missing(self._replicates(line, group)[0].folder)):
+        if "theirs" in metric and score_name(metric) not in self.files(line, group)[0]:
+            return NOTHING
+        if kind_of(metric) == "cost" and (
+            missing := cost_missing(self._replicates(line, group)[0].folder, metric["cost"])
+        ):
             return missing
         if kind_of(metric) in FIGURES:
             return Measure(group.column(metric), self._measure(line, group, metric))
@@ -96,7 +106,9 @@ class Grid:
         name = score_name(with_our_judge(self.cfg, self.backbone, metric))
         files = tuple(files[name] for files in self.files(line, group) if name in files)
         reached = outcomes((run.folder for run in self._replicates(line, group)), group.questions)
-        return Cell(group.column(metric), reached, files, repeats=self.cfg.judge.repeats)
+        return Cell(
+            group.column(metric), reached, files, repeats=None if "theirs" in metric else self.cfg.judge.repeats
+        )
 
     def _difference(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """The paired difference from another row or group, as `minus` says."""
@@ -188,11 +200,14 @@ class Grid:
             k, count = self.cfg.k_evidence, len(group.questions)
             if self.cfg.only is None or line.name in self.cfg.only:
                 self._files[key] = [
-                    score(run, lexical, judges, k, count, self.models.traffic) for run in self._replicates(line, group)
+                    score(run, lexical, judges, k, count, self.models.traffic, self.models.ahead)
+                    for run in self._replicates(line, group)
                 ]
             else:
                 places = [score_paths(run, lexical, judges, k) for run in self._replicates(line, group)]
                 self._files[key] = [{name: path for name, path in each.items() if path.is_file()} for each in places]
+            if line.answers is not None:
+                self._files[key] = [{**files, **_their_files(files)} for files in self._files[key]]
         return self._files[key]
 
     def _why_not(self, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
@@ -203,6 +218,19 @@ class Grid:
         reason = why_not_comparable(self.cfg, self.models, self.backbone, group.dataset)
         other_judge = with_our_judge(self.cfg, self.backbone, metric) != metric
         return reason or ("other model" if other_judge else "")
+
+    def _why_not_theirs(self, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
+        """Why a published number may not be compared with our score of the same answers: another judge, or other data."""
+        assert group.dataset is not None
+        if "judge" in metric:
+            return "stand-in" if "judge" in self.models.stand_ins else "other judge"
+        return _other_data(self.cfg, group.dataset)
+
+
+def _their_files(files: Mapping[str, Path]) -> dict[str, Path]:
+    """The score files of the authors' own grades, which stand beside ours."""
+    folder = next(iter(files.values())).parent
+    return {path.stem.rpartition("-")[0]: path for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))}
 
 
 def _held_out(line: Line) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eval.imported import described
 from eval.report.cell import ALL, Cell, Column
 from eval.report.rendering import by_case, number, span
 from eval.report.scores import Asked, asked, outcomes
@@ -16,19 +17,22 @@ from eval.stats import Difference
 from eval.store import RunError
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
-from scripts.experiment.captions import caption
+from scripts.experiment.captions import caption, imported_caption
 from scripts.experiment.datasets import Data, data
+from scripts.experiment.executors import answer_all
 from scripts.experiment.launch import composed
 from scripts.experiment.local import use_local_models
 from scripts.experiment.models import build_models
 from scripts.experiment.options import load_option
 from scripts.experiment.readiness import prepared
 from scripts.experiment.runs import memory_run, reader
-from scripts.experiment.scorers import judging, metric_title, metrics
-from scripts.experiment.steps import execute_capped, score
+from scripts.experiment.scorers import judge_ahead, judging, metric_title, metrics
+from scripts.experiment.steps import score
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+    from scripts.answers.importing import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,8 @@ class Lab:
         self,
         memory: str | type[MemorySystem] | Mapping[str, Any] | None = None,
         dataset: Data | str | None = None,
+        *,
+        judges: Sequence[str] = (),
         **settings: Any,
     ) -> Answers:
         """Build a memory on every history of a data set and answer the questions that have no answer yet.
@@ -119,6 +125,7 @@ class Lab:
         Args:
             memory, settings: as for `memory`, or what it returned.
             dataset: what `load` returned or takes.
+            judges: files of conf/judge; these judges grade each answer as soon as it is there, and `score` takes their verdicts.
 
         Raises:
             RunError: a setting of the memory is refused.
@@ -132,8 +139,32 @@ class Lab:
             for replicate in range(cfg.build.replicates)
         ]
         questions = asked(own.cases)
-        capped = execute_capped(runs, len(questions) * len(runs), cfg.threads, self.models.traffic)
+        judge_ahead(cfg, self.models, runs, {own.name: list(judges)})
+        capped = answer_all(cfg, self.models, runs, len(questions) * len(runs))
         return Answers(option["title"], own, questions, tuple(runs), capped)
+
+    def judges(self, dataset: Data) -> list[str]:
+        """The judges of a data set: `protocol.judges=`, else those of its file."""
+        chosen = self.cfg.protocol.judges
+        return list(dataset.config.get("judges", []) if chosen is None else chosen)
+
+    def imported(
+        self, file: Path | str, origin: Origin, dataset: Data | str | None = None, format: str | None = None
+    ) -> Answers:
+        """Answers of others from a file (`scripts.answers`), as a run like any other; `score` adds our scores to their own grades.
+
+        Args:
+            origin: name of the run, and what is known about the file.
+            format: None finds out.
+
+        Raises:
+            DataError, RunError: the file cannot be read, or does not belong to the data.
+        """
+        from scripts.answers.importing import import_run
+
+        own = dataset if isinstance(dataset, Data) else self.load(dataset)
+        run = import_run(self.cfg, self.models, own, Path(file), origin, format)
+        return Answers(origin.title or origin.name, own, asked(own.cases), (run,))
 
     def score(
         self, answers: Answers, names: Sequence[str] | None = None, judges: Sequence[str] | None = None
@@ -149,11 +180,11 @@ class Lab:
         """
         config, cfg = answers.dataset.config, self.cfg
         if judges is None:
-            judges = config.get("judges", []) if cfg.protocol.judges is None else list(cfg.protocol.judges)
+            judges = self.judges(answers.dataset)
         chosen = metrics(config["metrics"] if names is None else names)
         grading = {name: judging(cfg, self.models, name) for name in judges}
-        count, traffic = len(answers.questions), self.models.traffic
-        files = tuple(score(run, chosen, grading, cfg.k_evidence, count, traffic) for run in answers.runs)
+        count, traffic, ahead = len(answers.questions), self.models.traffic, self.models.ahead
+        files = tuple(score(run, chosen, grading, cfg.k_evidence, count, traffic, ahead) for run in answers.runs)
         reached = outcomes((run.folder for run in answers.runs), answers.questions)
         cells = {}
         for name in [*(f"judge_{judge}" for judge in judges), *(metric.name for metric in chosen)]:
@@ -183,7 +214,16 @@ class Lab:
             names = [scored.answers.folder.name for scored in (first, *others)]
         rows = tuple(scored.row(name) for name, scored in zip(names, (first, *others), strict=True))
         capped = [scored.answers.capped for scored in (first, *others) if scored.answers.capped]
-        said = caption(self.cfg, self.models, [(one.dataset, one.runs[0].reader, one.runs[0].unit)])
+        facts = [
+            run.record["imported"] for row in (first, *others) if "imported" in (run := row.answers.runs[0]).record
+        ]
+        judged = any(name.startswith("judge_") for name in first.cells)
+        if len(facts) == len(rows):
+            said = imported_caption(self.cfg, self.models, one.dataset, facts, judged)
+        else:
+            ours = next(row.answers for row in (first, *others) if "imported" not in row.answers.runs[0].record)
+            said = caption(self.cfg, self.models, [(one.dataset, ours.runs[0].reader, ours.runs[0].unit)])
+            said += tuple(f"Imported: {fact['title']}: {described(fact)}." for fact in facts)
         return Table(
             one.runs[0].name,
             title or f"{', '.join(row.title for row in rows)} on {one.dataset.title}",

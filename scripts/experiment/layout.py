@@ -1,8 +1,9 @@
 """Read the YAML of a table: its rows, its columns, and which published number belongs to which cell. Nothing is run.
 
-A row names a memory (`memory`, with settings changed under `build`), the best of other rows (`best_of`), or only the data (`name`
-alone). A column group names a data set. Each of its metrics is a score (`judge`, or a lexical `metric`) or another measure (`cost`,
-`report`, `tree`, `spread`, `coverage`, `data`). `by` gives a metric one column per category; `minus` subtracts another row or group.
+A row names a memory (`memory`, with settings changed under `build`), answers of others (`answers`, a file of `conf/answers`), the best of
+other rows (`best_of`), or only the data (`name` alone). A column group names a data set. Each of its metrics is a score (`judge`, a lexical
+`metric`, or `theirs`: the grades that came with answers of others) or another measure (`cost`, `report`, `tree`, `spread`, `coverage`,
+`data`). `by` gives a metric one column per category; `minus` subtracts another row or group.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from itertools import product
 from re import sub
 from typing import Any
 
+from eval.imported import THEIRS
 from eval.report.cell import ALL
 from eval.report.published import Published, read_published
 from eval.store import RunError
@@ -23,7 +25,7 @@ from scripts.experiment.options import load_option, options
 from scripts.experiment.scorers import metric_title
 
 FIGURES = ("cost", "report", "tree", "spread", "coverage", "data")
-SCORES = ("judge", "metric")
+SCORES = ("judge", "metric", "theirs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Line:
     """The row as the table's YAML describes it."""
     ruled: bool
     """Whether a rule stands above the row."""
+    answers: Mapping[str, Any] | None = None
+    """Values of the file of `conf/answers` whose answers the row shows; None for every other row."""
 
     @property
     def published(self) -> Mapping[str, str] | None:
@@ -47,18 +51,18 @@ class Line:
     @property
     def data_only(self) -> bool:
         """Whether the row describes the data and has no memory."""
-        return not {"memory", "best_of"} & self.option.keys()
+        return not {"memory", "best_of", "answers"} & self.option.keys()
 
 
 def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[Line]:
-    """All rows: the published ones, then the others below a rule.
+    """Return all rows: the published ones, then the others below a rule.
 
     Raises:
         RunError: two rows share a name or title, a `best_of` matches no row, or a row below the rule names an unknown memory.
     """
     printed = [option for row in table.get(f"rows_{backbone}") or table["rows"] for option in _swept(row)]
     others = [
-        one for row in table.get("others", ()) for one in _swept({"memory": row} if isinstance(row, str) else row)
+        option for row in table.get("others", ()) for option in _swept({"memory": row} if isinstance(row, str) else row)
     ]
     known = options("memory")
     for option in others:  # a published row may name a memory that is not implemented yet
@@ -179,12 +183,13 @@ def _swept(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _line(option: Mapping[str, Any], known: Sequence[str], ruled: bool) -> Line:
     file = option.get("memory")
-    name = str(option.get("name") or file)
+    answers = load_option("answers", option["answers"]) if "answers" in option else None
+    name = str(option.get("name") or file or option.get("answers"))
     memory = load_option("memory", file) if file in known and file is not None else None
     if memory is not None and "build" in option:
         memory = {**memory, "build": {**memory["build"], **option["build"]}}
-    title = option.get("title") or (memory["title"] if memory else name)
-    return Line(name, title, memory, option, ruled)
+    title = option.get("title") or ((memory or answers or {}).get("title") or name)
+    return Line(name, title, memory, option, ruled, answers)
 
 
 def group_name(column: Mapping[str, Any]) -> str:
@@ -216,13 +221,15 @@ def kind_of(metric: Mapping[str, Any]) -> str:
 
 def score_name(metric: Mapping[str, Any]) -> str:
     """Name of a metric's score file."""
+    if "theirs" in metric:
+        return f"{THEIRS}{metric['theirs']}"
     return f"judge_{metric['judge']}" if "judge" in metric else str(metric["metric"])
 
 
 def title_of(metric: Mapping[str, Any]) -> str:
     """Title of a metric's column."""
     kind = kind_of(metric)
-    plain = metric_title(score_name(metric)) if kind in SCORES else f"{kind} {metric[kind]}"
+    plain = metric_title(score_name(metric)) if kind in ("judge", "metric") else f"{kind} {metric[kind]}"
     title = str(metric.get("title") or plain)
     category = metric.get("category", ALL)
     return title if category == ALL else f"{title}, {category}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_loaders.source import file_sha256
 from eval.costs import Price
+from eval.judging_ahead import JudgingAhead
 from eval.provenance import identity, source_digest
 from eval.run import Services
 from eval.store import RunError
@@ -18,6 +19,8 @@ from memsys.llm.batching.endpoint import BatchEndpoint
 from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Endpoint
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream
 from memsys.llm.meter import Metered
 from memsys.llm.network import forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
@@ -104,10 +107,14 @@ class Models:
     """Models built so far."""
     embedder_endpoint: Endpoint | None
     """None for an embedder that runs on this machine."""
+    gateway: Gateway
+    """Serves released products; its server starts with the first."""
     endpoints: Mapping[tuple[str, str], Endpoint]
     """Endpoints built so far, by URL and the environment variable of the key."""
     batches: Mapping[Endpoint, BatchEndpoint]
     """Batch APIs in use, by their endpoint."""
+    ahead: JudgingAhead = field(default_factory=JudgingAhead)
+    """Verdicts that are asked for while other questions are still being answered."""
 
     def traffic(self) -> list[Traffic]:
         """Return the calls in flight at each endpoint, for the progress line."""
@@ -118,7 +125,10 @@ class Models:
     def services(self) -> Services:
         """What a run passes to its memory and reader."""
         probe = self.probe.llm.in_role("probe")  # its tokens are counted and priced apart, whichever model it is
-        return Services(self.memory.llm, self.reader.unhurried, probe, self.embedder, self.prompts)
+        roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
+        gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}
+        reader = self.reader.unhurried
+        return Services(self.memory.llm, reader, probe, self.embedder, self.prompts, gauges, self.gateway)
 
     @property
     def prices(self) -> dict[str, Price]:
@@ -131,6 +141,11 @@ class Models:
             if model.batched is not None and name not in ("memory", "probe"):
                 costs[name] = _discounted(costs[name], model.discount)
         return costs
+
+    @property
+    def stand_in_identities(self) -> set[str]:
+        """Identities of the offline engines."""
+        return {model.identity for model in (self.judge, *self.by_name.values()) if model.stand_in}
 
     @property
     def stand_ins(self) -> list[str]:
@@ -176,8 +191,9 @@ def build_models(cfg: DictConfig) -> Models:
     embedding = _build_embedder(cfg, names["embedder"], store, places)
     reader = model(names["reader"], "reader")
     has_probe = cfg.models.probe or cfg.endpoints.probe.base_url or cfg.endpoints.probe.key_env
+    memory = model(names["memory"], "memory")
     return Models(
-        memory=model(names["memory"], "memory"),
+        memory=memory,
         reader=reader,
         judge=model(names["judge"], "judge"),
         probe=model(cfg.models.probe or names["reader"], "probe") if has_probe else reader,
@@ -192,9 +208,18 @@ def build_models(cfg: DictConfig) -> Models:
         results=results,
         model=model,
         by_name=by_name,
+        gateway=_gateway(memory, embedding.embedder, store, replay=cfg.replay),
         endpoints=places.built,
         batches=places.batched,
     )
+
+
+def _gateway(memory: Model, embedder: Embedder, store: Store, *, replay: bool) -> Gateway:
+    """The gateway in front of the memory's model. What an offline engine answers is not kept: it would outlive the engine's code."""
+    if memory.endpoint is None or memory.prices is None:
+        return Gateway(EngineUpstream(memory.llm), embedder, None, "live")
+    upstream = EndpointUpstream(memory.endpoint, memory.prices)
+    return Gateway(upstream, embedder, store, "replay" if replay else "record")
 
 
 def _build_model(

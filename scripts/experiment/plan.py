@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,13 @@ from eval.run import Run, build_memory
 from eval.score import Judging, score_judge
 from eval.store import read_lines
 from memsys.embed import HashingEmbedder
+from memsys.llm.futures import settle
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
+from memsys.llm.protocol import LLM, Completion, Request
 from scripts.experiment.models import Models
 from scripts.experiment.scorers import judging
 from scripts.experiment.steps import execute
@@ -39,7 +44,7 @@ BUILT = 3
 """The same for a memory that is rebuilt before each question."""
 
 SECONDS_PER_CALL = 1.5
-"""Assumed duration of a call; used for the estimated duration only."""
+"""Assumed duration of a call where none was measured; used for the estimated duration only."""
 
 Place = tuple[str, str, str | None]
 """Case, question, and the last turn before the question (None: the question comes after the whole history)."""
@@ -59,13 +64,52 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Duration:
+    """How long an experiment will take at least, and what decides it."""
+
+    chain: float
+    """Dependent calls of the longest cell, from its first write to the verdict on its last answer."""
+    calls: int
+    in_flight: int
+    latency: float
+    """Seconds a call."""
+    measured: bool
+    """Whether the latency was measured at the endpoint; else it is assumed."""
+    by_rate: float = 0.0
+    """Seconds that the limits of requests and tokens a minute ask for."""
+
+    @property
+    def seconds(self) -> float:
+        """The longest of the times that the chain, the calls in flight and the rates ask for."""
+        return max(self.chain * self.latency, self.calls * self.latency / self.in_flight, self.by_rate)
+
+    @property
+    def text(self) -> str:
+        """The estimate with its reason."""
+        reasons = {
+            self.by_rate: "the limits of requests and tokens a minute",
+            self.calls * self.latency / self.in_flight: f"{self.calls} calls, {self.in_flight} in flight",
+            self.chain * self.latency: f"the longest chain of dependent calls ({self.chain:.0f})",
+        }
+        how = "as measured just now" if self.measured else "assumed"
+        return f"about {self.seconds / 60:.0f} minutes at {self.latency:.2g} s a call ({how}); decided by {reasons[self.seconds]}"
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The estimate of a whole experiment."""
 
     shares: tuple[Share, ...]
-    seconds: float
+    duration: Duration
     detectable: tuple[str, ...] = ()
     """For each data set, a line with the smallest difference between two rows that would be detected."""
+    chains: Mapping[Path, float] = field(default_factory=dict)
+    """Dependent calls per unit of a run's sizes, by its folder."""
+
+    @property
+    def seconds(self) -> float:
+        """Estimated duration."""
+        return self.duration.seconds
 
     @property
     def usd(self) -> float | None:
@@ -78,6 +122,8 @@ class Plan:
 class Sample:
     """A run cut down to one history and some questions, with the factors that scale it to the whole run."""
 
+    planned: Run
+    """The whole run."""
     run: Run
     questions: int
     """Questions that the sample answers."""
@@ -124,12 +170,14 @@ def plan(cfg: DictConfig, models: Models, runs: Iterable[Run], judges: Mapping[s
         runs: everything that would be run.
         judges: names of the judges by data set.
     """
-    offline = Metered(ExtractiveLLM())
+    offline = Metered(OneSecond(ExtractiveLLM()))
     usage = {role: Usage() for role in ("memory", "probe", "reader", "judge", "embedder")}
     with tempfile.TemporaryDirectory() as folder:
-        samples = _samples(_offline(run, offline, Path(folder)) for run in runs)
+        samples = _samples(runs, lambda run: _offline(run, offline, Path(folder)))
         execute([sample.run for sample in samples], sum(s.questions for s in samples), cfg.threads, "planning")
         builds: set[str] = set()
+        chains = {sample.planned.folder: _chain(sample) for sample in samples}
+        longest = max((_longest(sample, chains[sample.planned.folder]) for sample in samples), default=0.0)
         for sample in samples:
             _add_run(usage, sample, counts_build=sample.run.shared not in builds)
             builds |= {sample.run.shared} - {""}
@@ -139,10 +187,57 @@ def plan(cfg: DictConfig, models: Models, runs: Iterable[Run], judges: Mapping[s
     by_role = {"memory": models.memory, **probe, "reader": models.reader, "judge": models.judge}
     shares = [usage[role].share(role, model.name, model.prices) for role, model in by_role.items()]
     shares.append(usage["embedder"].share("embedder", models.embedder_name, models.embedder_prices))
-    calls = sum(share.calls for share in shares)
+    duration = _duration(cfg, models, shares, longest)
     sizes = {sample.run.folder.parent.name: sample.by_history for sample in samples}
     lines = tuple(line for name, counts in sizes.items() for line in _detectable(name, counts))
-    return Plan(tuple(shares), calls * SECONDS_PER_CALL / cfg.endpoint.in_flight, lines)
+    return Plan(tuple(shares), duration, lines, chains)
+
+
+def _chain(sample: Sample) -> float:
+    """Dependent calls of a build per unit of the run's sizes."""
+    return dependent_calls(sample.run.folder, BUILD) / max(sample.run.sizes[0], 1)
+
+
+def _longest(sample: Sample, chain: float) -> float:
+    """Dependent calls of a run's longest cell: its build, one read, the answer and its verdict."""
+    return chain * max(sample.planned.sizes) + dependent_calls(sample.run.folder, ("read",)) / sample.questions + 2
+
+
+def dependent_calls(folder: Path, phases: Collection[str]) -> float:
+    """Calls on the critical path of these phases of a sample, in which every call takes a second."""
+    paths = folder.glob("cases/*/effort.jsonl")
+    lines = (line for path in paths for line in read_lines(path, fields=("phase", "provider_seconds")))
+    return float(sum(line["provider_seconds"] for line in lines if line["phase"] in phases))
+
+
+class OneSecond:
+    """A wrapper after which every call takes a second, so that seconds on the critical path are dependent calls."""
+
+    def __init__(self, inner: LLM) -> None:
+        self._inner = inner
+
+    def submit(self, request: Request) -> Future[Completion]:
+        inner, outer = self._inner.submit(request), Future[Completion]()
+        inner.add_done_callback(lambda done: settle(outer, lambda: replace(done.result(), seconds=1.0)))
+        return outer
+
+
+def _duration(cfg: DictConfig, models: Models, shares: Sequence[Share], longest: float) -> Duration:
+    endpoints = {id(endpoint): endpoint for endpoint in models.endpoints.values()}
+    measured = [endpoint.latency for endpoint in endpoints.values() if endpoint.latency is not None]
+    latency = sum(measured) / len(measured) if measured else SECONDS_PER_CALL
+    settings = {"memory": models.memory, "reader": models.reader, "judge": models.judge, "probe": models.probe}
+    minutes: dict[str, float] = {}
+    for share in shares:  # roles that share a model share its limits
+        prices = settings[share.role].prices if share.role in settings else models.embedder_prices
+        rpm = (prices.rpm if prices else None) or cfg.endpoint.rpm
+        tpm = (prices.tpm if prices else None) or cfg.endpoint.tpm
+        for kind, used, rate in (("r", share.calls, rpm), ("t", share.tokens_in + share.tokens_out, tpm)):
+            if rate:
+                minutes[share.model + kind] = minutes.get(share.model + kind, 0.0) + used / rate
+    calls = sum(share.calls for share in shares)
+    by_rate = 60.0 * max(minutes.values(), default=0.0)
+    return Duration(longest, calls, cfg.endpoint.in_flight, latency, bool(measured), by_rate)
 
 
 def _add_run(usage: Mapping[str, Usage], sample: Sample, *, counts_build: bool) -> None:
@@ -183,7 +278,7 @@ def plan_text(plan: Plan) -> str:
     unknown = dict.fromkeys(share.model for share in plan.shares if share.usd is None)
     lines += [f"  the price of {model} is not known; give it with {how_to_give(model)}" for model in unknown]
     total = "unknown" if plan.usd is None else f"{plan.usd:.2f} USD"
-    lines.append(f"  total {total}, about {plan.seconds / 60:.0f} minutes at {SECONDS_PER_CALL} s a call")
+    lines.append(f"  total {total}, {plan.duration.text}")
     return "\n".join([*lines, *plan.detectable])
 
 
@@ -204,13 +299,20 @@ def confirmed(cfg: DictConfig, plan: Plan) -> bool:
 
 
 def _offline(run: Run, engine: Metered, folder: Path) -> Run:
+    gateway = Gateway(EngineUpstream(engine), HashingEmbedder(), None, "live")
     services = replace(
-        run.services, llm=engine, reader=engine, probe=engine.in_role("probe"), embedder=HashingEmbedder()
+        run.services,
+        llm=engine,
+        reader=engine,
+        probe=engine.in_role("probe"),
+        embedder=HashingEmbedder(),
+        gauges={},
+        gateway=gateway,
     )
     return replace(run, services=services, folder=folder / run.folder.parent.name / run.folder.name)
 
 
-def _samples(runs: Iterable[Run]) -> list[Sample]:
+def _samples(runs: Iterable[Run], offline: Callable[[Run], Run]) -> list[Sample]:
     places: dict[int, list[list[Place]]] = {}
     samples = []
     for run in runs:
@@ -218,11 +320,11 @@ def _samples(runs: Iterable[Run]) -> list[Sample]:
             places[id(run.cases)] = [
                 [(case.id, question.id, question.after) for question, _ in case.questions] for case in run.cases
             ]
-        samples.append(_sample(run, places[id(run.cases)]))
+        samples.append(_sample(run, offline(run), places[id(run.cases)]))
     return samples
 
 
-def _sample(run: Run, places: Sequence[Sequence[Place]]) -> Sample:
+def _sample(planned: Run, run: Run, places: Sequence[Sequence[Place]]) -> Sample:
     """Cut a run down to its history of median size and a few of that history's questions."""
     asked = [[place for place in history if run.questions(*place[:2])] for history in places]
     by_size = sorted((index for index in range(len(asked)) if asked[index]), key=lambda index: run.sizes[index])
@@ -234,6 +336,7 @@ def _sample(run: Run, places: Sequence[Sequence[Place]]) -> Sample:
     every = run.rebuild_every if count == len(history) else 1  # each sampled question stands for several rebuilds
     builds = [size * _builds(each, run.rebuild_every) for size, each in zip(run.sizes, asked, strict=True)]
     return Sample(
+        planned,
         replace(
             run,
             cases=[run.cases[median]],

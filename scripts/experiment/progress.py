@@ -146,7 +146,7 @@ class ProgressLine:
         if finished or in_flight or waiting:
             retries = f" ({retried} retried)" if retried else ""
             queued = f", {waiting} queued" if waiting else ""
-            yield f"{finished} calls made{retries}, {in_flight} in flight{queued}"
+            yield f"{finished} calls made{retries}, {in_flight} in flight{_limits(traffic)}{queued}"
         if tokens:
             yield f"{tokens / max(now - self._started, 0.1):.0f} tokens/s"
 
@@ -177,6 +177,15 @@ class ProgressLine:
                 place = f"unit {build.written + 1} of {build.units}" if build.written < build.units else "its questions"
                 return f"{run} has been working on {case}, {place}, since {_time_of_day(now - build.moved)}"
         return ""
+
+
+def _limits(traffic: Sequence[Traffic]) -> str:
+    """The present limits, where they are below what was set or calls are paced; else nothing."""
+    limit, most = sum(each.limit for each in traffic), sum(each.most for each in traffic)
+    rates = [each.rpm for each in traffic if each.rpm is not None]
+    parts = [f"{limit} of {most} allowed"] if limit < most else []
+    parts += [f"{min(rates):.0f} requests/min allowed"] if rates else []
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _sums(traffic: Sequence[Traffic]) -> tuple[int, int, int]:

@@ -16,10 +16,10 @@ from eval.store import RunError
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.pricing import ModelSettings, SpendingCapReached
 from scripts.checkup.calls import Heard, Line
+from scripts.checkup.causes import remedy
 from scripts.checkup.embedding import examine_embedder
 from scripts.checkup.probes import ask, examine
 from scripts.checkup.report import table
-from scripts.experiment.causes import remedy
 from scripts.experiment.models import Model, Models
 from scripts.experiment.progress import progress_line
 
@@ -137,6 +137,13 @@ def _check(served: ServedModel, *, chat: bool, timeout: float) -> None:
         print(f"note: {served.name} answers, but is busy or failing: {heard.error}", file=sys.stderr)
     elif not heard.ok:
         raise _refusal(served, heard.error)
+    else:
+        _note_latency(served.endpoint, heard.seconds)
+
+
+def _note_latency(endpoint: Endpoint, seconds: float) -> None:
+    """Keep the longest latency of an endpoint's models: a short request is answered faster than most."""
+    endpoint.latency = max(endpoint.latency or 0.0, seconds)
 
 
 def _short_request(line: Line, settings: ModelSettings, chat: bool) -> Heard:
@@ -162,6 +169,7 @@ def _examined(models: Models, chat_models: list[ServedModel], timeout: float) ->
     for served in chat_models:
         with _line(served, timeout) as line:
             examination = examine(line, served.settings, window=WINDOW)
+        _note_latency(served.endpoint, line.seconds / max(1, line.calls))
         print(f"{served.name} ({line.calls} calls)\n{table(examination.findings)}", file=sys.stderr)
         if examination.stops:
             fitting = _differences(served.settings, examination.settings)

@@ -64,9 +64,8 @@ class Places:
         """The endpoint of a role's model; built on first use."""
         cfg, url, key_env = self._cfg.endpoint, self.url(option, role), self.key_env(option, role)
         if (url, key_env) not in self.built:
-            common = {
-                name: cfg[name] for name in ("timeout", "retries", "backoff", "patience", "max_reply_mb", "transport")
-            }
+            names = ("timeout", "retries", "backoff", "patience", "max_reply_mb", "transport", "rpm", "tpm")
+            common = {name: cfg[name] for name in names}
             in_flight = option.get("in_flight") or cfg.in_flight
             label = cfg.label if url == cfg.base_url and cfg.label else url
             self.built[url, key_env] = Endpoint(

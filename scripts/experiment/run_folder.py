@@ -31,7 +31,11 @@ def record_of(run_folder: Path) -> dict[str, Any]:
 
 
 def data_of(record: Mapping[str, Any], root: Path | None) -> LazyCases:
-    """Load the cases of a run again.
+    """Load the cases of a run again, from the file that `dataset.file` named.
+
+    Args:
+        record: the contents of `run.json`.
+        root: folder of the raw files; None takes the default one.
 
     Raises:
         DataError: the files are missing.
@@ -49,7 +53,8 @@ def data_of(record: Mapping[str, Any], root: Path | None) -> LazyCases:
     cfg = OmegaConf.create(
         {"data": {**cuts, "source": source, "root": folder, "unpinned": record["data_status"] == "unpinned"}}
     )
-    loaded = data(cfg, load_option("dataset", known["name"]))
+    option = load_option("dataset", known["name"])
+    loaded = data(cfg, {**option, "file": record.get("data_file", option["file"])})
     if differing := [name for name, value in loaded.settings.items() if known.get(name) != value]:
         raise RunError(f"the data set differs from that of the run in {', '.join(differing)}")
     return loaded.cases

@@ -139,10 +139,11 @@ def _parts(
         "reader": {name: getattr(reader, name) for name in reader.__slots__},
         "models": {
             "reader": models.reader.settings,
-            **({"memory": models.memory.settings} if "llm" in recipe.services else {}),
+            **({"memory": models.memory.settings} if recipe.services & {"llm", "gateway"} else {}),
             **({"probe": models.probe.settings} if "probe" in recipe.services else {}),
-            **({"embedder": models.embedder_settings} if "embedder" in recipe.services else {}),
+            **({"embedder": models.embedder_settings} if recipe.services & {"embedder", "gateway"} else {}),
         },
+        **({"outside": outside} if (outside := _outside(recipe)) else {}),
         "replies": POLICY,
         "prompts": models.prompts.digest(prompts),
         "source": sources(build, loader),
@@ -152,6 +153,18 @@ def _parts(
     }
 
 
+def _outside(recipe: Recipe) -> dict[str, Any]:
+    """What identifies the programs that the memory runs outside this process.
+
+    Raises:
+        RunError: such a program is not installed.
+    """
+    try:
+        return recipe.classes[-1].outside(_innermost(recipe.build).keywords)
+    except ValueError as error:
+        raise RunError(f"memory {recipe.name}: {error}") from error
+
+
 def _not_identifying(cfg: DictConfig, name: str, dataset: Data) -> dict[str, Any]:
     """The rest of `run.json`: facts that do not decide which folder a run has."""
     return {
@@ -159,6 +172,7 @@ def _not_identifying(cfg: DictConfig, name: str, dataset: Data) -> dict[str, Any
         "cases": len(dataset.cases),
         "prompts_dir": cfg.prompts_dir,
         "data_status": dataset.source.status,
+        "data_file": str(dataset.config["file"]),
         "made_with": _surroundings(),
     }
 
@@ -198,6 +212,7 @@ def _built_once(recipe: Recipe, models: Models) -> MemorySystem:
         "embedder": models.embedder,
         "prompts": models.prompts.only(declared_prompts(recipe.build)),
         "rng": np.random.default_rng(0),
+        "gateway": models.gateway,
     }
     services = {service: offered[service] for service in needs(recipe.build) if service in offered}
     try:

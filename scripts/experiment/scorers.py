@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from eval.judge import Judge
 from eval.metrics.lexical import splitter
+from eval.run import Run
 from eval.score import Judging, Metric
 from eval.store import RunError
 from scripts.experiment.models import Models
@@ -30,7 +31,18 @@ def judging(cfg: DictConfig, models: Models, name: str) -> Judging:
     file, _, other = name.partition("@")
     model = models.model(other) if other else models.judge
     judge = Judge(**load_option("judge", file))
-    return Judging(judge, model.unhurried, model.identity, models.prompts, cfg.judge.repeats)
+    return Judging(judge, model.unhurried, model.identity, models.prompts, cfg.judge.repeats, model.name)
+
+
+def judge_ahead(cfg: DictConfig, models: Models, runs: Sequence[Run], judges: Mapping[str, Sequence[str]]) -> None:
+    """Have the answers of runs judged while other questions are still being answered, by the judges that are models at an endpoint.
+
+    Args:
+        judges: names of the judges by data set.
+    """
+    for run in runs:
+        graders = [judging(cfg, models, name) for name in judges.get(run.folder.parent.name, ())]
+        models.ahead.expect(run, [grader for grader in graders if grader.model not in models.stand_in_identities])
 
 
 def metrics(names: Sequence[str]) -> list[Metric]:

@@ -1,4 +1,4 @@
-"""What `scripts.run` does, apart from its start-up: heavy imports stay behind `--help`."""
+"""Body of `scripts.run`, in its own module so that `--help` imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run_single(cfg: DictConfig) -> int:
-    """Run, score, print; the exit code is 1 when too much is not scored, 2 when the input is wrong."""
+    """Run, score and print; return exit code 1 if too many questions are unscored, 2 if the input is wrong."""
     return configured(cfg, "config", _run_single)
 
 
@@ -23,7 +23,8 @@ def _run_single(cfg: DictConfig) -> int:
     from omegaconf import OmegaConf
 
     lab = Lab(cfg=cfg)
-    answers = lab.ask()
+    dataset = lab.load()
+    answers = lab.ask(dataset=dataset, judges=lab.judges(dataset))
     table = lab.table(lab.score(answers))
     print(markdown(table))
     print(f"run folder: {answers.folder}")

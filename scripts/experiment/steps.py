@@ -6,14 +6,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from eval.executors.cells import Executor
+from eval.judging_ahead import JudgingAhead
 from eval.loop import run_all
 from eval.report.cell import Cell
 from eval.report.tables import Table
-from eval.run import Run
+from eval.run import Run, ignore_answer
 from eval.score import Judging, Metric, score_evidence, score_judge, score_lexical
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.traffic import Traffic
-from scripts.experiment.causes import commonest
+from scripts.checkup.causes import commonest
 from scripts.experiment.progress import progress_line
 
 Watch = Callable[[], Sequence[Traffic]]
@@ -25,22 +27,38 @@ def _no_traffic() -> Sequence[Traffic]:
 
 
 def execute(
-    runs: Sequence[Run], questions: int, threads: int, label: str = "answering", traffic: Watch = _no_traffic
+    runs: Sequence[Run],
+    questions: int,
+    threads: int | None,
+    label: str = "answering",
+    traffic: Watch = _no_traffic,
+    ahead: JudgingAhead | None = None,
+    executor: Executor | None = None,
 ) -> None:
     """Answer every question that has no answer yet.
 
     Args:
         questions: their number over all runs, for the progress line.
+        ahead: judges answers as they are saved; None leaves that to `score`.
+        executor: works on the cells; None takes the threads of this process.
     """
     builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
     with progress_line(label, questions, histories=sum(builds.values()), traffic=traffic) as line:
-        run_all(runs, threads=threads, on_progress=line.on_progress)
+        on_answer = ignore_answer if ahead is None else ahead.on_answer
+        run_all(runs, threads=threads, on_progress=line.on_progress, on_answer=on_answer, executor=executor)
 
 
-def execute_capped(runs: Sequence[Run], questions: int, threads: int, traffic: Watch = _no_traffic) -> str:
+def execute_capped(
+    runs: Sequence[Run],
+    questions: int,
+    threads: int | None,
+    traffic: Watch = _no_traffic,
+    ahead: JudgingAhead | None = None,
+    executor: Executor | None = None,
+) -> str:
     """Run `execute` up to the spending cap; returns a caption line when the cap stopped it, else an empty string."""
     try:
-        execute(runs, questions, threads, traffic=traffic)
+        execute(runs, questions, threads, traffic=traffic, ahead=ahead, executor=executor)
     except SpendingCapReached as error:
         return f"Stopped: {error}."
     return ""
@@ -53,6 +71,7 @@ def score(
     k_evidence: int,
     questions: int,
     traffic: Watch = _no_traffic,
+    ahead: JudgingAhead | None = None,
 ) -> dict[str, Path]:
     """Score a run with lexical metrics, evidence coverage and judges; returns the score files by metric.
 
@@ -62,7 +81,7 @@ def score(
     files[f"evidence@{k_evidence}"] = score_evidence(run, k_evidence)
     for name, judging in judges.items():
         with progress_line(f"judging {run.name}", questions * judging.repeats, traffic=traffic) as line:
-            files[f"judge_{name}"] = score_judge(run, judging, line.step)
+            files[f"judge_{name}"] = score_judge(run, judging, line.step, ahead)
     return files
 
 

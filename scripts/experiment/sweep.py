@@ -30,8 +30,10 @@ from eval.report.wandb_log import log_sweep
 from eval.run import Run
 from eval.stats import Interval
 from eval.store import RunError, replace_file
+from scripts.experiment.actual import meter, side_by_side
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.datasets import fetch_missing
+from scripts.experiment.executors import answer_all
 from scripts.experiment.exits import configured
 from scripts.experiment.layout import score_name
 from scripts.experiment.models import Models, build_models
@@ -39,16 +41,16 @@ from scripts.experiment.plan import confirmed, plan
 from scripts.experiment.readiness import prepared
 from scripts.experiment.roles import STAND_IN, chosen_models
 from scripts.experiment.runs import memory_run
-from scripts.experiment.scorers import judging, metrics
-from scripts.experiment.steps import execute_capped, print_missing, score
+from scripts.experiment.scorers import judge_ahead, judging, metrics
+from scripts.experiment.steps import print_missing, score
 from scripts.experiment.sweep_file import SweepLine, merged, printed
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 RUNTIME = (
-    "results", "cache", "threads", "max_usd", "prices", "yes", "replay", "network", "logger", "max_unscored", "k_evidence",
-    "nodes", "traceback",
+    "results", "cache", "threads", "executor", "workers", "shard", "max_usd", "prices", "yes", "replay", "network", "logger",
+    "max_unscored", "k_evidence", "nodes", "traceback",
 )  # fmt: skip
 """Parts of the configuration that change no number and are left out of `protocol`."""
 
@@ -102,10 +104,13 @@ def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
         for number, read in enumerate(grid)
     }
     every_run = [run for replicates in runs.values() for run in replicates]
-    if cfg.profile_name == "paper" and not confirmed(cfg, plan(cfg, models, every_run, _judges(cfg, groups))):
+    planned = plan(cfg, models, every_run, _judges(cfg, groups)) if cfg.profile_name == "paper" else None
+    if planned is not None and not confirmed(cfg, planned):
         return 3
+    before = meter(models)
     questions = sum(len(group.questions) for group in groups) * len(grid) * cfg.build.replicates
-    capped = execute_capped(every_run, questions, cfg.threads, models.traffic)
+    judge_ahead(cfg, models, every_run, _judges(cfg, groups))
+    capped = answer_all(cfg, models, every_run, questions)
     protocol = _protocol(plain, swept)
     lines = [
         SweepLine({**job_settings, **read}, {**values, "protocol": protocol}, missing_share)
@@ -116,6 +121,8 @@ def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
     spent.append(models.purse.spent)
     path = models.results / "sweeps" / f"{plain['sweep']['name']}-{cfg.profile_name}.csv"
     replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
+    if planned is not None:
+        print(side_by_side(planned, meter(models).since(before)))
     log_sweep(plain, plain["sweep"]["name"], path)
     return _report(cfg, models, path, lines, capped)
 
@@ -205,7 +212,9 @@ def _lines(
         name: judging(cfg, models, name) for name in (_judge(cfg, each["judge"]) for each in options if "judge" in each)
     }
     lexical = metrics(list(dict.fromkeys(option["metric"] for option in options if "metric" in option)))
-    files = [score(run, lexical, judges, cfg.k_evidence, len(group.questions), models.traffic) for run in runs]
+    files = [
+        score(run, lexical, judges, cfg.k_evidence, len(group.questions), models.traffic, models.ahead) for run in runs
+    ]
     reached = outcomes((run.folder for run in runs), group.questions)
     spent, calls = costs(runs[0].folder), cost(runs[0].folder, "build_calls")
     for option in options:

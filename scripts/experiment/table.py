@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eval.imported import described
 from eval.report.rendering import as_csv, latex, markdown
 from eval.report.table_file import as_json
 from eval.report.tables import Row, Table
@@ -14,7 +16,8 @@ from eval.store import replace_file
 from scripts.experiment.captions import caption
 from scripts.experiment.exits import configured
 from scripts.experiment.experiments import Experiment, experiment
-from scripts.experiment.layout import Line, cells_of, published_files, restriction
+from scripts.experiment.launch import composed
+from scripts.experiment.layout import Line, cells_of, published_files, restriction, wanted_rows
 from scripts.experiment.options import load_option
 from scripts.experiment.outcome import Outcome
 from scripts.experiment.progress import progress_line
@@ -57,9 +60,37 @@ def make_table(cfg: DictConfig) -> Outcome:
     for suffix, text in ((".md", markdown(table)), (".csv", as_csv(table)), (".tex", latex(table)), (".json", origins)):
         replace_file(file.with_name(stem + suffix), text)
     print(markdown(table, brief=True))
+    if outcome := behind.outcome():
+        print(outcome)
     print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex, .json")
     log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
     return Outcome(complain(table, cfg.max_unscored), file)
+
+
+def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
+    """A table from the runs and score files that are there, and the place of its files without an ending; nothing is run or judged.
+
+    Args:
+        name: a file of `conf/table`.
+        settings: as `scripts.reproduce` takes them.
+
+    Raises:
+        RunError: a setting is refused, or no data set is there.
+    """
+    cfg = composed("reproduce", [f"table={name}", *settings, "replay=true", "yes=true"])
+    wanted, option = cfg.only, load_option("table", name)
+    cfg.only = []  # nobody's scores are made anew
+    behind = experiment(cfg, option, run=False)
+    assert behind is not None, "nothing is run, so nobody is asked"
+    table = _table(cfg, option, behind)
+    if wanted is not None:
+        chosen = wanted_rows(option, behind.lines, wanted)
+        table = replace(table, rows=tuple(row for row in table.rows if chosen is None or row.name in chosen))
+    if cfg.data.size != "all" or cfg.data.max_cases is not None:
+        cut = f"SUBSET: data.size={cfg.data.size}, data.max_cases={cfg.data.max_cases}, seed {cfg.data.seed}; not the whole data set."
+        table = replace(table, caption=(cut, *table.caption))
+    stem = "-".join([name, *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
+    return table, behind.models.results / "tables" / stem
 
 
 def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Table:
@@ -91,6 +122,8 @@ def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> li
         notes.insert(
             0, f"OTHER MODEL than the paper's: {', '.join(others)}. Nothing here is compared with its numbers."
         )
+    imported = {run.name: run.record["imported"] for run in behind.runs.values() if "imported" in run.record}
+    notes += [f"Imported: {facts['title']}: {described(facts)}." for facts in imported.values()]
     notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
     return [*notes, *behind.grid.choices(), *([behind.capped] if behind.capped else [])]
 

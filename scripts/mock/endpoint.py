@@ -22,6 +22,7 @@ from memsys.llm.transport import new_event_loop
 from memsys.tokens import count_tokens
 from scripts.mock.batches import Batches, BatchQuirks
 from scripts.mock.quirks import SETS, Quirks, QuirkyServer
+from scripts.mock.rationing import Rations
 from scripts.mock.shapes import OVERFLOWS, SHAPES
 from scripts.settings.arguments import amount, whole
 
@@ -41,6 +42,7 @@ class Mock:
         shape: str = "bare",
         quirks: Quirks | None = None,
         batches: BatchQuirks | None = None,
+        rations: Rations | None = None,
     ) -> None:
         self.latency, self.faults, self.seed, self.hang = latency, faults, seed, hang
         self.arrivals: Counter[str] = Counter()
@@ -48,6 +50,9 @@ class Mock:
         self.answered: Counter[str] = Counter()
         """How often each was answered in full."""
         self.injected: Counter[str] = Counter()
+        self.refused: list[float] = []
+        """When requests were refused as too many, in seconds since the first request."""
+        self._rations, self._began = rations or Rations(), 0.0
         self.shape = shape
         self.said: Callable[[dict[str, Any], str], str] = said
         """The answer to a request body, by the body and its hash."""
@@ -65,7 +70,12 @@ class Mock:
         due = clock() + self.latency
         body = await request.read()
         key = hashlib.sha256(body).hexdigest()
+        self._began = self._began or clock()
         self.arrivals[key] += 1
+        if (refusal := self._rations.refusal(_tokens(body))) is not None:
+            self.refused.append(round(clock() - self._began, 3))
+            value, headers = refusal
+            return web.json_response(value, status=429, headers=headers)
         fault = self._fault(key)
         if fault:
             await asyncio.sleep(due - clock())
@@ -75,7 +85,7 @@ class Mock:
         reply = json.dumps(value).encode()
         await asyncio.sleep(due - clock())
         self.answered[key] += 1
-        return web.Response(status=status, body=reply, content_type="application/json")
+        return web.Response(status=status, body=reply, content_type="application/json", headers=self._rations.headers())
 
     async def _replied(self, request: Any, body: dict[str, Any], key: str) -> tuple[int, dict[str, Any]]:
         if self._quirky is not None:
@@ -104,6 +114,7 @@ class Mock:
                 "distinct": len(self.answered),
                 "repeated": sum(count - 1 for count in repeats.values()),
                 "injected": dict(self.injected),
+                "refused": self.refused,
             }
         )
 
@@ -153,6 +164,11 @@ class Mock:
         usage = {"prompt_tokens": sent, "completion_tokens": len(words), "total_tokens": sent + len(words)}
         reply = {"id": key[:12], "model": body["model"], "choices": [choice], "usage": usage}
         return SHAPES[shape](reply, self.thought(body, key))
+
+
+def _tokens(body: bytes) -> int:
+    """About the tokens of a request, as a server counts them before it answers."""
+    return len(body) // 4
 
 
 def said(body: dict[str, Any], key: str) -> str:
@@ -226,11 +242,17 @@ def main() -> None:
     parser.add_argument("--batch-failed", type=amount(0, 1), default=0.0, help="share of batched calls that fail once")
     parser.add_argument("--batch-tokens", type=whole(1), help="most tokens in batches under way")
     parser.add_argument("--quirks", choices=list(SETS), help="behave as an endpoint with these quirks")
+    parser.add_argument(
+        "--rpm", type=amount(0), help="requests a minute; further ones are refused with 429 and x-ratelimit-* headers"
+    )
+    parser.add_argument("--tpm", type=amount(0), help="the same for tokens")
+    parser.add_argument("--quota", type=whole(0), help="requests after which the account has no quota left")
     options = parser.parse_args()
     from aiohttp import web
 
     quirks = SETS[options.quirks] if options.quirks else None
     batches = BatchQuirks(options.batch_delay, options.batch_expired, options.batch_failed, options.batch_tokens)
+    rations = Rations(options.rpm or None, options.tpm or None, options.quota)
     mock = Mock(
         options.latency,
         options.faults,
@@ -239,6 +261,7 @@ def main() -> None:
         shape=options.shape,
         quirks=quirks,
         batches=batches,
+        rations=rations,
     )
     web.run_app(
         application(mock), host="127.0.0.1", port=options.port, print=None, access_log=None, loop=new_event_loop()

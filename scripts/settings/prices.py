@@ -15,7 +15,7 @@ FIELDS = {"in": "usd_per_million_in", "cached": "usd_per_million_cached", "out":
 
 
 def given_prices(prices: DictConfig | str | None) -> dict[str, dict[str, float]]:
-    """Price settings of each model, from `prices={model: {in: …, out: …}}` or a YAML file with such lines.
+    """Return the price settings of each model, from `prices={model: {in: …, out: …}}` or a YAML file with such lines.
 
     Raises:
         RunError: the file cannot be read, a price is not a number of at least 0, or its name is not one of in, cached, out.
@@ -31,7 +31,7 @@ def given_prices(prices: DictConfig | str | None) -> dict[str, dict[str, float]]
 
 
 def how_to_give(model: str) -> str:
-    """The setting to add to a command so that a model's price is known."""
+    """The setting that adds a model's price to a command, for messages."""
     return f"prices='{{{model}: {{in: USD, out: USD}}}}' (per million tokens; with make PRICES=…), or prices=file.yaml"
 
 
@@ -39,28 +39,28 @@ def _file(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        read = yaml.safe_load(path.read_text(encoding="utf-8"))
+        prices = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RunError(f"prices={path}: cannot be read ({error})") from error
-    if not isinstance(read, dict):
+    if not isinstance(prices, dict):
         raise RunError(f"prices={path}: expected lines such as `my-model: {{in: 0.15, out: 0.60}}`")
-    return read
+    return prices
 
 
 def _by_model(prices: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
-    for model, own in prices.items():
-        if not isinstance(own, Mapping) or not own:
-            raise RunError(f"prices.{model}: expected {{in: …, out: …}}, found {own!r}")
-        yield str(model), {_field(model, word): _amount(model, word, usd) for word, usd in own.items()}
+    for model, fields in prices.items():
+        if not isinstance(fields, Mapping) or not fields:
+            raise RunError(f"prices.{model}: expected {{in: …, out: …}}, found {fields!r}")
+        yield str(model), {_field(model, name): _amount(model, name, usd) for name, usd in fields.items()}
 
 
-def _field(model: str, word: str) -> str:
-    if word not in FIELDS:
-        raise RunError(f"prices.{model}: no price called {word!r}; there are: {', '.join(FIELDS)}")
-    return FIELDS[word]
+def _field(model: str, name: str) -> str:
+    if name not in FIELDS:
+        raise RunError(f"prices.{model}: no price called {name!r}; there are: {', '.join(FIELDS)}")
+    return FIELDS[name]
 
 
-def _amount(model: str, word: str, usd: Any) -> float:
+def _amount(model: str, name: str, usd: Any) -> float:
     if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 <= usd < float("inf"):
-        raise RunError(f"prices.{model}.{word}: expected a number of USD per million tokens, found {usd!r}")
+        raise RunError(f"prices.{model}.{name}: expected a number of USD per million tokens, found {usd!r}")
     return float(usd)

@@ -22,6 +22,7 @@ from scripts.settings.types import (
     Name,
     Natural,
     Positive,
+    Shard,
     Share,
     Size,
     Strict,
@@ -68,6 +69,8 @@ class EndpointSettings(Strict):
     label: Text | None
     key_env: Text
     in_flight: Count
+    rpm: Positive | None
+    tpm: Positive | None
     timeout: Positive
     retries: Natural
     backoff: Amount
@@ -151,7 +154,10 @@ class Common(Strict):
     cache: Text | None
     prompts_dir: Text | None
     replay: bool
-    threads: Count
+    threads: Count | None
+    executor: Literal["auto", "threads", "processes"]
+    workers: Count | None
+    shard: Shard | None
     max_usd: Amount | None
     yes: bool
     network: bool
@@ -194,6 +200,15 @@ class Memory(Strict):
     gold_evidence: bool = False
 
 
+class Answers(Strict):
+    """A file of published answers; its licence, sha256 and address stand in the manifest."""
+
+    name: Name
+    title: Text
+    by: Text
+    file: Text
+
+
 def _of(record: type, **own: Any) -> type[BaseModel]:
     """Schema of a file whose values fill a dataclass: the fields with their types; `own` replaces some of the types."""
     types = get_type_hints(record)
@@ -213,6 +228,8 @@ PRICED = _of(
     usd_per_million_cached=Amount | None,
     usd_per_million_out=Amount | None,
     max_input_tokens=Count | None,
+    rpm=Positive | None,
+    tpm=Positive | None,
 )
 
 
@@ -244,6 +261,7 @@ EMBEDDER = extended(
 GROUPS: dict[str, type[BaseModel]] = {
     "dataset": Dataset,
     "memory": Memory,
+    "answers": Answers,
     "reader": READER,
     "judge": JUDGE,
     "llm": LLM,
@@ -294,7 +312,9 @@ class Sweeps(Common):
     sweep: Sweep
 
 
-FIGURES = extended("Figures", Chosen, {"projection": (Literal["pca", "umap"], ...), "bare": (bool, ...), "figure": (FIGURE, ...)})
+FIGURES = extended(
+    "Figures", Chosen, {"projection": (Literal["pca", "umap"], ...), "bare": (bool, ...), "figure": (FIGURE, ...)}
+)
 
 COMMANDS: dict[str, type[BaseModel]] = {
     "config": Single,

@@ -43,6 +43,7 @@ class Measured(Strict):
 
     judge: Text | None = None
     metric: Text | None = None
+    theirs: Text | None = None
     cost: Text | None = None
     report: Text | None = None
     tree: Text | None = None
@@ -81,6 +82,7 @@ class Measure(Strict):
 
 class RowFields(Strict):
     memory: Text | None = None
+    answers: Text | None = None
     name: Text | None = None
     title: Text | None = None
     build: dict[str, Any] = {}

@@ -32,6 +32,13 @@ def _size(value: Any) -> int | str:
     raise ValueError(f"must be a whole number of at least 1, or all; found {value!r}")
 
 
+def _shard(value: Any) -> str:
+    number, _, shards = str(value).partition("/")
+    if number.isdecimal() and shards.isdecimal() and 1 <= int(number) <= int(shards):
+        return f"{int(number)}/{int(shards)}"
+    raise ValueError(f"must be i/n with 1 <= i <= n, such as 1/4; found {value!r}")
+
+
 def _url(value: Any) -> str:
     if not isinstance(value, str) or not value.startswith(("http://", "https://")):
         raise ValueError("must begin with http:// or https://")
@@ -50,6 +57,8 @@ Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
 Positive = Annotated[float, BeforeValidator(_number), Field(gt=0)]
 Amount = Annotated[float, BeforeValidator(_number), Field(ge=0)]
 Share = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
+Shard = Annotated[str, PlainValidator(_shard)]
+"""One of several commands that share the histories between them, `2/4`."""
 Size = Annotated[Any, PlainValidator(_size)]
 Url = Annotated[str, PlainValidator(_url)]
 Texts = Annotated[list[Text], BeforeValidator(_listed)]

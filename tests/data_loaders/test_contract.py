@@ -132,7 +132,7 @@ def ids_occur_once(history: History) -> None:
         assert case.cluster
 
 
-CLUSTERED = {"personamem"}
+CLUSTERED = {"locomo_plus", "personamem"}
 """The sets in which several cases are of one person, so that they are resampled together."""
 
 
@@ -170,7 +170,7 @@ ORDERS: Mapping[str, tuple[str, str]] = {
     "realmem": (r'"session_identifier":\s*"([^"]+)"', "id"),
 }
 """The sets whose sessions keep the order of the file: what marks a session in the raw text, and which field has the mark."""
-IN_TIME = {"locomo", "longmemeval"}
+IN_TIME = {"beam", "locomo", "locomo_plus", "longmemeval"}
 """The sets whose sessions never go back in time."""
 
 
@@ -233,7 +233,9 @@ def raw_files(name: str, folder: Path) -> list[Path]:
     path = folder / SETS[name]["sample"]
     files = [file for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else [path]
     above = Path(SETS[name]["file"]).parent
-    files += [folder / Path(other).relative_to(above) for other in SETS[name].get("also", ())]
+    files += [
+        Path(os.path.normpath(path.parent / os.path.relpath(other, above))) for other in SETS[name].get("also", ())
+    ]
     return [file for file in files if not any(file == path / each for each in UNREAD.get(name, ()))]
 
 
@@ -282,9 +284,25 @@ def test_a_truncated_file_is_named_in_the_error(tmp_path: Path, subtests: pytest
 # --- gold in the raw file ----------------------------------------------------------------------------------------------
 
 HIDDEN: Mapping[str, set[str]] = {
+    "beam": {
+        "answer",
+        "expected_compliance",
+        "ideal_answer",
+        "ideal_response",
+        "ideal_summary",
+        "rubric",
+        "index",
+        "title",
+        "difficulty",
+        "key_facts_tested",
+        "ordering_tested",
+        "compliance_indicators",
+        "plan_reference",
+    },
     "jsonl": {"answers", "category"},
     "factconsolidation": {"answers", "qa_pair_ids"},
     "locomo": {"answer", "adversarial_answer", "evidence", "query", "img_url"},
+    "locomo_plus": {"model_name", "answer", "adversarial_answer", "evidence", "query", "img_url"},
     "longmemeval": {"answer", "answer_session_ids"},
     "longmemeval_mab": {"answers", "haystack_sessions", "qa_pair_ids"},
     "msc": {"personas", "init_personas", "convai2_id"},
@@ -317,7 +335,9 @@ FIXED = {"role"}
 
 def hidden(name: str) -> set[str]:
     module = module_of(SETS[name])
-    return HIDDEN.get(name, HIDDEN.get(module, set())) | (HIDDEN["locomo_overlay"] if "also" in SETS[name] else set())
+    return HIDDEN.get(name, HIDDEN.get(module, set())) | (
+        HIDDEN["locomo_overlay"] if SETS[name]["load"].get("overlay") else set()
+    )
 
 
 def with_uuids(value: Any, planted: list[str], *, names: bool = False) -> Any:
@@ -365,6 +385,7 @@ def following(values: Sequence[Any]) -> Callable[[Any], Any]:
 
 
 LABELS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+    "locomo_plus": {"relation_type": following(["causal", "state", "goal", "value"])},
     "jsonl": {
         "evidence": lambda turns: [*turns[1:], "S2:1"],
         "answerable": following([True, False]),
@@ -408,6 +429,7 @@ def golds_of(cases: Sequence[Case]) -> list[Gold]:
 
 NOWHERE = "no-such-place"
 DANGLING: Mapping[str, Mapping[str, Any]] = {
+    "beam": {"source_chat_ids": [999]},
     "locomo": {"evidence": ["D1:1", "D99:1"]},
     "locomo_corrected": {"correct_evidence": ["D1:1", "D99:1"]},
     "longmemeval": {"answer_session_ids": [NOWHERE]},

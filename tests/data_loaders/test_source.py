@@ -503,6 +503,29 @@ def test_fetch_downloads_what_a_data_set_needs(
     assert "expected one of" in capsys.readouterr().err
 
 
+def test_fetch_gets_every_published_file_of_answers_and_states_its_licence(
+    tmp_path: Path, server: Server, known: dict[str, Entry], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(downloads, "manifest", lambda: known)
+    shipped = [each for each in manifest().values() if each.dataset == "answers"]
+    assert len(shipped) == 3
+    assert all(each.downloadable and each.sha256 and each.licence for each in shipped)
+    for number, each in enumerate(
+        shipped
+    ):  # the owners' hosts, played by this machine; another content, so another hash
+        server.files[f"/{number}"] = CONTENT
+        known[each.file] = replace(each, url=f"{server.url}/{number}", sha256=SUM)
+    assert fetch_script.main(["answers", "--data", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.split() == [str(tmp_path / each.file) for each in shipped]
+    assert all(f"{each.file}: licence {each.licence}" in printed.err for each in shipped)
+    known[shipped[0].file] = shipped[0]
+    monkeypatch.setattr("data_loaders.source.manifest", manifest)
+    with pytest.raises(DataError, match=shipped[0].sha256):
+        find(shipped[0].file, root=tmp_path)
+
+
 def test_every_official_download_can_be_asked_for_by_its_name() -> None:
     for each in manifest().values():
         if each.downloadable:

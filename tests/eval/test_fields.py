@@ -12,6 +12,7 @@ import pytest
 from eval.costs import phases
 from eval.fields import FIELDS, wrong_field
 from eval.records import Effort, Prediction
+from eval.report.rendering import _evidence_means
 from eval.store import RunError, read_lines, read_predictions
 
 PREDICTION: dict[str, Any] = {
@@ -76,6 +77,26 @@ def test_a_judges_costs_without_a_model_or_a_count_are_refused(tmp_path: Path) -
     written(tmp_path / "scores" / "judge_mem0-1.json", {"model": "m"})
     with pytest.raises(RunError, match=r"judge_mem0-1\.effort\.jsonl: line 1 has no"):
         phases(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "broken", [None, {}, "verbatim", "ndcg", "sources_per_item", {"ndcg": None}, {"verbatim": "1"}]
+)
+def test_an_evidence_score_without_its_detail_is_refused_with_its_file(broken: Any, tmp_path: Path) -> None:
+    detail: dict[str, Any] = {"verbatim": 1.0, "ndcg": 0.5, "sources_per_item": None}
+    scored = {"case_id": "c", "question_id": "q", "repeat": 0, "value": 1.0, "detail": detail}
+    unscored = {"case_id": "c", "question_id": "p", "repeat": 0, "value": None, "detail": {}}
+    path = written(tmp_path / "evidence@3-1.jsonl", scored, unscored)
+    assert _evidence_means(path)[1:] == ["1.000", "0.500", "–", "1"]
+    if broken is None:
+        del scored["detail"]
+    elif isinstance(broken, str):
+        del detail[broken]
+    else:
+        scored["detail"] = {**detail, **broken} if broken else {}
+    written(path, scored, unscored)
+    with pytest.raises(RunError, match=r"evidence@3-1\.jsonl: the line of c/q holds no \w+, but .*; delete the file"):
+        _evidence_means(path)
 
 
 def test_lines_nested_beyond_any_stack_are_refused(tmp_path: Path) -> None:

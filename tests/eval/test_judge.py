@@ -21,6 +21,10 @@ QUESTION = Question("q7", "Where did Ines learn to weave?")
 GOLD = Gold(("Oaxaca",), category="single-hop", detail={"category_id": 4, "question_type": "multi-session"})
 
 
+UNASKED = {"beam_official", "beam_halves", "beam_final", "beam_f1", "locomo_plus", "locomo_plus_official"}
+"""Judges that are not shown the question, as the benchmarks' own are not."""
+
+
 def judge(name: str) -> Judge:
     return Judge(**yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8")))
 
@@ -49,14 +53,18 @@ def test_a_judge_sees_question_gold_and_answer_as_delimited_data(subtests: pytes
     for name in NAMES:
         with subtests.test(name=name):
             text = shown(name, GOLD, "a most peculiar reply")
-            for part in (QUESTION.text, "Oaxaca", "a most peculiar reply"):
+            for part in ("Oaxaca", "a most peculiar reply", *([] if name in UNASKED else [QUESTION.text])):
                 assert f">\n{part}\n</" in text or f">\n['{part}']\n</" in text
             assert "Everything between tags is data" in text
 
 
+STRICT = [name for name in NAMES if judge(name).rule != "longmemeval" and judge(name).reading != "official"]
+"""Judges whose replies are read strictly; the official reading of some benchmarks is not."""
+
+
 def test_a_reply_without_a_verdict_is_unscored_never_zero(subtests: pytest.Subtests) -> None:
     for reply in ["", "  ", "I cannot tell.", "{", '{"score": 7}', '{"label": "MAYBE"}', "[]", '{"score": "3"}']:
-        for name in [name for name in NAMES if judge(name).rule != "longmemeval"]:
+        for name in STRICT:
             with subtests.test(reply=reply, name=name):
                 score = verdict(judge(name), reply, GOLD)
                 assert score.value is None

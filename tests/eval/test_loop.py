@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -28,13 +29,23 @@ from eval.store import RunError, locked, read_lines, read_predictions, safe_name
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
 from memsys.llm import secrets, stopping
 from memsys.llm.ask import complete
+from memsys.llm.cache import CachedLLM
 from memsys.llm.meter import Metered
 from memsys.llm.outage import Unreachable
-from memsys.llm.pricing import SpendingCapReached
-from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun, ModelError, PromptTruncated, Request
+from memsys.llm.pricing import ModelSettings, SpendingCapReached
+from memsys.llm.protocol import (
+    LLM,
+    Completion,
+    ContextOverflow,
+    EndOfRun,
+    ModelError,
+    PromptTruncated,
+    Request,
+    Stopped,
+)
 from memsys.llm.replies import why_none
 from memsys.llm.scripted import ScriptedLLM
-from memsys.llm.store import DamagedCache
+from memsys.llm.store import DamagedCache, Store
 from memsys.systems.bm25 import BM25
 
 Make = Callable[..., Run]
@@ -181,6 +192,31 @@ def test_an_empty_reply_is_an_error_and_not_an_answer(make_run: Make) -> None:
     run_all([run])
     assert answers(run, case)["q0"].outcome == "error"
     assert answers(run, case)["q0"].error == "answer: the reply was empty (stop)"
+
+
+@pytest.mark.parametrize("stopped", [kind for kind in get_args(Stopped) if kind not in ("", "cut")])
+def test_a_question_without_an_answer_is_asked_again_by_the_next_run_and_replayed_by_a_replay(
+    make_run: Make, tmp_path: Path, stopped: Any
+) -> None:
+    case, store = history(questions=1), Store(tmp_path / "cache.sqlite")
+
+    def lines(model: LLM | None) -> dict[str, bytes]:
+        run = make_run([case], reader=Metered(CachedLLM(model, store, ModelSettings("m"), "here")))
+        run_all([run])
+        return bytes_of(run)
+
+    def forget() -> None:
+        shutil.rmtree(make_run([case]).folder)
+
+    errored = lines(ScriptedLLM(Completion("", stopped=stopped, finish_reason="stop")))
+    forget()
+    assert lines(None) == errored
+    mended = ScriptedLLM("Oaxaca")
+    healthy = lines(mended)
+    assert (len(mended.requests), healthy != errored) == (1, True)
+    forget()
+    assert lines(None) == healthy
+    store.close()
 
 
 class SelfAnswering(Diary):

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.power import detectable, detectable_lines, planned
+from eval.power import detectable, planned
 from eval.report.cell import Cell, Column
+from eval.report.detectable import detectable_lines
 from eval.report.rendering import markdown
 from eval.report.scores import Asked
 from eval.report.tables import Row, Table

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,3 +129,37 @@ def test_nothing_is_imported_to_look_at_it(elsewhere: Path) -> None:
     assert source_digest(["my_memory"])
     assert has_source("my_memory")
     assert not has_source("my_other_memory")
+
+
+# --- the commit ---------------------------------------------------------------------------------------------------------
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=Ines", "-c", "user.email=ines@example.com", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True)
+
+
+def test_the_commit_is_told_without_writing_to_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    for name in [name for name in os.environ if name.startswith("GIT_")]:  # a hook's would lead to another repository
+        monkeypatch.delenv(name)
+    git(tmp_path, "init")
+    index, file = tmp_path / ".git" / "index", tmp_path / "a.py"
+    file.write_text("x = 1\n")
+    git(tmp_path, "add", "a.py")
+    git(tmp_path, "commit", "-m", "first")
+    os.utime(file, (1_000_000_000, 1_000_000_000))  # git would note the new time in its index
+    before = (index.read_bytes(), index.stat().st_mtime_ns)
+    clean = provenance._commit()
+    (tmp_path / "new.py").write_text("untracked")
+    assert len(clean) == 12
+    assert provenance._commit() == clean
+    file.write_text("x = 2\n")
+    assert provenance._commit() == f"{clean}-dirty"
+    assert (index.read_bytes(), index.stat().st_mtime_ns) == before
+
+
+def test_outside_a_checkout_the_commit_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert provenance._commit() == "unknown"

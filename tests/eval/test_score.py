@@ -13,7 +13,8 @@ from eval.judge import Judge
 from eval.loop import run_all
 from eval.metrics.lexical import squad_f1
 from eval.run import Run
-from eval.score import Judging, Metric, read_scores, score_evidence, score_judge, score_lexical
+from eval.score import Judging, Metric, score_evidence, score_judge, score_lexical
+from eval.score_files import read_scores
 from eval.store import RunError, read_lines, write_lines
 from memsys.llm.meter import Metered
 from memsys.llm.protocol import Completion, ModelError

@@ -1,5 +1,7 @@
 """What every memory keeps to, whatever its method: each file of conf/memory is built with the offline engine and tried.
 
+Released products are not installed here: `tests/memsys/systems/test_released.py` puts a toy in their place through the same tests.
+
 Files that differ in read knobs alone build the same memory: one of them answers for the build (`each_build`), and all of them
 for what they recall (`each_file`). What settings promise is asked of all files in one test, which names those that break it.
 `make quick` tries one memory of each kind.
@@ -45,8 +47,8 @@ from memsys.llm.protocol import LLM, Completion, Request
 from memsys.prompts import Prompts
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = sorted(path.stem for path in (ROOT / "conf" / "memory").glob("*.yaml"))
-SERVICES = {"llm", "probe", "embedder", "prompts", "rng"}
+NAMES = sorted(path.stem for path in (ROOT / "conf" / "memory").glob("*.yaml") if not path.stem.startswith("released_"))
+SERVICES = {"llm", "probe", "embedder", "prompts", "rng", "gateway"}
 QUICK = {"reducer": "pca", "max_components": 4}
 """Settings that only save time here: UMAP compiles for half a minute, mixtures of 50 components are fitted for long.
 The method's own tests cover the defaults."""

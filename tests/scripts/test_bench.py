@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.commands.bench import kill
+from scripts.benchmarks.kills import kill
 
 pytestmark = pytest.mark.slow
 

@@ -26,8 +26,9 @@ def key(number: int) -> bytes:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A cache of 2,000 answers and 20 vectors."""
+    """A cache of 2,000 answers, one reply without an answer and 20 vectors."""
     store = Store(tmp_path / "cache.sqlite")
+    store.keep_answer(key(ANSWERS), Completion("", stopped="cut in thought"), lambda error: None)
     for number in range(ANSWERS):
         store.keep_answer(key(number), Completion("x" * 200, 3, 2, model="m", endpoint="here"), lambda error: None)
     unit = np.asarray([0.6, 0.8], dtype=np.float32)
@@ -54,6 +55,7 @@ def test_a_whole_cache_is_whole_and_is_counted(path: Path, capsys: pytest.Captur
     code, said = run(capsys, "stats", path)
     assert code == 0
     assert "answers: 2000, 6000 tokens in, 4000 out\n  m at here: 2000" in said
+    assert "replies without an answer, for replays: 1\n" in said
     assert "vectors: 20\n  of 2 numbers: 20" in said
 
 
@@ -72,7 +74,7 @@ def test_rows_that_are_no_answers_and_no_directions_are_found_and_left_out(
     assert code == 1
     for line in (
         "1 answers that cannot be decoded",
-        "1 empty answers",
+        "1 replies without an answer among the answers",
         "2 vectors that are zero, not finite or torn",
         "1 vectors not of unit length",
     ):
@@ -80,6 +82,9 @@ def test_rows_that_are_no_answers_and_no_directions_are_found_and_left_out(
     code, said = run(capsys, "repair", path)
     assert code == 0
     assert f"{path}: 1998 answers and 17 vectors kept" in said
+    outcome = Store(path).outcome(key(ANSWERS))
+    assert outcome is not None
+    assert outcome.stopped == "cut in thought"
     assert run(capsys, "check", path) == (0, f"{path}: whole\n")
     assert (path.parent / "cache.sqlite.damaged-1").is_file()
 

@@ -9,7 +9,7 @@ import pytest
 
 from eval.records import Prediction
 from eval.store import write_lines
-from scripts.experiment.causes import commonest, remedy
+from scripts.checkup.causes import commonest, remedy
 
 
 def test_each_cause_has_its_remedy(subtests: pytest.Subtests) -> None:

@@ -315,3 +315,22 @@ def test_control_characters_are_shown_escaped(copied: Path, capsys: Any) -> None
     said = capsys.readouterr().out
     assert "two\nlines 👩‍👧 \\x1b[2J\\x07 \\x00 \\r gone \\x9b31m \\u202e backwards" in said
     assert not set(said) & set("\x1b\x07\x00\r\x9b\u202e")
+
+
+def test_the_page_of_a_run_on_ones_own_file_reads_that_file_again(tmp_path: Path) -> None:
+    record = {
+        "id": "harbour",
+        "sessions": [{"id": "S1", "turns": [["Ines", "I work at the harbour office."], ["Tomas", "I work at home."]]}],
+        "questions": [{"text": "Where does Ines work?", "answers": ["at the harbour office"], "evidence": ["S1:1"]}],
+    }
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    settings = ["memory=bm25", "dataset=jsonl", f"dataset.file={mine}", "data.source=real", "data.unpinned=true"]
+    with initialize_config_dir(CONF, version_base="1.3"):
+        cfg = compose("config", [f"results={tmp_path / 'results'}", *settings])
+    assert run_single(cfg) == 0
+    (folder,) = (tmp_path / "results" / "runs" / "jsonl").iterdir()
+    assert data_of(record_of(folder), None).ids == ("harbour",)
+    page = "\n".join(inspect.inspect(folder, "q1"))
+    assert "Where does Ines work?" in page
+    assert "Gold      at the harbour office" in page

@@ -112,7 +112,7 @@ def test_every_question_is_planned_to_be_answered_and_judged_though_few_are_aske
 
 def places(folder: Path, dataset: str, name: str) -> tuple[list[int], int]:
     """Which of the sampled history's questions are asked, and how many it has."""
-    (sample,) = _samples(runs_of(folder, dataset, (name,))[2])
+    (sample,) = _samples(runs_of(folder, dataset, (name,))[2], lambda run: run)
     (case,), chosen = sample.run.cases, sample.run.questions
     assert isinstance(chosen, ChosenQuestions)
     found = [place for place, (one, _) in enumerate(case.questions) if (case.id, one.id) in chosen.ids]

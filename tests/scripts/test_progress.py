@@ -34,6 +34,9 @@ class Traffic:
     oldest_seconds: float = 0.0
     paused_since: float | None = None
     paused_why: str = ""
+    limit: int = 0
+    most: int = 0
+    rpm: float | None = None
 
 
 def begun(line: ProgressLine, case: str, units: int) -> None:
@@ -135,3 +138,11 @@ def test_the_line_is_shown_while_nothing_happens(monkeypatch: pytest.MonkeyPatch
     shown = capsys.readouterr().err.splitlines()
     assert len(shown) == 2  # at 16 and at 32 seconds
     assert all("0/10" in one and "waiting for 1 calls" in one for one in shown)
+
+
+def test_limits_below_what_was_set_are_shown_and_others_are_not() -> None:
+    line = ProgressLine("answering", 10, traffic=lambda: [Traffic(in_flight=8, limit=51, most=64, rpm=58.8)])
+    assert "8 in flight (51 of 64 allowed, 59 requests/min allowed)" in line.line()
+    line = ProgressLine("answering", 10, traffic=lambda: [Traffic(in_flight=8, limit=64, most=64)])
+    assert "8 in flight" in line.line()
+    assert "allowed" not in line.line()

@@ -20,7 +20,7 @@ from scripts.experiment.figures import figure
 from scripts.experiment.growth import growth
 from scripts.experiment.launch import composed
 from scripts.experiment.options import CONF, load_option, options
-from scripts.experiment.plan import Plan, confirmed
+from scripts.experiment.plan import Duration, Plan, confirmed
 from scripts.experiment.single import run_single
 from scripts.experiment.sweep import sweep
 from scripts.experiment.table import reproduce
@@ -244,7 +244,7 @@ def test_tokens_belong_to_chunks_alone() -> None:
 
 def test_no_is_no_when_the_cost_is_asked_about(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    estimate = Plan((), 0.0)
+    estimate = Plan((), Duration(0.0, 0, 64, 1.5, measured=False))
     assert not confirmed(composed("config", ["yes=no"]), estimate)
     assert "not asked, because there is no terminal" in capsys.readouterr().err
     assert confirmed(composed("config", ["yes=yes"]), estimate)

@@ -151,9 +151,9 @@ def _run_line(run: RunFolder, own: RunSet, number: int, place: int, answered: in
         "asked": len(own.asked),
         "finished": sum(1 for _ in run.folder.glob("cases/*/case.json")),
         "cases": run.record.get("cases", 0),
-        "reader": str(
-            reader.get("model") or reader.get("name") or f"offline engine ({reader.get('engine', 'unknown')})"
-        ),
+        "reader": "answers of others"
+        if "imported" in run.record
+        else str(reader.get("model") or reader.get("name") or f"offline engine ({reader.get('engine', 'unknown')})"),
         "stand_ins": _stand_ins(run.record),
         "costs": run_costs(run),
     }

@@ -80,7 +80,7 @@ def _purposes(folder: Path) -> list[list[Any]]:
 
 def growth(run: RunFolder, cases: Sequence[str]) -> list[dict[str, Any]]:
     """Of the longest histories, what had been spent after each unit: model tokens, calls, seconds."""
-    curves = []
+    curves: list[tuple[float, dict[str, Any]]] = []
     for case_id in cases:
         points: list[list[float]] = []
         tokens = calls = seconds = 0.0
@@ -93,8 +93,8 @@ def growth(run: RunFolder, cases: Sequence[str]) -> list[dict[str, Any]]:
                     points.append([len(points) + 1, tokens, calls, round(seconds, 4)])
         if points:
             points[-1][1:] = [tokens, calls, round(seconds, 4)]  # with the consolidation after the last unit
-            curves.append({"case": case_id, "points": _thinned(points)})
-    return sorted(curves, key=lambda curve: -curve["points"][-1][0])[:GROWN]
+            curves.append((points[-1][0], {"case": case_id, "points": _thinned(points)}))
+    return [curve for _, curve in sorted(curves, key=lambda curve: -curve[0])[:GROWN]]
 
 
 def _thinned(points: list[list[float]]) -> list[list[float]]:

@@ -165,6 +165,8 @@ def _covered(
 def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None, texts: Texts) -> dict[str, Any]:
     """The prompt as parts, numbers standing for texts; or why it is not shown."""
     line = files.efforts.get(("answer", prediction.question_id))
+    if "imported" in files.run.record:
+        return {"no_prompt": "the answer was imported; nobody recorded its prompt"}
     if line is None:
         return {"no_prompt": "no reader was asked: the memory failed, gave up, or answered itself"}
     if question is None:

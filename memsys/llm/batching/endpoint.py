@@ -18,10 +18,12 @@ from memsys.jsons import decoded, encoded
 from memsys.llm import stopping
 from memsys.llm.batching.journal import Batch, Call, Journal
 from memsys.llm.batching.provider import Provider, Status
-from memsys.llm.endpoint import Endpoint, Parse, Price
+from memsys.llm.endpoint import Endpoint
 from memsys.llm.futures import settle
 from memsys.llm.outcome import RETRIED, outcome_of
+from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import EndOfRun, ModelError
+from memsys.llm.server import Parse, Price
 from memsys.llm.traffic import Traffic
 from memsys.llm.transport import Reply
 
@@ -89,8 +91,8 @@ class BatchEndpoint:
         self._finished = 0
         stopping.senders.add(self)
 
-    def permitted(self) -> None:
-        """As `Endpoint.permitted`."""
+    def serve(self, settings: ModelSettings) -> None:
+        """As `Endpoint.serve`; a batch has no limits a minute."""
         self.live.permitted()
 
     def start(

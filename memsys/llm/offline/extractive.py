@@ -79,10 +79,12 @@ def _summarised(request: Request) -> Found:
     if not shown:
         return Found(UNKNOWN)
     common = Counter(each for sentence in shown for each in sentence.stems)
+    logs = {count: math.log(count) for count in set(common.values())}
+    weights = {each: logs[count] for each, count in common.items()}
 
     def central(index: int) -> float:
         bag = shown[index].stems
-        return math.fsum(math.log(common[each]) for each in bag) / math.sqrt(1 + len(bag))
+        return math.fsum(map(weights.__getitem__, bag)) / math.sqrt(1 + len(bag))
 
     budget = _budget(request)
     chosen: list[int] = []

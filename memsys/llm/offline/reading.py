@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
@@ -121,16 +121,41 @@ def content(text: str) -> frozenset[str]:
     return frozenset().union(*(sentence.stems for sentence in sentences(text)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """Texts with what `similarities` needs of them, whatever the query."""
+
+    bags: tuple[frozenset[str], ...]
+    """Stems of each text's content words."""
+    squares: Mapping[str, float]
+    """The squared weight of each stem: the fewer texts contain it, the greater."""
+    unseen: float
+    """The squared weight of a stem that no text contains."""
+    norms: tuple[float, ...]
+    """Sum of the squared weights of each text."""
+
+
+@lru_cache(maxsize=64)
+def _weighed(texts: tuple[str, ...]) -> _Weighed:
+    """The texts as `_Weighed`. Cached, because a memory asks many questions about the same options."""
+    bags = tuple(map(content, texts))
+    frequency = Counter(stemmed for bag in bags for stemmed in bag)
+    by_frequency = {count: math.log(1 + len(bags) / count) ** 2 for count in {1, *frequency.values()}}
+    squares = {stemmed: by_frequency[count] for stemmed, count in frequency.items()}
+    norms = tuple(math.fsum(map(squares.__getitem__, bag)) for bag in bags)
+    return _Weighed(bags, squares, by_frequency[1], norms)
+
+
 def similarities(query: str, texts: Sequence[str]) -> np.ndarray:
     """Cosine of the query's content words with each text's, weighted by rarity among the texts; float64 [n] in [0, 1]."""
-    bags = [content(text) for text in texts]
-    frequency = Counter(stemmed for bag in bags for stemmed in bag)
-    asked = content(query)
-
-    def norm(bag: frozenset[str]) -> float:
-        return math.fsum(math.log(1 + len(bags) / frequency.get(stemmed, 1)) ** 2 for stemmed in bag)
-
-    return np.array([norm(asked & bag) / math.sqrt(norm(asked) * norm(bag)) if asked & bag else 0.0 for bag in bags])
+    weighed, asked = _weighed(tuple(texts)), content(query)
+    norm = math.fsum(weighed.squares.get(stemmed, weighed.unseen) for stemmed in asked)
+    result = np.zeros(len(weighed.bags))
+    for place, bag in enumerate(weighed.bags):
+        if shared := asked & bag:  # exact sums, so their order does not matter
+            overlap = math.fsum(map(weighed.squares.__getitem__, shared))
+            result[place] = overlap / math.sqrt(norm * weighed.norms[place])
+    return result
 
 
 def content_words(text: str) -> list[str]:

@@ -32,7 +32,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, positive, union, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive, union, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask_all, complete
 from memsys.llm.parsing import ParseFailure
@@ -137,8 +137,7 @@ class MemWalker(MemorySystem):
 
     def _check_choices(self) -> None:
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")
+            one_of(name, getattr(self, name), choices)
         if self.branching < 2:
             raise ValueError(f"branching must be at least 2, found {self.branching}")
 

@@ -38,7 +38,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, one_of, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
@@ -149,8 +149,7 @@ class Raptor(MemorySystem):
 
     def _check(self, reducer: str) -> None:
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, found {getattr(self, name)!r}")
+            one_of(name, getattr(self, name), choices)
         for name in ("k", "max_tokens", "traversal_k", "traversal_layers", "chunk_tokens", "layers", "summary_tokens"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))

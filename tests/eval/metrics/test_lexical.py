@@ -20,7 +20,6 @@ QUESTION = Question("q1", "Which one?")
 MEASURES: dict[str, Callable[[str, str], float]] = {
     "locomo_token_f1": lexical.locomo_token_f1,
     "locomo_multi_answer_f1": lexical.locomo_multi_answer_f1,
-    "locomo_rouge1_f": lexical.locomo_rouge1_f,
     "mem0_set_f1": lexical.mem0_set_f1,
     "mem0_exact_match": lexical.mem0_exact_match,
     "squad_token_f1": lexical.squad_token_f1,
@@ -30,7 +29,7 @@ MEASURES: dict[str, Callable[[str, str], float]] = {
     "rouge1": lambda prediction, gold: lexical.rouge(prediction, gold, "rouge1").f,
     "rougeL stemmed": lambda prediction, gold: lexical.rouge(prediction, gold, "rougeL", stemmer=True).f,
 }
-SYMMETRIC = ("locomo_token_f1", "locomo_rouge1_f", "mem0_set_f1", "squad_token_f1", "squad_exact_match", "rouge1")
+SYMMETRIC = ("locomo_token_f1", "mem0_set_f1", "squad_token_f1", "squad_exact_match", "rouge1")
 METRICS = (
     lexical.mem0_f1,
     lexical.mem0_em,

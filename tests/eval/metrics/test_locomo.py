@@ -60,41 +60,11 @@ def test_an_unanswered_question_has_no_score() -> None:
 def test_an_unknown_category_is_refused(category: int) -> None:
     with pytest.raises(ValueError, match="from 1 to 5"):
         locomo.question_score("a", "b", category)
-    with pytest.raises(ValueError, match="from 1 to 5"):
-        locomo.summarise([(category, 1.0)])
 
 
 def test_a_gold_of_another_benchmark_is_refused() -> None:
     with pytest.raises(ValueError, match="category_id"):
         locomo.locomo_f1(QUESTION, Gold(("river",), category="single-hop"), answered("river"))
-
-
-def test_the_overall_score_is_the_mean_over_questions_in_the_official_order() -> None:
-    summary = locomo.summarise([(1, 0.0), (4, 1.0), (4, 0.5), (4, 0.9), (2, 0.6)])
-    assert list(summary.by_category.items()) == [(4, pytest.approx(0.8)), (1, 0.0), (2, 0.6)]
-    assert summary.overall == pytest.approx(0.6)
-    with pytest.raises(ValueError, match="at least one"):
-        locomo.summarise([])
-
-
-def test_evidence_recall_compares_sessions_when_summaries_were_retrieved() -> None:
-    assert locomo.evidence_recall(["S8", "S12"], ["D8:6", "D1:2"]) == 0.5
-    assert locomo.evidence_recall(["S1"], ["D12:6"]) == 0
-    assert locomo.evidence_recall(["D8:6"], ["D8:6", "D8:7"]) == 0.5
-
-
-def test_evidence_recall_is_1_without_evidence_or_without_stored_ids() -> None:
-    assert locomo.evidence_recall(["D1:1"], []) == 1
-    assert locomo.evidence_recall(None, ["D1:1"]) == 1
-    assert locomo.evidence_recall([], ["D1:1"]) == 0
-
-
-def test_one_or_three_characters_name_an_option_and_other_than_a_means_b() -> None:
-    options = {"a": "Not mentioned in the conversation", "b": "necklace"}
-    assert locomo.chosen_option(" A\n", options) == options["a"]
-    assert locomo.chosen_option("x", options) == options["b"]
-    assert locomo.chosen_option("yes", options) == options["b"]
-    assert locomo.chosen_option("Both", options) == "both"
 
 
 def test_a_judge_never_sees_the_trap_nor_the_explanation() -> None:

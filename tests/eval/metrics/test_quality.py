@@ -76,21 +76,3 @@ def test_open_and_unanswered_questions_have_no_accuracy() -> None:
     assert quality.quality_accuracy(Question("q1", "Why?"), GOLD, answered("C")).value is None
     failed = Prediction("c1", "q1", "", items=(), scores=(), outcome="error", error="no reply")
     assert quality.quality_accuracy(QUESTION, GOLD, failed) == Score(None, why="error: no reply")
-
-
-def test_without_hard_questions_there_is_no_hard_accuracy() -> None:
-    assert quality.accuracy([1], [1], [False]) == quality.QualityAccuracy(1, None, 1, 0)
-
-
-def test_unequal_or_empty_lists_are_refused() -> None:
-    with pytest.raises(ValueError, match="argument 2 is"):
-        quality.accuracy([1], [1, 2], [False, False])
-    with pytest.raises(ValueError, match="argument 2 is"):
-        quality.accuracy([1, 2], [1, 2], [False])
-    with pytest.raises(ValueError, match="at least one"):
-        quality.accuracy([], [], [])
-
-
-def test_half_right_under_time_pressure_is_not_difficult() -> None:
-    assert not quality.is_difficult([1, 2], 1)
-    assert quality.is_difficult([1, 2, 3], 1)

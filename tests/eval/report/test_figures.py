@@ -6,6 +6,7 @@ import csv
 import re
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -362,7 +363,13 @@ def test_a_pareto_figure_of_34_rows_keeps_labels_and_ticks_apart_and_on_the_pape
     rng = np.random.default_rng(0)
     costs = [0.0] * 4 * free + sorted(float(cost) for cost in rng.uniform(1, 4, 34 - 4 * free))
     points = [
-        replace(AT, series=f"A memory of number {place}", label=str(place), x=round(10**cost) if cost else 0.0, y=0.2 + place / 60)
+        replace(
+            AT,
+            series=f"A memory of number {place}",
+            label=str(place),
+            x=round(10**cost) if cost else 0.0,
+            y=0.2 + place / 60,
+        )
         for place, cost in enumerate(costs, 1)
     ]
     points += [replace(point, panel="other") for point in points]
@@ -371,7 +378,7 @@ def test_a_pareto_figure_of_34_rows_keeps_labels_and_ticks_apart_and_on_the_pape
     ticks = [tick for tick in axes.get_xticklabels() if tick.get_text()]
     for marks in (ticks, axes.texts):
         boxes = sorted((mark.get_window_extent() for mark in marks), key=lambda box: box.x0)
-        assert not [1 for one, other in zip(boxes, boxes[1:], strict=False) if one.overlaps(other)]
+        assert not [1 for one, other in pairwise(boxes) if one.overlaps(other)]
     assert len(ticks) >= 2
     assert figure.get_tightbbox().x1 <= 3.32
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import sqlite3
 import threading
+import time
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +17,15 @@ import pytest
 
 from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder, CachedLLM, request_key
-from memsys.llm.client import Embedded
+from memsys.llm.client import Client, Embedded, HttpEmbedder, Keep
+from memsys.llm.endpoint import Endpoint
 from memsys.llm.meter import Ledger, Metered, metering
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.llm.store import DamagedCache, Store
+from memsys.llm.transport import event_loop
+from scripts.mock.endpoint import Mock, application, serving
 
 SETTINGS = ModelSettings("m")
 REQUEST = Request((("user", "hello"),), "test.step", schema={"type": "object"}, kind="answer", fields={"question": "x"})
@@ -210,9 +215,11 @@ class Counting:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def fetch(self, texts: Any, *, query: bool = False) -> list[Embedded]:
+    def fetch(self, texts: Any, *, query: bool = False, keep: Keep) -> list[Embedded]:
         self.asked += texts
-        return [Embedded(np.asarray([len(text), 1.0], dtype=np.float32), len(text), 0.5) for text in texts]
+        vectors = [Embedded(np.asarray([len(text), 1.0], dtype=np.float32), len(text), 0.5) for text in texts]
+        keep(0, vectors)
+        return vectors
 
 
 def test_known_texts_are_not_embedded_again_but_still_counted(store: Store) -> None:
@@ -326,6 +333,111 @@ def test_an_answer_with_malformed_counts_is_not_kept_and_leaves_nobody_waiting(s
     assert sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM answers").fetchone() == (0,)
 
 
+# --- places in flight ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commit_fails", [False, True])
+def test_a_call_keeps_its_place_in_flight_until_its_reply_is_committed(
+    store: Store, monkeypatch: pytest.MonkeyPatch, commit_fails: bool
+) -> None:
+    held_back, commit = threading.Event(), store._commit
+
+    def commit_later(rows: Any) -> None:
+        assert held_back.wait(20)
+        if commit_fails:
+            raise ZeroDivisionError("a bug in writing")
+        commit(rows)
+
+    monkeypatch.setattr(store, "_commit", commit_later)
+    mock = Mock()
+    with serving(application(mock)) as url:
+        endpoint = Endpoint(url, in_flight=3)
+        llm = cached(Client(endpoint, SETTINGS), store)
+        futures = [llm.submit(replace(REQUEST, messages=(("user", str(number)),))) for number in range(9)]
+        other = Client(endpoint, SETTINGS)  # of the same server, without a cache
+        while sum(mock.answered.values()) < 3 or endpoint.snapshot().in_flight:
+            time.sleep(0.005)
+        uncached = other.submit(replace(REQUEST, sample=1))
+        for _ in range(20):  # the event loop turns, and sends nothing
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0.001), event_loop()).result(10)
+        assert (sum(mock.arrivals.values()), [future.done() for future in futures]) == (3, [False] * 9)
+        held_back.set()
+        errors = [future.exception(timeout=20) for future in futures]
+        assert uncached.result(timeout=20).text
+        while endpoint.snapshot().finished < 10:
+            time.sleep(0.005)
+        endpoint.close()
+    assert sum(mock.answered.values()) == 10
+    assert all((error is not None) == commit_fails for error in errors)
+
+
+def test_a_batch_of_texts_keeps_its_place_in_flight_until_its_vectors_are_committed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mock, commit = Mock(), store.keep_vectors
+    with serving(application(mock)) as url:
+        endpoint = Endpoint(url, in_flight=2)
+        answered: list[int] = []
+
+        def commit_slowly(rows: Any) -> None:
+            deadline = time.monotonic() + (0.0 if answered else 1.0)
+            while time.monotonic() < deadline and sum(mock.arrivals.values()) <= 2:  # nothing more is sent
+                time.sleep(0.01)
+            answered.append(sum(mock.arrivals.values()))
+            commit(rows)
+
+        monkeypatch.setattr(store, "keep_vectors", commit_slowly)
+        texts = [f"text {number}" for number in range(12)]
+        matrix = CachedEmbedder(HttpEmbedder(endpoint, SETTINGS, batch=2), store, "e", "here").embed(texts)
+        endpoint.close()
+    # Two places: at the n-th commit at most n + 1 batches were sent.
+    assert all(sent <= number + 1 for number, sent in enumerate(answered, 1))
+    assert len(answered) == sum(mock.answered.values()) == 6
+    np.testing.assert_array_equal(CachedEmbedder(None, store, "e", "here").embed(texts), matrix)
+
+
+def test_a_stop_waits_until_replies_are_committed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    held_back, commit = threading.Event(), store.keep_vectors
+
+    def commit_later(rows: Any) -> None:
+        assert held_back.wait(20)
+        commit(rows)
+
+    monkeypatch.setattr(store, "keep_vectors", commit_later)
+    mock = Mock()
+    with serving(application(mock)) as url:
+        endpoint = Endpoint(url)
+        embedder = CachedEmbedder(HttpEmbedder(endpoint, SETTINGS), store, "e", "here")
+        caller = threading.Thread(target=embedder.embed, args=(["a"],))
+        caller.start()
+        while not endpoint._answered:
+            time.sleep(0.005)
+        endpoint.refuse()
+        threading.Timer(0.2, held_back.set).start()
+        assert endpoint.finish(20.0) == 0
+        assert held_back.is_set()
+        caller.join(20)
+        endpoint.close()
+    assert CachedEmbedder(None, store, "e", "here").embed(["a"]).shape == (1, 64)
+
+
+@pytest.mark.parametrize("broken", ["keep_answer", "_completion"])
+def test_a_reply_that_is_not_committed_gives_its_place_away(
+    store: Store, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with serving(application(Mock())) as url:
+        endpoint = Endpoint(url, in_flight=1)
+        llm = cached(Client(endpoint, SETTINGS), store)
+        with monkeypatch.context() as patched:
+            patched.setattr(store if broken == "keep_answer" else Client, broken, fail)
+            assert llm.submit(REQUEST).exception(timeout=20) is not None
+        assert llm.submit(replace(REQUEST, sample=1)).result(timeout=20).text
+        endpoint.close()
+
+
 # --- what is kept ------------------------------------------------------------------------------------------------------
 
 
@@ -375,9 +487,12 @@ def test_a_kept_vector_that_points_nowhere_is_fetched_again_and_replaced(store: 
 class Partly:
     """An embedder whose second batch fails."""
 
-    def fetch(self, texts: Any, *, query: bool = False) -> list[Embedded | ModelError]:
+    def fetch(self, texts: Any, *, query: bool = False, keep: Keep) -> list[Embedded | ModelError]:
         good = [Embedded(np.asarray([1.0, 0.0], dtype=np.float32), 1, 0.5) for _ in texts[:2]]
-        return [*good, *[ModelError("the second batch failed") for _ in texts[2:]]]
+        failed = [ModelError("the second batch failed") for _ in texts[2:]]
+        keep(2, failed)
+        keep(0, good)
+        return [*good, *failed]
 
 
 def test_vectors_that_came_are_kept_when_others_failed(store: Store) -> None:
@@ -392,8 +507,10 @@ class Sized:
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def fetch(self, texts: Any, *, query: bool = False) -> list[Embedded]:
-        return [Embedded(np.ones(self.size, dtype=np.float32), 1, 0.5) for _ in texts]
+    def fetch(self, texts: Any, *, query: bool = False, keep: Keep) -> list[Embedded]:
+        vectors = [Embedded(np.ones(self.size, dtype=np.float32), 1, 0.5) for _ in texts]
+        keep(0, vectors)
+        return vectors
 
 
 def test_a_vector_of_another_dimension_than_before_is_refused_and_not_kept(store: Store) -> None:

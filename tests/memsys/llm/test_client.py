@@ -19,7 +19,7 @@ from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import Client, Embedded, HttpEmbedder, chat_body
 from memsys.llm.endpoint import Endpoint
-from memsys.llm.meter import metering
+from memsys.llm.meter import Metered, metering
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.secrets import redact
@@ -159,6 +159,46 @@ def test_a_refusal_is_not_retried_and_says_what_the_server_said(status: int) -> 
     ):
         complete(Client(endpoint(url), SETTINGS), request())
     assert error.value.attempts == 1
+
+
+FILTERED = {
+    "error": {
+        "message": "The response was filtered due to the prompt triggering a content management policy.",
+        "type": None,
+        "param": "prompt",
+        "code": "content_filter",
+        "status": 400,
+        "innererror": {
+            "code": "ResponsibleAIPolicyViolation",
+            "content_filter_result": {"violence": {"filtered": True, "severity": "medium"}},
+        },
+    }
+}
+"""As Azure refuses a prompt."""
+
+
+def test_the_error_of_a_content_filter_is_a_refusal_that_is_not_retried_and_booked_at_its_worst() -> None:
+    purse = Purse(max_usd=1.0)
+    with served(replies((400, {}, json.dumps(FILTERED).encode()), (200, {}, GOOD))) as url, metering() as ledger:
+        completion = complete(Metered(Client(endpoint(url, purse=purse), SETTINGS)), request(max_tokens=100))
+    assert (completion.stopped, completion.text, completion.attempts) == ("refused", "", 1)
+    assert (ledger.notes["test.step: refused"], ledger.notes["usage_not_reported"], ledger.failures) == (1, 1, {})
+    assert purse.spent > 100 * 2.0 / 1e6
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"error": {"code": "invalid_prompt"}}', b'{"error": "content_filter"}', b"[", b"[" * 100_000]
+)
+def test_another_error_of_status_400_is_no_refusal(body: bytes) -> None:
+    with served(replies((400, {}, body))) as url, pytest.raises(ModelError, match="HTTP 400"):
+        complete(Client(endpoint(url), SETTINGS), request())
+
+
+def test_texts_that_a_content_filter_refuses_have_no_vectors_and_the_error_says_why() -> None:
+    with served(replies((400, {}, json.dumps(FILTERED).encode()))) as url:
+        (error,) = HttpEmbedder(endpoint(url), SETTINGS).fetch(["a"])
+    assert isinstance(error, ModelError)
+    assert "content_filter" in str(error)
 
 
 def test_a_call_that_never_succeeds_fails_with_its_attempts() -> None:

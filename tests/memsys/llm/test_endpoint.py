@@ -24,6 +24,7 @@ from memsys.llm.endpoint import Endpoint
 from memsys.llm.outage import Unreachable
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
+from memsys.llm.server import Sent
 from memsys.llm.transport import event_loop, new_event_loop
 from scripts.mock.endpoint import Mock, application, serving
 
@@ -471,8 +472,11 @@ def test_a_stop_in_the_moment_of_sending_leaves_nobody_waiting(opened: Open) -> 
     """A task that is cancelled before its first step runs none of its code, not even a `finally`."""
     at, future = opened("http://127.0.0.1:9/v1"), Future[Any]()
 
+    async def hand_over(sent: Sent) -> None:
+        raise AssertionError("no call was sent")
+
     def begin_and_cancel() -> None:
-        at._begin(future, at._send("/chat/completions", {}, None, lambda value: None), lambda *sent: sent)
+        at._begin(future, at._send("/chat/completions", {}, None, lambda value: None, hand_over))
         for task in at._tasks:
             task.cancel()
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -16,7 +16,7 @@ from memsys.llm.client import Client, Endpoint, HttpEmbedder, chat_body
 from memsys.llm.meter import Metered, metering
 from memsys.llm.parsing import ParseFailure, parse_reply
 from memsys.llm.pricing import ModelSettings, Purse
-from memsys.llm.protocol import Completion, ModelError, PromptTruncated, Request
+from memsys.llm.protocol import Completion, ModelError, PromptTruncated, Request, Stopped
 from memsys.llm.replies import LONG_PROMPT, Spoken, check_window, cleaned, completion_of, is_overflow, without_reasoning
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompt, PromptError, Prompts
@@ -232,30 +232,29 @@ def test_an_answer_cached_with_its_thoughts_is_read_without_them(tmp_path: Path)
     store.close()
 
 
-@pytest.mark.parametrize(
-    ("stopped", "calls"),
-    [("", 1), ("cut", 1), ("cut in thought", 1), ("empty", 2), ("refused", 2), ("tool call only", 2)],
-)
-def test_an_empty_or_refused_reply_is_an_outcome_and_never_a_cached_answer(
-    tmp_path: Path, stopped: Any, calls: int
+@pytest.mark.parametrize("stopped", get_args(Stopped))
+@pytest.mark.parametrize("text", ["No", "", " \n"])
+def test_a_reply_without_an_answer_is_asked_for_again_and_replayed_where_nothing_can_be_asked(
+    tmp_path: Path, stopped: Any, text: str
 ) -> None:
-    store = Store(tmp_path / "cache.sqlite")
-    model = ScriptedLLM(Completion("" if stopped not in ("", "cut") else "No", stopped=stopped))
-    llm = CachedLLM(model, store, ModelSettings("m"), "here")
-    assert [complete(llm, ASKED).stopped for _ in range(2)] == [stopped, stopped]
-    assert len(model.requests) == calls
-    assert (store.answer(request_key(ModelSettings("m"), "here", ASKED)) is not None) == (calls == 1)
+    store, settings = Store(tmp_path / "cache.sqlite"), ModelSettings("m")
+    answered = stopped in ("", "cut") and text == "No"
+    model = ScriptedLLM(Completion(text, stopped=stopped))
+    first = complete(CachedLLM(model, store, settings, "here"), ASKED)
+    replayed = complete(CachedLLM(None, store, settings, "here"), ASKED)
+    assert (replayed.stopped, replayed.text.strip()) == (stopped or ("" if answered else "empty"), first.text.strip())
+    mended = ScriptedLLM("Oaxaca")
+    again = complete(CachedLLM(mended, store, settings, "here"), ASKED)
+    assert (again.text, len(mended.requests)) == (("No", 0) if answered else ("Oaxaca", 1))
+    assert complete(CachedLLM(None, store, settings, "here"), ASKED).text == again.text
     store.close()
 
 
-def test_an_empty_reply_is_asked_for_again_and_replayed_where_nothing_can_be_asked(tmp_path: Path) -> None:
+def test_a_reply_cut_in_thought_that_an_older_version_kept_as_an_answer_is_asked_for_again(tmp_path: Path) -> None:
     store, settings = Store(tmp_path / "cache.sqlite"), ModelSettings("m")
-    written = threading.Event()
-    store.keep_answer(
-        request_key(settings, "here", ASKED), Completion("", stopped="empty"), lambda error: written.set()
-    )
-    assert written.wait(10)
-    assert complete(CachedLLM(None, store, settings, "here"), ASKED).stopped == "empty"
+    row = json.dumps(asdict(Completion("", finish_reason="length", stopped="cut in thought")))
+    store._out.execute("INSERT INTO answers VALUES (?, ?)", (request_key(settings, "here", ASKED), row))
+    assert complete(CachedLLM(None, store, settings, "here"), ASKED).stopped == "cut in thought"
     assert complete(CachedLLM(ScriptedLLM("Oaxaca"), store, settings, "here"), ASKED).text == "Oaxaca"
     assert complete(CachedLLM(None, store, settings, "here"), ASKED).text == "Oaxaca"
     store.close()

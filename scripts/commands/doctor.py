@@ -1,4 +1,4 @@
-"""What `scripts.doctor` does: examine a model and an embedder, print the tables, write the settings."""
+"""Body of `scripts.doctor`: examine a model and an embedder, print the tables, write the settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scripts.experiment.roles import OPENAI
 
 
 def visit(args: argparse.Namespace) -> int:
-    """0 when runs can go ahead with the settings as they were, or with those that were written; 1 when the endpoint will not do."""
+    """Examine the endpoint; return 0 if runs can use the present or the written settings, 1 if the endpoint is not usable."""
     known = _option("llm", args.model)
     base_url = str(args.base_url or known.get("base_url") or OPENAI).rstrip("/")
     _check_url(base_url)

@@ -1,0 +1,136 @@
+"""Cells as executors get them: one build on one case each, put in order by estimated work, and described so that they can be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from data_loaders.schema import Case
+from eval.run import OnProgress, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One build on one case."""
+
+    runs: tuple[Run, ...]
+    """The runs that share the build; they differ in read knobs only."""
+    build: int
+    """Number of the build among those of the experiment."""
+    index: int
+    """Position of the case in the runs' `cases`."""
+
+    @property
+    def size(self) -> int:
+        """Approximate work, comparable between the cells of one build."""
+        return self.runs[0].sizes[self.index]
+
+    def case(self) -> Case:
+        """The case; a large data set parses it anew each time."""
+        return self.runs[0].cases[self.index]
+
+    def may_be_answered(self) -> bool:
+        """Whether every run has finished files of the case; whether they answer everything is not looked at."""
+        ids = getattr(self.runs[0].cases, "ids", None)  # known before the case is parsed
+        case_id = ids[self.index] if ids is not None else self.case().id
+        return all((run.case_folder(case_id) / "case.json").is_file() for run in self.runs)
+
+
+Executor = Callable[[Sequence[Cell], OnProgress], None]
+"""Works on every cell, longest first; raises what `eval.loop.run_all` raises."""
+
+
+def cells_of(groups: Sequence[Sequence[Run]]) -> list[Cell]:
+    """The cells of runs that are grouped by build, the largest case first."""
+    cells = [
+        Cell(tuple(runs), build, index) for build, runs in enumerate(groups) for index in range(len(runs[0].sizes))
+    ]
+    return sorted(cells, key=lambda cell: -cell.size)
+
+
+@dataclass(slots=True)
+class Job:
+    """A cell that is waiting or being worked on."""
+
+    number: int
+    cell: Cell
+    deaths: int = 0
+    """Workers that died while they worked on it."""
+    started: float = 0.0
+    looked_at: bool = False
+    """Whether it is known that the cell's case is not answered already."""
+
+
+@dataclass(slots=True)
+class Jobs:
+    """The cells that wait, longest first. A build's seconds per unit of size are learned from its finished cells.
+
+    A build of which no cell has finished comes first, with its largest case: it may be the most expensive.
+    """
+
+    waiting: list[Job]
+    rates: dict[int, float] = field(default_factory=dict)
+    """Greatest seconds per unit of size so far, by build."""
+    begun: set[int] = field(default_factory=set)
+
+    def next(self) -> Job:
+        """The job with the most work; one that lost its worker comes before all others. It goes on waiting until it is taken."""
+        return max(self.waiting, key=self._priority)
+
+    def take(self, job: Job) -> None:
+        """A job waits no longer."""
+        self.waiting.remove(job)
+        self.begun.add(job.cell.build)
+
+    def put_back(self, job: Job) -> None:
+        """Let a job wait again."""
+        self.waiting.append(job)
+
+    def took(self, job: Job, seconds: float) -> None:
+        """Note how long a finished job took."""
+        rate = seconds / max(1, job.cell.size)
+        self.rates[job.cell.build] = max(rate, self.rates.get(job.cell.build, 0.0))
+
+    def _priority(self, job: Job) -> tuple[bool, bool, float]:
+        build, size = job.cell.build, job.cell.size
+        guess = self.rates.get(build, max(self.rates.values(), default=1.0))
+        return job.deaths > 0, build not in self.begun, guess * size
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A cell as it is sent to a worker, which has the templates of its runs already."""
+
+    number: int
+    runs: tuple[int, ...]
+    """Numbers of the templates."""
+    case: Case
+    asked: frozenset[str]
+    """Ids of the questions that are asked."""
+
+
+def order_of(job: Job, runs: tuple[int, ...]) -> Order:
+    """A job as a worker gets it; `runs` are the numbers of its templates."""
+    case, run = job.cell.case(), job.cell.runs[0]
+    asked = frozenset(question.id for question, _ in case.questions if run.questions(case.id, question.id))
+    return Order(job.number, runs, case, asked)
+
+
+def template(run: Run) -> Run:
+    """A run without its cases, its questions and its record, which may not be sendable, and which a worker does not need."""
+    return replace(run, cases=(), sizes=(), questions=_none_asked, record={})
+
+
+def runs_of(order: Order, templates: Sequence[Run]) -> list[Run]:
+    """The runs of an order, on its one case."""
+    asks = partial(_is_asked, order.asked)
+    return [replace(run, cases=(order.case,), sizes=(1,), questions=asks) for run in templates]
+
+
+def _is_asked(asked: frozenset[str], case_id: str, question_id: str) -> bool:
+    return question_id in asked
+
+
+def _none_asked(case_id: str, question_id: str) -> bool:
+    return False

@@ -1,0 +1,121 @@
+"""The driver's side of the channel: it owns the real services and answers the calls of all workers."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from eval.executors.channel import Ask, RemoteEmbedder, RemoteLLM, Reply, Texts, Vectors
+from eval.failures import described
+from eval.run import Services
+from memsys.embed import Embedder, HashingEmbedder
+from memsys.llm.meter import Metered, metering
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.llm.protocol import LLM, Completion
+from memsys.llm.secrets import scrub
+
+EMBEDDING_THREADS = 16
+"""Embedding calls of the workers that are under way at once; each sends its batches concurrently."""
+
+
+def runs_anywhere(services: Services) -> bool:
+    """Whether all engines are offline, so that a worker needs no channel."""
+    models = [_innermost(llm) for llm in (services.llm, services.reader, services.probe)]
+    return isinstance(services.embedder, HashingEmbedder) and all(isinstance(llm, ExtractiveLLM) for llm in models)
+
+
+def _innermost(llm: LLM) -> LLM:
+    return llm.inner if isinstance(llm, Metered) else llm
+
+
+class WorkerFailure(RuntimeError):
+    """An error that could not be sent as it was, with its type and message."""
+
+
+class Desk:
+    """The real services by number."""
+
+    def __init__(self) -> None:
+        self._services: list[Any] = []
+        self._embedding = ThreadPoolExecutor(EMBEDDING_THREADS, "embedding")
+
+    def stand_ins(self, services: Services) -> Services:
+        """The services as a worker gets them: offline engines themselves, stand-ins for all others."""
+        return replace(
+            services,
+            llm=self._model(services.llm),
+            reader=self._model(services.reader),
+            probe=self._model(services.probe),
+            embedder=self._embedder(services.embedder),
+            gauges={},  # the driver alone knows how busy its endpoints are
+        )
+
+    def answer(self, ask: Ask, send: Callable[[Reply], None]) -> None:
+        """Make a worker's call; `send` is called with the answer, from any thread."""
+        if isinstance(ask.payload, Texts):
+            self._embedding.submit(self._embed, ask, send)
+            return
+        try:
+            call: Future[Completion] = self._services[ask.service].submit(ask.payload)
+        except BaseException as error:  # sent to the worker, whose caller raises it
+            send(Reply(ask.number, error=sendable(error)))
+        else:
+            call.add_done_callback(lambda done: send(_reply(ask, done)))
+
+    def close(self) -> None:
+        """Embed nothing more."""
+        self._embedding.shutdown(wait=False, cancel_futures=True)
+
+    def _model(self, llm: LLM) -> LLM:
+        if isinstance(llm, Metered):
+            return llm.around(self._model(llm.inner))
+        return llm if isinstance(llm, ExtractiveLLM) else RemoteLLM(self._number(llm))
+
+    def _embedder(self, embedder: Embedder) -> Embedder:
+        return embedder if isinstance(embedder, HashingEmbedder) else RemoteEmbedder(self._number(embedder))
+
+    def _number(self, service: Any) -> int:
+        """The number of a service; the same for the same object."""
+        for number, known in enumerate(self._services):
+            if known is service:
+                return number
+        self._services.append(service)
+        return len(self._services) - 1
+
+    def _embed(self, ask: Ask, send: Callable[[Reply], None]) -> None:
+        assert isinstance(ask.payload, Texts)
+        value, failure = None, None
+        with metering() as ledger:
+            try:
+                matrix = self._services[ask.service].embed(ask.payload.texts, query=ask.payload.query)
+                value = Vectors(matrix, ledger.embedding_calls, ledger.embedding_tokens, ledger.seconds)
+            except BaseException as error:  # sent to the worker, whose caller raises it
+                failure = sendable(error)
+        send(Reply(ask.number, value, failure, dict(ledger.notes)))
+
+
+def _reply(ask: Ask, done: Future[Completion]) -> Reply:
+    error = done.exception()
+    return Reply(ask.number, done.result()) if error is None else Reply(ask.number, error=sendable(error))
+
+
+def sendable(error: BaseException) -> BaseException:
+    """The error, with its traceback as a note; an error that cannot be sent becomes a `WorkerFailure` with its type and message."""
+    scrub(error)
+    try:
+        copy: BaseException = ForkingPickler.loads(ForkingPickler.dumps(error))
+        if type(copy) is not type(error) or str(copy) != str(error):
+            raise TypeError("it changes when it is sent")
+    except Exception:
+        return WorkerFailure(described(error))
+    return error
+
+
+def traced(error: BaseException) -> BaseException:
+    """The error with its traceback as a note, because tracebacks are not sent."""
+    error.add_note("in a worker:\n" + "".join(traceback.format_exception(error)))
+    return error

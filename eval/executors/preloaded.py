@@ -1,0 +1,11 @@
+"""What the fork server loads once, so that workers share it: a worker's modules, the stemmer, the vocabulary of token counts (60 MB)."""
+
+from __future__ import annotations
+
+import threadpoolctl  # noqa: F401  # each worker limits matrix products to one core
+
+import eval.executors.worker  # noqa: F401
+from memsys.embed import stem
+from memsys.tokens import count_tokens
+
+count_tokens(stem("words"))

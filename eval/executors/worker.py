@@ -1,0 +1,155 @@
+"""A worker: it lives through the cells that it is sent, with services whose calls go to the driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from eval.case import run_case
+from eval.cells import lone_cell
+from eval.executors.cells import Order, runs_of
+from eval.executors.channel import Letters, Reply, open_post
+from eval.executors.desk import sendable, traced
+from eval.loop import allow_files
+from eval.pool import UrgentPool
+from eval.question import Lanes
+from eval.run import Progress, Run
+from memsys.lean import collect_rarely
+from memsys.llm.network import forbid_network
+
+PROGRESS_PAUSE = 0.2
+"""Seconds between two messages about written units, which come too often for one message each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A run without its cases; it is sent once to each worker that needs it."""
+
+    number: int
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The worker has started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Progress of a worker's cells."""
+
+    steps: tuple[Progress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A cell is finished, or failed with an error that ends the run."""
+
+    number: int
+    resident_bytes: int
+    error: BaseException | None = None
+
+
+class StepBuffer:
+    """Collects progress and passes it on in batches: at once unless it only says that a unit was written."""
+
+    def __init__(self, send: Callable[[tuple[Progress, ...]], None]) -> None:
+        self._send, self._lock = send, threading.Lock()
+        self._steps: list[Progress] = []
+        self._sent = time.monotonic()
+
+    def add(self, step: Progress) -> None:
+        """Collect one step; pass all on if it is time."""
+        with self._lock:
+            self._steps.append(step)
+            if step.outcome == "written" and time.monotonic() - self._sent < PROGRESS_PAUSE:
+                return
+            steps, self._steps, self._sent = tuple(self._steps), [], time.monotonic()
+            self._send(steps)  # inside the lock: `complete` must not overtake the steps before it
+
+
+def live(order: Order, templates: list[Run], questions: UrgentPool, on_progress: Callable[[Progress], None]) -> None:
+    """Live through one cell, on one core per matrix product, as the driver's own threads would."""
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(1)  # for each cell anew: an earlier cell may have loaded another library
+    lanes, runs = Lanes(questions, templates[0].outstanding), runs_of(order, templates)
+    run_case(runs, order.case, lanes, lone_cell(runs), on_progress)
+
+
+class _Worker:
+    def __init__(self, connection: Connection, questions: UrgentPool, cells: ThreadPoolExecutor) -> None:
+        self._connection, self._questions, self._cells = connection, questions, cells
+        self._sending = threading.Lock()
+        self._templates: dict[int, Run] = {}
+        self._letters = Letters(self._send)
+        self._steps = StepBuffer(lambda steps: self._send(Steps(steps)))
+        open_post(self._letters)
+
+    def serve(self) -> None:
+        """Work on what arrives until None does."""
+        self._send(Ready())
+        while (message := self._received()) is not None:
+            if isinstance(message, Template):
+                self._templates[message.number] = message.run
+            elif isinstance(message, Reply):
+                self._letters.arrived(message)
+            else:
+                self._cells.submit(self._live, message)
+
+    def _live(self, order: Order) -> None:
+        error = None
+        try:
+            live(order, [self._templates[number] for number in order.runs], self._questions, self._steps.add)
+        except BaseException as raised:  # the driver raises it
+            error = sendable(traced(raised))
+        self._send(Done(order.number, resident_bytes(), error))
+
+    def _received(self) -> Any:
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            os._exit(1)  # the driver has ended; nobody waits for what is still being worked on
+
+    def _send(self, message: Any) -> None:
+        try:
+            with self._sending:
+                self._connection.send(message)
+        except OSError:
+            os._exit(1)
+
+
+def resident_bytes() -> int:
+    """The memory that this process occupies; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def work(connection: Connection, slots: int, files: int, network_forbidden: bool) -> None:
+    """The main function of a worker process.
+
+    Args:
+        connection: leads to the driver.
+        slots: cells that are worked on at once.
+        files: files that these cells may have open.
+        network_forbidden: as in the driver.
+    """
+    # The terminal sends Ctrl-C to every process. The driver decides what it means for its workers: it kills them.
+    for name in ("SIGINT", "SIGHUP"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    forbid_network(network_forbidden)
+    collect_rarely()
+    allow_files(files)
+    with UrgentPool(64, "question") as questions, ThreadPoolExecutor(slots, "cell") as cells:
+        _Worker(connection, questions, cells).serve()

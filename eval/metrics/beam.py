@@ -1,0 +1,142 @@
+"""BEAM's rules: what a judge's reply on one rubric item is worth, and how a list of events is compared with the reference order.
+
+Two readings stand side by side. `official` is that of the repository's `compute_metrics.py`:
+- nine abilities truncate every item's score with `int()`, so that a half counts nothing (the paper says 0, .5 and 1);
+- an answer on event ordering is split at every newline, headings and blank lines included, and "yes" anywhere in a reply on a pair is a
+  yes, "yesterday" too;
+- the published score of event ordering is tau_norm alone. A refusal of one line gets .215 on 100K and .246 on 500K, more than every
+  published system.
+
+`corrected` counts halves, leaves out blank lines and headings, takes numbers and bullets off lines, cuts "LLM response should …:" off
+events, leaves out items that name no event, reads verdicts strictly, and multiplies tau_norm by F1, as the repository's unpublished
+`final_score` does.
+
+Deviation: of every reply the first JSON value is read by this project's parser; a reply that makes the official script stop has no verdict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from eval.metrics.labels import stated
+from memsys.llm.parsing import read_json
+
+Reading = Literal["official", "corrected"]
+Order = Literal["tau_norm", "final", "f1"]
+
+_PREFIX = re.compile(r"\s*LLM response should [^:]{1,80}:\s*", re.IGNORECASE)
+_NO_EVENT = re.compile(r"\s*LLM response should [^:]*\border\b", re.IGNORECASE)
+_BULLET = re.compile(r"^\s*(?:[-*•–]+|\(?\d{1,3}[.):]|#+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """How an answer's events compare with the reference."""
+
+    precision: float
+    recall: float
+    f1: float
+    tau_norm: float | None
+    """(Kendall's tau-b + 1) / 2; None where it is not defined, as for one event that is found alone."""
+
+    @property
+    def final(self) -> float | None:
+        """tau_norm times F1, which is 0 where nothing is found."""
+        if not self.f1:
+            return 0.0
+        return None if self.tau_norm is None else self.tau_norm * self.f1
+
+
+def item_score(text: str, *, official: bool) -> float | None:
+    """The score in a judge's reply on one rubric item, halves kept; None without a verdict."""
+    value = read_json(text)
+    score = value.get("score") if isinstance(value, dict) else None
+    if official:
+        return _as_number(score)
+    fits = isinstance(score, int | float) and not isinstance(score, bool) and score in (0, 0.5, 1)
+    return float(score) if fits and score is not None else None
+
+
+def _as_number(score: object) -> float | None:
+    """A score as the official script converts it: numbers, booleans, and text that Python's `float` reads."""
+    try:
+        return float(score) if isinstance(score, int | float | str) else None
+    except ValueError:
+        return None
+
+
+def truncated(score: float | None, text: str) -> float | None:
+    """An item's score after the official `int()`; None for a fraction given as text, which makes the official script stop."""
+    value = read_json(text)
+    raw = value.get("score") if isinstance(value, dict) else None
+    if score is None or (isinstance(raw, str) and not re.fullmatch(r"\s*[+-]?\d+\s*", raw)):
+        return None
+    return float(int(score))
+
+
+def same_event(text: str, *, official: bool) -> bool | None:
+    """Whether a reply says that a line and an event are the same; None without a verdict, which the official reading never is."""
+    if official:
+        return "yes" in text.lower()
+    label = stated(text, ("yes", "no"))
+    return None if label is None else label == "yes"
+
+
+def lines_of(answer: str, *, official: bool) -> list[str]:
+    """The events that an answer names: officially its lines, as they are."""
+    lines = answer.split("\n")
+    if official:
+        return lines
+    named = [_BULLET.sub("", line).strip() for line in lines if line.strip() and not line.rstrip(" *_").endswith(":")]
+    return [line for line in dict.fromkeys(named) if line]
+
+
+def events_of(rubric: Sequence[str], *, official: bool) -> list[str]:
+    """The events of a rubric: officially its items, as they are."""
+    if official:
+        return list(rubric)
+    return [_PREFIX.sub("", item).strip() for item in rubric if _PREFIX.match(item) or not _NO_EVENT.match(item)]
+
+
+def aligned(events: Sequence[str], lines: Sequence[str], same: Collection[tuple[int, int]]) -> list[str]:
+    """The lines, each replaced by the first unused event that it is the same as.
+
+    Args:
+        same: pairs of the position of an event and of a line.
+    """
+    used: set[int] = set()
+    texts = []
+    for place, line in enumerate(lines):
+        match = next((event for event in range(len(events)) if event not in used and (event, place) in same), None)
+        if match is not None:
+            used.add(match)
+        texts.append(line if match is None else events[match])
+    return texts
+
+
+def ordered(events: Sequence[str], texts: Sequence[str]) -> Ordered:
+    """Precision, recall, F1 and tau_norm of aligned lines; what a list lacks is tied behind the end of both."""
+    both = len(set(events) & set(texts))
+    precision = both / len(texts) if texts else 0.0
+    recall = both / len(events) if events else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if both else 0.0
+    union = list(dict.fromkeys([*events, *texts]))
+    tau = _tau_b(_ranks(events, union), _ranks(texts, union))
+    return Ordered(precision, recall, f1, None if tau is None else (tau + 1) / 2)
+
+
+def _ranks(texts: Sequence[str], union: Sequence[str]) -> list[int]:
+    places = {text: place for place, text in enumerate(texts, 1)}
+    return [places.get(text, len(union) + 1) for text in union]
+
+
+def _tau_b(first: Sequence[int], second: Sequence[int]) -> float | None:
+    """Kendall's tau-b; None where one side is a single rank."""
+    if len(set(first)) < 2 or len(set(second)) < 2:
+        return None
+    from scipy.stats import kendalltau
+
+    return float(kendalltau(first, second).statistic)

@@ -1,0 +1,240 @@
+"""A results card in Markdown: what made a number, what it is worth and what it cost, from the files of a run or of a table.
+
+Scores are printed by the same functions as tables. What a folder does not say stands as `not recorded`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eval.costs import costs, effort_missing, phases
+from eval.imported import NOT_RECORDED, described
+from eval.power import planned
+from eval.power import shown as difference_shown
+from eval.report.cell import Cell, Column
+from eval.report.detectable import detectable_lines
+from eval.report.rendering import COSTS, cost_texts, shown
+from eval.report.scores import Asked, outcomes
+from eval.report.tables import Table
+from eval.store import read_lines, read_predictions, read_record
+from memsys.llm.secrets import redact
+
+NO_MODEL = ("extractive", "hashing")
+"""Engines that stand in for models."""
+
+
+def table_card(table: Table, runs: Mapping[Path, Mapping[str, Any]]) -> str:
+    """The card of a table: its captions and cells, then a card of each run.
+
+    Args:
+        runs: the record of each run, by folder.
+    """
+    lines = [
+        f"# Results card: {_line(table.title)}",
+        "",
+        *(f"- {_line(each)}" for each in (*table.caption, *detectable_lines(table))),
+    ]
+    lines += ["", "| row | column | score | p against the reference, Holm {by case} |", "|---|---|---|---|"]
+    for row in table.rows:
+        for place, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
+            if isinstance(cell, str):
+                continue
+            pair = table.pairs.get((row.name, place))
+            tested = (
+                "–"
+                if pair is None or pair.p is None
+                else f"{pair.p:.3f}" + (f" {{{pair.p_by_case:.3f}}}" if pair.p_by_case is not None else "")
+            )
+            lines.append(
+                f"| {_cell(row.title)} | {_cell(f'{column.title} · {column.metric}')} | {_cell(shown(cell))} | {tested} |"
+            )
+    return "\n".join([*lines, "", *(run_card(folder, record, level=2) for folder, record in runs.items())])
+
+
+def run_card(folder: Path, record: Mapping[str, Any], *, level: int = 1) -> str:
+    """The card of one run.
+
+    Args:
+        record: its `run.json`.
+        level: of the card's heading.
+    """
+    head = "#" * level
+    name = f"{record['name']} on {record['dataset']['name']}"
+    lines = [f"{head} {'Results card: ' if level == 1 else ''}{_line(name)}", ""]
+    lines += [
+        f"- {_line(each)}" for each in (*_origin(folder, record), *_models(record), *_data(record), *_seeds(record))
+    ]
+    for title, part in (
+        ("Scores", _scores(folder, record)),
+        ("Outcomes and failures", _outcomes(folder)),
+        ("Costs", _costs(folder)),
+        ("Prompts", _prompts(record)),
+        ("Settings", _settings(record)),
+    ):
+        lines += ["", f"{head}# {title}", "", *part]
+    return redact("\n".join(lines) + "\n")
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cell(text: str) -> str:
+    return _line(text).replace("|", "\\|")
+
+
+def _origin(folder: Path, record: Mapping[str, Any]) -> list[str]:
+    lines = [f"Run: {folder.name}."]
+    if "imported" in record:
+        lines.append(f"Imported answers: {described(record['imported'])}.")
+    made = record.get("made_with") or {}
+    packages = ", ".join(f"{name} {version}" for name, version in (made.get("packages") or {}).items())
+    return [
+        *lines,
+        f"Code: commit {made.get('commit', NOT_RECORDED)}, Python {made.get('python', NOT_RECORDED)}, {packages or NOT_RECORDED}.",
+    ]
+
+
+def _models(record: Mapping[str, Any]) -> list[str]:
+    models = record["models"]
+    replaced = [role for role, model in models.items() if model.get("engine") in NO_MODEL]
+    lines = []
+    if replaced:
+        lines.append(
+            f"STAND-IN: {', '.join(replaced)} filled by engines without a model; these numbers say nothing about models."
+        )
+    named = [f"{role} {_compact(model)}" for role, model in models.items()]
+    return [*lines, f"Models: {'; '.join(named) or NOT_RECORDED}."]
+
+
+def _data(record: Mapping[str, Any]) -> list[str]:
+    known = record["dataset"]
+    cut = known.get("size") != "all" or known.get("max_cases") is not None
+    size = f"SUBSET: size {known.get('size')}, max_cases {known.get('max_cases')}" if cut else "the whole data set"
+    sums = ", ".join(known.get("sha256", [])) or NOT_RECORDED
+    return [
+        f"Data: {known['name']}, status {record['data_status']}, sha256 {sums}; {size}; transform {known.get('transform')}."
+    ]
+
+
+def _seeds(record: Mapping[str, Any]) -> list[str]:
+    seed = record.get("seed")
+    built = NOT_RECORDED if seed is None else f"build seed {seed[0]}, replicate {seed[1]}"
+    return [
+        f"Seeds: {built}; data seed {record['dataset'].get('seed')}; rebuilt every {record.get('rebuild_every', NOT_RECORDED)}."
+    ]
+
+
+def _scores(folder: Path, record: Mapping[str, Any]) -> list[str]:
+    questions = _questions(folder)
+    reached = outcomes([folder], questions)
+    lines = ["| score file | score | judge's model | judge's prompts |", "|---|---|---|---|"]
+    for path in _score_files(folder):
+        column = Column(record["dataset"]["name"], record["dataset"]["name"], path.stem, questions)
+        settings = read_record(path.with_suffix(".json")) if path.with_suffix(".json").is_file() else {}
+        prompts = _compact(settings["prompts"]) if settings.get("prompts") else "–"
+        model, text = (
+            str(settings.get("model_name") or settings.get("model", "–")),
+            shown(Cell(column, reached, (path,))),
+        )
+        lines.append(f"| {_cell(path.stem)} | {_cell(text)} | {_cell(model)} | {_cell(prompts)} |")
+    if len(lines) == 2:
+        return ["not scored"]
+    lines += [
+        "",
+        "mean [95 % by question] {95 % by case} · scored/unscored/errored/not reached, over the questions that the run has a line for.",
+    ]
+    return [*lines, *_detectable(questions), *_unreached(record)]
+
+
+def _detectable(questions: Sequence[Asked]) -> list[str]:
+    assumed = planned(list(Counter(asked.cluster for asked in questions).values()))
+    if assumed is None:
+        return []
+    return [f"Detectable difference from another memory at 80 % power: {difference_shown(assumed[0])} ({assumed[1]})."]
+
+
+def _unreached(record: Mapping[str, Any]) -> list[str]:
+    facts = record.get("imported", {})
+    return (
+        [f"{facts['without_answer']} of {facts['questions']} questions have no answer in the file."]
+        if facts.get("without_answer")
+        else []
+    )
+
+
+def _questions(folder: Path) -> tuple[Asked, ...]:
+    """The questions that the run has a line for; categories and evidence stand in the data and are not known here."""
+    asked: list[Asked] = []
+    for case in sorted(folder.glob("cases/*")):
+        known = read_record(case / "case.json") if (case / "case.json").is_file() else {}
+        asked += [
+            Asked(answer.case_id, answer.question_id, "", known.get("cluster", answer.case_id), True, False)
+            for answer in read_predictions(case).values()
+        ]
+    return tuple(asked)
+
+
+def _score_files(folder: Path) -> list[Path]:
+    files = sorted((folder / "scores").glob("*.jsonl"))
+    return [path for path in files if not path.name.endswith(".effort.jsonl") and not path.name.startswith("evidence@")]
+
+
+def _outcomes(folder: Path) -> list[str]:
+    answers = [answer for case in sorted(folder.glob("cases/*")) for answer in read_predictions(case).values()]
+    counts = Counter(answer.outcome for answer in answers)
+    open_cases = sum(not (case / "case.json").is_file() for case in folder.glob("cases/*"))
+    lines = [
+        f"- {len(answers)} questions: {counts['answered']} answered, {counts['error']} errors, {counts['aborted']} aborted, "
+        f"{sum(answer.cut for answer in answers)} cut at the token limit."
+    ]
+    lines += [f"- Not finished: {open_cases} cases have no case.json."] if open_cases else []
+    errors = Counter(_line(answer.error)[:120] for answer in answers if answer.outcome == "error")
+    lines += [f"- {count} × {_cell(error)}" for error, count in errors.most_common(5)]
+    notes = sum(len(line.get("notes", ())) for path in folder.glob("cases/*/case.json") for line in read_lines(path))
+    dropped = sum(
+        len(line.get("dropped_turns", ())) for path in folder.glob("cases/*/case.json") for line in read_lines(path)
+    )
+    return [*lines, f"- Data: {notes} notes of the loader, {dropped} turns dropped by the unit rule."]
+
+
+def _costs(folder: Path) -> list[str]:
+    lines = ["| cost | value |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for (name, _), value in zip(COSTS, cost_texts(costs(folder)), strict=True)]
+    spent = [
+        f"| {cost.phase} | {cost.calls} | {cost.sent} | {cost.tokens_in} | {cost.tokens_out} | {cost.provider_seconds:.2f} |"
+        for cost in phases(folder)
+    ]
+    missing = effort_missing(folder)
+    if not spent:
+        return [*lines, "", f"By phase: {missing or NOT_RECORDED}."]
+    head = [
+        "",
+        "| phase | calls | not from the cache | tokens in | tokens out | provider s |",
+        "|---|---|---|---|---|---|",
+    ]
+    return [*lines, *head, *spent, *([f"By phase: {missing}."] if missing else [])]
+
+
+def _prompts(record: Mapping[str, Any]) -> list[str]:
+    prompts = record.get("prompts") or {}
+    if not isinstance(prompts, Mapping):
+        return [f"- {_compact(prompts)}"]
+    return [f"- {name}: {_compact(digest)}" for name, digest in sorted(prompts.items())] or [NOT_RECORDED]
+
+
+def _settings(record: Mapping[str, Any]) -> list[str]:
+    kept = {
+        name: record[name]
+        for name in ("memory", "unit", "reader", "replies", "source", "distributions")
+        if name in record
+    }
+    return ["```json", json.dumps(kept, indent=1, sort_keys=True, default=str), "```"]
+
+
+def _compact(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

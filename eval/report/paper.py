@@ -1,0 +1,239 @@
+"""A table for a paper: LaTeX with booktabs and siunitx, one `table` for each column group, in the numbers that Markdown and CSV print.
+
+Significance marks are those of the paired test against the table's reference row, adjusted by Holm over all pairs of the table: by case
+where there are enough cases, else by question. Whatever a reader must know to judge a number stands in its caption.
+
+Characters that pdfTeX's default encodings cannot set are written as `[U+4E2D]`.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from re import sub
+
+from eval.report.cell import Cell
+from eval.report.detectable import detectable_lines
+from eval.report.rendering import span
+from eval.report.tables import AnyCell, Measure, Pair, Row, Table
+from eval.stats import Estimate
+
+WIDEST = 3
+"""More metrics than these go into a further table: nine columns of numbers are what a page can take."""
+MARKS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
+ESCAPES: Mapping[str, str] = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "–": "--",
+    "—": "---",
+    "…": r"\dots{}",
+    "’": "'",
+    "‘": "`",
+    "“": "``",
+    "”": "''",
+    "·": r"\textperiodcentered{}",
+    "±": r"\ensuremath{\pm}",
+    "×": r"\ensuremath{\times}",
+    "→": r"\ensuremath{\rightarrow}",
+    "≤": r"\ensuremath{\le}",
+    "≥": r"\ensuremath{\ge}",
+    "Δ": r"\ensuremath{\Delta}",
+    "α": r"\ensuremath{\alpha}",
+    "β": r"\ensuremath{\beta}",
+    "λ": r"\ensuremath{\lambda}",
+    "θ": r"\ensuremath{\theta}",
+    "τ": r"\ensuremath{\tau}",
+    "†": r"\textdagger{}",
+}
+KEPT = ("SUBSET", "STAND-IN", "OTHER MODEL", "Models:", "Stopped")
+"""Beginnings of the lines of a table's own caption that a paper's caption repeats."""
+PREAMBLE = (
+    r"\usepackage[T1]{fontenc}",
+    r"\usepackage[utf8]{inputenc}",
+    r"\usepackage{booktabs}",
+    r"\usepackage{siunitx}",
+    r"\usepackage{adjustbox}",
+)
+"""What a document needs to take the table."""
+
+
+def escaped(text: str) -> str:
+    """Text that TeX sets as it is, whatever it holds."""
+    return "".join(map(_escaped, unicodedata.normalize("NFC", text)))
+
+
+def _escaped(character: str) -> str:
+    if character in ESCAPES:
+        return ESCAPES[character]
+    if character.isspace():
+        return " "
+    plain = " " <= character <= "~" or ("¡" <= character <= "ſ" and unicodedata.category(character)[0] == "L")
+    return character if plain else f"[U+{ord(character):04X}]"
+
+
+def paper_table(table: Table) -> str:
+    """The tables of all data sets, one after the other; a data set with many metrics has several."""
+    preamble = "\n".join(f"%   {line}" for line in PREAMBLE)
+    parts = [f"% {escaped(table.name)}. Needs in the preamble:\n{preamble}"]
+    panels = list(_panels(table))
+    for number, (title, places) in enumerate(panels, 1):
+        parts.append(_group(table, places, title, f"tab:{_label(table.name)}-{number}"))
+    return "\n\n".join(parts) + "\n"
+
+
+def _panels(table: Table) -> Iterator[tuple[str, list[int]]]:
+    """Data set and column numbers of each table: columns of one data set, at most `WIDEST`."""
+    for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
+        places = [
+            place for place, column in enumerate(table.columns) if (column.dataset, column.title) == (dataset, title)
+        ]
+        for start in range(0, len(places), WIDEST):
+            yield title, places[start : start + WIDEST]
+
+
+def standalone(table: Table) -> str:
+    """A document that holds the tables, to be compiled as it is."""
+    head = [
+        r"\documentclass[10pt,a4paper]{article}",
+        r"\usepackage[margin=18mm]{geometry}",
+        *PREAMBLE,
+        r"\begin{document}",
+    ]
+    return "\n".join([*head, paper_table(table), r"\end{document}"]) + "\n"
+
+
+def _label(name: str) -> str:
+    return "".join(character if character.isascii() and character.isalnum() else "-" for character in name)
+
+
+def _group(table: Table, places: Sequence[int], title: str, label: str) -> str:
+    rows = [row for row in table.rows if not _says_nothing(row, places)]
+    printed = [place for place in places if any(_published(row.cells[place]) for row in rows)]
+    shapes = "".join(_columns([row.cells[place] for row in rows], place in printed) for place in places)
+    lines = [
+        r"\begin{table}[p]",
+        r"\centering",
+        r"\small",
+        r"\begin{adjustbox}{max width=\linewidth, max totalheight=0.8\textheight}",
+    ]
+    lines += [rf"\begin{{tabular}}{{l{shapes}}}", r"\toprule"]
+    lines += [_heads(table, places, printed), r"\midrule"]
+    for position, row in enumerate(rows):
+        if row.ruled and position:
+            lines.append(r"\midrule")
+        cells = [_cell(row.cells[place], table.pairs.get((row.name, place)), place in printed) for place in places]
+        name = escaped(row.title) + (r"\textsuperscript{\dag}" if row.name == table.reference else "")
+        lines.append(" & ".join([name, *cells]) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}"]
+    lines += [rf"\caption{{{_caption(table, rows, places, title)}}}", rf"\label{{{label}}}", r"\end{table}"]
+    return "\n".join(lines)
+
+
+def _says_nothing(row: Row, places: Sequence[int]) -> bool:
+    """Whether a row has no number in a group, of ours or of a paper; the caption counts such rows."""
+    return all(_ours(row.cells[place]) is None and not _published(row.cells[place]) for place in places)
+
+
+def _columns(cells: Sequence[AnyCell], printed: bool) -> str:
+    """Mean with marks, interval and, where a paper prints the column, its number."""
+    whole = max((len(str(int(abs(ours.mean)))) for cell in cells if (ours := _ours(cell)) is not None), default=1)
+    shape = rf"S[table-format=-{whole}.3, table-align-text-after=false, table-space-text-post={{\textsuperscript{{***}}}}]@{{\,}}l"
+    return shape + ("c" if printed else "")
+
+
+def _heads(table: Table, places: Sequence[int], printed: Sequence[int]) -> str:
+    metrics, below, rules, at = ["Memory"], [""], [], 2
+    for place in places:
+        wide = 3 if place in printed else 2
+        metrics.append(rf"\multicolumn{{{wide}}}{{c}}{{{escaped(table.columns[place].metric)}}}")
+        below += ["{mean}", r"\multicolumn{1}{c}{95\,\%}", *(["published"] if wide == 3 else [])]
+        rules.append(rf"\cmidrule(lr){{{at}-{at + wide - 1}}}")
+        at += wide
+    return " & ".join(metrics) + " \\\\\n" + "".join(rules) + "\n" + " & ".join(below) + r" \\"
+
+
+def _cell(cell: AnyCell, pair: Pair | None, printed: bool) -> str:
+    ours, parts = _ours(cell), ["{--}", ""]
+    if ours is not None:
+        digits = 1 if isinstance(cell, Measure) and abs(ours.mean) >= 100 else 3  # as in Markdown
+        interval = span(ours.by_case or ours.by_question, digits=digits)
+        mark = rf"\textsuperscript{{{stars(pair)}}}" if stars(pair) else ""
+        parts = [f"{ours.mean:.{digits}f}{mark}", rf"{{\scriptsize {interval}}}" if interval else ""]
+    if printed:
+        parts.append(_published(cell) or "--")
+    return " & ".join(parts)
+
+
+def stars(pair: Pair | None) -> str:
+    """The marks of a comparison with the reference; empty where it is not significant, or was not tested."""
+    adjusted = None if pair is None else pair.p if pair.p_by_case is None else pair.p_by_case
+    return next((mark for limit, mark in MARKS if adjusted is not None and adjusted < limit), "")
+
+
+def _ours(cell: AnyCell) -> Estimate | None:
+    if isinstance(cell, str):
+        return None
+    return cell.ours if isinstance(cell, Measure) else cell.estimate()
+
+
+def _published(cell: AnyCell) -> str:
+    return "" if isinstance(cell, str) or cell.published is None else cell.published.scaled(cell.column.scale)
+
+
+def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: str) -> str:
+    cells = [cell for row in rows for place in places if isinstance(cell := row.cells[place], Cell) and _ours(cell)]
+    questions = sorted({len(table.columns[place].questions) for place in places} - {0})
+    sizes = " and ".join(map(str, questions)) or "no"
+    cases = len({asked.cluster for place in places for asked in table.columns[place].questions})
+    lines = [
+        f"{table.title}: {title}.",
+        *(line for line in table.caption if line.startswith(KEPT)),
+    ]
+    lines += [line for line in table.caption if line.startswith(f"{title}: ")]
+    lines += [sub(r"; from \S+(?=;)", "", line) for line in table.caption if line.startswith("Imported: ")]
+    lines.append(
+        f"n = {sizes} questions in {cases} histories; means with 95 % intervals, by history from five histories on, else by question."
+    )
+    lines += _tested(table)
+    lines.append(_outcomes(cells))
+    if silent := len(table.rows) - len(rows):
+        lines.append(f"{silent} rows without a number are left out.")
+    reasons = sorted({cell.why_not for cell in cells if cell.published is not None and cell.why_not})
+    if reasons:
+        lines.append(f"Published numbers are not comparable with ours: {', '.join(reasons)}.")
+    lines += [line for line in detectable_lines(table) if f" of {title} at " in line]
+    return escaped(" ".join(lines))
+
+
+def _tested(table: Table) -> list[str]:
+    reference = next((row.title for row in table.rows if row.name == table.reference), "")
+    if not table.pairs:
+        return []
+    by_case = any(pair.p_by_case is not None for pair in table.pairs.values())
+    test = "t-test by history" if by_case else "sign-flip permutation over questions"
+    return [
+        f"* p < .05, ** p < .01, *** p < .001 against {reference} (†), paired {test}, Holm over all {len(table.pairs)} pairs."
+    ]
+
+
+def _outcomes(cells: Sequence[Cell]) -> str:
+    """How many answers were not scored, and why, over all cells that have a number."""
+    counts = [cell.counts() for cell in cells]
+    if not counts:
+        return "No cell has a number of ours."
+    total = {
+        name: sum(getattr(count, name) for count in counts) for name in ("unscored", "errored", "not_reached", "cut")
+    }
+    if not any(total.values()):
+        return "Every answer of every row was scored."
+    worst = max(count.missing_share for count in counts)
+    return (
+        f"Over all cells {total['errored']} errors, {total['unscored']} answers without a verdict, {total['not_reached']} not reached, "
+        f"{total['cut']} cut at the token limit; at most {worst:.1%} of a cell is not scored, and none of it counts as wrong."
+    )

@@ -1,0 +1,147 @@
+"""The calls of one client of the gateway: who pays for them, what they were for, and what went wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from memsys.llm.gateway.keys import Normalisation
+from memsys.llm.meter import Ledger, current
+from memsys.llm.protocol import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """Which calls of a client serve a purpose."""
+
+    name: str
+    find: str
+    """Regular expression that the system message, or else the first message, must hold."""
+    stand_in: Mapping[str, Any] = field(default_factory=dict)
+    """How the offline engine answers such a call: `kind`, `schema`, and `fields`, regular expressions whose first group is the field."""
+
+
+class Account:
+    """One client of the gateway. `credit` names the step that its calls are charged to; others are charged to `idle`.
+
+    Args:
+        client: name of the client; it does not change between a recording and its replay.
+        label: begins every purpose, such as the product's name.
+        purposes: names for calls, the first that matches; others are named after their tool, their schema or a hash.
+        normalisations: what the key of a request leaves out.
+        overrides: fields of every request body that are replaced, such as the temperature; None removes a field.
+    """
+
+    def __init__(
+        self,
+        client: str,
+        *,
+        label: str = "client",
+        purposes: Sequence[Purpose] = (),
+        normalisations: Sequence[Normalisation] = (),
+        overrides: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.client, self.label = client, label
+        self.normalisations, self.overrides = tuple(normalisations), dict(overrides or {})
+        self.purposes = tuple(purposes)
+        self._patterns = [(re.compile(purpose.find), purpose) for purpose in purposes]
+        self.base_url = ""
+        """Set by the gateway that opens the account."""
+        self.idle = Ledger()
+        """Calls that came while no step was under way."""
+        self.failures: list[ModelError] = []
+        """Calls of the step under way that failed for good; the client itself may have passed over them."""
+        self.misfits: Counter[str] = Counter()
+        """Replies that do not have the form that was asked for, by purpose."""
+        self._ledger: Ledger | None = None
+        self._scope = ""
+        self._occurrences: Counter[tuple[str, bytes]] = Counter()
+        self._numbers = itertools.count()
+        self._arrived: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where a call that arrives now is charged."""
+        return self._ledger or self.idle
+
+    @contextmanager
+    def credit(self, scope: str, *, afresh: bool = False) -> Iterator[None]:
+        """Charge the calls of this block to the ledger of the calling step (`meter.metering`).
+
+        Args:
+            scope: equal requests are numbered within it: `build` for all writes of a case, one for each question.
+            afresh: numbers start at 0 again, as for a history that is written a second time.
+        """
+        with self._lock:
+            self._ledger, self._scope = current() or self.idle, scope
+            self.failures = []
+            if afresh:
+                self._occurrences = Counter({key: n for key, n in self._occurrences.items() if key[0] != scope})
+                self._arrived.pop(scope, None)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._ledger, self._scope = None, ""
+
+    def numbered(self, digest: bytes, *, again: bool) -> tuple[int, str]:
+        """How many equal requests came before in this scope, and the request's place among all of the scope.
+
+        Args:
+            again: the client's transport repeats a request that it got no reply to; this is no new occurrence.
+        """
+        with self._lock:
+            key = (self._scope, digest)
+            if again and self._occurrences[key]:
+                return self._occurrences[key] - 1, ""
+            self._occurrences[key] += 1
+            self._arrived[self._scope] += 1
+            return self._occurrences[key] - 1, f"{self._scope}#{self._arrived[self._scope] - 1}"
+
+    def failed(self, error: ModelError) -> None:
+        """Tell the harness of a call that failed for good."""
+        with self._lock:
+            self.failures.append(error)
+
+    def purpose_of(self, body: Mapping[str, Any]) -> tuple[str, Purpose | None]:
+        """The purpose of a chat request as `label.name`, and the declared purpose that it comes from, if any."""
+        head = system_text(body)
+        for pattern, purpose in self._patterns:
+            if pattern.search(head):
+                return f"{self.label}.{purpose.name}", purpose
+        return f"{self.label}.{_form_name(body) or hashlib.sha256(head.encode(errors='replace')).hexdigest()[:8]}", None
+
+    def call_number(self) -> int:
+        """A number for the group of one call in the ledger; negative, so that it is no number of the meter's own."""
+        with self._lock:
+            return -1 - next(self._numbers)
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content, which is a string or a list of parts."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
+
+
+def system_text(body: Mapping[str, Any]) -> str:
+    """The system message of a chat request, or its first message where there is none."""
+    messages = [message for message in body.get("messages") or () if isinstance(message, Mapping)]
+    leading = [message for message in messages if message.get("role") in ("system", "developer")] or messages[:1]
+    return text_of(leading[0].get("content")) if leading else ""
+
+
+def _form_name(body: Mapping[str, Any]) -> str:
+    """The name of the tool or the schema that a request asks for; empty where it asks for none."""
+    tools = [tool.get("function", {}).get("name") for tool in body.get("tools") or () if isinstance(tool, Mapping)]
+    schema = (body.get("response_format") or {}).get("json_schema") or {}
+    return "+".join(str(name) for name in tools if name) or str(schema.get("name") or "")

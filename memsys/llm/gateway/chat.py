@@ -1,0 +1,189 @@
+"""Chat replies through the cache: looked up, sent once, kept, metered, and checked for the form that was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from memsys.jsons import canonical, decoded
+from memsys.llm.gateway.accounts import Account, Purpose, text_of
+from memsys.llm.gateway.fit import misfit
+from memsys.llm.gateway.keys import body_digest, first_difference, journal_key, keyed, outline, reply_key
+from memsys.llm.gateway.upstream import Upstream
+from memsys.llm.meter import Ledger
+from memsys.llm.protocol import Completion, ModelError
+from memsys.llm.replies import usage_of
+from memsys.llm.store import Store, unwritable
+from memsys.tokens import count_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One chat request of a client."""
+
+    account: Account
+    ledger: Ledger
+    """Of the step that was under way when it arrived."""
+    asked: Mapping[str, Any]
+    """The body as the client sent it."""
+    body: Mapping[str, Any]
+    """The body as it is sent upstream."""
+    kept: Mapping[str, Any]
+    """The part of it that decides the reply."""
+    key: bytes
+    place: str
+    """Scope and number of the request within it; empty for a repetition by the client's transport."""
+    purpose: str
+    declared: Purpose | None
+
+    @classmethod
+    def of(cls, account: Account, upstream: Upstream, asked: Mapping[str, Any], *, again: bool) -> Call:
+        """A request as it arrives. `again`: the client's transport repeats one that it got no reply to."""
+        overridden = {name: value for name, value in {**asked, **account.overrides}.items() if value is not None}
+        body = upstream.prepared(overridden)
+        kept = keyed(body, account.normalisations)
+        digest = body_digest(kept)
+        occurrence, place = account.numbered(digest, again=again)
+        purpose, declared = account.purpose_of(body)
+        key = reply_key(upstream.label, digest, occurrence)
+        return cls(account, account.ledger, asked, body, kept, key, place, purpose, declared)
+
+
+class ChatReplies:
+    """Replies by key, each asked for once.
+
+    Args:
+        store: None keeps and looks up nothing.
+        replay: a reply that is not kept is an error.
+    """
+
+    def __init__(self, upstream: Upstream, store: Store | None, *, replay: bool) -> None:
+        self._upstream, self._store, self._replay = upstream, store, replay
+        self._under_way: dict[bytes, asyncio.Task[Completion]] = {}
+
+    async def reply(self, call: Call) -> Mapping[str, Any]:
+        """The reply as an OpenAI-compatible server gives it, charged to the call's step.
+
+        Raises:
+            ModelError: the call failed for good, or is not in the cache during a replay.
+        """
+        account, ledger, number = call.account, call.ledger, call.account.call_number()
+        if call.place:  # what a transport repeats is charged once
+            ledger.add_call(call.purpose)
+        try:
+            completion = await self._completed(call)
+            value: dict[str, Any] = decoded(completion.text)
+        except Exception as error:
+            failure = error if isinstance(error, ModelError) else ModelError(f"the gateway failed: {error!r}"[:500])
+            if call.place:
+                ledger.add_failure(call.purpose, failure.attempts, failure.seconds, number)
+                account.failed(failure)
+            raise failure from error
+        if call.place:
+            ledger.add_completion(call.purpose, completion, number)
+            if wrong := misfit(call.body, value):
+                account.misfits[f"{call.purpose}: {wrong}"] += 1
+                ledger.count(ledger.notes, f"{call.purpose}: {wrong}")
+        return value | {"model": call.asked.get("model") or self._upstream.model}
+
+    async def _completed(self, call: Call) -> Completion:
+        if (task := self._under_way.get(call.key)) is None:
+            if (stored := self._looked_up(call.key)) is not None:
+                return replace(stored, cached=True)
+            if self._replay:
+                raise ModelError(self._miss(call))
+            task = asyncio.get_running_loop().create_task(self._sent(call))
+            self._under_way[call.key] = task
+            task.add_done_callback(lambda done: self._under_way.pop(call.key, None))
+        return await asyncio.shield(task)
+
+    def _looked_up(self, key: bytes) -> Completion | None:
+        if self._store is None:
+            return None
+        stored = self._store.answer(key)
+        return self._store.outcome(key) if stored is None and self._replay else stored
+
+    async def _sent(self, call: Call) -> Completion:
+        value, seconds, attempts = await self._upstream.reply(call.body, call.purpose, call.declared)
+        completion = _completion(value, call, seconds, attempts, self._upstream.label)
+        if self._store is not None:
+            if call.place:
+                journal = journal_key(self._upstream.label, call.account.client, call.place)
+                parts = Completion(_text({"outline": outline(call.kept), "changed": _changed(call)}))
+                self._store.keep_answer(journal, parts, lambda error: None)
+            await self._committed(call.key, completion)
+        return completion
+
+    async def _committed(self, key: bytes, completion: Completion) -> None:
+        assert self._store is not None
+        loop = asyncio.get_running_loop()
+        written: asyncio.Future[None] = loop.create_future()
+        store = self._store
+
+        def on_written(error: Exception | None) -> None:
+            if error is None:
+                loop.call_soon_threadsafe(written.set_result, None)
+            else:
+                loop.call_soon_threadsafe(written.set_exception, unwritable(store.path, error))
+
+        store.keep_answer(key, completion, on_written)
+        await written
+
+    def _miss(self, call: Call) -> str:
+        """Why a replay has no reply: where the request differs from the recorded one at its place."""
+        assert self._store is not None
+        where = f"replay: {self._store.path} has no reply for request {call.place} of {call.account.client} ({call.purpose})"
+        recorded = self._store.answer(journal_key(self._upstream.label, call.account.client, call.place))
+        if recorded is None:
+            return f"{where}; no request was recorded at this place"
+        difference = first_difference(decoded(recorded.text)["outline"], outline(call.kept))
+        return f"{where}: {difference or 'its body was recorded, but not so often'}"
+
+
+def _changed(call: Call) -> dict[str, Any]:
+    """What the client asked for and the gateway changed, by field: [asked, sent]. Messages are never changed."""
+    names = [name for name in {**call.asked, **call.body} if name != "messages"]
+    pairs = {name: [call.asked.get(name), call.body.get(name)] for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _text(value: Any) -> str:
+    """JSON without `<`: the store looks for reasoning in tags, and here it belongs to the reply."""
+    return canonical(value).decode(errors="replace").replace("<", "\\u003c")
+
+
+def _completion(value: Mapping[str, Any], call: Call, seconds: float, attempts: int, label: str) -> Completion:
+    """A raw reply as the cache and the meter take it; its text is the whole reply as JSON, with token counts filled in."""
+    choice = (value.get("choices") or [{}])[0]
+    message, usage = choice.get("message") or {}, usage_of(value)
+    said, calls = text_of(message.get("content")), message.get("tool_calls") or []
+    tokens_in, tokens_out = usage.prompt, usage.completion
+    if tokens_in is None:
+        tokens_in = sum(count_tokens(text_of(each.get("content"))) for each in call.body["messages"])
+    if tokens_out is None:
+        tokens_out = count_tokens(said) + sum(count_tokens(json.dumps(each)) for each in calls)
+    counts = {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
+    whole = {
+        "object": "chat.completion",
+        "created": int(time.time()),
+        **value,
+        "usage": {**(value.get("usage") or {}), **counts},
+    }
+    return Completion(
+        _text(whole),
+        prompt_tokens=tokens_in,
+        completion_tokens=tokens_out,
+        cached_prompt_tokens=usage.cached or 0,
+        reasoning_tokens=usage.reasoning or 0,
+        seconds=seconds,
+        model=str(value.get("model", "")),
+        endpoint=label,
+        attempts=attempts,
+        # A reply without content may differ the next time: it is kept as the outcome of this one call, for replays.
+        stopped="" if said or calls else "empty",
+        notes=("gateway: no token counts",) if usage.prompt is None else (),
+    )

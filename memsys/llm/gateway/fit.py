@@ -1,0 +1,64 @@
+"""Whether a chat reply has the form that was asked for. Most programs pass over one that has not, so the gateway counts them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from memsys.llm.gateway.accounts import text_of
+from memsys.llm.gateway.upstream import inlined
+
+
+def misfit(body: Mapping[str, Any], reply: Mapping[str, Any]) -> str:
+    """What is wrong with a reply's form: `no JSON`, `not the schema`, `no tool call`, `unknown tool`, `cut`, `empty`; else empty."""
+    choice = (reply.get("choices") or [{}])[0]
+    message = choice.get("message") or {}
+    calls = message.get("tool_calls") or []
+    if choice.get("finish_reason") == "length":
+        return "cut"
+    if body.get("tools"):
+        return _wrong_calls(body, calls)
+    text = text_of(message.get("content"))
+    if not text.strip() and not calls:
+        return "empty"
+    form = body.get("response_format") or {}
+    if form.get("type") not in ("json_object", "json_schema"):
+        return ""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return "no JSON"
+    schema = (form.get("json_schema") or {}).get("schema")
+    return "not the schema" if schema and not fits(value, schema) else ""
+
+
+def _wrong_calls(body: Mapping[str, Any], calls: list[Any]) -> str:
+    tools = {tool["function"]["name"]: tool["function"].get("parameters") for tool in body["tools"]}
+    if not calls:
+        wanted = body.get("tool_choice", "auto")
+        return "no tool call" if wanted == "required" or isinstance(wanted, Mapping) else ""
+    for call in calls:
+        function = call.get("function") or {}
+        if function.get("name") not in tools:
+            return "unknown tool"
+        try:
+            arguments = json.loads(function.get("arguments") or "{}")
+        except ValueError:
+            return "no JSON"
+        if (schema := tools[function["name"]]) and not fits(arguments, schema):
+            return "not the schema"
+    return ""
+
+
+def fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Whether a value satisfies a JSON schema; a schema that is not valid itself is satisfied by everything."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        whole = inlined(schema)
+        Draft202012Validator.check_schema(whole)
+    except (SchemaError, KeyError, TypeError):
+        return True
+    return bool(Draft202012Validator(whole).is_valid(value))

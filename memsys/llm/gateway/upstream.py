@@ -1,0 +1,171 @@
+"""Where the gateway gets chat replies: an endpoint, or the offline engine in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from memsys.jsons import encoded
+from memsys.llm.endpoint import Endpoint
+from memsys.llm.gateway.accounts import Purpose, text_of
+from memsys.llm.pricing import ModelSettings
+from memsys.llm.protocol import LLM, Request
+from memsys.llm.replies import usage_of
+from memsys.llm.server import Sent
+
+LIMITS = ("max_tokens", "max_completion_tokens")
+
+
+class Upstream(Protocol):
+    """Answers bodies of chat completions."""
+
+    label: str
+    """Part of the cache key, as in `memsys.llm.cache`."""
+    model: str
+
+    def prepared(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The body as it is sent: the row's model and limits in place of the client's."""
+
+    async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
+        """The reply to a prepared body.
+
+        Raises:
+            ModelError: the call failed for good.
+        """
+
+
+class EndpointUpstream:
+    """An endpoint, with its limits, retries and spending cap."""
+
+    def __init__(self, endpoint: Endpoint, settings: ModelSettings) -> None:
+        self._endpoint, self._settings = endpoint, settings
+        self.label, self.model = endpoint.label, settings.model
+
+    def prepared(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        settings = self._settings
+        sent = {name: value for name, value in body.items() if name not in LIMITS} | {"model": settings.model}
+        asked = [body[name] for name in LIMITS if isinstance(body.get(name), int)]
+        if asked:
+            sent[settings.token_limit_field] = settings.output_limit(asked[0])
+        elif settings.max_output_tokens is not None:
+            sent[settings.token_limit_field] = settings.max_output_tokens
+        if not settings.send_temperature:
+            sent = {name: value for name, value in sent.items() if name not in ("temperature", "top_p")}
+        if settings.reasoning_effort is not None:
+            sent["reasoning_effort"] = settings.reasoning_effort
+        return {**sent, **settings.extra_body}
+
+    async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
+        self._endpoint.permitted()
+        sent = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+        limit = next((body[name] for name in LIMITS if isinstance(body.get(name), int)), None)
+        # A token is at least one byte, so the number of bytes is an upper bound. Without a limit the cost has none.
+        worst = None if limit is None else self._settings.cost(len(encoded(body.get("messages"))), limit)
+        future = self._endpoint.start("/chat/completions", sent, worst, self._price, lambda *parts: parts)
+        return await asyncio.wrap_future(future)
+
+    def _price(self, value: Mapping[str, Any]) -> float | None:
+        usage = usage_of(value)
+        if usage.prompt is None or usage.completion is None:
+            return None
+        return self._settings.cost(usage.prompt, usage.completion, usage.cached or 0)
+
+
+class EngineUpstream:
+    """The offline engine: it answers what a purpose declares as `stand_in`, and fills the schema or tool of other requests."""
+
+    def __init__(self, engine: LLM) -> None:
+        self._engine = engine
+        self.label, self.model = "offline", "extractive"
+
+    def prepared(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {**body, "model": self.model}
+
+    async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
+        schema = asked_schema(body) or (dict(declared.stand_in.get("schema") or {}) if declared else {})
+        request = self._request(body, purpose, declared, schema)
+        # In a thread: the engine computes, and the loop serves others meanwhile.
+        completion = await asyncio.to_thread(lambda: self._engine.submit(request).result())
+        return _as_reply(body, completion.text, completion.prompt_tokens, completion.completion_tokens), 0.0, 1
+
+    def _request(
+        self, body: Mapping[str, Any], purpose: str, declared: Purpose | None, schema: Mapping[str, Any]
+    ) -> Request:
+        messages = tuple((str(each.get("role")), text_of(each.get("content"))) for each in body["messages"])
+        stand_in = declared.stand_in if declared else {}
+        last = messages[-1][1] if messages else ""
+        fields: dict[str, Any] = {"text": last, "texts": [last], "question": last}
+        for name, pattern in (stand_in.get("fields") or {}).items():
+            match = re.search(pattern, last, re.DOTALL)
+            fields[name] = match[1] if match else ""
+        limit = next((body[name] for name in LIMITS if isinstance(body.get(name), int)), 512)
+        kind = str(stand_in.get("kind", "summarise" if schema else "chat"))
+        return Request(messages, purpose, limit, schema=schema or None, kind=kind, fields=fields)
+
+
+def asked_schema(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON schema that the reply, or the arguments of the first tool, must fit; empty where none is asked for."""
+    if (tool := asked_tool(body)) is not None:
+        return inlined(tool.get("parameters") or {"type": "object"})
+    form = (body.get("response_format") or {}).get("json_schema") or {}
+    return inlined(form["schema"]) if form.get("schema") else {}
+
+
+def asked_tool(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The tool that must be called: the named one, or the first; None where no tool is offered or wanted."""
+    offered = [tool.get("function") for tool in body.get("tools") or ()]
+    tools: list[Mapping[str, Any]] = [tool for tool in offered if isinstance(tool, Mapping)]
+    choice = body.get("tool_choice", "auto")
+    if not tools or choice == "none":
+        return None
+    wanted = choice.get("function", {}).get("name") if isinstance(choice, Mapping) else None
+    return next((tool for tool in tools if tool.get("name") == wanted), tools[0])
+
+
+def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema with its local references (`$ref`) replaced by what they point to; a reference to itself becomes an empty object."""
+
+    def resolve(value: Any, above: tuple[str, ...]) -> Any:
+        if isinstance(value, list):
+            return [resolve(inner, above) for inner in value]
+        if not isinstance(value, Mapping):
+            return value
+        target = value.get("$ref")
+        if isinstance(target, str) and target.startswith("#/"):
+            if target in above:
+                return {"type": "object", "properties": {}}
+            found: Any = schema
+            for part in target[2:].split("/"):
+                found = found[part]
+            return resolve(found, (*above, target))
+        return {name: resolve(inner, above) for name, inner in value.items() if name not in ("$defs", "definitions")}
+
+    resolved: dict[str, Any] = resolve(dict(schema), ())
+    return resolved
+
+
+def _as_reply(body: Mapping[str, Any], text: str, tokens_in: int, tokens_out: int) -> dict[str, Any]:
+    """A chat completion with this text, or with a call of the tool that was asked for."""
+    name = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    reason = "stop"
+    if (tool := asked_tool(body)) is not None:
+        arguments = text if _is_object(text) else json.dumps({"text": text})
+        function = {"name": tool.get("name"), "arguments": arguments}
+        message = {"role": "assistant", "content": None}
+        message["tool_calls"] = [{"id": f"call_{name}", "type": "function", "function": function}]
+        reason = "tool_calls"
+    usage = {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
+    choice = {"index": 0, "message": message, "finish_reason": reason}
+    return {"id": f"engine-{name}", "object": "chat.completion", "created": 0, "choices": [choice], "usage": usage}
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False

@@ -1,0 +1,79 @@
+"""Where a product is: its pins in conf/product, its environment in a folder of the user, its adapter here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ADAPTERS = Path(__file__).parent / "adapters"
+PINS = Path(__file__).resolve().parents[2] / "conf" / "product"
+OURS = ("worker.py", "surroundings.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The files of one product."""
+
+    name: str
+    adapter: Path
+    pins: Path | None
+    """Names and versions of all packages of its environment; None for a product that runs in our own."""
+
+    @property
+    def folder(self) -> Path:
+        """Its environment, named after its pins: other pins are another environment."""
+        assert self.pins is not None
+        return products_folder() / f"{self.name}-{_digest(self.pins)[:12]}"
+
+    @property
+    def python(self) -> Path:
+        """The interpreter that runs the worker."""
+        if self.pins is None:
+            return Path(sys.executable)
+        return self.folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+    @property
+    def installed(self) -> bool:
+        """Whether the environment is complete."""
+        return self.pins is None or (self.folder / INSTALLED).is_file()
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What decides how the product behaves, apart from its settings: versions, adapter and worker."""
+        own = {name: _digest(Path(__file__).with_name(name)) for name in OURS}
+        pins = {} if self.pins is None else {"pins": _digest(self.pins)}
+        return {"product": self.name, **pins, "adapter": _digest(self.adapter), **own}
+
+
+INSTALLED = ".installed"
+"""A file in a complete environment."""
+
+
+def products_folder() -> Path:
+    """Where the environments of products are: MEMSYS_PRODUCTS, or a folder in the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(os.environ.get("MEMSYS_PRODUCTS") or Path(cache) / "memsys-bench" / "products")
+
+
+def place_of(product: str) -> Place:
+    """The files of a product by name, or by the path of an adapter that runs in our own environment (`….py`).
+
+    Raises:
+        ValueError: there is no such product.
+    """
+    if product.endswith(".py"):
+        adapter = Path(product)
+        if not adapter.is_file():
+            raise ValueError(f"no adapter {product}")
+        return Place(adapter.stem, adapter.resolve(), None)
+    known = sorted(path.stem for path in PINS.glob("*.txt"))
+    if product not in known:
+        raise ValueError(f"no product called {product!r}; there are: {', '.join(known)}")
+    return Place(product, ADAPTERS / f"{product.split('_')[0]}.py", PINS / f"{product}.txt")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

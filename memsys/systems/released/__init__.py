@@ -1,0 +1,195 @@
+"""Released products as memories: the installed program itself, not a re-implementation, behind the gateway.
+
+There is no paper and no `mode`: `product` names the pins (conf/product) and the adapter (`memsys/products/adapters`). Each case has a
+process of its own, which sees nothing but the gateway, a home folder of its own, the dialogue's clock and seeded ids.
+
+Deviations and decisions:
+
+- `clock="dialogue"`: many products can only stamp now, so now is the time of the unit or the question. `wall` leaves their clock alone.
+- A model call that failed for good fails the step, also where the product passes over it: a memory that silently lacks a unit would
+  be scored as a memory that forgot it.
+- A worker that died is started again and given the same history, whose replies are cached; after `restarts` the case fails.
+- Scores are rounded to six digits and ties broken by the order of storing, because products leave it open.
+- The evidence of an item is what the adapter finds in the product's metadata; the report says whether it is exact.
+- Reads of one case are taken one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from data_loaders.schema import Question, Unit
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive
+from memsys.llm import meter
+from memsys.llm.gateway.accounts import Account, Purpose
+from memsys.llm.gateway.keys import Normalisation
+from memsys.llm.gateway.server import Gateway
+from memsys.products.life import Life, Limits
+from memsys.products.places import place_of
+
+
+class Released(MemorySystem):
+    """Recalls what a product's search returns.
+
+    Args:
+        product: name of a file in conf/product, or the path of an adapter (`….py`) that runs in our own environment.
+        k: most items of a recall.
+        clock: `dialogue` or `wall`.
+        settings: passed to the adapter.
+        purposes: names of its calls, and how the offline engine answers them (`memsys.llm.gateway.accounts.Purpose`).
+        normalise: what the product stamps into its requests, as `{find: regular expression, put: text}`.
+        overrides: fields of every chat request that are replaced, such as the temperature; null removes one.
+        open_seconds, step_seconds: time limits.
+        memory_mb: memory limit of the process; 0 = none.
+        restarts: how often a dead process is replaced.
+
+    Raises:
+        ValueError: an unknown product or clock, or a number out of range.
+    """
+
+    READ_KNOBS: ClassVar = ("k",)
+    UNIT: ClassVar = {"rule": "floor_pair", "on_unpaired": "keep_single"}
+    EMBEDS_UNITS: ClassVar = False
+    REHEARSED: ClassVar = False
+    WAIVED: ClassVar[Mapping[str, str]] = {
+        "test_reading_leaves_the_memory_as_it_was": "its state lies in another process; what it recalls is compared instead",
+        "test_no_clock_is_looked_at": "a product reads its clock, which is patched in its own process",
+        "test_two_memories_share_nothing": "its state lies in another process; a case has a process of its own",
+        "test_a_model_that_babbles_breaks_nothing": "its calls pass through the gateway, which counts misfits",
+    }
+    """Tests of the memory contract that a foreign product cannot pass, with the reasons; printed under its tables."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        rng: np.random.Generator,
+        product: str = "mem0ai",
+        k: int = 20,
+        clock: Literal["dialogue", "wall"] = "dialogue",
+        settings: Mapping[str, Any] | None = None,
+        purposes: Sequence[Mapping[str, Any]] = (),
+        normalise: Sequence[Mapping[str, str]] = (),
+        overrides: Mapping[str, Any] | None = None,
+        open_seconds: float = 300.0,
+        step_seconds: float = 300.0,
+        memory_mb: int = 0,
+        restarts: int = 3,
+    ) -> None:
+        self.product, self.k = product, positive("k", k)
+        self.clock = one_of("clock", clock, ("dialogue", "wall"))
+        self.settings = dict(settings or {})
+        self.purposes = tuple(Purpose(**each) for each in purposes)
+        self.normalise = tuple(Normalisation(**each) for each in normalise)
+        self.overrides = dict(overrides or {})
+        self.open_seconds, self.step_seconds = open_seconds, step_seconds
+        self.memory_mb, self.restarts = memory_mb, restarts
+        self._gateway = gateway
+        self._seed = int(rng.integers(2**31))
+        place, label = place_of(product), place_of(product).name
+        account = Account(
+            f"{label}/{self._seed:08x}",
+            label=label,
+            purposes=self.purposes,
+            normalisations=self.normalise,
+            overrides=self.overrides,
+        )
+        opening: dict[str, Any] = {"seed": self._seed, "clock": clock, "settings": self.settings}
+        limits = Limits(open_seconds, step_seconds, memory_mb, restarts)
+        self._account, self._life = account, Life(gateway, account, place, opening, limits)
+        self._opening = opening
+        self._held = 0
+
+    @classmethod
+    def outside(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Versions of the product's packages, and its adapter and worker.
+
+        Raises:
+            ValueError: the product is not installed.
+        """
+        place = place_of(str(settings.get("product", "mem0ai")))
+        if not place.installed:
+            raise ValueError(f"the product {place.name} is not installed: make product NAME={place.name}")
+        return dict(place.identity)
+
+    def write(self, unit: Unit) -> None:
+        turns = [{"id": turn.id, "speaker": turn.speaker, "role": turn.role, "text": turn.text} for turn in unit.turns]
+        given = {"id": unit.id, "session": unit.session_id, "turns": turns, "time_text": unit.time_text}
+        counts = self._build("write", {**given, "stamp": _stamp(unit), "time": unit.time and unit.time.isoformat()})
+        for name in ("stored", "changed", "deleted"):
+            if amount := int(counts.get(name, 0)):
+                meter.note(f"released.{name}", amount)
+                self._life.counts[name] += amount
+        self._life.counts["held"] = int(counts.get("held", 0))
+        self._life.counts["units"] += 1
+        self._life.counts["units_without_change"] += not any(
+            counts.get(name) for name in ("stored", "changed", "deleted")
+        )
+
+    def end_session(self, session_id: str) -> None:
+        if self._life.counts["units"]:
+            self._build("end_session", {"id": session_id})
+
+    def consolidate(self) -> None:
+        if self._life.counts["units"]:
+            self._build("consolidate", {})
+
+    def read(self, question: Question) -> Recall:
+        if not self._life.counts["units"]:
+            return Recall(())
+        given = {"id": question.id, "text": question.text, "k": self.k, "stamp": _stamp(question)}
+        items = self._life.read("read", given, f"read {question.id}")
+        return Recall(tuple(_item(each) for each in items[: self.k]))
+
+    def nodes(self) -> Iterator[NodeView]:
+        """What the product holds, if its adapter can list it; without structure."""
+        if not self._life.counts["units"]:
+            return
+        for each in self._life.read("nodes", {}, "nodes") or ():
+            item = _item(each)
+            yield NodeView(item.id, (), 0, item.kind, item.text, None, item.sources)
+
+    @property
+    def held(self) -> int:
+        return self._life.counts["held"]
+
+    def report(self) -> dict[str, Any]:
+        """What the product is, what it stored, and what went wrong around it."""
+        idle = self._account.idle
+        return {
+            "product": place_of(self.product).identity,
+            "abilities": self._life.abilities,
+            "counts": dict(self._life.counts),
+            "connections_refused": dict(self._life.refused),
+            "misfits": dict(self._account.misfits),
+            "calls_between_steps": sum(idle.calls.values()),
+        }
+
+    def close(self) -> None:
+        self._life.close()
+
+    def _build(self, step: str, given: dict[str, Any]) -> dict[str, Any]:
+        if "dimension" not in self._opening:
+            models = {
+                "model": self._gateway.upstream.model,
+                "embedder": "embedder",
+                "dimension": self._gateway.dimension(),
+            }
+            self._life.opens_with(models)
+            self._opening.update(models)
+        return dict(self._life.build(step, given) or {})
+
+
+def _stamp(dated_thing: Unit | Question) -> float | None:
+    """The time as seconds since 1970, taken as UTC; None where it is unknown."""
+    from datetime import UTC
+
+    return None if dated_thing.time is None else dated_thing.time.replace(tzinfo=UTC).timestamp()
+
+
+def _item(each: Mapping[str, Any]) -> Item:
+    text = dated(str(each["text"]), str(each.get("time_text") or ""))
+    sources = tuple(map(str, each.get("sources") or ()))
+    return Item(str(each["id"]), text, float(each.get("score") or 0.0), sources, str(each.get("kind", "fact")), level=1)

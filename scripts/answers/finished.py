@@ -1,0 +1,140 @@
+"""A finished run with its questions, answers and scores, read from its folder and its data set, for export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_loaders.schema import Gold, Question
+from data_loaders.source import manifest
+from eval.imported import THEIRS
+from eval.records import Prediction
+from eval.report.cell import Cell, Column
+from eval.report.scores import asked, outcomes
+from eval.store import RunError, read_predictions, read_record, safe_name
+from scripts.experiment.options import load_option, metric_options
+from scripts.experiment.run_folder import data_of, record_of
+
+NO_MODEL = ("extractive", "hashing")
+"""Engines that stand in for models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One question of the run."""
+
+    case_id: str
+    position: int
+    """Of the case in the run's data."""
+    question: Question
+    gold: Gold
+    prediction: Prediction | None
+    """None for a question that was not reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreFile:
+    """One score file of the run."""
+
+    id: str
+    """Its name: the metric and the hash of its settings."""
+    metric: str
+    title: str
+    settings: Mapping[str, Any]
+    cell: Cell
+
+    @property
+    def judge(self) -> bool:
+        return self.metric.startswith(("judge_", f"{THEIRS}judge"))
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A run as it is exported."""
+
+    folder: Path
+    record: Mapping[str, Any]
+    title: str
+    dataset_title: str
+    licence: str
+    """Of the data set's file; empty for the shipped sample and for files that the manifest does not know."""
+    url: str
+    """Where the data set's file is downloaded; empty likewise."""
+    lines: Sequence[Line]
+    scores: Sequence[ScoreFile]
+
+    @property
+    def stand_ins(self) -> list[str]:
+        """Roles that an engine without a model filled."""
+        return stand_ins(self.record)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the run was on the whole data set."""
+        known = self.record["dataset"]
+        return known["size"] == "all" and known["max_cases"] is None
+
+
+def stand_ins(record: Mapping[str, Any]) -> list[str]:
+    """Roles of a run that an engine without a model filled."""
+    return [role for role, model in record["models"].items() if model.get("engine") in NO_MODEL]
+
+
+def finished_run(folder: Path, root: Path | None) -> FinishedRun:
+    """Read a run.
+
+    Args:
+        root: folder of the raw files; None takes MEMSYS_DATA, else the download folder.
+
+    Raises:
+        RunError: the folder is no run, a case is not finished, or the data are not those of the run.
+        DataError: the data are not there.
+    """
+    record = record_of(folder)
+    cases = data_of(record, root)
+    config = load_option("dataset", record["dataset"]["name"])
+    histories = [cases[index] for index in range(len(cases))]
+    if open_cases := [
+        case.id for case in histories if not (folder / "cases" / safe_name(case.id) / "case.json").is_file()
+    ]:
+        raise RunError(
+            f"{folder}: {len(open_cases)} cases are not finished, such as {open_cases[0]}; run its command again"
+        )
+    lines = []
+    for position, case in enumerate(histories):
+        answers = read_predictions(folder / "cases" / safe_name(case.id))
+        lines += [
+            Line(case.id, position, question, gold, answers.get(question.id)) for question, gold in case.questions
+        ]
+    entry = manifest().get(config["file"]) if record["data_status"] != "sample" else None
+    questions = asked(histories)
+    reached = outcomes([folder], questions)
+    scores = []
+    for path in score_files(folder):
+        metric = path.stem.rpartition("-")[0]
+        column = Column(config["name"], config["title"], score_title(metric), questions, config["aggregate"][0])
+        scores.append(
+            ScoreFile(
+                path.stem, metric, column.metric, read_record(path.with_suffix(".json")), Cell(column, reached, (path,))
+            )
+        )
+    title = record.get("imported", {}).get("title") or record["name"]
+    licence, url = (entry.licence, entry.url) if entry else ("", "")
+    return FinishedRun(folder, record, title, config["title"], licence, url, lines, scores)
+
+
+def score_files(folder: Path) -> list[Path]:
+    """Score files of a run, without the evidence counts and the judges' costs."""
+    files = sorted((folder / "scores").glob("*.jsonl"))
+    return [path for path in files if not path.name.endswith(".effort.jsonl") and not path.name.startswith("evidence@")]
+
+
+def score_title(metric: str) -> str:
+    """Title of a score file's metric; its name where the metric has no settings any more."""
+    if metric.startswith(THEIRS):
+        return f"{metric.removeprefix(THEIRS)}, as graded by the authors"
+    if metric.startswith("judge_"):
+        return str(metric)
+    return str(metric_options().get(metric, {}).get("title", metric))

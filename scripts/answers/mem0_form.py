@@ -1,0 +1,51 @@
+"""Write a run in the form of Mem0's evaluation (`scripts.answers.mem0` reads it): an import of the file gives the same scores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from eval.store import replace_file
+from scripts.answers.finished import FinishedRun, Line
+from scripts.answers.joining import categories_of
+from scripts.experiment.scorers import metrics
+
+SCORES = {"f1_score": "mem0_f1", "bleu_score": "bleu1_mem0"}
+
+
+def write_mem0(run: FinishedRun, to: Path) -> list[str]:
+    """Write `<run>.json` into a folder; returns what was written and what was left out, as lines.
+
+    A question without an answer, and an answer that failed, is left out. `llm_score` is left out: whoever reads the file judges it.
+    """
+    conversations: dict[str, list[dict[str, Any]]] = {}
+    left_out = 0
+    for line in run.lines:
+        if line.prediction is None or line.prediction.outcome == "error":
+            left_out += 1
+            continue
+        name = str(line.position) if run.whole else line.case_id
+        conversations.setdefault(name, []).append(_record(line))
+    file = to / f"{run.folder.name}.json"
+    replace_file(file, json.dumps(conversations, indent=1, ensure_ascii=False))
+    written = sum(map(len, conversations.values()))
+    lines = [f"written: {file} ({written} answers)"]
+    return [*lines, f"left out: {left_out} questions without an answer"] if left_out else lines
+
+
+def _record(line: Line) -> dict[str, Any]:
+    assert line.prediction is not None
+    record: dict[str, Any] = {
+        "question": line.question.text,
+        "answer": line.gold.answers[0] if line.gold.answers else "",
+        "response": line.prediction.answer,
+        "category": categories_of(line.gold)[0],
+    }
+    for name, metric in zip(SCORES, metrics(list(SCORES.values())), strict=True):
+        if (
+            line.gold.answerable
+            and (score := metric.score(line.question, line.gold, line.prediction)).value is not None
+        ):
+            record[name] = score.value
+    return record

@@ -1,0 +1,1 @@
+"""Measurements of speed and memory against the shipped mock endpoint; `command` runs them."""

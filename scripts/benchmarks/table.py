@@ -1,0 +1,189 @@
+"""A whole table against its bound: many memories on histories of LoCoMo's size, built, answered and judged with the default settings.
+
+The bound is the largest of three times: the longest chain of dependent calls times the latency, all calls times the latency divided by
+the in-flight limit, and the client's CPU time on one core. The measure is the bound divided by the wall time. Each table runs in a
+process of its own, so that its CPU time is the client's alone.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scripts.benchmarks.histories import gauges_at, histories_of_words, services
+from scripts.benchmarks.measured import ROOT, Measured, mock, stats
+
+FOUR = ("amem_segt", "mem0_v3_segt", "memtree_segt", "segtree_td")
+SIXTEEN = (
+    *FOUR, "amem", "lightmem", "mem0", "mem0_v3", "memgpt", "memorybank", "memoryos", "memstream", "memtree", "nemori",
+    "timem", "segtree",
+)  # fmt: skip
+QUESTIONS, TURNS = 154, 580
+"""Of one history: LoCoMo has 1,540 questions and 5,882 turns in ten."""
+LATENCY, IN_FLIGHT = 0.1, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What one table took, and what bounds it."""
+
+    wall: float
+    cpu: float
+    calls: int
+    chain: float
+    """Dependent calls of the longest cell, from its first write to the verdict on its last answer."""
+    peak_mb: float
+    timeline: Sequence[tuple[float, int]]
+    """Seconds since the start, and calls in flight."""
+
+    @property
+    def bound(self) -> float:
+        """Seconds that the table takes at least."""
+        return max(self.chain * LATENCY, self.calls * LATENCY / IN_FLIGHT, self.cpu)
+
+    def text(self) -> str:
+        """The figures behind the ratio."""
+        return (
+            f"{self.bound / self.wall:.3f} ({self.wall:.1f} s; chain {self.chain * LATENCY:.1f} s, calls "
+            f"{self.calls * LATENCY / IN_FLIGHT:.1f} s, CPU {self.cpu:.1f} s; {self.calls} calls, {self.peak_mb:.0f} MB)"
+        )
+
+
+def table_of_four() -> list[Measured]:
+    """Four memories on ten histories."""
+    return [_measured("table of 4 memories x 10 histories, 100 ms, 64 in flight: bound ÷ wall", FOUR, 0.92)]
+
+
+def table_of_sixteen() -> list[Measured]:
+    """Sixteen memories that call models on ten histories."""
+    return [_measured("table of 16 memories x 10 histories, 100 ms, 64 in flight: bound ÷ wall", SIXTEEN, 0.80)]
+
+
+def _measured(title: str, memories: Sequence[str], least: float) -> Measured:
+    timed = timed_table(memories)
+    return Measured(title, timed.text(), f"≥ {least}", timed.bound / timed.wall >= least)
+
+
+def timed_table(memories: Sequence[str], histories: int = 10, root: Path = ROOT) -> Timed:
+    """Run a table in a process of its own against a mock endpoint in another.
+
+    Args:
+        root: the checkout whose code is measured.
+    """
+    with mock("--latency", str(LATENCY)) as url, tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "scripts.benchmarks.table", url, folder, str(histories), *memories]
+        subprocess.run(command, cwd=root, check=True)
+        calls = stats(url)["answered"]
+        figures = json.loads((Path(folder) / "timed.json").read_text(encoding="utf-8"))
+    return Timed(calls=calls, **figures)
+
+
+def run_table(url: str, folder: Path, histories: int, memories: Sequence[str]) -> dict[str, Any]:
+    """Build, answer and judge; returns the figures that this process knows."""
+    import resource
+
+    from data_loaders.lazy import as_lazy
+    from eval.judge import Judge
+    from eval.reader import Reader
+    from eval.run import Run, Services
+    from eval.score import Judging
+    from memsys.embed import HashingEmbedder
+    from memsys.prompts import Prompts
+    from scripts.experiment.options import load_option
+    from scripts.experiment.runs import _recipe
+
+    llm, _, endpoint = services(url, folder / "cache.sqlite", IN_FLIGHT)
+    cases = as_lazy(histories_of_words(histories, QUESTIONS, TURNS))
+    offered = Services(llm, llm, llm.in_role("probe"), HashingEmbedder(), Prompts(), gauges_at(endpoint))
+    reader = Reader(**load_option("reader", "segtree"))
+
+    class Named:
+        name, config = "bench", {"unit": {"rule": "ab_pair"}}
+
+    runs = []
+    for name in memories:
+        recipe = _recipe(Named(), load_option("memory", name), None)  # type: ignore[arg-type]
+        runs.append(
+            Run(name, folder / "runs" / name, cases, cases.sizes, recipe.build, reader, dict(recipe.unit), offered)
+        )
+    judging = Judging(Judge(**load_option("judge", "segtree")), llm, "mock", offered.prompts)
+    with _sampled(endpoint) as timeline:
+        started, cpu = time.perf_counter(), time.process_time()
+        run_and_judge(runs, judging)
+        wall, used = time.perf_counter() - started, time.process_time() - cpu
+    chain = max(_chain(case) for run in runs for case in (run.folder / "cases").iterdir())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"wall": wall, "cpu": used, "chain": chain, "peak_mb": peak, "timeline": list(timeline)}
+
+
+def run_and_judge(runs: Sequence[Any], judging: Any) -> None:
+    """Answer and judge as the commands do it."""
+    from eval.judging_ahead import JudgingAhead
+    from eval.loop import run_all
+    from eval.score import score_judge
+
+    ahead = JudgingAhead()
+    for run in runs:
+        ahead.expect(run, [judging])
+    run_all(runs, on_answer=ahead.on_answer)
+    for run in runs:
+        score_judge(run, judging, ahead=ahead)
+
+
+def _chain(folder: Path) -> float:
+    """Dependent calls of one cell, from its effort lines: the build's, the longest read's, then the answer and its verdict."""
+    build, reads = 0.0, [0.0]
+    for text in (folder / "effort.jsonl").read_text(encoding="utf-8").splitlines():
+        line: Mapping[str, Any] = json.loads(text)
+        calls = sum(line["calls"].values())
+        # Of calls made together only the longest counts in `provider_seconds`, but all do in `provider_seconds_sum`.
+        dependent = (
+            calls * line["provider_seconds"] / line["provider_seconds_sum"]
+            if calls and line["provider_seconds_sum"]
+            else 0.0
+        )
+        if line["phase"] == "read":
+            reads.append(dependent)
+        elif line["phase"] != "answer":
+            build += dependent
+    return build + max(reads) + 2
+
+
+class _sampled:
+    """Samples the calls in flight twenty times a second while the block runs."""
+
+    def __init__(self, endpoint: Any) -> None:
+        self._endpoint, self._ended = endpoint, threading.Event()
+        self._samples: list[tuple[float, int]] = []
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> list[tuple[float, int]]:
+        self._thread.start()
+        return self._samples
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        started = time.perf_counter()
+        while not self._ended.wait(0.05):
+            self._samples.append((round(time.perf_counter() - started, 3), self._endpoint.snapshot().in_flight))
+
+
+def _arguments(given: Sequence[str]) -> Iterator[Any]:
+    url, folder, histories, *memories = given
+    yield from (url, Path(folder), int(histories), memories)
+
+
+if __name__ == "__main__":
+    figures = run_table(*_arguments(sys.argv[1:]))
+    (Path(sys.argv[2]) / "timed.json").write_text(json.dumps(figures), encoding="utf-8")

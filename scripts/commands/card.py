@@ -1,0 +1,65 @@
+"""A results card with everything that a reviewer asks: `python -m scripts.card RUN [RUN …]` or `… TABLE [key=value …]`.
+
+A card of runs is made from their folders alone, without the data: scores, outcomes, models, prompts' hashes, data, seeds, versions, costs,
+failures. Scores are means over all questions with an answer, because categories stand in the data. A card of a table has the table's
+own cells on top, detectable differences included, and then its runs; its settings are those of `scripts.reproduce`. Nothing is run.
+
+It is printed, and written to `<results>/cards/`, or where `--to` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval.report.card import run_card, table_card
+from eval.store import replace_file
+from scripts.commands.paper_table import refuse_an_empty
+from scripts.experiment.exits import guarded
+from scripts.experiment.run_folder import record_of
+from scripts.settings.arguments import add_traceback
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and write the card; 2 with one line on standard error for what the user can mend."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.card", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "what", nargs="+", metavar="RUN|TABLE key=value", help="run folders, or a table and its settings"
+    )
+    parser.add_argument("--to", type=Path, metavar="FILE", help="the card's file")
+    add_traceback(parser)
+    args = parser.parse_args(arguments)
+    return guarded(lambda: _write(args.what, args.to), traceback=args.traceback)
+
+
+def _write(what: Sequence[str], to: Path | None) -> int:
+    if "/" in what[0] or Path(what[0]).is_dir():
+        folders = [Path(name) for name in what]
+        text = "\n".join(run_card(folder, record_of(folder)) for folder in folders)
+        file = (
+            folders[0].parents[2] / "cards" / f"{folders[0].name}{f'-and-{len(folders) - 1}' if folders[1:] else ''}.md"
+        )
+    else:
+        text, file = _of_table(what[0], what[1:])
+    file = to or file
+    replace_file(file, text)
+    print(text)
+    print(f"written: {file}")
+    return 0
+
+
+def _of_table(name: str, settings: Sequence[str]) -> tuple[str, Path]:
+    from scripts.experiment.table import finished_table
+
+    table, stem = finished_table(name, settings)
+    refuse_an_empty(table, name, settings)
+    runs = {
+        folder: record_of(folder)
+        for row in table.rows
+        for folder in row.runs.values()
+        if (folder / "run.json").is_file()
+    }
+    return table_card(table, runs), stem.parents[1] / "cards" / f"{stem.name}.md"

@@ -1,0 +1,202 @@
+"""Merge the results folders of shards: run folders case by case, and the caches.
+
+Everything is compared before anything is written. Two folders contradict each other when
+
+- the records of one run differ in more than what they were made with (versions, machine),
+- a case is finished in both with other answers, recalled items or structure; costs hold measured seconds and may differ,
+- the caches hold different texts for one request, or vectors of one text that point elsewhere (cosine below 0.999). With `--first`, the
+  cache of the folder that is named first is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+
+from eval.store import RunError, locked, read_record
+from memsys.llm.store import Store, completion_of, vector_of
+
+COMPARED = ("predictions.jsonl", "items.jsonl", "nodes.jsonl", "vectors.npy", "case.json")
+"""Files of a finished case that hold no measured time."""
+NAMED = 3
+"""A message names this many contradictions and counts the others."""
+SAME_DIRECTION = 0.999
+Place = tuple[str, str]
+"""Data set and run folder."""
+
+
+def merge(sources: Sequence[Path], into: Path, *, first: bool = False) -> tuple[int, int]:
+    """Merge results folders into `into`; returns the numbers of copied cases and of copied cache rows.
+
+    Args:
+        first: of two cached answers to one request, keep the one of the folder that comes first.
+
+    Raises:
+        RunError: a source is no results folder, or two folders contradict each other; nothing is written.
+    """
+    for source in sources:
+        if not (source / "runs").is_dir():
+            raise RunError(f"{source} is no results folder: it has no folder runs")
+    folders = [*([into] if (into / "runs").is_dir() else []), *sources]
+    faults = [*_run_faults(folders), *([] if first else _cache_faults([folder / "cache.sqlite" for folder in folders]))]
+    if faults:
+        more = f"; and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
+        raise RunError(f"nothing was merged: {'; '.join(faults[:NAMED])}{more}")
+    copied = sum(_merge_runs(source, into) for source in sources)
+    return copied, sum(_merge_cache(source / "cache.sqlite", into / "cache.sqlite") for source in sources)
+
+
+# --- run folders ---------------------------------------------------------------------------------------------------------
+
+
+def _places(folder: Path) -> Iterator[Place]:
+    for record in sorted((folder / "runs").glob("*/*/run.json")):
+        yield record.parent.parent.name, record.parent.name
+
+
+def _run_faults(folders: Sequence[Path]) -> Iterator[str]:
+    """What two folders say differently about one run or one of its cases."""
+    seen: dict[Place, Path] = {}
+    finished: dict[tuple[Place, str], Path] = {}
+    for folder in folders:
+        for place in _places(folder):
+            run = folder.joinpath("runs", *place)
+            if _settings(run) != _settings(seen.setdefault(place, run)):
+                yield f"{run / 'run.json'} and {seen[place] / 'run.json'} describe different runs"
+            for case in _finished(run):
+                other = finished.setdefault((place, case.name), case)
+                if name := next((name for name in COMPARED if _content(case / name) != _content(other / name)), None):
+                    yield f"{case / name} and {other / name} differ"
+
+
+def _settings(run: Path) -> dict[str, object]:
+    return {name: value for name, value in read_record(run / "run.json").items() if name != "made_with"}
+
+
+def _finished(run: Path) -> list[Path]:
+    return sorted(path.parent for path in (run / "cases").glob("*/case.json"))
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def _merge_runs(source: Path, into: Path) -> int:
+    """Copy the run folders' records and the finished cases that `into` has not finished; a copy appears whole or not at all."""
+    copied = 0
+    for place in _places(source):
+        run, target = source.joinpath("runs", *place), into.joinpath("runs", *place)
+        with ExitStack() as locks:
+            for folder in sorted({run, target}):
+                locks.enter_context(locked(folder))
+            if not (target / "run.json").is_file():
+                shutil.copyfile(run / "run.json", target / "run.json")
+            for case in _finished(run):
+                copied += _copied(case, target / "cases" / case.name)
+    return copied
+
+
+def _copied(case: Path, target: Path) -> bool:
+    if (target / "case.json").is_file():
+        return False
+    draft = target.with_name(f"{target.name}.draft")
+    for old in (draft, target):  # what an earlier merge or an unfinished case has left
+        shutil.rmtree(old, ignore_errors=True)
+    shutil.copytree(case, draft)
+    draft.rename(target)
+    return True
+
+
+# --- caches --------------------------------------------------------------------------------------------------------------
+
+
+def _cache_faults(caches: Sequence[Path]) -> Iterator[str]:
+    """Requests that two caches answer differently, and texts whose vectors differ."""
+    present = [cache for cache in caches if cache.is_file()]
+    for place, cache in enumerate(present):
+        for other in present[:place]:
+            with closing(_attached(cache, other)) as both:
+                texts = "SELECT a.completion, b.completion FROM main.answers a JOIN other.answers b USING (key)"
+                answers = sum(_other_text(*pair) for pair in both.execute(texts))
+                arrays = "SELECT a.vector, b.vector FROM main.vectors a JOIN other.vectors b USING (key) WHERE a.vector != b.vector"
+                vectors = sum(_other_direction(*pair) for pair in both.execute(arrays))
+            if answers or vectors:
+                yield f"{cache} and {other} differ in {answers} answers and {vectors} vectors (--first keeps one of each)"
+
+
+def _attached(cache: Path, other: Path) -> sqlite3.Connection:
+    """A connection to a cache, with another as the schema `other`.
+
+    Raises:
+        RunError: one of them is no cache.
+    """
+    connection = sqlite3.connect(cache, isolation_level=None)
+    try:
+        connection.execute("ATTACH ? AS other", (str(other),))
+        for schema in ("main", "other"):
+            connection.execute(
+                f"SELECT 1 FROM {schema}.answers, {schema}.outcomes, {schema}.vectors LIMIT 1"
+            ).fetchone()
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise RunError(
+            f"{cache} or {other} is no readable cache ({error}); see python -m scripts.cache check"
+        ) from error
+    return connection
+
+
+def _other_text(one: str, other: str) -> bool:
+    """Whether two rows hold different answers; seconds and attempts may differ, and a damaged row contradicts nothing."""
+    first, second = completion_of(one), completion_of(other)
+    return None not in (first, second) and _said(first) != _said(second)
+
+
+def _said(completion: object) -> tuple[object, ...]:
+    return tuple(getattr(completion, name) for name in ("text", "reasoning", "logprobs", "stopped"))
+
+
+def _other_direction(one: bytes, other: bytes) -> bool:
+    first, second = vector_of(one), vector_of(other)
+    if first is None or second is None:
+        return False
+    return len(first) != len(second) or float(np.dot(first, second)) < SAME_DIRECTION
+
+
+def _merge_cache(source: Path, into: Path) -> int:
+    """Add the rows whose keys `into` lacks, in one transaction; returns their number."""
+    if not source.is_file():
+        return 0
+    Store(into).close()  # makes the file where there is none
+    with closing(_attached(into, source)) as both:
+        before = both.total_changes
+        both.execute("BEGIN IMMEDIATE")
+        for table in ("answers", "outcomes", "vectors"):
+            both.execute(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM other.{table}")
+        both.execute("COMMIT")
+        return both.total_changes - before
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when everything was merged."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.merge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="results folders; the last is merged into"
+    )
+    parser.add_argument(
+        "--first", action="store_true", help="of two cached answers to one request keep the first folder's"
+    )
+    chosen = parser.parse_args(arguments)
+    if len(chosen.folders) < 2:
+        parser.error("name at least one folder to merge, and the folder to merge into")
+    *sources, into = chosen.folders
+    cases, rows = merge(sources, into, first=chosen.first)
+    print(f"{into}: {cases} cases and {rows} rows of the caches added")
+    return 0

@@ -1,0 +1,61 @@
+"""Install a released product into an environment of its own, from the pins of conf/product; `--list` shows what is there.
+
+The environment is in the user's cache (or MEMSYS_PRODUCTS), named after the pins, and nothing of it is imported into our process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from eval.store import RunError
+from memsys.products.places import INSTALLED, PINS, Place, place_of
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", help="a file of conf/product")
+    parser.add_argument("--list", action="store_true")
+    given = parser.parse_args()
+    if given.list or not given.name:
+        for name in sorted(path.stem for path in PINS.glob("*.txt")):
+            place = place_of(name)
+            print(f"{name}\t{place.folder if place.installed else 'not installed'}")
+        return 0
+    try:
+        place = place_of(given.name)
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    if place.pins is None or place.installed:
+        print(f"{place.name} is installed: {place.python}")
+        return 0
+    seconds = install(place, place.pins)
+    print(f"{place.name}: installed in {seconds:.0f} s: {place.folder}")
+    return 0
+
+
+def install(place: Place, pins: Path) -> float:
+    """Make the environment of a product; returns the seconds that it took.
+
+    Raises:
+        RunError: a package cannot be installed.
+    """
+    started = time.perf_counter()
+    shutil.rmtree(place.folder, ignore_errors=True)  # an earlier attempt that was interrupted
+    place.folder.parent.mkdir(parents=True, exist_ok=True)
+    _run([sys.executable, "-m", "venv", str(place.folder)])
+    # The pins name every package, so nothing is resolved and nothing else is installed.
+    pip = [str(place.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    _run([*pip, "-r", str(pins)])
+    (place.folder / INSTALLED).write_text(pins.read_text(encoding="utf-8"), encoding="utf-8")
+    return time.perf_counter() - started
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunError(f"{' '.join(command[:4])} … failed:\n{done.stderr[-1500:]}")

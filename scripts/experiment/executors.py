@@ -1,0 +1,73 @@
+"""Choose which cells are worked on, and where: `shard=`, `executor=`, `workers=`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from data_loaders.lazy import as_lazy
+from eval.cells import WORKING
+from eval.executors.cells import Executor
+from eval.executors.desk import runs_anywhere
+from eval.executors.processes import cores, in_processes
+from eval.run import Run
+from scripts.experiment.models import Models
+from scripts.experiment.steps import execute_capped
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+ENOUGH = 8
+"""Cells of real data from which on worker processes, which need two seconds to start, are worth it."""
+
+
+def executor_of(cfg: DictConfig, runs: Sequence[Run]) -> Executor | None:
+    """The executor that the configuration names; None for the threads of this process.
+
+    `auto` takes processes for offline runs on real data with at least `ENOUGH` cells, on a machine with several cores: while calls are
+    under way one process is enough, and the cells of samples are small.
+    """
+    workers = cfg.workers or cores()
+    if cfg.executor == "processes" or (cfg.executor == "auto" and workers > 1 and _worth_it(cfg, runs)):
+        return in_processes(workers, cfg.threads or WORKING)
+    return None
+
+
+def _worth_it(cfg: DictConfig, runs: Sequence[Run]) -> bool:
+    builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
+    offline = all(runs_anywhere(run.services) for run in runs)
+    return offline and cfg.data.source == "real" and sum(builds.values()) >= ENOUGH
+
+
+def answer_all(cfg: DictConfig, models: Models, runs: Sequence[Run], questions: int) -> str:
+    """Answer every question of the runs, or of this command's shard, that has no answer yet.
+
+    Args:
+        questions: their number over all runs, for the progress line.
+
+    Returns:
+        A caption line when not all of them were asked, because of a spending cap or a shard; else an empty string.
+    """
+    if cfg.shard is None:
+        return execute_capped(runs, questions, cfg.threads, models.traffic, models.ahead, executor_of(cfg, runs))
+    number, shards = map(int, cfg.shard.split("/"))
+    chosen = [in_shard(run, number, shards) for run in runs]
+    capped = execute_capped(
+        chosen, questions // shards, cfg.threads, models.traffic, models.ahead, executor_of(cfg, chosen)
+    )
+    cfg.max_unscored = 1.0  # most questions belong to other shards
+    return f"Shard {cfg.shard} of the histories; merge all with python -m scripts.merge. {capped}".strip()
+
+
+def in_shard(run: Run, number: int, shards: int) -> Run:
+    """The run with the cases of one shard, numbered from 1: by size, back and forth, so that shards are about equally large."""
+    order = sorted(range(len(run.sizes)), key=lambda index: (-run.sizes[index], index))
+    mine = sorted(index for place, index in enumerate(order) if _shard_of(place, shards) == number)
+    cases = as_lazy(run.cases).select(mine)
+    return replace(run, cases=cases, sizes=tuple(run.sizes[index] for index in mine))
+
+
+def _shard_of(place: int, shards: int) -> int:
+    round_number, slot = divmod(place, shards)
+    return 1 + (slot if round_number % 2 == 0 else shards - 1 - slot)

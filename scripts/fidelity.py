@@ -1,0 +1,26 @@
+"""Two memories side by side, such as ours and the released product: `python -m scripts.fidelity mem0_v3 released_mem0 dataset=locomo`.
+
+Same units, same models: calls, tokens and what is stored per unit, what is recalled and answered per question, each difference with its
+interval. Further settings are those of `scripts.run`. The table is printed and written to `results/fidelity/`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from scripts.experiment.exits import guarded
+
+
+def main() -> int:
+    from scripts.experiment.fidelity import fidelity
+
+    names = [word for word in sys.argv[1:] if "=" not in word and not word.startswith("-")]
+    settings = [word for word in sys.argv[1:] if "=" in word]
+    if len(names) != 2 or "--help" in sys.argv:
+        print(__doc__)
+        return 0 if "--help" in sys.argv else 2
+    return fidelity(names[0], names[1], settings)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

@@ -1,0 +1,304 @@
+"""Worker processes: the bytes of threads, one place for calls, and what a dying worker, a failing service and Ctrl-C leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mortal_memories import Counted, CountedEmbedder, Mortal
+from small_history import history
+
+from data_loaders.schema import Case
+from eval.case import is_answered
+from eval.executors import processes
+from eval.executors.cells import Cell, Job, Jobs
+from eval.executors.desk import WorkerFailure, runs_anywhere, sendable
+from eval.executors.processes import in_processes
+from eval.loop import run_all
+from eval.run import Progress, Run
+from eval.store import RunError, read_lines, read_predictions
+from memsys.llm.meter import Metered
+from memsys.llm.outage import Unreachable
+from memsys.llm.pricing import SpendingCapReached
+from memsys.llm.protocol import ContextOverflow, ModelError
+from memsys.llm.stopping import Stopped
+from memsys.systems.bm25 import BM25
+from memsys.systems.memtree import MemTree
+
+pytestmark = pytest.mark.slow
+Make = Callable[..., Run]
+CPU = ("own_cpu_seconds", "provider_seconds", "provider_seconds_sum")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def named_history(case_id: str) -> Case:
+    """A history whose first turn says its id, so that a memory can tell it from others."""
+    case = history(case_id)
+    first = case.sessions[0]
+    turns = (replace(first.turns[0], text=f"This is {case_id}."), *first.turns[1:])
+    return replace(case, sessions=(replace(first, turns=turns), *case.sessions[1:]))
+
+
+CASES = [named_history(f"case-{number}") for number in range(5)]
+
+
+def contents(run: Run) -> dict[str, Any]:
+    """Every file of a run folder; of costs all but the measured seconds."""
+    files: dict[str, Any] = {}
+    for path in sorted(path for path in run.folder.rglob("*") if path.is_file()):
+        name = str(path.relative_to(run.folder))
+        if path.name == "effort.jsonl":
+            lines = [{key: line[key] for key in line if key not in CPU} for line in read_lines(path)]
+            files[name] = sorted(json.dumps(line, sort_keys=True) for line in lines)
+        else:
+            files[name] = path.read_bytes()
+    return files
+
+
+def outcomes(run: Run, case: Case) -> Counter[str]:
+    return Counter(line.outcome for line in read_predictions(run.case_folder(case.id)).values())
+
+
+@pytest.mark.parametrize("online", [False, True], ids=["offline engines", "services of the driver"])
+def test_processes_give_the_bytes_of_threads(make_run: Make, online: bool) -> None:
+    def made(folder: str) -> Run:
+        run = make_run(CASES, build=partial(MemTree), folder=folder, vectors=True)
+        if not online:
+            return run
+        llm = Metered(Counted())
+        services = replace(run.services, llm=llm, reader=llm, probe=llm.in_role("probe"), embedder=CountedEmbedder())
+        return replace(run, services=services)
+
+    one, other = made("threads"), made("processes")
+    assert runs_anywhere(one.services) is not online
+    steps: tuple[list[Progress], list[Progress]] = ([], [])
+    run_all([one], on_progress=steps[0].append)
+    run_all([other], on_progress=steps[1].append, executor=in_processes(2, 4))
+    assert contents(one) == contents(other)
+    assert Counter(steps[0]) == Counter(steps[1])
+
+
+def test_the_driver_makes_every_call_and_each_once(make_run: Make) -> None:
+    llm, embedder = Counted(), CountedEmbedder()
+    run = make_run(CASES, build=partial(MemTree), llm=Metered(llm), reader=Metered(llm))
+    run = replace(run, services=replace(run.services, embedder=embedder))
+    run_all([run], executor=in_processes(2, 4))
+    efforts = [line for case in CASES for line in read_lines(run.case_folder(case.id) / "effort.jsonl")]
+    assert llm.threads == {os.getpid()}
+    assert llm.calls == sum(sum(line["calls"].values()) for line in efforts) > len(CASES) * 6
+    assert embedder.calls == sum(line["notes"].get("embedding_truncated", 0) for line in efforts) > 0
+
+
+def test_runs_that_share_a_build_are_one_cell_and_leave_what_each_leaves_alone(make_run: Make) -> None:
+    alone = [make_run(CASES, build=partial(BM25, k=k), folder=f"alone-{k}") for k in (1, 4)]
+    shared = [make_run(CASES, build=partial(BM25, k=k), folder=f"shared-{k}", shared="bm25") for k in (1, 4)]
+    run_all(alone)
+    run_all(shared, executor=in_processes(2, 4))
+    for one, other in zip(alone, shared, strict=True):
+        assert contents(one) == contents(other)
+
+
+def test_a_complete_run_starts_no_worker(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(CASES)
+    run_all([run])
+    before, steps, again = contents(run), [], []
+    run_all([run], on_progress=again.append)
+    monkeypatch.setattr(processes, "_Worker", None)
+    run_all([run], executor=in_processes(2, 4), on_progress=steps.append)
+    assert contents(run) == before
+    assert Counter(steps) == Counter(again)
+    assert sum(step.kept for step in steps) == 6 * len(CASES)
+
+
+def test_a_worker_that_dies_is_replaced_and_its_cell_tried_again(make_run: Make, tmp_path: Path) -> None:
+    lives = tmp_path / "lives"
+    lives.mkdir()
+    undisturbed = make_run(CASES, build=partial(Mortal, str(lives)), folder="undisturbed")
+    run_all([undisturbed])
+    (lives / "1").touch()
+    run = make_run(CASES, build=partial(Mortal, str(lives)))
+    run_all([run], executor=in_processes(2, 4))
+    assert not list(lives.iterdir()), "a worker was killed"
+    assert contents(run) == contents(undisturbed)
+
+
+def test_a_cell_that_kills_every_worker_is_counted_as_errors_and_answered_by_the_next_start(
+    make_run: Make, tmp_path: Path
+) -> None:
+    lives = tmp_path / "lives"
+    lives.mkdir()
+    for life in "12":
+        (lives / life).touch()
+    run, steps = make_run(CASES, build=partial(Mortal, str(lives))), []
+    run_all([run], executor=in_processes(2, 4), on_progress=steps.append)
+    lines = read_predictions(run.case_folder("case-1")).values()
+    assert {line.outcome for line in lines if line.question_id not in ("q0", "q1")} == {"error"}
+    assert "its worker process was ended by signal 9" in next(line.error for line in lines if line.error)
+    assert [outcomes(run, case)["answered"] for case in CASES if case.id != "case-1"] == [6] * 4
+    assert sum(step.outcome == "complete" for step in steps) == len(CASES)
+    run_all([run], executor=in_processes(2, 4))
+    assert outcomes(run, CASES[1]) == {"answered": 6}
+
+
+@pytest.mark.parametrize("error", [SpendingCapReached("no money left"), Unreachable("the server is gone")])
+def test_what_ends_a_run_keeps_its_type_and_later_cells_are_not_begun(make_run: Make, error: ModelError) -> None:
+    llm = Counted(fail_at=3, error=error)
+    run = make_run(CASES, llm=Metered(llm), reader=Metered(llm))
+    with pytest.raises(type(error), match=str(error)):
+        run_all([run], executor=in_processes(1, 1))
+    assert llm.calls <= 6, "the calls of one cell"
+    assert not all(is_answered([run], case) for case in CASES)
+
+
+def test_a_failed_call_is_the_error_that_threads_write_down(make_run: Make) -> None:
+    failing = [Counted(fail_at=4, error=ContextOverflow("too long", attempts=3, seconds=1.5)) for _ in range(2)]
+    one, other = (
+        make_run([CASES[0]], reader=Metered(llm), folder=folder)
+        for llm, folder in zip(failing, ("threads", "processes"), strict=True)
+    )
+    run_all([one])
+    run_all([other], executor=in_processes(2, 4))
+    assert contents(one) == contents(other)
+    assert outcomes(one, CASES[0])["error"] == 1
+
+
+def test_a_memory_that_cannot_be_sent_is_refused_with_the_remedy(make_run: Make) -> None:
+    run = make_run(CASES, build=lambda: BM25(k=3))
+    with pytest.raises(RunError, match=r"cannot be sent to another process.*executor=threads"):
+        run_all([run], executor=in_processes(2, 4))
+
+
+def test_workers_that_do_not_start_end_the_run_and_fail_no_question(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "work", os._exit)  # the pipe in place of a number: a TypeError, exit code 1
+    run = make_run(CASES)
+    with pytest.raises(RunError, match="worker processes do not start"):
+        run_all([run], executor=in_processes(2, 4))
+    assert not list(run.folder.glob("cases/*/predictions.jsonl"))
+
+
+def test_a_worker_that_has_grown_too_large_is_replaced(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "MOST_RESIDENT", 1)
+    started: list[int] = []
+    original = processes._Worker.__init__
+
+    def counted(self: Any, *given: Any) -> None:
+        started.append(1)
+        original(self, *given)
+
+    monkeypatch.setattr(processes._Worker, "__init__", counted)
+    run = make_run(CASES)
+    run_all([run], executor=in_processes(2, 4))
+    assert len(started) == len(CASES)
+    assert all(is_answered([run], case) for case in CASES)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_ends_all_workers_and_leaves_nothing_behind(tmp_path: Path, number: int) -> None:
+    pids = tmp_path / "pids"
+    program = f"""
+import sys
+from mortal_memories import Slow
+from scripts.experiment.exits import guarded
+from scripts.experiment.lab import Lab
+
+def work():
+    lab = Lab("profile=smoke", "executor=processes", "workers=2", {f"results='{tmp_path}'"!r})
+    lab.ask({{"name": "slow", "title": "Slow", "build": {{"_target_": "mortal_memories.Slow", "_partial_": True, "pids": {str(pids)!r}}}}})
+
+if __name__ == "__main__":
+    sys.exit(guarded(work))
+"""
+    script = tmp_path / "slow.py"
+    script.write_text(program)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "eval")])
+    started = subprocess.Popen(
+        [sys.executable, str(script)], env=os.environ | {"PYTHONPATH": path}, start_new_session=True
+    )
+    try:
+        while not pids.is_file() or len(set(pids.read_text().split())) < 2:
+            assert started.poll() is None
+            time.sleep(0.05)
+        os.killpg(started.pid, number) if number == signal.SIGINT else os.kill(started.pid, number)
+        assert started.wait(60) == 128 + number
+        for pid in set(pids.read_text().split()):
+            with pytest.raises(ProcessLookupError):
+                os.kill(int(pid), 0)
+    finally:
+        started.kill()
+
+
+def test_a_worker_ends_with_its_driver(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    program = f"""
+import sys
+from functools import partial
+sys.path[:0] = {[str(ROOT), str(ROOT / "tests" / "eval")]!r}
+from small_history import history
+from mortal_memories import Slow
+from eval.executors.worker import work
+from multiprocessing import get_context
+from eval.executors import processes
+
+if __name__ == "__main__":
+    worker = processes._Worker(1, 256)
+    worker.connection.recv()
+    with open({str(pids)!r}, "w") as file:
+        file.write(str(worker.process.pid))
+    import time
+    time.sleep(60)
+"""
+    script = tmp_path / "driver.py"
+    script.write_text(program)
+    driver = subprocess.Popen([sys.executable, str(script)])
+    while not pids.is_file() or not pids.read_text():
+        assert driver.poll() is None
+        time.sleep(0.05)
+    pid = int(pids.read_text())
+    driver.kill()
+    driver.wait()
+    for _ in range(600):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail("the worker outlives its driver")
+
+
+def test_errors_keep_type_message_and_cost_when_they_are_sent() -> None:
+    overflow = ContextOverflow("too long", attempts=3, seconds=1.5)
+    assert sendable(overflow) is overflow
+    assert isinstance(sendable(Stopped()), Stopped)
+
+    class Local(Exception):
+        """Cannot be imported anywhere else."""
+
+    sent = sendable(Local("what happened"))
+    assert isinstance(sent, WorkerFailure)
+    assert str(sent) == "Local: what happened"
+
+
+def test_the_longest_case_of_each_build_comes_first_and_then_the_most_expensive_cell(make_run: Make) -> None:
+    cheap, dear = (replace(make_run(CASES[:3]), sizes=sizes) for sizes in ((3, 9, 6), (1, 3, 2)))
+    cells = [Cell((run,), build, index) for build, run in enumerate((cheap, dear)) for index in range(3)]
+    jobs = Jobs([Job(number, cell) for number, cell in enumerate(cells)])
+    order = []
+    while jobs.waiting:
+        job = jobs.next()
+        jobs.take(job)
+        jobs.took(job, job.cell.size * (1.0 if job.cell.build else 0.1))
+        order.append((job.cell.build, job.cell.size))
+    assert order == [(0, 9), (1, 3), (1, 2), (1, 1), (0, 6), (0, 3)]

@@ -1,0 +1,102 @@
+"""The table for a paper: its numbers are the report's, its caption says what it must, and TeX compiles it whatever the titles hold."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eval.report.paper import escaped, paper_table, standalone, stars
+from eval.report.rendering import shown
+from eval.report.tables import Pair, Table
+from eval.stats import Difference
+from scripts.door import Lab
+
+HOSTILE = r"\input{/etc/passwd} & 100% #1 $x_{2}^3~ <b>\"' | café 中文 ‮ \end{document}" + "\n\nnew paragraph \x00\x1b"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    lab = Lab("profile=smoke", f"results={tmp_path_factory.mktemp('paper')}")
+    rows = [lab.score(lab.ask(name, "locomo"), ["locomo_f1", "mem0_f1"], ["mem0"]) for name in ("bm25", "nothing")]
+    return lab.table(*rows)
+
+
+def test_every_mean_of_the_paper_is_that_of_the_report(table: Table) -> None:
+    text = paper_table(table)
+    for row in table.rows:
+        (line,) = [line for line in text.splitlines() if line.startswith(escaped(row.title))]
+        assert len(re.findall(r"\d\.\d{3}(?=\\textsuperscript| &)", line)) == len(row.cells) == 3
+        for cell in row.cells:
+            mean, low = re.findall(r"\d\.\d{3}", shown(cell))[:2]
+            assert mean in line
+            assert f"[{low}" in line
+
+
+def test_the_caption_says_n_the_stand_in_the_errors_and_the_test(table: Table) -> None:
+    caption = paper_table(table).partition(r"\caption{")[2]
+    assert "STAND-IN: reader" in caption or "STAND-IN: memory, reader" in caption
+    assert "n = 48 questions in 3 histories" in caption
+    assert "Every answer of every row was scored." in caption
+    assert (
+        r"against BM25 (\textdagger{}), paired sign-flip permutation over questions, Holm over all 3 pairs" in caption
+    )
+    first = table.rows[0]
+    missing = replace(first.cells[0], score_files=(), outcomes={})  # type: ignore[arg-type]
+    assert "left out" not in caption
+    silent = replace(first, name="silent", title="Silent", cells=(missing,) * 3)
+    assert "1 rows without a number are left out." in paper_table(replace(table, rows=(*table.rows, silent)))
+    unanswered = dict(list(first.cells[0].outcomes.items())[5:])  # type: ignore[union-attr]
+    kept = dict(list(first.cells[0].scores.items())[5:])  # type: ignore[union-attr]
+    partly = replace(first.cells[0], outcomes=unanswered)  # type: ignore[arg-type]
+    partly.__dict__["scores"] = kept
+    worse = replace(first, cells=(partly, *first.cells[1:]))
+    assert "5 not reached" in paper_table(replace(table, rows=(worse, *table.rows[1:])))
+
+
+@pytest.mark.parametrize(
+    ("by_question", "by_case", "mark"),
+    [
+        (0.0004, None, "***"),
+        (0.004, None, "**"),
+        (0.04, None, "*"),
+        (0.06, None, ""),
+        (0.0004, 0.06, ""),
+        (None, None, ""),
+    ],
+)
+def test_marks_follow_the_adjusted_p_and_the_one_by_case_where_there_is_one(
+    by_question: float | None, by_case: float | None, mark: str, table: Table
+) -> None:
+    difference: Difference = next(iter(table.pairs.values())).difference
+    assert stars(Pair(difference, by_question, by_case)) == mark
+
+
+def test_no_text_of_a_title_reaches_tex_as_a_command() -> None:
+    text = escaped(HOSTILE)
+    assert r"\input" not in text
+    assert r"\end{document}" not in text
+    assert "[U+4E2D]" in text
+    assert "[U+202E]" in text
+    assert "\n" not in text
+    assert text.isascii() or "é" in text
+
+
+@pytest.mark.integration
+def test_a_real_tex_compiles_the_table_whatever_its_titles_hold(table: Table, tmp_path: Path) -> None:
+    tex = shutil.which("tectonic") or shutil.which("pdflatex")
+    if tex is None:
+        pytest.skip("no tectonic and no pdflatex; Debian: apt install texlive-latex-extra texlive-science")
+    rows = tuple(replace(row, title=f"{HOSTILE} {number}", ruled=True) for number, row in enumerate(table.rows))
+    hostile = replace(table, title=HOSTILE, name=HOSTILE, rows=rows, caption=(*table.caption, f"Models: {HOSTILE}"))
+    for name, own in (("plain", table), ("hostile", hostile)):
+        file = tmp_path / f"{name}.tex"
+        file.write_text(standalone(own), encoding="utf-8")
+        options = [] if "tectonic" in tex else ["-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape"]
+        done = subprocess.run([tex, *options, file.name], cwd=tmp_path, capture_output=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stdout.decode(errors="replace")[-3000:]
+        assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")

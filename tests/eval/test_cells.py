@@ -1,0 +1,198 @@
+"""Which cell is opened when: the longest chain of calls first, as many as keep the endpoint busy, and the same bytes for any limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from small_history import history
+
+from eval.cells import WORKING, OpenCell, Opening
+from eval.loop import run_all
+from eval.pace import Pace
+from eval.pool import Threads, UrgentPool
+from eval.run import Run, Services
+from memsys.llm.protocol import LLM
+
+Make = Callable[..., Run]
+
+
+class FakeGauge:
+    """A gauge that shows what the test sets."""
+
+    def __init__(self, load: int, limit: int) -> None:
+        self.shown = load, limit
+        self.watchers: list[Callable[[], None]] = []
+
+    def load(self) -> tuple[int, int]:
+        return self.shown
+
+    def watch(self, on_room: Callable[[], None]) -> None:
+        self.watchers.append(on_room)
+
+    def unwatch(self, on_room: Callable[[], None]) -> None:
+        self.watchers.remove(on_room)
+
+    def set(self, load: int) -> None:
+        self.shown = load, self.shown[1]
+        for watcher in self.watchers:
+            watcher()
+
+
+class Calling:
+    """The constructor of a memory that calls a model, as far as its services tell."""
+
+    def __init__(self, llm: LLM) -> None: ...
+
+
+def gauged(run: Run, gauge: FakeGauge, **more: object) -> Run:
+    services: Services = replace(run.services, gauges=dict.fromkeys(("memory", "probe", "reader"), gauge))
+    return replace(run, services=services, **more)  # type: ignore[arg-type]
+
+
+def run_of(make_run: Make, gauge: FakeGauge, sizes: list[int], **more: object) -> Run:
+    run = make_run([history(f"case-{number}") for number in range(len(sizes))], folder=str(more.pop("folder", "run")))
+    return gauged(run, gauge, sizes=sizes, build=more.pop("build", Calling), **more)
+
+
+def test_the_longest_chain_is_opened_first_and_not_the_longest_history(make_run: Make) -> None:
+    gauge = FakeGauge(0, 64)
+    short = run_of(make_run, gauge, [10, 20], chain=5.0, folder="short")
+    long = run_of(make_run, gauge, [30, 40], chain=1.0, folder="long")
+    opened = [(cell.group[0].folder.name, cell.index) for cell in Opening([[short], [long]])]
+    assert opened == [("short", 1), ("short", 0), ("long", 1), ("long", 0)]
+
+
+def test_what_open_cells_take_corrects_the_order_of_the_others(make_run: Make) -> None:
+    gauge = FakeGauge(0, 64)
+    one, other = (run_of(make_run, gauge, [10, 10], chain=1.0, folder=name) for name in ("one", "other"))
+    opening = iter(Opening([[one], [other]]))
+    first = next(opening)
+    assert first.group[0] is one
+    first.step(calls=100, share=0.5)
+    assert next(opening).group[0] is one, "its chain is the longer one, as is known by now"
+
+
+def test_no_cell_is_opened_while_the_endpoint_is_full_and_one_is_when_it_has_room(make_run: Make) -> None:
+    gauge, opened, first = FakeGauge(4, 4), [], threading.Event()
+
+    def open_all() -> None:
+        for cell in opening:
+            opened.append(cell)
+            gauge.set(4)
+            first.set()
+
+    opening = Opening([[run_of(make_run, gauge, [1, 2])]])
+    thread = threading.Thread(target=open_all)
+    thread.start()
+    while not gauge.watchers:
+        pass
+    assert opened == []
+    gauge.set(3)
+    assert first.wait(30)
+    assert len(opened) == 1
+    gauge.set(3)
+    thread.join(30)
+    assert len(opened) == 2
+    assert gauge.watchers == []
+
+
+def test_cells_that_do_not_wait_for_a_call_keep_others_from_being_opened(make_run: Make) -> None:
+    gauge = FakeGauge(0, 64)
+    opening = Opening([[run_of(make_run, gauge, [1] * 40)]])
+    cells = iter(opening)
+    opened = [next(cells) for _ in range(WORKING)]
+    assert opening._next() is None
+    gauge.set(10)  # ten of them wait for a call now
+    opened += [next(cells) for _ in range(10)]
+    assert opening._next() is None
+    opened[0].built()
+    assert opening._next() is not None
+
+
+def test_threads_bounds_the_builds_and_not_the_cells_that_wait_for_answers(make_run: Make) -> None:
+    opening = Opening([[run_of(make_run, FakeGauge(5, 64), [1] * 5)]], threads=2)
+    cells = iter(opening)
+    first, _ = next(cells), next(cells)
+    assert opening._next() is None
+    first.built()
+    assert opening._next() is not None
+    assert opening.open == 2
+
+
+def test_so_many_cells_are_open_at_most(make_run: Make) -> None:
+    opening = Opening([[run_of(make_run, FakeGauge(5, 64), [1] * 5)]], most=2)
+    cells = iter(opening)
+    first, _ = next(cells), next(cells)
+    first.built()
+    assert opening._next() is None
+    first.end()
+    assert opening._next() is not None
+
+
+@pytest.mark.parametrize("limit", [1, 8, 512])
+def test_any_number_of_open_cells_gives_the_same_bytes(make_run: Make, limit: int) -> None:
+    cases = [history(f"case-{number}") for number in range(12)]
+    alone, many = make_run(cases, folder="alone"), make_run(cases[::-1], folder="many")
+    run_all([alone], threads=1)
+    run_all([gauged(many, FakeGauge(limit - 1, limit))])
+    texts = [
+        {str(path.relative_to(run.folder)): path.read_bytes() for path in run.folder.glob("cases/*/[pin]*.jsonl")}
+        for run in (alone, many)
+    ]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) >= 24
+
+
+def test_a_cell_that_fails_for_good_ends_the_run_after_the_open_ones(make_run: Make) -> None:
+    run = make_run([history(f"case-{number}") for number in range(3)])
+    broken = replace(run, questions=lambda case_id, question_id: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_all([gauged(broken, FakeGauge(0, 512))])
+
+
+def test_a_pace_follows_what_was_measured_and_forgets_its_first_estimate() -> None:
+    pace = Pace(first=1.0, smallest=10.0)
+    assert pace.calls(100.0) == pytest.approx(100.0)
+    pace.add(calls=3000, size=1000.0)
+    assert pace.calls(100.0) == pytest.approx(300.0, rel=0.02)
+
+
+def test_the_urgent_pool_does_the_most_urgent_work_first() -> None:
+    done: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        go_on.wait(30)
+
+    with UrgentPool(1, "test") as pool:
+        pool.submit(0.0, hold)
+        assert begun.wait(30)
+        for urgency, name in ((1.0, "answer"), (5.0, "build"), (5.0, "build later"), (2.0, "read")):
+            pool.submit(urgency, done.append, name)
+        go_on.set()
+    assert done == ["build", "build later", "read", "answer"]
+
+
+def test_an_exception_in_the_pool_reaches_its_future() -> None:
+    with UrgentPool(2, "test") as pool:
+        assert isinstance(pool.submit(0.0, int, "x").exception(30), ValueError)
+
+
+def test_threads_are_waited_for() -> None:
+    threads, done = Threads("test"), []
+    for number in range(20):
+        threads.start(done.append, number)
+    threads.join()
+    assert sorted(done) == list(range(20))
+
+
+def test_a_cell_that_ends_without_having_been_built_counts_as_built_once(make_run: Make) -> None:
+    opening = Opening([[run_of(make_run, FakeGauge(0, 64), [1])]])
+    cell: OpenCell = next(iter(opening))
+    cell.built()
+    cell.end()
+    assert (opening.building, opening.open) == (0, 0)

@@ -1,0 +1,332 @@
+"""The gateway in front of the mock endpoint: what clients get, what is credited, what a replay answers."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memsys.embed import HashingEmbedder
+from memsys.llm.cache import CachedEmbedder
+from memsys.llm.client import HttpEmbedder
+from memsys.llm.endpoint import Endpoint
+from memsys.llm.gateway.accounts import Account, Purpose
+from memsys.llm.gateway.keys import Normalisation
+from memsys.llm.gateway.server import Gateway, Mode
+from memsys.llm.gateway.shapes import embedding_texts
+from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream, inlined
+from memsys.llm.meter import metering
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.llm.pricing import ModelSettings
+from memsys.llm.store import Store
+from scripts.mock.endpoint import Mock, application, serving
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"$ref": "#/$defs/name"}, "age": {"type": "integer", "minimum": 3, "maximum": 9}},
+    "required": ["name", "age"],
+    "$defs": {"name": {"type": "string"}},
+}
+TOOL = {"type": "function", "function": {"name": "remember", "parameters": SCHEMA}}
+
+
+@contextmanager
+def in_front_of(url: str, cache: Path, mode: Mode = "record", **endpoint: Any) -> Iterator[Gateway]:
+    """A gateway to an endpoint, its cache in a file."""
+    store = Store(cache)
+    there = Endpoint(url, label="mock", retries=endpoint.pop("retries", 1), backoff=0.01, **endpoint)
+    inner = None if mode == "replay" else HttpEmbedder(there, ModelSettings("mock"))
+    embedder = CachedEmbedder(inner, store, "mock", "mock")
+    gateway = Gateway(EndpointUpstream(there, ModelSettings("mock")), embedder, store, mode)
+    try:
+        yield gateway
+    finally:
+        gateway.close()
+        there.close()
+        store.close()
+
+
+@pytest.fixture
+def mock() -> Iterator[tuple[Mock, str]]:
+    server = Mock()
+    with serving(application(server)) as url:
+        yield server, url
+
+
+def post(account: Account, path: str, body: dict[str, Any], **headers: str) -> tuple[int, bytes]:
+    request = urllib.request.Request(
+        f"{account.base_url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def chat(account: Account, text: str, **fields: Any) -> tuple[int, bytes]:
+    messages = [{"role": "system", "content": "Extract facts."}, {"role": "user", "content": text}]
+    return post(account, "chat/completions", {"model": "gpt", "messages": messages, **fields})
+
+
+def said(reply: tuple[int, bytes]) -> str:
+    assert reply[0] == 200, reply
+    return str(json.loads(reply[1])["choices"][0]["message"]["content"])
+
+
+def client_of(account: Account) -> Any:
+    import openai
+
+    return openai.OpenAI(base_url=account.base_url, api_key="none", max_retries=0)
+
+
+# --- what a client gets -----------------------------------------------------------------------------------------------
+
+
+def test_the_openai_package_gets_text_streams_schemas_vectors_and_the_list_of_models(
+    mock: tuple[Mock, str], tmp_path: Path
+) -> None:
+    with in_front_of(mock[1], tmp_path / "c.sqlite") as gateway:
+        client = client_of(gateway.open("one", Account("one")))
+        asked: Any = {"model": "gpt", "messages": [{"role": "user", "content": "Hello there"}]}
+        whole = client.chat.completions.create(**asked, logprobs=True)
+        events = list(
+            client.chat.completions.create(**asked, logprobs=True, stream=True, stream_options={"include_usage": True})
+        )
+        text = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
+        assert text == whole.choices[0].message.content
+        assert events[-1].usage == whole.usage
+        assert whole.choices[0].logprobs.content[0].logprob == -0.25
+        assert client.responses.create(model="gpt", input="Hello there").output_text.startswith("mock answer")
+        by_number, by_base64 = (
+            client.embeddings.create(model="e", input=["a tomato", "a boat"], **form).data
+            for form in (
+                {"encoding_format": "float"},
+                {},
+            )  # the package asks for base64 unless told otherwise, and decodes it
+        )
+        for row, other in zip(by_number, by_base64, strict=True):
+            assert row.embedding == pytest.approx(other.embedding)
+        assert "mock" in [model.id for model in client.models.list()]
+
+
+def test_the_offline_engine_calls_the_tool_that_was_asked_for_with_arguments_that_fit() -> None:
+    from memsys.llm.gateway.fit import misfit
+
+    gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(32), None, "live")
+    account = gateway.open("one", Account("one"))
+    try:
+        body = {"tools": [TOOL], "tool_choice": "required"}
+        status, reply = chat(account, "Mara is 7 and grows tomatoes.", **body)
+        value = json.loads(reply)
+        (call,) = value["choices"][0]["message"]["tool_calls"]
+        assert (status, call["function"]["name"], misfit(body, value)) == (200, "remember", "")
+        assert set(json.loads(call["function"]["arguments"])) == {"name", "age"}
+        assert not account.misfits
+    finally:
+        gateway.close()
+
+
+def test_a_declared_purpose_names_the_calls_and_tells_the_engine_where_the_text_is() -> None:
+    gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(32), None, "live")
+    form = {"type": "object", "properties": {"facts": {"type": "array", "items": {"type": "string"}}}}
+    stand_in = {"kind": "extract", "schema": form, "fields": {"text": "<new>(.*?)</new>"}}
+    account = gateway.open("one", Account("one", label="toy", purposes=[Purpose("extract", "^Extract", stand_in)]))
+    try:
+        with metering() as ledger, account.credit("build"):
+            reply = said(
+                chat(account, "<old>Jonas sold his guitar last week.</old><new>Mara planted six tomatoes today.</new>")
+            )
+        assert "tomatoes" in str(json.loads(reply)["facts"])
+        assert "guitar" not in reply
+        assert dict(ledger.calls) == {"toy.extract": 1}
+    finally:
+        gateway.close()
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "embeddings", "responses"])
+def test_a_token_that_nobody_opened_is_refused(path: str) -> None:
+    gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(32), None, "live")
+    account = gateway.open("one", Account("one"))
+    gateway.dismiss("one")
+    assert post(account, path, {"input": "x"})[0] == 404
+    gateway.close()
+
+
+def test_a_body_that_is_no_request_is_refused_and_counted(mock: tuple[Mock, str], tmp_path: Path) -> None:
+    with in_front_of(mock[1], tmp_path / "c.sqlite") as gateway:
+        account = gateway.open("one", Account("one"))
+        assert post(account, "chat/completions", {"messages": []})[0] == 400
+        assert post(account, "embeddings", {"input": [[1, "a"]]})[0] == 400
+        assert post(account, "embeddings", {"input": [10**9]})[0] == 400, "an id beyond the vocabulary"
+        assert account.idle.notes["gateway: request not understood"] == 3
+        assert not mock[0].arrivals
+
+
+def test_token_ids_are_embedded_as_their_text() -> None:
+    assert embedding_texts({"input": [15339, 1917]}) == ["hello world"]
+    assert embedding_texts({"input": [[15339], [1917]]}) == ["hello", " world"]
+
+
+def test_references_of_a_schema_are_put_in_place_and_one_to_itself_ends() -> None:
+    assert inlined(SCHEMA)["properties"]["name"] == {"type": "string"}
+    tree = {
+        "$ref": "#/$defs/node",
+        "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}},
+    }
+    assert inlined(tree)["properties"]["next"] == {"type": "object", "properties": {}}
+
+
+# --- what is credited --------------------------------------------------------------------------------------------------
+
+
+def test_the_tokens_of_a_step_are_those_that_the_endpoint_counted(mock: tuple[Mock, str], tmp_path: Path) -> None:
+    counted: list[int] = []
+    answer = mock[0].said
+
+    def noting(body: dict[str, Any], key: str) -> str:
+        text = answer(body, key)
+        counted.append(len(text.split()))
+        return text
+
+    mock[0].said = noting
+    with in_front_of(mock[1], tmp_path / "c.sqlite") as gateway:
+        account = gateway.open("one", Account("one", label="toy"))
+        with metering() as ledger, account.credit("build"):
+            for number in range(5):
+                chat(account, f"fact {number}")
+            post(account, "embeddings", {"input": ["three short words", "two words"]})
+        chat(account, "between two steps")
+        assert (ledger.tokens_out, sum(ledger.calls.values()), ledger.sent) == (sum(counted[:5]), 5, 5)
+        assert ledger.embedding_tokens == 5, "the mock counts words"
+        assert sum(account.idle.calls.values()) == 1
+
+
+def test_a_reply_without_the_form_that_was_asked_for_is_counted(mock: tuple[Mock, str], tmp_path: Path) -> None:
+    replies = iter(["no JSON at all", '{"name": 3}', '{"name": "Mara", "age": 4}'])
+    mock[0].said = lambda body, key: next(replies)
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+    with in_front_of(mock[1], tmp_path / "c.sqlite") as gateway:
+        account = gateway.open("one", Account("one", label="toy"))
+        with metering() as ledger, account.credit("build"):
+            for number in range(3):
+                chat(account, f"Who is number {number}?", response_format=form)
+        assert dict(account.misfits) == {"toy.person: no JSON": 1, "toy.person: not the schema": 1}
+        assert sum(ledger.notes.values()) == 2
+
+
+def test_a_call_that_fails_for_good_is_told_to_the_harness_as_well_as_to_the_client(tmp_path: Path) -> None:
+    with serving(application(Mock(faults=1.0, hang=0.01))) as url, in_front_of(url, tmp_path / "c.sqlite") as gateway:
+        account = gateway.open("one", Account("one", label="toy"))
+        with metering() as ledger, account.credit("build"):
+            status, _ = chat(account, "Hello")
+            assert status == 400, "which the OpenAI packages do not repeat"
+            assert len(account.failures) == sum(ledger.failures.values()) == 1
+        with account.credit("build"):
+            assert account.failures == [], "each step has its own"
+
+
+def test_overrides_reach_the_endpoint_in_place_of_what_the_client_asked(mock: tuple[Mock, str], tmp_path: Path) -> None:
+    bodies: list[dict[str, Any]] = []
+    mock[0].said = lambda body, key: bodies.append(body) or "fine"  # type: ignore[func-returns-value]
+    with in_front_of(mock[1], tmp_path / "c.sqlite") as gateway:
+        account = gateway.open("one", Account("one", overrides={"temperature": 0, "top_p": None, "seed": 7}))
+        chat(account, "Hello", temperature=0.9, top_p=0.5, max_tokens=50)
+    (body,) = bodies
+    assert (body["model"], body["temperature"], body["seed"], "top_p" in body) == ("mock", 0, 7, False)
+
+
+# --- what a replay answers ---------------------------------------------------------------------------------------------
+
+
+def numbered_replies() -> Callable[[dict[str, Any], str], str]:
+    count = iter(range(100))
+    return lambda body, key: f"reply {next(count)} <think>not ours to remove</think>"
+
+
+def test_a_repeated_request_gets_another_reply_and_a_replay_gives_both_in_the_same_bytes(tmp_path: Path) -> None:
+    server = Mock()
+    server.said = numbered_replies()
+    with serving(application(server)) as url, in_front_of(url, tmp_path / "c.sqlite") as gateway:
+        account = gateway.open("one", Account("case"))
+        with account.credit("build"):
+            first = [chat(account, "Who?"), chat(account, "Who?", stream=True), chat(account, "Who?")]
+    assert said(first[0]) != said(first[2])
+    with in_front_of(url, tmp_path / "c.sqlite", "replay") as gateway:  # nobody listens there any more
+        account = gateway.open("two", Account("case"))
+        with metering() as ledger, account.credit("build"):
+            assert [chat(account, "Who?"), chat(account, "Who?", stream=True), chat(account, "Who?")] == first
+            assert chat(account, "Who?")[0] == 400
+        assert (ledger.sent, sum(ledger.failures.values())) == (1, 1), "only the one that failed"
+
+
+def test_what_the_clients_transport_repeats_is_no_new_request(mock: tuple[Mock, str], tmp_path: Path) -> None:
+    mock[0].said = numbered_replies()
+    with in_front_of(mock[1], tmp_path / "c.sqlite") as gateway:
+        account = gateway.open("one", Account("case"))
+        body = {"model": "m", "messages": [{"role": "user", "content": "Who?"}]}
+        with metering() as ledger, account.credit("build"):
+            first = post(account, "chat/completions", body)
+            again = post(account, "chat/completions", body, **{"x-stainless-retry-count": "1"})
+        assert again == first
+        assert (sum(ledger.calls.values()), len(mock[0].arrivals)) == (1, 1)
+
+
+def test_a_history_that_is_written_again_gets_the_replies_of_the_first_time(
+    mock: tuple[Mock, str], tmp_path: Path
+) -> None:
+    mock[0].said = numbered_replies()
+    with in_front_of(mock[1], tmp_path / "c.sqlite") as gateway:
+        account = gateway.open("one", Account("case"))
+        with account.credit("build"):
+            first = [chat(account, "Who?"), chat(account, "Who?")]
+        with account.credit("build", afresh=True):
+            assert [chat(account, "Who?"), chat(account, "Who?")] == first
+
+
+def test_equal_requests_of_two_clients_at_once_are_sent_once(tmp_path: Path) -> None:
+    server = Mock(latency=0.3)
+    with serving(application(server)) as url, in_front_of(url, tmp_path / "c.sqlite") as gateway:
+        accounts = [gateway.open(str(number), Account(f"case {number}")) for number in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            replies = list(pool.map(lambda account: said(chat(account, "Who?")), accounts))
+    assert len(set(replies)) == 1
+    assert sum(server.answered.values()) == 1
+
+
+def test_a_date_that_the_product_stamps_is_left_out_of_the_key_and_no_other_text_is(tmp_path: Path) -> None:
+    dates = [Normalisation(r"Today is \d{4}-\d\d-\d\d", "Today is <date>")]
+    with serving(application(Mock())) as url, in_front_of(url, tmp_path / "c.sqlite") as gateway:
+        account = gateway.open("one", Account("case", normalisations=dates))
+        with account.credit("build"):
+            first = said(chat(account, "Today is 2026-01-02. Who?"))
+    with in_front_of(url, tmp_path / "c.sqlite", "replay") as gateway:
+        account = gateway.open("one", Account("case", normalisations=dates))
+        with account.credit("build"):
+            assert said(chat(account, "Today is 2027-11-12. Who?")) == first
+        with account.credit("build", afresh=True):
+            status, why = chat(account, "Today is 2027-11-12. What?")
+    assert status == 400
+    assert "request build#0 of case" in why.decode()
+    assert "messages[1] differs: 'Today is <date>. What?', recorded 'Today is <date>. Who?'" in why.decode()
+
+
+def test_vectors_are_cached_by_text_whatever_the_batches(mock: tuple[Mock, str], tmp_path: Path) -> None:
+    with in_front_of(mock[1], tmp_path / "c.sqlite") as gateway:
+        account = gateway.open("one", Account("case"))
+        first = json.loads(post(account, "embeddings", {"input": ["tomato", "boat"]})[1])["data"]
+    with in_front_of(mock[1], tmp_path / "c.sqlite", "replay") as gateway:
+        account = gateway.open("one", Account("case"))
+        second = json.loads(post(account, "embeddings", {"input": "boat"})[1])["data"]
+        assert second[0]["embedding"] == first[1]["embedding"]
+        with account.credit("build"):
+            assert post(account, "embeddings", {"input": ["boat", "a new text"]})[0] == 400
+            assert len(account.failures) == 1
+    assert len(mock[0].arrivals) == 1

@@ -1,0 +1,279 @@
+"""Released products as memories, with a toy in their place: the memory contract, faults of the product, the surroundings, kills."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_loaders.schema import Question, Turn, Unit
+from memsys.embed import HashingEmbedder
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.llm.meter import Ledger, metering
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.llm.protocol import ModelError
+from memsys.products.places import PINS, place_of
+from memsys.products.process import Crashed, Hung, Raised, WorkerError
+from memsys.systems.released import Released
+
+ROOT = Path(__file__).resolve().parents[3]
+TOY = str(ROOT / "tests" / "products" / "toy.py")
+FORM = {"type": "object", "properties": {"facts": {"type": "array", "items": {"type": "string"}}}}
+STAND_IN = {"kind": "extract", "schema": FORM, "fields": {"text": "<new>(.*?)</new>", "time": r"Today is (\S+)\."}}
+PURPOSES = [{"name": "extract", "find": "^Toy", "stand_in": STAND_IN}]
+
+
+def load_contract() -> ModuleType:
+    """The module of the memory contract, apart from the one that pytest collects."""
+    path = Path(__file__).parents[1] / "test_contract.py"
+    spec = importlib.util.spec_from_file_location("contract_of_released", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+CONTRACT = load_contract()
+OF_ONE_MEMORY = {
+    name: test
+    for name, test in vars(CONTRACT).items()
+    if name.startswith("test_") and "name" in inspect.signature(test).parameters
+}
+"""Tests of the contract that try one memory."""
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    served = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(64), None, "live")
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def toy(gateway: Gateway) -> Iterator[Callable[..., Released]]:
+    """Makes memories of the toy, and closes them."""
+    made: list[Released] = []
+
+    def make(settings: Mapping[str, Any] | None = None, **more: Any) -> Released:
+        given = {"product": TOY, "purposes": PURPOSES, "settings": dict(settings or {}), "step_seconds": 60.0, **more}
+        made.append(Released(gateway, np.random.default_rng(0), **given))
+        return made[-1]
+
+    yield make
+    for memory in made:
+        memory.close()
+
+
+def unit(number: int, text: str = "") -> Unit:
+    said = text or f"I planted {number} tomatoes in garden {number} this morning."
+    return Unit(
+        f"u{number}", (Turn(f"t{number}", "Mara", said),), "s1", datetime(2023, 5, number, 13), f"{number} May 2023"
+    )
+
+
+def written(memory: Released, count: int = 5) -> Ledger:
+    with metering() as ledger:
+        for number in range(1, count + 1):
+            memory.write(unit(number))
+        memory.end_session("s1")
+        memory.consolidate()
+    return ledger
+
+
+ASKED = Question("q", "Which garden has 4 tomatoes?")
+
+
+# --- the contract -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test", [name for name in sorted(OF_ONE_MEMORY) if name not in Released.WAIVED])
+def test_the_toy_keeps_the_contract_but_for_what_is_waived(
+    test: str, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"product": TOY, "purposes": PURPOSES, "k": 20}
+    monkeypatch.setattr(CONTRACT, "factory", lambda name: partial(Released, gateway=gateway, **settings))
+    monkeypatch.setattr(CONTRACT, "STANDS_FOR", {"toy": "toy"})
+    OF_ONE_MEMORY[test]("toy")
+
+
+def test_only_tests_that_exist_are_waived_each_with_a_reason() -> None:
+    assert set(Released.WAIVED) <= set(OF_ONE_MEMORY)
+    assert all(len(reason.split()) > 4 for reason in Released.WAIVED.values())
+
+
+# --- what is counted --------------------------------------------------------------------------------------------------
+
+
+def test_what_was_stored_called_and_computed_is_charged_to_the_steps(toy: Callable[..., Released]) -> None:
+    memory = toy()
+    ledger = written(memory)
+    assert dict(ledger.calls) == {"toy.extract": 5}
+    assert ledger.notes["released.stored"] == memory.held == 5
+    assert ledger.worker_cpu > 0
+    (best, *_) = memory.read(ASKED).items
+    assert best.sources == ("t4",)
+
+
+def test_a_product_sees_the_dialogues_clock_or_the_walls(toy: Callable[..., Released]) -> None:
+    seen = []
+    for clock in ("dialogue", "wall"):
+        memory = toy(clock=clock)
+        written(memory)
+        stamps = [each["stamp"] for each in memory._life.read("nodes", {}, "nodes")]
+        assert stamps == sorted(set(stamps)), "the clock moves on"
+        seen.append(datetime.fromtimestamp(stamps[-1]).year)
+    assert seen[0] == 2023
+    assert seen[1] > 2023
+
+
+def test_connections_but_to_the_gateway_are_refused_and_counted(toy: Callable[..., Released]) -> None:
+    memory = toy({"telemetry": True})
+    written(memory)
+    assert sum(memory.report()["connections_refused"].values()) == 1
+    assert memory.held == 5, "the gateway is reached"
+
+
+def test_keys_of_ours_are_not_in_the_products_environment(
+    toy: Callable[..., Released], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-products")
+    memory = toy()
+    written(memory, 1)
+    environment = Path(f"/proc/{memory._life.pid}/environ")
+    if not environment.exists():
+        pytest.skip("the environment of another process can be read on Linux only")
+    text = environment.read_text()
+    assert "sk-not-for-products" not in text
+    assert "HOME=" in text
+    assert str(Path.home()) not in text.split("HOME=")[1].split("\0")[0]
+
+
+def test_two_processes_give_the_same_ids(toy: Callable[..., Released]) -> None:
+    first, second = toy(), toy()
+    written(first)
+    written(second)
+    assert first.read(ASKED) == second.read(ASKED)
+    assert first._life.pid != second._life.pid
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "why"),
+    [
+        ("crash", Crashed, "SIGKILL"),
+        ("hang", Hung, "no reply within 2 s"),
+        ("raise", Raised, "RuntimeError: the toy broke"),
+        ("hoard", Crashed, "memory limit"),
+    ],
+)
+def test_a_fault_of_the_product_is_an_error_that_says_what_happened(
+    toy: Callable[..., Released], fault: str, error: type[WorkerError], why: str
+) -> None:
+    limits = {"step_seconds": 2.0} if fault == "hang" else {"memory_mb": 200}
+    memory = toy({"fault": fault, "at": 3}, **limits)
+    with pytest.raises(error, match=why):
+        written(memory)
+    assert memory._life.counts[error.__name__.lower()] == 1
+
+
+def test_garbage_on_stdout_is_passed_over_and_counted(toy: Callable[..., Released]) -> None:
+    memory = toy({"fault": "garbage", "at": 3})
+    written(memory)
+    assert memory.held == 5
+    if Path("/proc/self/fd").exists():
+        assert memory.report()["counts"]["garbage"] == 1, (
+            "what was written to the protocol itself; the rest went to stderr"
+        )
+
+
+def test_a_worker_that_is_killed_is_given_the_history_again_and_reads_the_same(toy: Callable[..., Released]) -> None:
+    memory = toy()
+    written(memory)
+    before = memory.read(ASKED)
+    os.kill(memory._life.pid, signal.SIGKILL)
+    with metering() as ledger:
+        with pytest.raises(Crashed):  # the question that met the death
+            memory.read(ASKED)
+        assert memory.read(ASKED) == before
+    assert ledger.notes["released.restart"] == 1
+    assert not ledger.calls, "the history was charged when it was written first"
+
+
+def test_a_worker_that_keeps_dying_is_given_up(toy: Callable[..., Released]) -> None:
+    memory = toy({"fault": "crash_in_read", "at": "q"}, restarts=1)
+    written(memory)
+    for _ in range(2):
+        with pytest.raises(Crashed):
+            memory.read(ASKED)
+    with pytest.raises(WorkerError, match="died 2 times"):
+        memory.read(ASKED)
+
+
+def test_a_failed_call_that_the_product_passes_over_fails_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = EngineUpstream(ExtractiveLLM())
+
+    async def refuse(*_: Any) -> Any:
+        raise ModelError("the server is down")
+
+    monkeypatch.setattr(upstream, "reply", refuse)
+    gateway = Gateway(upstream, HashingEmbedder(64), None, "live")
+    memory = Released(gateway, np.random.default_rng(0), product=TOY, purposes=PURPOSES)
+    try:
+        with pytest.raises(ModelError, match="the server is down"):
+            memory.write(unit(1))
+    finally:
+        memory.close()
+        gateway.close()
+
+
+def test_closing_ends_the_process_and_removes_its_folder(toy: Callable[..., Released]) -> None:
+    memory = toy()
+    written(memory, 1)
+    process = memory._life._process
+    assert process is not None
+    memory.close()
+    assert process._process.poll() is not None
+    assert not process.scratch.exists()
+
+
+# --- what identifies a product ----------------------------------------------------------------------------------------
+
+
+def test_pins_name_every_package_with_its_version() -> None:
+    for path in PINS.glob("*.txt"):
+        lines = path.read_text(encoding="utf-8").split()
+        assert all("==" in line for line in lines), path
+        assert place_of(path.stem).adapter.is_file()
+
+
+def test_other_pins_are_another_identity_and_a_missing_product_is_refused_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MEMSYS_PRODUCTS", str(tmp_path))
+    with pytest.raises(ValueError, match="make product NAME=mem0ai"):
+        Released.outside({"product": "mem0ai"})
+    pins = tmp_path / "mem0ai.txt"
+    pins.write_text("mem0ai==9.9.9\n")
+    before = place_of("mem0ai")
+    monkeypatch.setattr("memsys.products.places.PINS", tmp_path)
+    after = place_of("mem0ai")
+    assert (after.identity["pins"] != before.identity["pins"], after.folder != before.folder) == (True, True)
+    assert json.dumps(Released.outside({"product": TOY}))

@@ -1,0 +1,108 @@
+"""A run in the form of others: what is written can be read there, and says what the run says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eval.store import RunError, read_predictions, write_lines
+from scripts.answers.export_command import main
+from scripts.answers.finished import finished_run
+from scripts.answers.importing import Origin
+from scripts.door import Lab, Scored
+
+METRICS = ["mem0_f1", "locomo_f1", "bleu1_mem0"]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return Lab("profile=smoke", f"results={tmp_path_factory.mktemp('export') / 'results'}")
+
+
+@pytest.fixture(scope="module")
+def bm25(lab: Lab) -> Scored:
+    return lab.score(lab.ask("bm25", "locomo"), METRICS, ["mem0"])
+
+
+def exported(run: Scored, form: str, to: Path) -> Path:
+    assert main([str(run.answers.folder), "--format", form, "--to", str(to)]) == 0
+    return to
+
+
+def test_an_import_of_the_mem0_form_gives_the_same_scores(lab: Lab, bm25: Scored, tmp_path: Path) -> None:
+    (file,) = exported(bm25, "mem0", tmp_path).iterdir()
+    again = lab.score(lab.imported(file, Origin("again"), "locomo"), METRICS, ["mem0"])
+    assert again.answers.runs[0].record["imported"]["mismatches"] == ()
+    for metric, cell in bm25.cells.items():
+        assert again.cells[metric].scores == cell.scores, metric
+
+
+def test_the_mem0_form_leaves_out_what_failed_and_counts_it(
+    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = lab.score(lab.ask("recency", "locomo", k=3), ["mem0_f1"], [])
+    case = next(run.answers.folder.glob("cases/*"))
+    first, *rest = read_predictions(case).values()
+    write_lines(case / "predictions.jsonl", [replace(first, outcome="error", error="HTTP 500", answer=""), *rest])
+    (file,) = exported(run, "mem0", tmp_path).iterdir()
+    assert "left out: 1 questions without an answer" in capsys.readouterr().out
+    assert sum(map(len, json.loads(file.read_text()).values())) == 47
+
+
+def test_the_hugging_face_folder_loads_offline_with_every_question(bm25: Scored, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    folder = exported(bm25, "hf", tmp_path / "set")
+    loaded = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))["test"]
+    assert len(loaded) == 48
+    scores = {row["question_id"]: row["scores"] for row in loaded}
+    (name,) = [name for name in next(iter(scores.values())) if name.startswith("mem0_f1-")]
+    ours = {question: score for (_, question), score in bm25.cells["mem0_f1"].scores.items()}
+    assert {question: row[name] for question, row in scores.items()} == ours
+    readme = (folder / "README.md").read_text()
+    assert "STAND-IN: reader" in readme
+    assert "no licence that is known" in readme
+
+
+def test_every_eval_ever_gets_our_means_intervals_and_answers(bm25: Scored, tmp_path: Path) -> None:
+    folder = exported(bm25, "eee", tmp_path)
+    (aggregate,) = folder.glob("data/locomo/memsys-bench/bm25/*-*.json")
+    (samples,) = folder.glob("data/locomo/memsys-bench/bm25/*_samples.jsonl")
+    record, lines = json.loads(aggregate.read_text()), [json.loads(line) for line in samples.read_text().splitlines()]
+    assert record["detailed_evaluation_results"]["file_path"] == samples.relative_to(folder).as_posix()
+    assert record["detailed_evaluation_results"]["total_rows"] == len(lines) == 48 * 4
+    assert "extractive" in record["model_info"]["additional_details"]["model_reader"]
+    by_metric = {result["metric_config"]["metric_id"]: result for result in record["evaluation_results"]}
+    for metric, cell in bm25.cells.items():
+        ours, details = cell.estimate(), by_metric[metric]["score_details"]
+        assert ours is not None
+        assert ours.by_question is not None
+        assert details["score"] == ours.mean
+        assert details["uncertainty"]["confidence_interval"]["lower"] == ours.by_question.low
+        assert details["details"]["scored"] == "48"
+    again = exported(bm25, "eee", tmp_path / "again")
+    assert [path.name for path in again.rglob("*.json")] == [aggregate.name]
+
+
+@pytest.mark.integration
+def test_the_validator_of_every_eval_ever_passes_both_files(
+    bm25: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validate = pytest.importorskip(
+        "every_eval_ever.validate", reason="needs every-eval-ever (Python 3.12): pip install every-eval-ever"
+    )
+    exported(bm25, "eee", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    files = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json*")]
+    assert len(files) == 2
+    assert validate.main([*files, "--format", "github"]) == 0
+
+
+def test_a_run_that_is_not_finished_is_not_exported(lab: Lab, tmp_path: Path) -> None:
+    run = lab.ask("nothing", "locomo")
+    next(run.folder.glob("cases/*/case.json")).unlink()
+    with pytest.raises(RunError, match="1 cases are not finished"):
+        finished_run(run.folder, None)
+    assert main([str(run.folder), "--format", "eee", "--to", str(tmp_path)]) == 2

@@ -1,0 +1,182 @@
+"""kill -9 of run, worker or gateway at random moments: at most the calls in flight are lost. MEMSYS_KILLS=20 for more of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.mock.endpoint import Mock, application, said, serving
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = int(os.environ.get("MEMSYS_KILLS", "4"))
+IN_FLIGHT = 4
+RUN = """
+import json, sys
+from scripts.experiment.lab import Lab
+Lab(*json.loads(sys.argv[1])).ask(json.loads(sys.argv[2]))
+"""
+TOY = {
+    "name": "released_toy",
+    "title": "Toy",
+    "build": {
+        "_target_": "memsys.systems.released.Released",
+        "_partial_": True,
+        "product": str(ROOT / "tests" / "products" / "toy.py"),
+        "k": 10,
+    },
+}
+
+
+@pytest.fixture
+def mock() -> Iterator[tuple[Mock, str]]:
+    """An endpoint that takes 30 ms and tells the toy one fact a unit."""
+    server = Mock(latency=0.03)
+
+    def reply(body: dict[str, Any], key: str) -> str:
+        toy = "Toy:" in str(body["messages"][0]["content"])
+        return json.dumps({"facts": [f"garden {key[:6]}"]}) if toy else said(body, key)
+
+    server.said = reply
+    with serving(application(server)) as url:
+        yield server, url
+
+
+def repeated(server: Mock) -> int:
+    return sum(count - 1 for count in server.answered.values())
+
+
+def command(url: str, folder: Path) -> list[str]:
+    models = [f"models.{role}=mock" for role in ("memory", "reader", "judge", "embedder")]
+    cut = ["profile=smoke", "dataset=locomo", "data.size=12", "data.max_cases=2", "endpoint.probe=false", "threads=2"]
+    ends = [f"endpoint.base_url={url}", f"endpoint.in_flight={IN_FLIGHT}", "endpoint.label=mock", f"results={folder}"]
+    return [sys.executable, "-c", RUN, json.dumps([*cut, *models, *ends]), json.dumps(TOY)]
+
+
+def workers_of(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    threads = list(children.parent.parent.glob("*/children"))
+    return [int(child) for path in threads for child in path.read_text().split()]
+
+
+def predictions(folder: Path) -> dict[str, bytes]:
+    files = sorted(folder.rglob("predictions.jsonl"))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def finished(arguments: list[str]) -> None:
+    subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True)
+
+
+def wait_for_calls(server: Mock, count: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until so many calls more have arrived, or the process has ended."""
+    before = sum(server.arrivals.values())
+    while sum(server.arrivals.values()) < before + count and process.poll() is None:
+        time.sleep(0.005)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 + 60 * KILLS)  # each kill is a start of a process, on a machine that may be busy
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers of a run in /proc")
+def test_a_run_or_a_worker_killed_at_random_loses_at_most_the_calls_in_flight(
+    mock: tuple[Mock, str], tmp_path: Path
+) -> None:
+    server, url = mock
+    finished(command(url, tmp_path / "undisturbed"))
+    calls = sum(server.answered.values())
+    server.answered.clear()
+    rng, killed = random.Random(5), {"run": 0, "worker": 0}
+    for number in range(KILLS):
+        process = subprocess.Popen(command(url, tmp_path / "killed"), cwd=ROOT, stderr=subprocess.DEVNULL)
+        wait_for_calls(server, rng.randint(1, max(2, calls // KILLS)), process)
+        workers = workers_of(process.pid) if process.poll() is None else []
+        if number % 2 and workers:
+            os.kill(rng.choice(workers), signal.SIGKILL)
+            killed["worker"] += 1
+            wait_for_calls(server, 2, process)
+        elif process.poll() is None:
+            killed["run"] += 1
+        process.kill()
+        process.wait()
+        for worker in workers:
+            assert gone(worker), "a worker outlives its run"
+    finished(command(url, tmp_path / "killed"))
+    finished(command(url, tmp_path / "killed"))  # questions that met a killed worker are asked again
+    print(f"killed {killed}, {calls} calls, {repeated(server)} asked twice")
+    assert predictions(tmp_path / "killed") == predictions(tmp_path / "undisturbed")
+    assert sum(killed.values()) > KILLS // 2
+    assert repeated(server) <= KILLS * 2 * IN_FLIGHT
+    assert repeated(server) < calls
+
+
+def gone(pid: int, seconds: float = 20.0) -> bool:
+    """Whether a process ends within some seconds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":  # ended; nobody has asked for its exit code
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 + 60 * KILLS)  # each kill is a start of a process, on a machine that may be busy
+def test_a_gateway_killed_at_random_loses_at_most_the_calls_in_flight(mock: tuple[Mock, str], tmp_path: Path) -> None:
+    server, url = mock
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    start = [sys.executable, "-m", "scripts.gateway", "--port", str(port), "--base-url", url, "--model", "mock"]
+    start += ["--cache", str(tmp_path / "c.sqlite"), "--label", "mock"]
+    rng, done = random.Random(6), threading.Event()
+
+    def ask(number: int) -> str:
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": f"question {number}"}]}).encode()
+        for _ in range(600):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/client/v1/chat/completions", body, 30) as reply:
+                    return str(json.loads(reply.read())["choices"][0]["message"]["content"])
+            except (OSError, ValueError):
+                time.sleep(0.1)
+        raise TimeoutError("the gateway did not come back")
+
+    def kill_now_and_then() -> None:
+        for place in range(KILLS + 1):
+            process = subprocess.Popen(start, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            assert process.stdout is not None
+            process.stdout.readline()  # it serves
+            if place < KILLS:
+                time.sleep(rng.uniform(0.05, 0.6))
+            else:
+                done.wait(120)
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+    killer = threading.Thread(target=kill_now_and_then)
+    killer.start()
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        replies = list(pool.map(ask, range(KILLS * 60)))
+    done.set()
+    killer.join()
+    print(f"{KILLS} kills, {len(replies)} calls, {repeated(server)} asked twice")
+    assert len(set(replies)) == len(replies)
+    assert repeated(server) <= KILLS * IN_FLIGHT
