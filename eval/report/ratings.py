@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from eval.score import score_lines
+from eval.score_files import score_lines
 from eval.store import RunError, read_lines
 
 RIGHT = 0.5

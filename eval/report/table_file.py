@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.costs import Price, effort_missing, phases
-from eval.power import detectable_lines
 from eval.report.cell import Cell, Column, categories
+from eval.report.detectable import detectable_lines
 from eval.report.published import Published
 from eval.report.rendering import money, shown
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table

@@ -18,20 +18,8 @@ from typing import Any
 HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth")
 """Verbs that take `key=value` settings."""
 PLAIN = (
-    *(
-        "tables",
-        "report",
-        "inspect",
-        "structure",
-        "runs",
-        "merge",
-        "cache",
-        "doctor",
-        "audit",
-        "fidelity",
-        "gateway",
-        "product",
-    ),
+    *("tables", "report", "inspect", "structure", "runs", "merge", "cache", "doctor", "audit"),
+    *("fidelity", "gateway", "product"),
     *("import-answers", "export", "paper-table", "card"),
     *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint"),
 )

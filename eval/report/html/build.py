@@ -84,7 +84,8 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
     records = [run.record for own in sources.sets for run in own.runs]
     clean = cleaner(sources.results, [*wanted.private, *(record.get("prompts_dir") for record in records)])
     shards = Shards(draft / "data", clean)
-    sets, runs = [], []
+    sets: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
     for number, own in enumerate(sources.sets):
         on_progress(f"{own.name}: {len(own.runs)} runs, {len(own.asked)} questions")
         every = scorers(own.runs, sources.tables)

@@ -20,7 +20,7 @@ from eval.records import Prediction
 from eval.report.html.cleaning import LONGEST, clipped
 from eval.report.html.scoring import Scorer
 from eval.report.html.sources import RunFolder
-from eval.score import read_scores
+from eval.score_files import read_scores
 from eval.store import read_items, read_lines, read_predictions
 from memsys.interface import Item, Recall
 from memsys.prompts import PromptError, Prompts

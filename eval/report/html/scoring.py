@@ -141,4 +141,4 @@ def _differs(
     now, then = own.estimate(), printed["estimates"][ALL]
     if now is None or then is None:
         return (now is None) != (then is None)
-    return now.n != then["n"] or abs(now.mean - then["mean"]) > 1e-9
+    return bool(now.n != then["n"] or abs(now.mean - then["mean"]) > 1e-9)
