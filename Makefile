@@ -59,7 +59,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help run local-model table-local product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all pareto paper-table card bench torture regress regress-update audit growth sweep \
+.PHONY: help run local-model table-local product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep \
   fetch clean
 
 help:
@@ -82,6 +82,9 @@ endif
 
 reproduce-all: $(VENV)/.installed ## every table and every figure of the four papers, and what each took
 	$(PY) -m scripts.reproduce_all $(OVERRIDES) $(ARGS)
+
+report: $(VENV)/.installed ## everything that has been run as pages to open in a browser: TABLES="segtreemem_t4-smoke" for some of it
+	$(PY) -m scripts.report $(or $(RESULTS),results) $(if $(DATA),--data $(DATA)) $(if $(TABLES),--tables $(TABLES)) $(ARGS)
 
 pareto: $(VENV)/.installed ## quality against cost of a table that has been run: PAPER= TABLE=
 	$(PY) -m scripts.tables pareto $(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)

@@ -136,6 +136,7 @@ def difference(
     clusters: Sequence[str],
     seed: int = 0,
     without: Sequence[float] | None = None,
+    test: bool = True,
 ) -> Difference:
     """A paired comparison of two systems.
 
@@ -144,6 +145,7 @@ def difference(
         clusters: history of each question, same length.
         seed: of the permutation test.
         without: as for `estimate`, of the difference.
+        test: False leaves out the permutation test, the slow part; `p` is then None.
 
     Raises:
         ValueError: there are no pairs, or the lengths differ.
@@ -156,7 +158,7 @@ def difference(
         gap.size,
         by_question=None if question is None else _around(mean, question),
         by_case=None if case is None else _around(mean, case),
-        p=permutation_p(gap, seed),
+        p=permutation_p(gap, seed) if test else None,
         p_by_case=None if case is None else _t_test(mean, case),
         clusters=int(codes.max()) + 1,
         sampling=case or question,

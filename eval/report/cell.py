@@ -138,8 +138,12 @@ class Cell:
         """The verdict on our number beside the published one."""
         return verdict(self.estimate(), self.published, scale=self.column.scale, why_not=self.why_not)
 
-    def minus(self, other: Cell, category: str = ALL) -> Difference | None:
-        """Paired difference over the questions that both memories have a score for; None when there are none."""
+    def minus(self, other: Cell, category: str = ALL, *, test: bool = True) -> Difference | None:
+        """Paired difference over the questions that both memories have a score for; None when there are none.
+
+        Args:
+            test: False leaves out the permutation test.
+        """
         shared = self.scores.keys() & other.scores.keys()
         both = [question for question in self._questions(category) if question.key in shared]
         if not both:
@@ -152,7 +156,7 @@ class Cell:
             [self.scores[question.key] for question in both],
             [other.scores[question.key] for question in both],
         )
-        return difference(first, second, clusters, without=without)
+        return difference(first, second, clusters, without=without, test=test)
 
     def _gap_without(self, other: Cell, questions: Sequence[Asked], cluster: str) -> float:
         first, second = self.scores_without(cluster), other.scores_without(cluster)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.report.panels import KINDS, MARKERS, PUBLISHED, Sheet, Style, labels_of_pareto, stack_colour
-from eval.report.points import Point
+from eval.report.panels import COLOURS, KINDS, MARKERS, PUBLISHED, Sheet, Style, labels_of_pareto, stack_colour
+from eval.report.points import Point, front
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,6 +69,9 @@ def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
         raise ValueError(f"{sheet.title}: nothing to draw")
     if sheet.draw not in KINDS:
         raise ValueError(f"draw must be one of {', '.join(KINDS)}, found {sheet.draw!r}")
+    points, silent = without_silent_panels(sheet, points)
+    if silent:
+        sheet = replace(sheet, footnote=(*sheet.footnote, f"0 throughout, and not drawn: {'; '.join(silent)}."))
     panels = _by_panel(points)
     style = Style(tuple(dict.fromkeys(point.series for point in points)))
     layout = _layout(sheet, points, style)
@@ -87,6 +90,17 @@ def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
     return figure
 
 
+def without_silent_panels(sheet: Sheet, points: Sequence[Point]) -> tuple[Sequence[Point], list[str]]:
+    """The points of panels that show something, and the names of panels whose lines or bars are 0 throughout; all if every panel is."""
+    panels = _by_panel(points)
+    silent = [
+        name for name, own in panels.items() if sheet.draw in ("lines", "bars") and not any(point.y for point in own)
+    ]
+    if len(silent) == len(panels):
+        return points, []
+    return [point for point in points if point.panel not in silent], silent
+
+
 def _by_panel(points: Sequence[Point]) -> dict[str, list[Point]]:
     panels: dict[str, list[Point]] = {}
     for point in points:
@@ -96,6 +110,7 @@ def _by_panel(points: Sequence[Point]) -> dict[str, list[Point]]:
 
 def _layout(sheet: Sheet, points: Sequence[Point], style: Style) -> _Layout:
     panels = list(_by_panel(points).values())
+    sheet = replace(sheet, title="", footnote=()) if sheet.bare else sheet
     across = min(sheet.across, len(panels))
     rows = [panels[start : start + across] for start in range(0, len(panels), across)]
     return _Layout(
@@ -174,6 +189,11 @@ def _key(sheet: Sheet, points: Sequence[Point], style: Style) -> list[tuple[str,
     """Names with their colours, for series that are not labelled in the panel."""
     names = [name for name in style.names if name and name != sheet.overlay]
     entries: list[tuple[str, str]] = []
+    if sheet.draw == "pareto":
+        best = {(point.label, point.series) for own in _by_panel(points).values() for point in front(own)}
+        entries = [
+            (f"{label} {name}", COLOURS[0]) for label, name in sorted(best, key=lambda each: (len(each[0]), each))
+        ]
     if sheet.draw in ("bars", "stacked") and len(names) > 1:
         entries = [(f"■ {name}", stack_colour(sheet, style, name)) for name in names]
     if sheet.draw == "map":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
 from eval.report.points import Point, front
@@ -16,7 +17,11 @@ from eval.report.points import Point, front
 if TYPE_CHECKING:
     pass
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A800")
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A800"),
+    *("#882255", "#6B8E23", "#4B3F9E", "#8C5A2B", "#F0738A", "#5F6B73", "#00A5A5", "#A020C0"),
+)
+"""Eight of Okabe and Ito, then eight more for figures with more series."""
 MARKERS = "os^DvP*X"
 GREY = "#777777"
 LINE = 0.082
@@ -50,6 +55,8 @@ class Sheet:
     """Lines: whether the best point of each series gets a star and its gain over the dashed line."""
     overlay: str = ""
     """Stacked bars: name of the series that is drawn as a line across them."""
+    bare: bool = False
+    """Whether title and footnote are left out, for a paper that prints its own caption."""
 
 
 Axis = Any
@@ -341,7 +348,7 @@ def _map(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> Non
 
 
 def _pareto(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """Quality over cost: non-dominated rows are filled, joined and named; the others have numbers that the footnote explains."""
+    """Quality over cost: non-dominated rows are filled, joined and numbered; the key names them."""
     best = sorted(front(points), key=lambda point: float(point.x))
     axes.step(
         [point.x for point in best],
@@ -368,39 +375,53 @@ def _pareto(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> 
             clip_on=False,
         )
     if sheet.spacing == "log":
-        axes.set_xscale(
-            "symlog", linthresh=min((float(point.x) for point in points if float(point.x) > 0), default=1.0)
-        )
-    axes.set_xlim(left=min(0.0, *(float(point.x) for point in points)))
+        _log_costs(axes, [float(point.x) for point in points], 4 if sheet.across == 1 else 3)
+    else:
+        axes.set_xlim(left=min(0.0, *(float(point.x) for point in points)))
     axes.margins(y=0.15)
 
 
+def _log_costs(axes: Axis, costs: Sequence[float], most: int) -> None:
+    """A logarithmic axis with at most `most` ticks above 0; linear from 0 to the smallest cost where something costs nothing."""
+    paid = [cost for cost in costs if cost > 0]
+    if not paid:
+        return
+    if len(paid) < len(costs):
+        axes.set_xscale("symlog", linthresh=min(paid))
+        axes.set_xlim(left=0.0)
+    else:
+        axes.set_xscale("log")
+    ticks = round_numbers(min(paid), max(paid), most)
+    free = [0.0] if len(paid) < len(costs) else []
+    axes.set_xticks([*free, *ticks], [f"{tick:g}" if tick < 1000 else f"{tick / 1000:g}k" for tick in (*free, *ticks)])
+    axes.minorticks_off()
+
+
+def round_numbers(low: float, high: float, most: int) -> list[float]:
+    """At most `most` round numbers from `low` to `high`, evenly spread on a logarithmic axis."""
+    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+        if len(ticks) <= most:
+            return ticks or [low]
+    return ticks[:: -(-len(ticks) // most)]
+
+
 def labels_of_pareto(axes: Axis, points: Sequence[Point]) -> None:
-    """Write names and numbers beside their marks, each moved up or down until it overlaps no other; needs the final layout."""
-    best = front(points)
+    """Write the numbers of the rows on the front above their marks, moved up where two would overlap; needs the final layout."""
     inch = axes.figure.dpi_scale_trans.inverted()
-    box = axes.get_window_extent().transformed(inch)
-    taken: list[tuple[float, float, float]] = []
-    for point in sorted(points, key=lambda one: (one not in best, float(one.x), -one.y)):
-        chosen = point in best
-        text = point.series if chosen else point.label
+    taken: list[tuple[float, float]] = []
+    for point in sorted(front(points), key=lambda one: (float(one.x), -one.y)):
         x, y = inch.transform(axes.transData.transform((float(point.x), point.y)))
-        width = 0.052 * len(text)
-        x = min(x + 0.03, box.x1 - width)
-        levels = [y + 0.05 + step * LINE for step in (0, -1.6, 1, -2.6, 2, -3.6, 3, 4, 5, 6, 7, 8)]
-        free = [
-            level
-            for level in levels
-            if box.y0 + 0.04 < level < box.y1
-            and all(abs(level - other) >= LINE or x + width < left or right < x for left, right, other in taken)
-        ]
-        level = free[0] if free else levels[0]
-        taken.append((x, x + width, level))
-        far = {"arrowstyle": "-", "linewidth": 0.25, "color": "#999999", "shrinkA": 0, "shrinkB": 1}
+        level = y + 0.07
+        while any(
+            abs(level - other) < LINE and abs(x - across) < 0.05 * (len(point.label) + 1) for across, other in taken
+        ):
+            level += LINE
+        taken.append((x, level))
         axes.annotate(
-            text, (float(point.x), point.y), (x, level), textcoords=axes.figure.dpi_scale_trans, va="center", fontsize=5.0,
-            color=COLOURS[0] if chosen else GREY, fontweight="bold" if chosen else "normal",
-            arrowprops=far if abs(level - y) > 2 * LINE else None,
+            point.label, (float(point.x), point.y), (x, level), textcoords=axes.figure.dpi_scale_trans, va="center", ha="center",
+            fontsize=5.0, color=COLOURS[0], fontweight="bold",
         )  # fmt: skip
 
 

@@ -41,10 +41,18 @@ def redact(text: str) -> str:
     """The text without the registered keys, and without the value of any environment variable that looks like a secret."""
     for key, label in list(_keys.items()):
         text = text.replace(key, label)
-    for name, value in os.environ.items():
-        if len(value) >= LONG and any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD")):
-            text = text.replace(value.strip() or value, f"<{name}>")
+    for value, label in secrets_of_environment().items():
+        text = text.replace(value, label)
     return text
+
+
+def secrets_of_environment() -> dict[str, str]:
+    """Replacement of the value of every environment variable that looks like a secret."""
+    return {
+        value.strip() or value: f"<{name}>"
+        for name, value in os.environ.items()
+        if len(value) >= LONG and any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
+    }
 
 
 def redact_bytes(text: bytes) -> bytes:

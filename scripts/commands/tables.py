@@ -1,9 +1,10 @@
-"""Tables about the systems themselves: `python -m scripts.tables calls`, `… systems` and `… pareto [TABLE] [key=value …]`.
+"""Tables about the systems themselves: `python -m scripts.tables calls`, `… systems`, `… pareto [TABLE] [key=value …]`, `… ratings FILE`.
 
 `calls` measures calls per insertion and per query on the LoCoMo sample with the offline engines; where a paper prints a figure, it
 stands beside. `systems` writes one row for each memory into `memsys/README.md`. `pareto` sets the quality of every row of a table that has
 been run (`segtreemem_t4` unless another is named) against the tokens that it recalls for a question and what a unit costs to write, marks
 the rows that no other row beats in both, and draws them; nothing is run or bought for it, settings are those of `scripts.reproduce`.
+`ratings` sets the verdicts that a reader exported from the HTML report against those of the judges.
 """
 
 from __future__ import annotations
@@ -150,15 +151,22 @@ def _source(module: str) -> list[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["calls", "systems", "pareto"])
+    parser.add_argument("table", choices=["calls", "systems", "pareto", "ratings"])
     parser.add_argument("--memory", nargs="*", help="calls: names; all by default")
-    parser.add_argument("rest", nargs="*", metavar="TABLE key=value", help="pareto: a table, and settings")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="ratings: the results folder")
+    parser.add_argument(
+        "rest", nargs="*", metavar="TABLE key=value", help="pareto: a table, and settings; ratings: the file"
+    )
     add_traceback(parser)
     options_ = parser.parse_args(arguments)
     if options_.table == "pareto":
         named = [word for word in options_.rest if "=" not in word]
         settings = [word for word in options_.rest if "=" in word]
         return guarded(lambda: _pareto(named, settings), traceback=options_.traceback)
+    if options_.table == "ratings":
+        if len(options_.rest) != 1:
+            parser.error("ratings takes one file, which the HTML report exports")
+        return guarded(lambda: _ratings(Path(options_.rest[0]), options_.results), traceback=options_.traceback)
     if options_.rest:
         parser.error(f"{options_.table} takes no {options_.rest[0]}")
     work = _systems if options_.table == "systems" else lambda: _calls_of(options_.memory)
@@ -169,6 +177,13 @@ def _pareto(tables: Sequence[str], settings: Sequence[str]) -> int:
     from scripts.experiment.pareto import pareto
 
     return pareto(tables[0] if tables else "segtreemem_t4", settings)
+
+
+def _ratings(file: Path, results: Path) -> int:
+    from eval.report.ratings import as_markdown, compare
+
+    print(as_markdown(compare(file, results)))
+    return 0
 
 
 def _systems() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,9 @@ def make_figure(cfg: DictConfig) -> Outcome:
     points += _published_points(options)
     name = "-".join([options["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
     models, notes = experiments[0].models, footnote(experiments, options, points)
-    files = write_figure(models.results / "figures" / name, sheet(options, notes), points, models)
+    files = write_figure(
+        models.results / "figures" / name, replace(sheet(options, notes), bare=cfg.bare), points, models
+    )
     for note in notes:
         print(note)
     print(f"written: {', '.join(str(file) for file in files)} ({len(points)} points)")

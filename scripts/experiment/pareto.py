@@ -53,7 +53,7 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
     if not rows:
         raise RunError(f"no row of {name} has been run: python -m scripts.reproduce table={name} {' '.join(overrides)}")
     points = cost_points(rows)
-    drawing = _drawing(name, behind, rows, points)
+    drawing = _drawing(name, behind, rows)
     stem = behind.models.results / "figures" / "-".join(["pareto", name, cfg.profile_name])
     files = write_figure(stem, drawing, points, behind.models)
     print("\n".join(drawing.footnote[:2]), "", pareto_table(points), sep="\n")
@@ -122,14 +122,12 @@ def pareto_table(points: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
-def _drawing(name: str, behind: Experiment, rows: Sequence[Tradeoff], points: Sequence[Point]) -> Sheet:
-    numbered = dict.fromkeys((point.label, point.series) for point in points)
+def _drawing(name: str, behind: Experiment, rows: Sequence[Tradeoff]) -> Sheet:
     metrics = dict.fromkeys(f"{row.dataset} by {row.metric}" for row in rows)
     footnote = (
         f"{engine(behind.models)}.",
         f"Quality: {'; '.join(metrics)}. {INTERVALS}",
-        "Filled, named and joined: no other row is as good for less, or better for as much. "
-        f"Numbers: {'; '.join(f'{number} {title}' for number, title in numbered)}.",
+        "Filled, numbered and joined: no other row is as good for less, or better for as much. The CSV file names every row.",
     )
     title = f"{name}: quality against cost"
     return Sheet(title, footnote, "pareto", y_label="quality", across=2, height=1.75, spacing="log")

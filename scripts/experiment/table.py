@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.imported import described
 from eval.report.rendering import as_csv, latex, markdown
+from eval.report.table_file import as_json
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
 from eval.store import replace_file
@@ -31,11 +32,21 @@ if TYPE_CHECKING:
 
 def reproduce(cfg: DictConfig) -> int:
     """Make the table; the exit code is 1 when too much is not scored, 2 when the input is wrong, 3 when nobody agreed to the cost."""
-    return configured(cfg, "reproduce", lambda checked: make_table(checked).code)
+    return configured(cfg, "reproduce", _table_and_report)
+
+
+def _table_and_report(cfg: DictConfig) -> int:
+    made = make_table(cfg)
+    if cfg.report and made.file is not None:
+        from scripts.reporting.command import write_report
+
+        root = None if cfg.data.root is None else Path(cfg.data.root).expanduser()
+        print(f"open in a browser: {write_report(Path(cfg.results), root=root)}")
+    return made.code
 
 
 def make_table(cfg: DictConfig) -> Outcome:
-    """Run what is missing, score, print, and write `<results>/tables/<name>-<profile>.md`, `.csv` and `.tex`."""
+    """Run what is missing, score, print, and write `<results>/tables/<name>-<profile>.md`, `.csv`, `.tex` and `.json`."""
     from omegaconf import OmegaConf
 
     option: dict[str, Any] = dict(OmegaConf.to_container(cfg.table, resolve=True))  # type: ignore[arg-type]
@@ -47,12 +58,13 @@ def make_table(cfg: DictConfig) -> Outcome:
     columns = None if cfg.columns is None else [group.name for group in behind.groups]
     stem = f"{name}{restriction(option, load_option('table', option['name']), cfg.only, columns)}"
     file = behind.models.results / "tables" / f"{stem}.md"
-    for suffix, text in ((".md", markdown(table)), (".csv", as_csv(table)), (".tex", latex(table))):
+    origins = as_json(table, behind.models.results)
+    for suffix, text in ((".md", markdown(table)), (".csv", as_csv(table)), (".tex", latex(table)), (".json", origins)):
         replace_file(file.with_name(stem + suffix), text)
     print_table(table, cfg.print)
     if outcome := behind.outcome():
         print(outcome)
-    print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex")
+    print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex, .json")
     log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
     return Outcome(complain(table, cfg.max_unscored), file)
 

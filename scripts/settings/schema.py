@@ -310,6 +310,7 @@ class Chosen(Common):
 class Reproduce(Chosen):
     print: Printed | None
     table: Table
+    report: bool
 
 
 class Sweeps(Common):
@@ -318,7 +319,9 @@ class Sweeps(Common):
     sweep: Sweep
 
 
-FIGURES = extended("Figures", Chosen, {"projection": (Literal["pca", "umap"], ...), "figure": (FIGURE, ...)})
+FIGURES = extended(
+    "Figures", Chosen, {"projection": (Literal["pca", "umap"], ...), "bare": (bool, ...), "figure": (FIGURE, ...)}
+)
 
 COMMANDS: dict[str, type[BaseModel]] = {
     "config": Single,

@@ -6,6 +6,7 @@ import csv
 import re
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -351,8 +352,55 @@ def test_every_link_of_a_tree_is_drawn_once() -> None:
 
 def test_only_the_non_dominated_are_named_in_a_pareto_figure() -> None:
     points = [replace(AT, series="Good", label="1", x=5.0, y=0.9), replace(AT, series="Bad", label="2", x=6.0, y=0.5)]
-    (axes,) = draw(Sheet("Title", FOOT, "pareto"), points).axes
-    assert [text.get_text() for text in axes.texts] == ["Good", "2"]
+    figure = draw(Sheet("Title", FOOT, "pareto"), points)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["1"]
+    assert {"1", "Good"} <= set(texts(figure))
+    assert "Bad" not in texts(figure)
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_a_pareto_figure_of_34_rows_keeps_labels_and_ticks_apart_and_on_the_paper(free: bool) -> None:
+    rng = np.random.default_rng(0)
+    costs = [0.0] * 4 * free + sorted(float(cost) for cost in rng.uniform(1, 4, 34 - 4 * free))
+    points = [
+        replace(
+            AT,
+            series=f"A memory of number {place}",
+            label=str(place),
+            x=round(10**cost) if cost else 0.0,
+            y=0.2 + place / 60,
+        )
+        for place, cost in enumerate(costs, 1)
+    ]
+    points += [replace(point, panel="other") for point in points]
+    figure = draw(Sheet("Title", FOOT, "pareto", spacing="log", height=1.75, across=2), points)
+    axes = figure.axes[1]
+    ticks = [tick for tick in axes.get_xticklabels() if tick.get_text()]
+    for marks in (ticks, axes.texts):
+        boxes = sorted((mark.get_window_extent() for mark in marks), key=lambda box: box.x0)
+        assert not [1 for one, other in pairwise(boxes) if one.overlaps(other)]
+    assert len(ticks) >= 2
+    assert figure.get_tightbbox().x1 <= 3.32
+
+
+def test_twelve_series_have_twelve_colours() -> None:
+    points = [replace(one, series=f"series {number}") for one in LINE for number in range(12)]
+    (axes,) = draw(Sheet("Title", FOOT, "lines"), points).axes
+    assert len({line.get_color() for line in axes.lines}) == 12
+
+
+def test_a_panel_that_is_0_throughout_is_named_below_and_not_drawn() -> None:
+    figure = draw(Sheet("Title", FOOT, "lines"), [*LINE, *(replace(one, panel="idle", y=0.0) for one in LINE)])
+    assert len(figure.axes) == 1
+    assert "not drawn: idle" in " ".join(texts(figure)).replace("\n", " ")
+    assert len(draw(Sheet("Title", FOOT, "lines"), [replace(one, y=0.0) for one in LINE]).axes) == 1
+
+
+def test_a_bare_figure_has_neither_title_nor_footnote_and_is_lower() -> None:
+    full, bare = (draw(Sheet("Title", FOOT, "lines", bare=bare), LINE) for bare in (False, True))
+    assert "Title" not in texts(bare)
+    assert "STAND-IN" not in " ".join(texts(bare))
+    assert bare.get_size_inches()[1] < full.get_size_inches()[1]
 
 
 def test_a_series_has_one_colour_in_all_panels() -> None:

@@ -1,0 +1,214 @@
+"""Builds the report: pages, styles and data files into a new folder, which takes the old one's place when it is whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from eval.report.html.cleaning import Cleaner, cleaner
+from eval.report.html.memories import COSTS, memory_page, nodes_page, run_costs
+from eval.report.html.scoring import RIGHT, Scorer, scorers, stale
+from eval.report.html.sets import write_set
+from eval.report.html.shards import Shards
+from eval.report.html.sources import RunFolder, RunSet, Sources
+from eval.store import RunError
+
+MARK = "memsys-report.txt"
+"""A file in every report: a folder without it is not replaced."""
+STATIC = (
+    "report.css",
+    "dom.js",
+    "charts.js",
+    "overview.js",
+    "compare.js",
+    "question.js",
+    "memory.js",
+    "costs.js",
+    "app.js",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a report shall hold."""
+
+    title: str = "Memory benchmark report"
+    trees: int = 10
+    """Histories of each run whose nodes are in the report."""
+    private: tuple[Path | str | None, ...] = ()
+    """Further folders of this machine whose names must not be in it."""
+
+
+def build(
+    sources: Sources, target: Path, wanted: Wanted, on_progress: Callable[[str], None] = lambda step: None
+) -> Path:
+    """Build the report; returns its first page. The old report stays until the new one is whole.
+
+    Raises:
+        RunError: the target is a folder that is no report.
+    """
+    target = target.absolute()
+    if target.exists() and not (target / MARK).is_file():
+        raise RunError(f"{target} is there and is no report; name another folder with --out")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        _fill(draft, sources, wanted, on_progress)
+        _put_in_place(draft, target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return target / "index.html"
+
+
+def _put_in_place(draft: Path, target: Path) -> None:
+    draft.chmod(0o755)
+    old = draft.with_name(f"{draft.name}.old")
+    if target.exists():
+        os.replace(target, old)
+    try:
+        os.replace(draft, target)
+    except OSError:
+        if old.exists():
+            os.replace(old, target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[str], None]) -> None:
+    records = [run.record for own in sources.sets for run in own.runs]
+    clean = cleaner(sources.results, [*wanted.private, *(record.get("prompts_dir") for record in records)])
+    shards = Shards(draft / "data", clean)
+    sets: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
+    for number, own in enumerate(sources.sets):
+        on_progress(f"{own.name}: {len(own.runs)} runs, {len(own.asked)} questions")
+        every = scorers(own.runs, sources.tables)
+        written = write_set(shards, number, own, every)
+        for place, run in enumerate(own.runs):
+            name = f"run{len(runs)}"
+            shards.write(name, memory_page(run, own, _write_trees(shards, name, run, own, wanted.trees)))
+            runs.append(_run_line(run, own, number, place, written.answered[place]))
+        sets.append(_set_line(own, every, written.blocks))
+    for number, table in enumerate((*sources.tables, *sources.losses)):
+        shards.write(f"table{number}", table.content)
+    tables = [
+        {"stem": table.stem, "title": table.content["title"], "caption": table.content["caption"]}
+        for table in sources.tables
+    ]
+    index = {
+        "title": wanted.title,
+        "sets": sets,
+        "runs": runs,
+        "tables": tables,
+        "losses": [[len(tables) + number, loss.stem] for number, loss in enumerate(sources.losses)],
+        "missing": [*sources.missing, *_unfinished(runs), *stale(sources.results, sources.sets, sources.tables)],
+        "costs": COSTS,
+        "right": RIGHT,
+    }
+    shards.write("index", index)
+    _write_pages(draft, sources, wanted, clean, clean.value(index["missing"]))
+
+
+def _set_line(own: RunSet, every: Sequence[Scorer], blocks: int) -> dict[str, Any]:
+    return {
+        "key": own.key,
+        "name": own.name,
+        "questions": len(own.asked),
+        "histories": len({question.cluster for question in own.asked}),
+        "status": str(own.runs[0].record["data_status"]),
+        "cut": _cut(own.runs[0].record["dataset"]),
+        "why": own.why,
+        "scorers": [{"title": each.title, "stem": each.stem, "judge": each.is_judge} for each in every],
+        "blocks": blocks,
+    }
+
+
+def _cut(dataset: Mapping[str, Any]) -> str:
+    """How the data set was cut; empty for all of it."""
+    cuts = {"size": "all", "max_cases": None, "transform": "none"}
+    return ", ".join(f"{name} {dataset[name]}" for name, whole in cuts.items() if dataset.get(name, whole) != whole)
+
+
+def _stand_ins(record: Mapping[str, Any]) -> list[str]:
+    """Roles whose model an offline engine stands in for."""
+    return [role for role, model in record["models"].items() if isinstance(model, dict) and "engine" in model]
+
+
+def _run_line(run: RunFolder, own: RunSet, number: int, place: int, answered: int) -> dict[str, Any]:
+    reader = dict(run.record["models"].get("reader", {}))
+    return {
+        "key": run.key,
+        "title": run.title,
+        "memory": run.record["name"],
+        "set": number,
+        "place": place,
+        "answered": answered,
+        "asked": len(own.asked),
+        "finished": sum(1 for _ in run.folder.glob("cases/*/case.json")),
+        "cases": run.record.get("cases", 0),
+        "reader": "answers of others"
+        if "imported" in run.record
+        else str(reader.get("model") or reader.get("name") or f"offline engine ({reader.get('engine', 'unknown')})"),
+        "stand_ins": _stand_ins(run.record),
+        "costs": run_costs(run),
+    }
+
+
+def _unfinished(runs: Iterable[dict[str, Any]]) -> list[str]:
+    """A sentence for each run that is not finished; its command, given again, goes on where it stopped."""
+    return [
+        f"run {run['key']} ({run['title']}) is not finished: {run['finished']} of {run['cases']} histories, "
+        f"{run['answered']} of {run['asked']} questions"
+        for run in runs
+        if run["answered"] < run["asked"] or run["finished"] < run["cases"]
+    ]
+
+
+def _write_trees(shards: Shards, name: str, run: RunFolder, own: RunSet, most: int) -> dict[str, str]:
+    """Data file of the nodes of each case, or a sentence that begins with `-`."""
+    trees: dict[str, str] = {}
+    for number, case_id in enumerate(dict.fromkeys(question.case_id for question in own.asked)):
+        if sum(not tree.startswith("-") for tree in trees.values()) >= most:
+            trees[case_id] = f"-left out: the report holds the nodes of {most} histories (--trees)"
+            continue
+        page = nodes_page(run.case_folder(case_id))
+        trees[case_id] = page if isinstance(page, str) else f"{name}-case{number}"
+        if not isinstance(page, str):
+            shards.write(trees[case_id], page)
+    return trees
+
+
+def _write_pages(draft: Path, sources: Sources, wanted: Wanted, clean: Cleaner, missing: Sequence[str]) -> None:
+    """The first page, one page a table for readers without JavaScript, styles and scripts."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("eval.report.html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    stems = [
+        (f"table-{number}.html", table.content["title"], table.stem) for number, table in enumerate(sources.tables)
+    ]
+    page = environment.get_template("index.html.j2")
+    scripts = [name for name in STATIC if name.endswith(".js")]
+    text = page.render(title=wanted.title, tables=stems, scripts=scripts, missing=missing)
+    (draft / "index.html").write_text(clean.page(text), encoding="utf-8")
+    template = environment.get_template("table.html.j2")
+    for (name, _, stem), table in zip(stems, sources.tables, strict=True):
+        text = template.render(table=table.content, stem=stem, report=wanted.title)
+        (draft / name).write_text(clean.page(text), encoding="utf-8")
+    for name in STATIC:
+        content = (files("eval.report.html") / "static" / name).read_text(encoding="utf-8")
+        (draft / name).write_text(content, encoding="utf-8")
+    (draft / MARK).write_text(
+        "A report of memsys-bench: open index.html. Another report may take this folder's place.\n", encoding="utf-8"
+    )

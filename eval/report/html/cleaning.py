@@ -1,0 +1,72 @@
+"""What leaves a report before it is written: keys, paths of this machine, texts of a megabyte.
+
+A report is meant to be sent to others. Known folders are replaced by a word in angle brackets wherever they occur as a whole path.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval.provenance import ROOT
+from memsys.llm.secrets import redact, secrets_of_environment
+
+LONGEST = 50_000
+"""Characters of one text that a report holds; the rest stays in the run's file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaner:
+    """Removes keys and folders of this machine from everything that a report shows."""
+
+    pattern: re.Pattern[str]
+    names: dict[str, str]
+
+    def text(self, text: str) -> str:
+        """The text without folders, and without secrets of the environment; `redact` knows keys that are given elsewhere, too."""
+        return self.pattern.sub(lambda match: self.names[match.group(0)], text)
+
+    def page(self, text: str) -> str:
+        """A whole page without keys and folders."""
+        return redact(self.text(text))
+
+    def value(self, value: Any) -> Any:
+        """A nested value with every text and key in it cleaned."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.text(str(name)): self.value(inner) for name, inner in value.items()}
+        return [self.value(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def cleaner(results: Path, more: Iterable[Path | str | None] = ()) -> Cleaner:
+    """A cleaner that knows the folders of this machine.
+
+    Args:
+        results: the results folder; it becomes `<results>`.
+        more: further folders, such as those of raw data or of prompts.
+    """
+    named: list[tuple[Path | str, str]] = [(results, "<results>"), *((folder, "<folder>") for folder in more if folder)]
+    named += [(ROOT, "<project>"), (sys.prefix, "<python>"), (Path.cwd(), "<working folder>")]
+    named += [(tempfile.gettempdir(), "<temporary folder>"), (Path.home(), "~")]
+    names: dict[str, str] = {}
+    for folder, name in named:
+        for spelling in dict.fromkeys((str(folder), str(Path(folder).absolute()), str(Path(folder).resolve()))):
+            if len(Path(spelling).parts) > 1 and Path(spelling).is_absolute():  # the root of the disk is in every path
+                names.setdefault(spelling, name)
+    paths = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    secrets = secrets_of_environment()
+    keys = "|".join(map(re.escape, sorted(secrets, key=len, reverse=True))) or r"(?!)"
+    return Cleaner(re.compile(rf"{keys}|(?<![\w.-])(?:{paths})(?![\w-])"), {**names, **secrets})
+
+
+def clipped(text: str, longest: int = LONGEST) -> str:
+    """The text, or its beginning and a sentence that says how long it is."""
+    if len(text) <= longest:
+        return text
+    return f"{text[:longest]}\n[cut here: {len(text):,} characters in the run's file]"

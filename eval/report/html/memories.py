@@ -1,0 +1,157 @@
+"""A memory's page: what it was set to, how its questions ended, what it cost as it grew, where its model's replies failed, its nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from eval.costs import BUILD, by_purpose, costs, phases
+from eval.report.html.cleaning import clipped
+from eval.report.html.sources import RunFolder, RunSet, pretty
+from eval.report.rendering import PHASES
+from eval.store import RunError, read_lines, read_predictions
+from eval.structure.tree import read_tree
+from memsys.prompts import PromptError, Prompts
+
+GROWN = 6
+"""Histories whose growth is drawn, the longest first."""
+POINTS = 150
+"""Points of one curve."""
+NODE_TEXT = 4_000
+"""Characters of a node's text."""
+COSTS = (
+    ("recalled_tokens", "recalled tokens / question"),
+    ("inference_tokens", "inference tokens / question"),
+    ("build_tokens_per_unit", "build tokens / unit"),
+    ("calls_per_query", "calls / question"),
+    ("calls_per_insertion", "calls / unit"),
+    ("recall_seconds_p50", "recall s P50"),
+    ("build_seconds", "build s"),
+)
+"""Costs of a run that a reader can sort and plot by."""
+
+
+def run_costs(run: RunFolder) -> dict[str, float | None]:
+    """The costs of a run, by field of `eval.costs.Costs`."""
+    found = costs(run.folder)
+    return {name: getattr(found, name) for name, _ in COSTS}
+
+
+def memory_page(run: RunFolder, runs: RunSet, trees: Mapping[str, str]) -> dict[str, Any]:
+    """Everything about a run but its answers.
+
+    Args:
+        trees: by case id, the data file of its nodes, or a sentence that begins with `-` and says why there is none.
+    """
+    cases = list(dict.fromkeys(question.case_id for question in runs.asked))
+    return {
+        "key": run.key,
+        "settings": pretty(run.record),
+        "outcomes": _outcomes(run, runs),
+        "phases": [[cost.phase, *(show(cost) for _, show in PHASES)] for cost in phases(run.folder)],
+        "phase_titles": [title for title, _ in PHASES],
+        "totals": asdict(costs(run.folder)),
+        "purposes": _purposes(run.folder),
+        "growth": growth(run, cases),
+        "prompts": _prompts(run),
+        "cases": [[case_id, trees[case_id]] for case_id in cases if case_id in trees],
+        "errors": _errors(run, cases),
+    }
+
+
+def _outcomes(run: RunFolder, runs: RunSet) -> list[list[Any]]:
+    reached: Counter[str] = Counter()
+    for case_id in dict.fromkeys(question.case_id for question in runs.asked):
+        for prediction in read_predictions(run.case_folder(case_id)).values():
+            reached[f"{prediction.outcome}, cut at the token limit" if prediction.cut else prediction.outcome] += 1
+    left = len(runs.asked) - reached.total()
+    return [*([name, count] for name, count in reached.most_common()), *([["not reached", left]] if left else [])]
+
+
+def _purposes(folder: Path) -> list[list[Any]]:
+    """Calls, repeated attempts, failures, parse failures by purpose of the call."""
+    counters = [by_purpose(folder, name) for name in ("calls", "attempts", "failures", "parse_failures")]
+    names = sorted({name for counter in counters for name in counter})
+    return [[name, *(counter[name] for counter in counters)] for name in names]
+
+
+def growth(run: RunFolder, cases: Sequence[str]) -> list[dict[str, Any]]:
+    """Of the longest histories, what had been spent after each unit: model tokens, calls, seconds."""
+    curves: list[tuple[float, dict[str, Any]]] = []
+    for case_id in cases:
+        points: list[list[float]] = []
+        tokens = calls = seconds = 0.0
+        for line in read_lines(run.case_folder(case_id) / "effort.jsonl", again=False, fields=("phase",)):
+            if line["phase"] in BUILD:
+                tokens += line["tokens_in"] + line["tokens_out"]
+                calls += sum(line["calls"].values())
+                seconds += line["own_cpu_seconds"] + line["provider_seconds"]
+                if line["phase"] == "write":
+                    points.append([len(points) + 1, tokens, calls, round(seconds, 4)])
+        if points:
+            points[-1][1:] = [tokens, calls, round(seconds, 4)]  # with the consolidation after the last unit
+            curves.append((points[-1][0], {"case": case_id, "points": _thinned(points)}))
+    return [curve for _, curve in sorted(curves, key=lambda curve: -curve[0])[:GROWN]]
+
+
+def _thinned(points: list[list[float]]) -> list[list[float]]:
+    step = max(1, -(-len(points) // POINTS))
+    return [*points[:-1:step], points[-1]]
+
+
+def _prompts(run: RunFolder) -> list[list[str]]:
+    """Name, hash and text of each prompt of the run; why there is no text where the file is another one now."""
+    pages = []
+    try:
+        known: Prompts | None = Prompts(run.record.get("prompts_dir"))
+    except PromptError:
+        known = None
+    for name, digest in sorted(run.record.get("prompts", {}).items()):
+        text = "not shown: the file has changed since the run, or is gone"
+        if known is not None and _digest(known, name) == digest:
+            prompt = known[name]
+            text = f"{prompt.system}\n\n{prompt.user}".strip()
+        pages.append([name, str(digest)[:12], text])
+    return pages
+
+
+def _digest(known: Prompts, name: str) -> str:
+    try:
+        return known.digest([name])[name]
+    except PromptError:
+        return ""
+
+
+def _errors(run: RunFolder, cases: Sequence[str]) -> list[list[Any]]:
+    """The commonest reasons for questions without an answer."""
+    reasons = Counter(
+        prediction.error
+        for case_id in cases
+        for prediction in read_predictions(run.case_folder(case_id)).values()
+        if prediction.error
+    )
+    return [[clipped(reason, 500), count] for reason, count in reasons.most_common(10)]
+
+
+def nodes_page(case_folder: Path) -> dict[str, Any] | str:
+    """The nodes of a case: ids, numbers of their parents, levels, kinds, texts, sources. A sentence where there are none."""
+    if not (case_folder / "case.json").is_file():
+        return "-this history is not finished"
+    try:
+        tree = read_tree(case_folder)
+    except RunError as error:
+        return f"-{error}"
+    if tree is None:
+        return "-this memory keeps no nodes"
+    return {
+        "case": tree.case_id,
+        "ids": tree.ids,
+        "parents": tree.parents,
+        "levels": tree.levels,
+        "kinds": tree.kinds,
+        "texts": [clipped(text, NODE_TEXT) for text in tree.texts],
+        "sources": [len(sources) for sources in tree.sources],
+    }

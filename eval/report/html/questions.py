@@ -1,0 +1,240 @@
+"""One question as the report shows it: gold, evidence in its sessions, and for each memory recall, prompt, answer and verdicts.
+
+The prompt is not in a run folder. It is rendered again from the recalled items, the reader's settings and the prompt file, and shown only
+if that file has the hash that the run recorded and the prompt shows as many tokens of recall as were counted when it was sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from data_loaders.schema import Case, Gold, Question
+from eval.metrics.evidence import content_words, coverage
+from eval.reader import Reader, render
+from eval.records import Prediction
+from eval.report.html.cleaning import LONGEST, clipped
+from eval.report.html.scoring import Scorer
+from eval.report.html.sources import RunFolder
+from eval.score_files import read_scores
+from eval.store import read_items, read_lines, read_predictions
+from memsys.interface import Item, Recall
+from memsys.prompts import PromptError, Prompts
+
+AROUND = 2
+"""Turns shown before and after a turn of the evidence."""
+
+
+class Texts:
+    """The texts of one data file, each held once and named by its number."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self.size = 0
+        """Characters held."""
+
+    def place(self, text: str) -> int:
+        """The number of a text, which is added if it is new."""
+        if text not in self._places:
+            self._places[text] = len(self._places)
+            self.size += min(len(text), LONGEST)
+        return self._places[text]
+
+    @property
+    def all(self) -> list[str]:
+        return [clipped(text) for text in self._places]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseFiles:
+    """What one run wrote about one case."""
+
+    run: RunFolder
+    predictions: Mapping[str, Prediction]
+    items: Mapping[str, Mapping[str, Any]]
+    efforts: Mapping[tuple[str, str], Mapping[str, Any]]
+    """Effort lines of reading and answering, by phase and question."""
+
+
+def case_files(run: RunFolder, case_id: str) -> CaseFiles:
+    """Read the files of a case; all empty where the run has not reached it."""
+    folder = run.case_folder(case_id)
+    lines = read_lines(folder / "effort.jsonl", again=False, fields=("phase", "subject"))
+    efforts = {(line["phase"], line["subject"]): line for line in lines if line["phase"] in ("read", "answer")}
+    return CaseFiles(run, read_predictions(folder), read_items(folder), efforts)
+
+
+def gold_page(case: Case | None, question: Question | None, gold: Gold | None) -> dict[str, Any]:
+    """The question, its gold, and the turns of its evidence with their neighbours, session by session."""
+    if case is None or question is None or gold is None:
+        return {"text": None, "gold": [], "evidence": [], "words": [], "options": []}
+    words = content_words(gold.answers[0]) if gold.answerable and gold.answers else frozenset()
+    return {
+        "text": clipped(question.text),
+        "options": [clipped(option) for option in question.options],
+        "asked": question.time_text,
+        "instruction": clipped(question.instruction),
+        "gold": [clipped(answer) for answer in gold.answers],
+        "answerable": gold.answerable,
+        "trap": gold.trap,
+        "evidence": _evidence(case, gold.evidence),
+        "turns": list(gold.evidence),
+        "words": sorted(words),
+    }
+
+
+def _evidence(case: Case, evidence: Sequence[str]) -> list[dict[str, Any]]:
+    wanted = set(evidence)
+    sessions = []
+    for session in case.sessions:
+        hits = [place for place, turn in enumerate(session.turns) if turn.id in wanted]
+        shown = sorted({near for hit in hits for near in range(max(0, hit - AROUND), hit + AROUND + 1)})
+        turns = [
+            [turn.id, turn.speaker, clipped(turn.text), turn.id in wanted]
+            for place, turn in enumerate(session.turns)
+            if place in shown
+        ]
+        if turns:
+            sessions.append({"id": session.id, "time": session.time_text, "heading": session.heading, "turns": turns})
+    return sessions
+
+
+def answer_page(
+    files: CaseFiles, place: int, question_id: str, question: Question | None, gold: Gold | None, texts: Texts
+) -> dict[str, Any]:
+    """What one memory recalled and answered.
+
+    Args:
+        place: the run's place in its set.
+        texts: collects the texts that the page names by number.
+    """
+    prediction = files.predictions.get(question_id)
+    if prediction is None:
+        return {"run": place, "outcome": "not reached"}
+    items = [(files.items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)]
+    evidence = gold.evidence if gold is not None else ()
+    page = {
+        "run": place,
+        "outcome": prediction.outcome,
+        "answer": clipped(prediction.answer),
+        "hash": hashlib.sha256(prediction.answer.encode(errors="replace")).hexdigest()[:12],
+        "error": prediction.error,
+        "cut": prediction.cut,
+        "items": [
+            [texts.place(item["text"]), item["id"], score, item["level"], item["kind"], _held(item, evidence)]
+            for item, score in items
+        ],
+        "read": _spent(files.efforts.get(("read", question_id))),
+        "answered": _spent(files.efforts.get(("answer", question_id))),
+    }
+    return {**page, **_covered(prediction, items, gold), **_prompt(files, prediction, question, texts)}
+
+
+def _held(item: Mapping[str, Any], evidence: Sequence[str]) -> list[str]:
+    return [turn for turn in evidence if turn in item["sources"]]
+
+
+def _spent(line: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if line is None:
+        return None
+    names = ("tokens_in", "tokens_out", "sent", "context_tokens", "dropped_items")
+    counts = {name: sum(line[name].values()) for name in ("calls", "failures", "parse_failures")}
+    return {
+        **counts,
+        **{name: line[name] for name in names},
+        "seconds": line["own_cpu_seconds"] + line["provider_seconds"],
+    }
+
+
+def _covered(
+    prediction: Prediction, items: Sequence[tuple[Mapping[str, Any], float]], gold: Gold | None
+) -> dict[str, Any]:
+    """How many items must be read, best first, until every content word of the gold answer has occurred."""
+    words = content_words(gold.answers[0]) if gold is not None and gold.answerable and gold.answers else frozenset()
+    if not words or prediction.outcome == "error":
+        return {}
+    ranking = sorted(range(len(items)), key=lambda place: -items[place][1])
+    covered = coverage(words, [items[place][0]["text"] for place in ranking])
+    return {"covered_by": None if covered is None else covered.blocks}
+
+
+def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None, texts: Texts) -> dict[str, Any]:
+    """The prompt as parts, numbers standing for texts; or why it is not shown."""
+    line = files.efforts.get(("answer", prediction.question_id))
+    if "imported" in files.run.record:
+        return {"no_prompt": "the answer was imported; nobody recorded its prompt"}
+    if line is None:
+        return {"no_prompt": "no reader was asked: the memory failed, gave up, or answered itself"}
+    if question is None:
+        return {"no_prompt": "the question's text could not be read again"}
+    recorded = files.run.record
+    prompts, why = _prompts_of(str(recorded.get("prompts_dir") or ""))
+    reader = Reader(**recorded["reader"])
+    if prompts is None:
+        return {"no_prompt": why}
+    if prompts.digest([reader.prompt]) != {reader.prompt: recorded["prompts"].get(reader.prompt)}:
+        return {"no_prompt": f"the prompt file {reader.prompt}.md has changed since the run"}
+    items = tuple(
+        Item(item["id"], item["text"], score, tuple(item["sources"]), item["kind"], item["level"])
+        for item, score in zip((files.items[key] for key in prediction.items), prediction.scores, strict=True)
+    )
+    rendered = render(reader, prompts, question, Recall(items))
+    if (rendered.context_tokens, rendered.dropped) != (line["context_tokens"], line["dropped_items"]):
+        return {
+            "no_prompt": "rendered again, the prompt shows another number of tokens than was counted: it is not what was sent"
+        }
+    shown = [item.text for item in items]
+    return {"prompt": [[role, _parts(text, shown, texts)] for role, text in rendered.request.messages]}
+
+
+@lru_cache(maxsize=8)
+def _prompts_of(folder: str) -> tuple[Prompts | None, str]:
+    try:
+        return Prompts(Path(folder) if folder else None), ""
+    except PromptError as error:
+        return None, str(error)
+
+
+def _parts(text: str, shown: Sequence[str], texts: Texts) -> list[str | int]:
+    """The text cut at the recalled items, which are named by number: each is in the data file already."""
+    parts: list[str | int] = [text]
+    for item in sorted(dict.fromkeys(shown), key=len, reverse=True):
+        if len(item) > 40:
+            parts = [piece for part in parts for piece in _cut(part, item, texts)]
+    return [clipped(part) if isinstance(part, str) else part for part in parts if part != ""]
+
+
+def _cut(part: str | int, item: str, texts: Texts) -> list[str | int]:
+    if isinstance(part, int):
+        return [part]
+    pieces: list[str | int] = []
+    for number, piece in enumerate(part.split(item)):
+        pieces += [texts.place(item)] if number else []
+        pieces.append(piece)
+    return pieces
+
+
+Verdicts = Mapping[tuple[str, str], Sequence[tuple[int, Mapping[str, Any]]]]
+"""Lines of score files with the scorer's place, by case and question."""
+
+
+def verdicts(run: RunFolder, every: Sequence[Scorer]) -> Verdicts:
+    """Every score of every answer of a run, repeats in order."""
+    found: dict[tuple[str, str], list[tuple[int, Mapping[str, Any]]]] = {}
+    for place, scorer in enumerate(every):
+        path = run.folder / "scores" / f"{scorer.stem}.jsonl"
+        for key, lines in read_scores(path).items() if path.is_file() else ():
+            found.setdefault(key, []).extend((place, line) for line in lines)
+    return found
+
+
+def verdict_lines(lines: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[Any]]:
+    """Scorer, repeat, value, reason, details of each verdict."""
+    return [
+        [place, line["repeat"], line["value"], clipped(line.get("why", "")), line.get("detail", {})]
+        for place, line in lines
+    ]

@@ -1,0 +1,144 @@
+"""The scores of a set's runs, question by question, and every pair of runs compared; the same `Cell` as in tables does the arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from eval.report.cell import ALL, Cell, Column, categories
+from eval.report.html.sources import RunFolder, RunSet, TableFile
+from eval.report.scores import Asked, outcomes
+from eval.report.table_file import ends
+from eval.stats import Difference
+
+RIGHT = 0.5
+"""A score from here on counts as right where answers are sorted into right and wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """A metric or a judge with its settings: the score files of one name are comparable between runs."""
+
+    stem: str
+    """Name of the score files without their ending, such as `locomo_f1-0a1b2c3d4e5f`."""
+    title: str
+    repeats: int | None
+    """How many of the judge's repeats count, as the tables say; None counts all."""
+
+    @property
+    def is_judge(self) -> bool:
+        return self.stem.startswith("judge_")
+
+
+def scorers(runs: Sequence[RunFolder], tables: Sequence[TableFile]) -> list[Scorer]:
+    """Every scorer of a set's runs: those of the tables first, in their order."""
+    stems: dict[str, None] = {}
+    for run in runs:
+        stems.update(dict.fromkeys(_score_files(run.folder)))
+    known: dict[str, Scorer] = {}
+    for table in tables:
+        for row in table.content["rows"]:
+            for column, cell in zip(table.content["columns"], row["cells"], strict=True):
+                for file in cell.get("files", ()):
+                    stem = Path(file).stem
+                    if stem in stems:
+                        known.setdefault(stem, Scorer(stem, column["metric"], cell["repeats"]))
+    rest = [stem for stem in stems if stem not in known]
+    titles = [stem.rpartition("-")[0] for stem in rest]
+    more = [Scorer(stem, _title(stem, titles), None) for stem in rest]
+    return [*known.values(), *more]
+
+
+def _score_files(folder: Path) -> list[str]:
+    return [
+        path.stem for path in sorted((folder / "scores").glob("*.jsonl")) if not path.name.endswith(".effort.jsonl")
+    ]
+
+
+def _title(stem: str, titles: Sequence[str]) -> str:
+    name, _, identity = stem.rpartition("-")
+    return name if titles.count(name) == 1 else f"{name} ({identity[:6]})"
+
+
+def cell(run: RunFolder, scorer: Scorer, column: Column, reached: Mapping[Any, frozenset[str]]) -> Cell | None:
+    """The cell of a run; None where the scorer has not scored it."""
+    path = run.folder / "scores" / f"{scorer.stem}.jsonl"
+    return Cell(column, reached, (path,), repeats=scorer.repeats) if path.is_file() else None
+
+
+def cells(runs: RunSet, scorer: Scorer, questions: tuple[Asked, ...]) -> dict[int, Cell]:
+    """The cells of all runs that the scorer has scored, by the run's place in the set."""
+    column = Column(runs.name, runs.name, scorer.title, questions)
+    found = {}
+    for place, run in enumerate(runs.runs):
+        if (own := cell(run, scorer, column, outcomes([run.folder], questions))) is not None:
+            found[place] = own
+    return found
+
+
+def vector(own: Cell) -> list[float | None]:
+    """The score of each question, in order."""
+    scores = own.scores
+    return [
+        None if (value := scores.get(question.key)) is None else round(value, 4) for question in own.column.questions
+    ]
+
+
+def pairs(found: Mapping[int, Cell]) -> Iterator[list[Any]]:
+    """Every pair of runs in every category: first, second, category, mean, n, both intervals, number of histories."""
+    for (first, one), (second, other) in combinations(found.items(), 2):
+        for category in categories(one.column):
+            if (gap := one.minus(other, category, test=False)) is not None:
+                yield [first, second, category, *_numbers(gap)]
+
+
+def _numbers(gap: Difference) -> list[Any]:
+    return [gap.mean, gap.n, ends(gap.by_question), ends(gap.by_case), gap.clusters]
+
+
+def disputed(found: Sequence[Cell]) -> set[tuple[str, str]]:
+    """Questions whose answer got different verdicts from the judges, or from one judge's repeats."""
+    sides: dict[tuple[str, str], set[bool]] = {}
+    for own in found:
+        for key, draws in own.draws.items():
+            sides.setdefault(key, set()).update(value >= RIGHT for _, value in draws)
+    return {key for key, own in sides.items() if len(own) > 1}
+
+
+def stale(results: Path, sets: Sequence[RunSet], tables: Sequence[TableFile]) -> list[str]:
+    """Cells of tables whose score files now give another mean: the table is older than its runs.
+
+    A cell over some categories only, or over replicates, is computed when its table is.
+    """
+    owners = {run.folder.resolve(): own for own in sets for run in own.runs}
+    lines = []
+    for table in tables:
+        for row in table.content["rows"]:
+            for column, printed in zip(table.content["columns"], row["cells"], strict=True):
+                if printed["kind"] == "score" and _differs(results, owners, column, printed):
+                    lines.append(
+                        f"table {table.stem}, {row['title']}, {column['metric']}: the run has changed since; run its command again"
+                    )
+    return lines
+
+
+def _differs(
+    results: Path, owners: Mapping[Path, RunSet], column: Mapping[str, Any], printed: Mapping[str, Any]
+) -> bool:
+    paths = tuple((results / file).resolve() for file in printed["files"])
+    runs = owners.get(paths[0].parents[1]) if paths else None
+    if runs is None or len(runs.asked) != column["questions"] or not all(path.is_file() for path in paths):
+        return False
+    own = Cell(
+        Column(column["dataset"], column["title"], column["metric"], runs.asked, column["aggregate"]),
+        outcomes([path.parents[1] for path in paths], runs.asked),
+        paths,
+        repeats=printed["repeats"],
+    )
+    now, then = own.estimate(), printed["estimates"][ALL]
+    if now is None or then is None:
+        return (now is None) != (then is None)
+    return bool(now.n != then["n"] or abs(now.mean - then["mean"]) > 1e-9)

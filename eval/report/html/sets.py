@@ -1,0 +1,144 @@
+"""The data files of one set of runs: its questions, each run's scores and answers, all pairs, and blocks of questions with everything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from data_loaders.schema import Case, Gold, Question
+from eval.report.html.cleaning import clipped
+from eval.report.html.questions import (
+    CaseFiles,
+    Texts,
+    Verdicts,
+    answer_page,
+    case_files,
+    gold_page,
+    verdict_lines,
+    verdicts,
+)
+from eval.report.html.scoring import Scorer, cells, disputed, pairs, vector
+from eval.report.html.shards import BLOCK, Shards
+from eval.report.html.sources import RunSet
+from eval.report.scores import Asked
+
+SEARCHED = 1_000
+"""Characters of a question, a gold answer or an answer that the search looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the index says of a set."""
+
+    blocks: int
+    answered: tuple[int, ...]
+    """Questions with a line, by run."""
+
+
+class _Block:
+    """Questions that share a data file, with the texts that they share."""
+
+    def __init__(self) -> None:
+        self.questions: list[dict[str, Any]] = []
+        self.texts = Texts()
+        self.size = 0
+
+    def add(self, page: dict[str, Any]) -> None:
+        self.questions.append(page)
+        self.size = len(json.dumps(self.questions[-1])) + self.size
+
+
+def write_set(shards: Shards, number: int, runs: RunSet, every: Sequence[Scorer]) -> Written:
+    """Write all data files of a set; their names begin with `set<number>`."""
+    name = f"set{number}"
+    by_scorer = [cells(runs, scorer, runs.asked) for scorer in every]
+    for place, found in enumerate(by_scorer):
+        shards.write(f"{name}-pairs{place}", list(pairs(found)))
+    rows: list[list[Any]] = []
+    answers: list[list[Any]] = [[] for _ in runs.runs]
+    where = list(_write_blocks(shards, name, runs, every, rows, answers))
+    for place in range(len(runs.runs)):
+        own = [found.get(place) for found in by_scorer]
+        judges = [cell for cell, scorer in zip(own, every, strict=True) if cell is not None and scorer.is_judge]
+        split = disputed(judges)
+        page = {
+            "answers": [answer for answer, _ in answers[place]],
+            "outcomes": [outcome for _, outcome in answers[place]],
+            "scores": [None if cell is None else vector(cell) for cell in own],
+            "split": [int(question.key in split) for question in runs.asked],
+        }
+        shards.write(f"{name}-run{place}", page)
+    shards.write(name, {"questions": [[*row, *place] for row, place in zip(rows, where, strict=True)]})
+    counts = tuple(sum(outcome != "not reached" for _, outcome in own) for own in answers)
+    return Written(where[-1][0] + 1 if where else 0, counts)
+
+
+def _write_blocks(
+    shards: Shards,
+    name: str,
+    runs: RunSet,
+    every: Sequence[Scorer],
+    rows: list[list[Any]],
+    answers: Sequence[list[Any]],
+) -> Iterator[tuple[int, int]]:
+    """Write the blocks; yields each question's block and place in it. `rows` and `answers` are filled on the way."""
+    lines = [verdicts(run, every) for run in runs.runs]
+    block, number = _Block(), 0
+    for case_id, asked, case in _by_case(runs):
+        files = [case_files(run, case_id) for run in runs.runs]
+        known = {} if case is None else {question.id: (question, gold) for question, gold in case.questions}
+        for each in asked:
+            question, gold = known.get(each.question_id, (None, None))
+            page = _question_page(each, case, question, gold, files, lines, block.texts)
+            rows.append(_row(each, page))
+            for place, answer in enumerate(page["runs"]):
+                answers[place].append((answer.get("answer", "")[:SEARCHED], _outcome(answer)))
+            block.add(page)
+            yield number, len(block.questions) - 1
+            if block.size + block.texts.size >= BLOCK:
+                shards.write(f"{name}-block{number}", {"questions": block.questions, "texts": block.texts.all})
+                block, number = _Block(), number + 1
+    if block.questions:
+        shards.write(f"{name}-block{number}", {"questions": block.questions, "texts": block.texts.all})
+
+
+def _by_case(runs: RunSet) -> Iterator[tuple[str, list[Asked], Case | None]]:
+    """Case id, its questions in order, and the case where the data could be read again."""
+    by_case: dict[str, list[Asked]] = {}
+    for question in runs.asked:
+        by_case.setdefault(question.case_id, []).append(question)
+    if not runs.cases:
+        yield from ((case_id, asked, None) for case_id, asked in by_case.items())
+        return
+    for case in runs.cases:
+        if case.id in by_case:
+            yield case.id, by_case[case.id], case
+
+
+def _question_page(
+    each: Asked,
+    case: Case | None,
+    question: Question | None,
+    gold: Gold | None,
+    files: Sequence[CaseFiles],
+    lines: Sequence[Verdicts],
+    texts: Texts,
+) -> dict[str, Any]:
+    pages = [answer_page(own, place, each.question_id, question, gold, texts) for place, own in enumerate(files)]
+    for page, own in zip(pages, lines, strict=True):
+        page["verdicts"] = verdict_lines(own.get(each.key, ()))
+    start = {"case": each.case_id, "id": each.question_id, "category": each.category}
+    return {**start, **gold_page(case, question, gold), "runs": pages}
+
+
+def _row(each: Asked, page: Mapping[str, Any]) -> list[Any]:
+    gold = " | ".join(page["gold"])
+    groups = [group for group in (each.category, *each.groups) if group]
+    text = clipped(page["text"] or "", SEARCHED)
+    return [each.case_id, each.question_id, text, gold[:SEARCHED], groups, int(each.answerable)]
+
+
+def _outcome(answer: Mapping[str, Any]) -> str:
+    return "cut" if answer.get("cut") else str(answer["outcome"])

@@ -1,0 +1,193 @@
+"""What a report is made of: the run folders and table files below a results folder.
+
+Runs on the same data with the same cut make a set: they were asked the same questions, so they can be compared pair by pair. Question
+texts and gold are not in a run folder. They are read from the data again; where that cannot be done, the report says why and goes on
+with what the run folders hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from data_loaders.schema import Case, DataError
+from eval.provenance import identity
+from eval.report.scores import Asked, asked
+from eval.store import RunError, read_predictions, read_record, safe_name
+
+CasesOf = Callable[[Mapping[str, Any]], Sequence[Case]]
+"""Loads the cases of a run again, given its `run.json`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """One run: a memory on a data set."""
+
+    key: str
+    """Its folder below `runs`, such as `locomo/bm25-0a1b2c3d4e5f`."""
+    folder: Path
+    record: Mapping[str, Any]
+    title: str
+
+    def case_folder(self, case_id: str) -> Path:
+        return self.folder / "cases" / safe_name(case_id)
+
+
+@dataclass(frozen=True)
+class RunSet:
+    """Runs that were asked the same questions."""
+
+    key: str
+    """Name and identity of the data, such as `locomo-0a1b2c`."""
+    name: str
+    runs: tuple[RunFolder, ...]
+    cases: Sequence[Case]
+    """Empty where the data could not be read again."""
+    why: str = ""
+    """Why the data could not be read again; empty when they were."""
+
+    @cached_property
+    def asked(self) -> tuple[Asked, ...]:
+        """The questions in the order of the data; without the data, those that were answered."""
+        return asked(self.cases) if self.cases else _answered(self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """One table, as `eval.report.table_file` wrote it."""
+
+    stem: str
+    content: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Everything that a report shows."""
+
+    results: Path
+    sets: tuple[RunSet, ...]
+    tables: tuple[TableFile, ...]
+    losses: tuple[TableFile, ...]
+    """Where answers are lost, step by step: files of `<results>/losses`."""
+    missing: list[str] = field(default_factory=list)
+    """Sentences about what is not there."""
+
+
+def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) -> Sources:
+    """Read the results folder.
+
+    Args:
+        cases_of: loads the cases of a run again.
+        stems: names of table files without their ending; only these and the runs behind them are read. Empty: everything.
+
+    Raises:
+        RunError: a table that is asked for is not there, or there is nothing to report.
+    """
+    missing: list[str] = []
+    tables = _tables(results, stems, missing)
+    titles = _titles(tables)
+    records = _records(results, set(titles) if stems else None, missing)
+    if not records and not tables:
+        raise RunError(f"{results}: no runs and no tables; run something first, such as: make reproduce-table4")
+    by_data: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    for key, record in records.items():
+        data = f"{record['dataset']['name']}-{identity(record['dataset'])[:6]}"
+        by_data.setdefault(data, []).append((key, record))
+    sets = tuple(_set(results, key, runs, titles, cases_of) for key, runs in sorted(by_data.items()))
+    missing += [f"{each.name}: questions and gold are not shown: {each.why}" for each in sets if each.why]
+    return Sources(results, sets, tables, _table_files(results / "losses", missing), missing)
+
+
+def _tables(results: Path, stems: Sequence[str], missing: list[str]) -> tuple[TableFile, ...]:
+    folder = results / "tables"
+    if absent := [stem for stem in stems if not (folder / f"{stem}.json").is_file()]:
+        raise RunError(f"{folder} has no table {absent[0]}.json; python -m scripts.reproduce writes it")
+    missing += [
+        f"table {path.stem} has no .json file: an earlier version wrote it; run its command again"
+        for path in (sorted(folder.glob("*.md")) if not stems else ())
+        if not path.with_suffix(".json").is_file()
+    ]
+    tables = _table_files(folder, missing)
+    return tuple(table for table in tables if not stems or table.stem in stems)
+
+
+def _table_files(folder: Path, missing: list[str]) -> tuple[TableFile, ...]:
+    files = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            files.append(TableFile(path.stem, read_record(path)))
+        except RunError as error:
+            missing.append(str(error))
+    return tuple(files)
+
+
+def _titles(tables: Sequence[TableFile]) -> dict[str, str]:
+    """Title of the row that each run stands behind, by run key."""
+    return {
+        run.removeprefix("runs/"): row["title"]
+        for table in tables
+        for row in table.content["rows"]
+        for run in row["runs"].values()
+    }
+
+
+def _records(results: Path, wanted: set[str] | None, missing: list[str]) -> dict[str, Mapping[str, Any]]:
+    records: dict[str, Mapping[str, Any]] = {}
+    for path in sorted((results / "runs").glob("*/*/run.json")):
+        key = path.parent.relative_to(results / "runs").as_posix()
+        if wanted is not None and key not in wanted:
+            continue
+        try:
+            record = read_record(path)
+            if lost := [name for name in ("name", "memory", "dataset", "models", "data_status") if name not in record]:
+                raise RunError(f"{path} is damaged: it has no {lost[0]}; run its command again")
+            records[key] = record
+        except RunError as error:
+            missing.append(str(error))
+    return records
+
+
+def _set(
+    results: Path,
+    key: str,
+    runs: Sequence[tuple[str, Mapping[str, Any]]],
+    titles: Mapping[str, str],
+    cases_of: CasesOf,
+) -> RunSet:
+    names = [titles.get(run, record["name"]) for run, record in runs]
+    folders = tuple(
+        RunFolder(run, results / "runs" / run, record, _unique(name, run, record, names))
+        for (run, record), name in zip(runs, names, strict=True)
+    )
+    name = str(runs[0][1]["dataset"]["name"])
+    try:
+        return RunSet(key, name, folders, cases_of(runs[0][1]))
+    except (DataError, RunError) as error:
+        return RunSet(key, name, folders, (), str(error))
+
+
+def _unique(name: str, run: str, record: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The title, with what tells runs of the same title apart: the replicate, and the end of the folder's name."""
+    if names.count(name) == 1:
+        return name
+    replicate = record.get("seed", [0, 0])[1]
+    return f"{name} ({f'replicate {replicate}, ' if replicate else ''}{run.rpartition('-')[2][:6]})"
+
+
+def _answered(runs: Sequence[RunFolder]) -> tuple[Asked, ...]:
+    keys: dict[tuple[str, str], str] = {}
+    for run in runs:
+        for folder in sorted((run.folder / "cases").glob("*")):
+            cluster = read_record(folder / "case.json").get("cluster") if (folder / "case.json").is_file() else None
+            for prediction in read_predictions(folder).values():
+                keys.setdefault((prediction.case_id, prediction.question_id), str(cluster or prediction.case_id))
+    return tuple(Asked(*key, "", cluster, True, False) for key, cluster in keys.items())
+
+
+def pretty(value: Any) -> str:
+    """A record as indented JSON."""
+    return json.dumps(value, indent=1, ensure_ascii=False, default=str)

@@ -1,0 +1,122 @@
+"""A reader's own verdicts, exported from the HTML report, beside those of the judges.
+
+Each line of the export names the run, the question and the hash of the answer that was rated. A rating of an answer that has changed since
+is counted and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from eval.score_files import score_lines
+from eval.store import RunError, read_lines
+
+RIGHT = 0.5
+FIELDS = ("run", "case_id", "question_id", "answer", "value", "why")
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Ratings beside the verdicts of one judge on the same answers."""
+
+    judge: str
+    n: int
+    agreeing: int
+    """Answers that both call right, or both call wrong; a value of at least 0.5 is right."""
+    ours: float
+    """Mean of the ratings."""
+    theirs: float
+    """Mean of the judge's verdicts, repeats averaged."""
+    kappa: float | None
+    """Cohen's; None where both call everything the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratings:
+    """The ratings of a file, set against all judges."""
+
+    lines: int
+    changed: int
+    """Ratings of answers that have changed since."""
+    unknown: int
+    """Ratings of runs or questions that are not below this results folder."""
+    agreements: tuple[Agreement, ...]
+
+
+def compare(file: Path, results: Path) -> Ratings:
+    """Set the ratings of an exported file against the verdicts in the run folders.
+
+    Raises:
+        RunError: the file is missing or damaged.
+    """
+    if not file.is_file():
+        raise RunError(f"no file {file}; the report exports it (page Question, Export)")
+    lines = read_lines(file, fields=FIELDS)
+    if wrong := next((line for line in lines if line["value"] not in (0, 0.5, 1)), None):
+        raise RunError(f"{file}: a rating is 0, 0.5 or 1, found {wrong['value']!r}")
+    changed = unknown = 0
+    by_judge: dict[str, list[tuple[float, float]]] = {}
+    answers: dict[str, dict[str, dict[tuple[str, str], tuple[str, float]]]] = {}
+    for line in lines:
+        run = str(line["run"])
+        if run not in answers:
+            answers[run] = _verdicts(results, run)
+        key = (line["case_id"], line["question_id"])
+        pairs = {judge: own[key] for judge, own in answers[run].items() if key in own}
+        unknown += not pairs
+        changed += bool(pairs) and all(answer != line["answer"] for answer, _ in pairs.values())
+        for judge, (answer, value) in pairs.items():
+            if answer == line["answer"]:
+                by_judge.setdefault(judge, []).append((float(line["value"]), value))
+    return Ratings(
+        len(lines), changed, unknown, tuple(_agreement(judge, own) for judge, own in sorted(by_judge.items()))
+    )
+
+
+def _verdicts(results: Path, run: str) -> dict[str, dict[tuple[str, str], tuple[str, float]]]:
+    """By judge and question: the hash of the judged answer and its mean verdict. Empty for a run that is not below the folder."""
+    folder = (results / "runs" / run).resolve()
+    if not folder.is_relative_to((results / "runs").resolve()):
+        return {}
+    judges: dict[str, dict[tuple[str, str], tuple[str, float]]] = {}
+    for path in sorted((folder / "scores").glob("judge_*.jsonl")):
+        if path.name.endswith(".effort.jsonl"):
+            continue
+        values: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        for line in score_lines(path, "answer"):
+            if line["value"] is not None:
+                values.setdefault((line["case_id"], line["question_id"]), []).append(line)
+        judges[path.stem] = {
+            key: (own[0]["answer"], fmean(each["value"] for each in own)) for key, own in values.items()
+        }
+    return judges
+
+
+def _agreement(judge: str, pairs: Sequence[tuple[float, float]]) -> Agreement:
+    sides = [(ours >= RIGHT, theirs >= RIGHT) for ours, theirs in pairs]
+    agreeing = sum(ours == theirs for ours, theirs in sides)
+    shares = [fmean(side[place] for side in sides) for place in (0, 1)]
+    by_chance = shares[0] * shares[1] + (1 - shares[0]) * (1 - shares[1])
+    observed = agreeing / len(pairs)
+    kappa = None if by_chance == 1 else (observed - by_chance) / (1 - by_chance)
+    return Agreement(judge, len(pairs), agreeing, fmean(p for p, _ in pairs), fmean(p for _, p in pairs), kappa)
+
+
+def as_markdown(ratings: Ratings) -> str:
+    """The agreement with each judge as a table, and what was left out."""
+    lines = [
+        f"{ratings.lines} ratings; {ratings.changed} of answers that have changed since, {ratings.unknown} of answers no judge has seen.",
+        "",
+        "| judge | n | agree | kappa | mean of yours | mean of the judge |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in ratings.agreements:
+        kappa = "–" if each.kappa is None else f"{each.kappa:.2f}"
+        lines.append(
+            f"| {each.judge} | {each.n} | {each.agreeing / each.n:.1%} | {kappa} | {each.ours:.3f} | {each.theirs:.3f} |"
+        )
+    return "\n".join(lines)

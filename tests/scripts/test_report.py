@@ -1,0 +1,275 @@
+"""The HTML report as files: it agrees with the tables, tells what is missing, holds no key and no path, and is replaced whole."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from data_loaders.schema import Case, DataError
+from eval.report import ratings
+from eval.report.html import build as building
+from eval.report.html.build import Wanted, build
+from eval.report.html.shards import as_script
+from eval.report.html.sources import read_sources
+from eval.report.rendering import as_csv
+from eval.report.tables import Table
+from eval.store import RunError, read_lines, write_lines
+from scripts.reporting import invented
+from scripts.reporting.command import write_report
+from scripts.reporting.invented import HOSTILE, Size, invented_cases, write_results
+
+SIZE = Size(memories=3, histories=6, questions=4)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results that no test changes, with their report."""
+    results = tmp_path_factory.mktemp("results")
+    made(results, write_results(results, SIZE))
+    return results
+
+
+@pytest.fixture
+def results(kept: Path, tmp_path: Path) -> Path:
+    """Results to be changed."""
+    return Path(shutil.copytree(kept, tmp_path / "results"))
+
+
+def made(results: Path, cases: Sequence[Case] | None = None) -> Path:
+    cases = invented_cases(SIZE) if cases is None else cases
+    return build(read_sources(results, lambda record: cases), results / "report", Wanted()).parent
+
+
+def data(report: Path, name: str) -> Any:
+    """What a data file hands to the page."""
+    text = (report / "data" / f"{name}.js").read_text(encoding="ascii")
+    start = f'report.receive("{name}", JSON.parse('
+    assert text.startswith(start)
+    return json.loads(json.loads(text[len(start) : -len("));\n")]))
+
+
+def the_table(results: Path) -> Table:
+    folders = sorted((results / "runs" / "invented").iterdir())
+    return invented._table(folders, invented_cases(SIZE))
+
+
+def test_report_csv_and_scores_agree_on_ten_cells_drawn_at_random(kept: Path) -> None:
+    report, lines = kept / "report", list(csv.DictReader(io.StringIO(as_csv(the_table(kept)))))
+    table, shared = data(report, "table0"), data(report, "set0")
+    for line in random.Random(7).sample(lines, 10):
+        row = next(row for row in table["rows"] if row["name"] == line["memory"])
+        place = [column["metric"] for column in table["columns"]].index(line["metric"])
+        printed = row["cells"][place]["estimates"][line["category"]]
+        run = data(report, f"set0-run{[each['name'] for each in table['rows']].index(line['memory'])}")
+        inside = [
+            score
+            for question, score in zip(shared["questions"], run["scores"][place], strict=True)
+            if line["category"] == "all"
+            or line["category"] in question[4]
+            or (line["category"] == "answerable" and question[5])
+        ]
+        assert f"{printed['mean']:.6f}" == line["mean"]
+        assert [f"{end:.6f}" for end in printed["question"]] == [line["question_low"], line["question_high"]]
+        assert [f"{end:.6f}" for end in printed["case"] or ()] == [
+            end for end in (line["case_low"], line["case_high"]) if end
+        ]
+        assert (printed["n"], fmean(inside)) == (len(inside), pytest.approx(printed["mean"], abs=1e-4))
+
+
+def test_a_pair_in_the_report_is_the_pair_in_the_table(kept: Path) -> None:
+    table, pairs = the_table(kept), data(kept / "report", "set0-pairs0")
+    gap = table.pairs["memory2", 0].difference
+    mean, n, by_question, by_case, clusters = next(pair[3:] for pair in pairs if pair[:3] == [0, 2, "all"])
+    assert gap.by_question is not None
+    assert gap.by_case is not None
+    assert (mean, n, clusters) == (pytest.approx(-gap.mean), gap.n, gap.clusters)
+    assert by_question == pytest.approx([-gap.by_question.high, -gap.by_question.low])
+    assert by_case == pytest.approx([-gap.by_case.high, -gap.by_case.low])
+
+
+def test_a_table_older_than_its_runs_is_named(results: Path) -> None:
+    assert data(made(results), "index")["missing"] == []
+    path = next((results / "runs").glob("invented/memory1-*/scores/judge_*.jsonl"))
+    write_lines(path, [{**line, "value": 1.0} for line in read_lines(path, again=False)])
+    (missing,) = data(made(results), "index")["missing"]
+    assert missing == "table invented-test, memory1, judge: the run has changed since; run its command again"
+
+
+def test_a_half_finished_run_says_what_is_missing(results: Path) -> None:
+    folder = next((results / "runs").glob("invented/memory2-*"))
+    shutil.rmtree(folder / "cases" / "h5")
+    shutil.rmtree(folder / "scores")
+    missing = data(made(results), "index")["missing"]
+    assert f"run invented/{folder.name} (memory2) is not finished: 5 of 6 histories, 20 of 24 questions" in missing
+    assert data(results / "report", "set0-run2")["outcomes"].count("not reached") == 4
+
+
+def test_without_the_data_the_report_says_why_and_goes_on(results: Path) -> None:
+    def gone(record: Mapping[str, Any]) -> Sequence[Case]:
+        raise DataError("the file is not there; make fetch SET=invented")
+
+    report = build(read_sources(results, gone), results / "report", Wanted()).parent
+    assert "make fetch SET=invented" in " ".join(data(report, "index")["missing"])
+    assert len(data(report, "set0")["questions"]) == 24
+    assert data(report, "set0-run0")["answers"][0]
+
+
+def test_no_key_and_no_path_of_this_machine_is_in_a_report(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(results.parent / "home" / "someone"))
+    monkeypatch.setenv("SOME_API_KEY", "sk-1234567890abcdef")
+    secrets = f"key sk-1234567890abcdef in {results}/runs and {Path.home()}/notes.txt and (~{Path.home()})"
+    folder = next((results / "runs").glob("invented/memory0-*"))
+    path = folder / "cases" / "h0" / "predictions.jsonl"
+    write_lines(path, [{**line, "answer": secrets, "error": secrets} for line in read_lines(path, again=False)])
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**record, "memory": {"build": {"file": f"{Path.home()}/model.gguf"}}}))
+    table = results / "tables" / "invented-test.json"
+    table.write_text(json.dumps({**json.loads(table.read_text()), "title": secrets}))
+    report = made(results)
+    for file in report.rglob("*.*"):
+        text = file.read_text(encoding="utf-8")
+        for secret in ("sk-1234567890abcdef", str(results), str(Path.home()), str(Path.cwd())):
+            assert secret not in text, f"{file.name} holds {secret}"
+    assert "<SOME_API_KEY>" in data(report, "set0-run0")["answers"][0]
+
+
+def test_an_interrupted_build_leaves_the_old_report(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(results)
+    before = {file.name: file.read_bytes() for file in (results / "report").rglob("*.*")}
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(building, "_write_pages", stop)
+    with pytest.raises(KeyboardInterrupt):
+        made(results)
+    assert {file.name: file.read_bytes() for file in (results / "report").rglob("*.*")} == before
+    assert not list(results.glob(".report*"))
+
+
+def test_a_folder_that_is_no_report_is_not_replaced(results: Path) -> None:
+    shutil.rmtree(results / "report")
+    (results / "report").mkdir()
+    (results / "report" / "thesis.txt").write_text("mine")
+    with pytest.raises(RunError, match="is no report"):
+        made(results)
+    assert (results / "report" / "thesis.txt").read_text() == "mine"
+
+
+def test_hostile_text_cannot_leave_its_string() -> None:
+    for text in HOSTILE:
+        source = as_script("x", json.dumps([text, {"__proto__": text}]))
+        assert source.isascii()
+        assert "<" not in source
+        assert source.count("\n") == 1
+        quoted = source[len('report.receive("x", JSON.parse(') : -len("));\n")]
+        assert json.loads(json.loads(quoted)) == [text, {"__proto__": text}]
+
+
+def test_a_long_text_is_cut_and_says_how_long_it_is(tmp_path: Path) -> None:
+    size = Size(memories=2, histories=1, questions=7, hostile=True)
+    report = made(tmp_path, write_results(tmp_path, size))
+    question = data(report, "set0-block0")["questions"][5]
+    assert question["text"].endswith("[cut here: 1,000,000 characters in the run's file]")
+    assert "onerror" not in (report / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_prompt_is_the_one_that_was_sent_or_is_not_shown(results: Path) -> None:
+    block = data(made(results), "set0-block0")
+    answer = block["questions"][0]["runs"][0]
+    prompt = "".join(
+        block["texts"][part] if isinstance(part, int) else part for _, parts in answer["prompt"] for part in parts
+    )
+    assert block["questions"][0]["text"] in prompt
+    assert all(block["texts"][item[0]] in prompt for item in answer["items"])
+    for path in (results / "runs").glob("invented/*/run.json"):
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps({**record, "prompts": dict.fromkeys(record["prompts"], "0" * 64)}))
+    answer = data(made(results), "set0-block0")["questions"][0]["runs"][0]
+    assert "prompt" not in answer
+    assert answer["no_prompt"] == "the prompt file reader/segtree.md has changed since the run"
+
+
+def test_a_prompt_that_shows_other_tokens_than_were_counted_is_not_shown(results: Path) -> None:
+    for path in (results / "runs").glob("invented/memory0-*/cases/h0/effort.jsonl"):
+        lines = read_lines(path, again=False)
+        write_lines(path, [{**line, "context_tokens": 1} if line["phase"] == "answer" else line for line in lines])
+    assert "is not what was sent" in data(made(results), "set0-block0")["questions"][0]["runs"][0]["no_prompt"]
+
+
+def test_evidence_is_marked_where_an_item_holds_it(kept: Path) -> None:
+    for page in data(kept / "report", "set0-block0")["questions"]:
+        for answer in page["runs"]:
+            for _, item_id, _, _, _, held in answer["items"]:
+                assert held == [turn for turn in page["turns"] if turn == item_id]
+
+
+def test_answers_that_judges_or_repeats_disagree_on_are_marked(kept: Path) -> None:
+    verdicts: dict[tuple[str, str], set[float]] = {}
+    for line in read_lines(next((kept / "runs").glob("invented/memory0-*/scores/judge_*.jsonl"))):
+        verdicts.setdefault((line["case_id"], line["question_id"]), set()).add(line["value"])
+    rows = data(kept / "report", "set0")["questions"]
+    expected = [int(len(verdicts[row[0], row[1]]) > 1) for row in rows]
+    assert 0 < sum(expected) < len(expected)
+    assert data(kept / "report", "set0-run0")["split"] == expected
+
+
+def test_an_older_table_and_a_damaged_run_are_named(results: Path) -> None:
+    (results / "tables" / "older.md").write_text("# older")
+    (next((results / "runs").glob("invented/memory1-*")) / "run.json").write_text("{")
+    missing = "\n".join(data(made(results), "index")["missing"])
+    assert "table older has no .json file" in missing
+    assert "run.json is damaged" in missing
+
+
+def test_losses_are_a_page_only_where_their_file_is(results: Path) -> None:
+    assert data(made(results), "index")["losses"] == []
+    (results / "losses").mkdir()
+    (results / "losses" / "locomo.json").write_text(
+        json.dumps({"title": "Losses", "steps": [{"name": "asked", "value": 4}]})
+    )
+    assert data(made(results), "index")["losses"] == [[1, "locomo"]]
+
+
+def test_nothing_to_report_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no runs and no tables"):
+        write_report(tmp_path)
+    with pytest.raises(RunError, match="no folder"):
+        write_report(tmp_path / "nowhere")
+
+
+def test_ratings_are_set_against_the_judges(results: Path) -> None:
+    folder = next((results / "runs").glob("invented/memory0-*"))
+    lines = [line for line in read_lines(next(folder.glob("scores/judge_*.jsonl"))) if line["repeat"] == 0]
+    means: dict[str, list[float]] = {}
+    for line in read_lines(next(folder.glob("scores/judge_*.jsonl"))):
+        means.setdefault(line["question_id"], []).append(line["value"])
+    rated = [
+        {**line, "run": f"invented/{folder.name}", "value": float(fmean(means[line["question_id"]]) >= 0.5)}
+        for line in lines
+    ]
+    rated[0]["answer"] = "000000000000"
+    rated[1]["value"] = 1.0 - rated[1]["value"]
+    rated[2]["run"] = "../../elsewhere"
+    write_lines(results / "ratings.jsonl", rated)
+    found = ratings.compare(results / "ratings.jsonl", results)
+    (judge,) = found.agreements
+    assert (found.lines, found.changed, found.unknown) == (24, 1, 1)
+    assert (judge.n, judge.agreeing) == (22, 21)
+    assert "| judge_invented-000000000000 | 22 | 95.5% |" in ratings.as_markdown(found)
+
+
+def test_a_rating_is_right_partial_or_wrong(tmp_path: Path) -> None:
+    line = {"run": "a/b", "case_id": "c", "question_id": "q", "answer": "x", "value": 7, "why": ""}
+    write_lines(tmp_path / "ratings.jsonl", [line])
+    with pytest.raises(RunError, match=r"0, 0\.5 or 1"):
+        ratings.compare(tmp_path / "ratings.jsonl", tmp_path)

@@ -1,0 +1,227 @@
+"""The HTML report in a real browser, from the disk: Debian's Chromium, driven through its DevTools protocol."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.report.html.build import Wanted, build
+from eval.report.html.sources import read_sources
+from scripts.reporting.browser import Browser, program
+from scripts.reporting.invented import Size, write_results
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(program() is None, reason="no Chromium: apt-get install chromium"),
+]
+
+
+def report_of(folder: Path, size: Size) -> Path:
+    cases = write_results(folder, size)
+    return build(read_sources(folder, lambda record: cases), folder / "report", Wanted())
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return report_of(tmp_path_factory.mktemp("results"), Size(memories=4, histories=6, questions=20))
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Browser]:
+    with Browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(running: Browser) -> Iterator[Browser]:
+    """A browser whose pages must raise no error and ask for nothing but files."""
+    running.problems.clear()
+    running.resize(1440, 900)
+    yield running
+    assert running.problems == []
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    found: list[str] = browser.run(
+        f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)"
+    )
+    return found
+
+
+def click(browser: Browser, selector: str) -> None:
+    browser.run(f"document.querySelector({json.dumps(selector)}).click()")
+
+
+def index_of(page: Path) -> Any:
+    text = (page.parent / "data" / "index.js").read_text()
+    return json.loads(json.loads(text[len('report.receive("index", JSON.parse(') : -len("));\n")]))
+
+
+def test_every_page_opens_from_the_disk_at_both_widths(browser: Browser, page: Path) -> None:
+    for width in (1440, 390):
+        browser.resize(width, 900)
+        for name in ("overview", "compare", "question", "memory", "cost", "published"):
+            browser.open(page, f"#/{name}")
+            assert "cannot be shown" not in browser.run("document.body.textContent")
+            assert "[object" not in browser.run("document.getElementById('page').textContent")
+            assert browser.run("document.documentElement.scrollWidth") <= width, f"{name} is wider than {width}"
+
+
+def test_what_the_numbers_are_worth_is_in_sight_and_the_leaderboard_sorts(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    assert "STAND-IN" in browser.run("document.querySelector('.worth').innerText")
+    assert "Detectable difference" in browser.run("document.getElementById('page').innerText")
+    click(browser, ".leaderboard thead th:nth-child(2) button")
+    scores = [float(text) for text in texts(browser, ".leaderboard tbody td:nth-child(2)")]
+    assert scores == sorted(scores, reverse=True)
+    assert len(scores) == 4
+    assert "sort=1" in browser.run("location.hash")
+
+
+def test_the_search_finds_what_python_finds_and_its_link_stays_valid(browser: Browser, page: Path) -> None:
+    browser.open(page, "#/compare")
+    rows = browser.run("report.load('set0').then((set) => set.questions)")
+    browser.run(
+        "(() => { const box = document.getElementById('search'); box.value = 'vio.in did'; box.dispatchEvent(new Event('input')); })()"
+    )
+    expected = sum(bool(re.search("vio.in did", f"{row[2]}\n{row[3]}")) for row in rows)
+    assert expected > 0
+    assert len(texts(browser, ".list li")) == expected
+    link = browser.run("location.hash")
+    browser.open(page, "#/overview")
+    browser.open(page, link)
+    assert len(texts(browser, ".list li")) == expected
+    browser.run(
+        "(() => { const box = document.getElementById('search'); box.value = '('; box.dispatchEvent(new Event('input')); })()"
+    )
+    assert "Not a regular expression" in browser.run("document.querySelector('[role=status]').textContent")
+
+
+def test_the_four_fields_of_a_comparison_are_counted_and_filter(browser: Browser, page: Path) -> None:
+    browser.open(page, "#/compare")
+    first, second = (browser.run(f"report.load('set0-run{place}').then((run) => run.scores[0])") for place in (0, 1))
+    expected = [0, 0, 0, 0]
+    for x, y in zip(first, second, strict=True):
+        expected[(0 if x >= 0.5 else 2) + (0 if y >= 0.5 else 1)] += 1
+    assert [int(text) for text in texts(browser, ".quad strong")] == [*expected, 0]
+    click(browser, ".quad button:nth-child(2)")
+    assert len(texts(browser, ".list li")) == expected[1]
+    assert "side=1" in browser.run("location.hash")
+    swapped = texts(browser, "h2")[0].split(" against ")
+    browser.run("[...document.querySelectorAll('button')].find((each) => each.textContent === 'Swap').click()")
+    browser.wait(f"document.querySelector('h2').textContent === {json.dumps(' against '.join(reversed(swapped)))}")
+    assert [int(text) for text in texts(browser, ".quad strong")] == [
+        expected[0],
+        expected[2],
+        expected[1],
+        expected[3],
+        0,
+    ]
+
+
+def test_a_question_shows_gold_evidence_recall_verdicts_and_the_prompt(browser: Browser, page: Path) -> None:
+    browser.open(page, "#/question")
+    assert len(texts(browser, ".turn.evidence")) == 1
+    assert len(texts(browser, "article")) == 4
+    assert "repeat 2" in texts(browser, ".verdicts")[0]
+    browser.run("document.querySelectorAll('article details').forEach((box) => { box.open = true; })")
+    browser.wait("document.querySelectorAll('article .item').length === 32")
+    browser.wait("document.querySelectorAll('article pre').length >= 4")
+    question = browser.run("document.querySelector('h2.text').textContent")
+    assert any(question in text for text in texts(browser, "article pre"))
+
+
+def test_a_reader_rates_and_the_browser_keeps_and_exports_it(browser: Browser, page: Path) -> None:
+    browser.open(page, "#/question")
+    click(browser, "article .rate button:nth-child(3)")
+    browser.run(
+        "(() => { const note = document.querySelector('.rate input'); note.value = 'nearly'; note.dispatchEvent(new Event('change')); })()"
+    )
+    browser.open(page, "#/overview")
+    browser.open(page, "#/question")
+    assert browser.run("document.querySelector('.rate button[aria-pressed=true]').textContent") == "partial"
+    (rating,) = browser.run("report.ratings()")
+    assert (rating["value"], rating["why"]) == (0.5, "nearly")
+    assert rating["run"] == index_of(page)["runs"][0]["key"]
+    assert "Export 1 rating" in texts(browser, ".export")[0]
+    click(browser, ".rate button[aria-pressed=true]")
+    assert browser.run("report.ratings()") == []
+
+
+def test_the_nodes_of_a_memory_open_level_by_level(browser: Browser, page: Path) -> None:
+    browser.open(page, "#/memory")
+    assert len(texts(browser, ".tree .node")) == 5
+    click(browser, ".tree li li button[aria-expanded=false]")
+    assert len(texts(browser, ".tree .node")) == 15
+    assert browser.run("document.querySelectorAll('polyline').length") == 18  # three panels of six histories
+
+
+def test_the_keys_reach_pages_search_and_questions(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.key("2")
+    browser.wait("document.getElementById('page').dataset.ready === '#/compare'")
+    browser.key("/")
+    assert browser.run("document.activeElement.id") == "search"
+    browser.run("document.activeElement.blur()")
+    browser.key("j")
+    assert browser.run("document.activeElement.matches('.list a')")
+    browser.key("3")
+    browser.wait("document.getElementById('page').dataset.ready === '#/question'")
+    asked = browser.run("document.querySelector('.card .meta').textContent")
+    browser.key("j")
+    browser.wait(f"document.querySelector('.card .meta').textContent !== {json.dumps(asked)}")
+
+
+def test_light_and_dark_follow_the_system_and_the_button(browser: Browser, page: Path) -> None:
+    shade = "getComputedStyle(document.body).backgroundColor"
+    browser.colours("light")
+    browser.open(page)
+    light = browser.run(shade)
+    browser.colours("dark")
+    dark = browser.run(shade)
+    assert light != dark
+    click(browser, "#theme")
+    assert browser.run(shade) == light
+    browser.run("localStorage.removeItem('memsys-theme')")
+    browser.colours("light")
+
+
+def test_on_paper_folded_parts_are_open(browser: Browser, page: Path) -> None:
+    browser.open(page, "#/question")
+    folded = "document.querySelectorAll('details:not([open])').length"
+    before = browser.run(folded)
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    assert browser.run(folded) == 0
+    assert browser.run("document.querySelectorAll('article .item').length") == 32
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    assert browser.run(folded) == before
+    assert browser.pdf().startswith(b"%PDF")
+
+
+def test_hostile_text_is_shown_and_does_nothing(browser: Browser, tmp_path: Path) -> None:
+    page = report_of(tmp_path, Size(memories=2, histories=2, questions=7, hostile=True))
+    browser.open(page)
+    for name in ("compare", "memory", *(f"question?case=h0&id=h0-q{n}" for n in range(7))):
+        browser.go(f"#/{name}")
+        browser.run(
+            "document.querySelectorAll('details').forEach((box) => { if (box.fillNow) box.fillNow(); box.open = true; })"
+        )
+        assert browser.run("document.querySelectorAll('main img, main script, main iframe').length") == 0
+        assert browser.run("document.documentElement.scrollWidth") <= 1440
+    browser.go("#/question?case=h0&id=h0-q0")
+    assert texts(browser, "h2.text") == ["<script>alert('shown')</script>"]
+    browser.go("#/question?case=h0&id=h0-q5")
+    assert len(texts(browser, "h2.text")[0]) < 2_000
+    assert browser.run("({}).right === undefined && Object.getPrototypeOf({}) === Object.prototype")
+
+
+def test_a_report_that_was_moved_still_opens(browser: Browser, page: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(page.parent, tmp_path / "else where #1"))
+    browser.open(moved / "index.html")
+    assert len(texts(browser, ".leaderboard tbody tr")) == 4
