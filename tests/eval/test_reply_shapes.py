@@ -169,7 +169,7 @@ def test_a_prompt_that_the_server_refuses_as_too_long_is_a_context_overflow_and_
 
 GOLD = Gold(("Oaxaca",), category="single-hop", detail={"category_id": 4, "question_type": "multi-session"})
 RIGHT_AND_WRONG = {
-    "locomo_plus": ({"label": "correct", "reason": "As it says."}, {"label": "wrong", "reason": "As it says."}),
+    "locomo_plus": ({"reason": "As it says.", "label": "correct"}, {"reason": "As it says.", "label": "wrong"}),
     "beam": ({"reason": "As it says.", "score": 1}, {"reason": "As it says.", "score": 0}),
     "label": ({"reason": "As it says.", "label": "CORRECT"}, {"reason": "As it says.", "label": "WRONG"}),
     "rubric": ({"reason": "As it says.", "label": "CORRECT"}, {"reason": "As it says.", "label": "WRONG"}),

@@ -18,15 +18,14 @@ RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "golden" / "factconsolidation_metrics.json").read_text(encoding="utf-8")
 )
 QUESTION = Question("sh_0", "Which sport is Harbour hurling associated with?")
-FIELDS = {
-    "exact_match": "exact_match",
-    "f1": "f1",
-    "substring_exact_match": "substring_exact_match",
-    "rouge_l_f1": "rougeL_f1",
-    "rouge_l_recall": "rougeL_recall",
-    "rouge_lsum_f1": "rougeLsum_f1",
-    "rouge_lsum_recall": "rougeLsum_recall",
+METRICS = {
+    "exact_match": mab.mab_em,
+    "f1": mab.mab_f1,
+    "substring_exact_match": mab.mab_substring_em,
+    "rougeL_f1": mab.mab_rouge_l_f,
+    "rougeL_recall": mab.mab_rouge_l_recall,
 }
+"""Our metrics by their names in the official script."""
 
 
 def close(value: Any) -> Any:
@@ -46,13 +45,11 @@ def test_replies_score_as_in_the_official_script(subtests: pytest.Subtests) -> N
     for case in RECORDED["cases"]:
         with subtests.test(case["output"]):
             assert mab.parse_output(case["output"]) == case["parsed"]
-            scores = mab.post_processed_scores(case["output"], case["answers"])
-            for ours, theirs in FIELDS.items():
-                assert getattr(scores, ours) == close(float(case["expected"][theirs])), theirs
-            gold = Gold(tuple(case["answers"]))
             if case["output"].strip():
-                value = mab.mab_substring_em(QUESTION, gold, said(case["output"])).value
-                assert value == float(case["expected"]["substring_exact_match"])
+                gold = Gold(tuple(case["answers"]))
+                for name, metric in METRICS.items():
+                    value = metric(QUESTION, gold, said(case["output"])).value
+                    assert value == close(float(case["expected"][name])), name
 
 
 def test_texts_are_normalised_and_compared_and_parsed_as_in_the_official_script(subtests: pytest.Subtests) -> None:
