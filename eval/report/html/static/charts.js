@@ -50,6 +50,8 @@ const room = (values, zero) => {
 
 // Points: {x, y, low, high, title, href, named}. The front is joined; only its points are named, the others are numbered in the key.
 function scatter(points, { xTitle, yTitle, front = [], diagonal = false, width = 900, height = 430 }) {
+  width = Math.max(300, Math.min(width, innerWidth - 60)); // drawn for the screen, so that its print stays legible on a phone
+  height = Math.min(height, Math.max(280, width * 0.75));
   const ys = points.flatMap((point) => [point.y, point.low ?? point.y, point.high ?? point.y]);
   const span = diagonal ? room([...ys, ...points.map((point) => point.x)], false) : null;
   const { box, px, py, parts } = frame(width, height, span || room(points.map((point) => point.x), true), span || room(ys, false), xTitle, yTitle);
@@ -74,6 +76,7 @@ function scatter(points, { xTitle, yTitle, front = [], diagonal = false, width =
 
 // Curves: [{name, points: [[x, y], …]}].
 function curves(lines, { xTitle, yTitle, width = 460, height = 280 }) {
+  width = Math.max(300, Math.min(width, innerWidth - 60));
   const xs = lines.flatMap((line) => line.points.map((point) => point[0])), ys = lines.flatMap((line) => line.points.map((point) => point[1]));
   if (!ys.some((y) => y > 0)) return el("p", { class: "note" }, `${yTitle}: 0 throughout.`);
   const { px, py, parts } = frame(width, height, [0, Math.max(...xs)], room(ys, true), xTitle, yTitle);
