@@ -23,6 +23,7 @@ from eval.run import Run, build_memory
 from eval.score import Judging, score_judge
 from eval.store import read_lines
 from memsys.embed import HashingEmbedder
+from memsys.llm.batching.endpoint import BatchSettings
 from memsys.llm.futures import settle
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
@@ -38,6 +39,7 @@ from scripts.settings.prices import how_to_give
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+HALF = BatchSettings().discount
 SAMPLED = 10
 """Questions of the sampled history that are answered, spread evenly over it."""
 BUILT = 3
@@ -116,6 +118,11 @@ class Plan:
         """Sum over the roles; None when a price is unknown."""
         known = [share.usd for share in self.shares]
         return None if None in known else sum(usd for usd in known if usd is not None)
+
+    def usd_in_batches(self, discount: float) -> float | None:
+        """The same with `endpoint.mode=batch`, which discounts answers and judgements; None when a price is unknown."""
+        late = sum(share.usd or 0.0 for share in self.shares if share.role in ("reader", "judge"))
+        return None if self.usd is None else self.usd - (1.0 - discount) * late
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +286,10 @@ def plan_text(plan: Plan) -> str:
     lines += [f"  the price of {model} is not known; give it with {how_to_give(model)}" for model in unknown]
     total = "unknown" if plan.usd is None else f"{plan.usd:.2f} USD"
     lines.append(f"  total {total}, {plan.duration.text}")
+    if (batched := plan.usd_in_batches(HALF)) and batched != plan.usd:
+        lines.append(
+            f"  or {batched:.2f} USD with endpoint.mode=batch: answers within a day of the build, judgements within a day of the answers"
+        )
     return "\n".join([*lines, *plan.detectable])
 
 

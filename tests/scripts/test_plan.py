@@ -19,7 +19,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from scripts.experiment.datasets import data
 from scripts.experiment.models import Models, build_models
 from scripts.experiment.options import load_option
-from scripts.experiment.plan import BUILT, SAMPLED, ChosenQuestions, Share, _samples, plan
+from scripts.experiment.plan import BUILT, SAMPLED, ChosenQuestions, Duration, Plan, Share, _samples, plan, plan_text
 from scripts.experiment.runs import memory_run, reader
 
 pytestmark = pytest.mark.slow
@@ -134,3 +134,10 @@ def test_a_memory_that_is_built_for_each_question_is_asked_fewer(tmp_path: Path)
     assert offline[len(offline) // 2] == pytest.approx((count - 1) / 2, abs=0.6)
     asked_at_the_end, _ = places(tmp_path, "locomo", "graphrag")
     assert len(asked_at_the_end) == SAMPLED
+
+
+def test_a_plan_prints_the_price_in_batches_which_discount_answers_and_judgements_only() -> None:
+    shares = (Share("memory", "m", 9, 9, 9, 4.0), Share("reader", "m", 9, 9, 9, 2.0), Share("judge", "j", 9, 9, 9, 1.0))
+    text = plan_text(Plan(shares, Duration(1.0, 27, 64, 1.5, measured=False)))
+    assert "total 7.00 USD" in text
+    assert "or 5.50 USD with endpoint.mode=batch" in text
