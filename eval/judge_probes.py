@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
 
 from dateutil.relativedelta import relativedelta
 
@@ -94,10 +93,10 @@ def _vague(question: Question) -> str:
 
 
 def _of_date(answer: str) -> Iterator[Made]:
-    found = [mention for mention in mentions(answer, None) if isinstance(mention.day, date)]
-    if len(found) != 1 or written(found[0].day) not in answer:  # only a whole date in the text can be moved for certain
+    days = [mention.day for mention in mentions(answer, None) if mention.day is not None]
+    if len(days) != 1 or written(days[0]) not in answer:  # only a whole date in the text can be moved for certain
         return
-    day = found[0].day
+    day = days[0]
     yield "the date in figures", RIGHT, answer.replace(written(day), day.isoformat())
     for unit in ("day", "month", "year"):
         moved = day + relativedelta(**{f"{unit}s": 1})  # type: ignore[arg-type]
