@@ -52,6 +52,7 @@ class Desk:
             probe=self._model(services.probe),
             embedder=self._embedder(services.embedder),
             gauges={},  # the driver alone knows how busy its endpoints are
+            gateway=None,  # products are run by the driver (`scripts.experiment.executors`)
         )
 
     def answer(self, ask: Ask, send: Callable[[Reply], None]) -> None:

@@ -11,7 +11,8 @@ from eval.cells import WORKING
 from eval.executors.cells import Executor
 from eval.executors.desk import runs_anywhere
 from eval.executors.processes import cores, in_processes
-from eval.run import Run
+from eval.run import Run, needs
+from eval.store import RunError
 from scripts.experiment.models import Models
 from scripts.experiment.steps import execute_capped
 
@@ -27,7 +28,14 @@ def executor_of(cfg: DictConfig, runs: Sequence[Run]) -> Executor | None:
 
     `auto` takes processes for offline runs on real data with at least `ENOUGH` cells, on a machine with several cores: while calls are
     under way one process is enough, and the cells of samples are small.
+
+    Raises:
+        RunError: worker processes are asked for and a run needs the gateway, which only this process has.
     """
+    if any("gateway" in needs(run.build) for run in runs):
+        if cfg.executor == "processes":
+            raise RunError("released products have processes of their own: run them with executor=threads")
+        return None
     workers = cfg.workers or cores()
     if cfg.executor == "processes" or (cfg.executor == "auto" and workers > 1 and _worth_it(cfg, runs)):
         return in_processes(workers, cfg.threads or WORKING)
