@@ -209,7 +209,8 @@ def test_a_worker_that_has_grown_too_large_is_replaced(make_run: Make, monkeypat
 def test_a_signal_ends_all_workers_and_leaves_nothing_behind(tmp_path: Path, number: int) -> None:
     pids = tmp_path / "pids"
     program = f"""
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started with the signal ignored
 from mortal_memories import Slow
 from scripts.experiment.exits import guarded
 from scripts.experiment.lab import Lab
