@@ -66,6 +66,31 @@ def save_grades(run: Run, name: str, settings: Mapping[str, Any], grades: Iterab
     return path
 
 
+def score_files(run_folder: Path, name: str = "*") -> list[Path]:
+    """The score files of a run by a metric or judge, or all of them, without those of their costs."""
+    return sorted(path for path in run_folder.glob(f"scores/{name}-*.jsonl") if not path.name.endswith(".effort.jsonl"))
+
+
+def graded_files(run_folder: Path) -> list[Path]:
+    """Score files of a run that grade answers: all but those of the evidence."""
+    return [path for path in score_files(run_folder) if not path.name.startswith("evidence@")]
+
+
+def only_score_file(run_folder: Path, name: str) -> Path:
+    """The score file of a run by a metric or judge.
+
+    Raises:
+        RunError: there is none, or there are several with different settings.
+    """
+    files = score_files(run_folder, name)
+    if len(files) != 1:
+        known = sorted({path.name.rpartition("-")[0] for path in score_files(run_folder)})
+        raise RunError(
+            f"{run_folder}: expected one file of scores by {name}, found {len(files)}; there are: {', '.join(known)}"
+        )
+    return files[0]
+
+
 def answered(run: Run) -> Iterator[tuple[str, Question, Gold, Prediction]]:
     """Case id, question, gold and prediction of every question that can be scored, in the order of the data."""
     for case in cases_of(run):

@@ -31,6 +31,15 @@ class RunError(RuntimeError):
 AGAIN = "delete the file and run the same command again"
 
 
+NO_MODEL = ("extractive", "hashing")
+"""Engines without a model."""
+
+
+def stand_ins(record: Mapping[str, Any]) -> list[str]:
+    """Roles of a run that an engine without a model filled."""
+    return [role for role, model in record["models"].items() if model.get("engine") in NO_MODEL]
+
+
 def read_record(path: Path) -> dict[str, Any]:
     """The JSON object in a file.
 

@@ -20,11 +20,9 @@ from eval.report.detectable import detectable_lines
 from eval.report.rendering import COSTS, cost_texts, shown
 from eval.report.scores import Asked, outcomes
 from eval.report.tables import Table
-from eval.store import read_lines, read_predictions, read_record
+from eval.score_files import graded_files
+from eval.store import read_lines, read_predictions, read_record, stand_ins
 from memsys.llm.secrets import redact
-
-NO_MODEL = ("extractive", "hashing")
-"""Engines that stand in for models."""
 
 
 def table_card(table: Table, runs: Mapping[Path, Mapping[str, Any]]) -> str:
@@ -101,7 +99,7 @@ def _origin(folder: Path, record: Mapping[str, Any]) -> list[str]:
 
 def _models(record: Mapping[str, Any]) -> list[str]:
     models = record["models"]
-    replaced = [role for role, model in models.items() if model.get("engine") in NO_MODEL]
+    replaced = stand_ins(record)
     lines = []
     if replaced:
         lines.append(
@@ -133,7 +131,7 @@ def _scores(folder: Path, record: Mapping[str, Any]) -> list[str]:
     questions = _questions(folder)
     reached = outcomes([folder], questions)
     lines = ["| score file | score | judge's model | judge's prompts |", "|---|---|---|---|"]
-    for path in _score_files(folder):
+    for path in graded_files(folder):
         column = Column(record["dataset"]["name"], record["dataset"]["name"], path.stem, questions)
         settings = read_record(path.with_suffix(".json")) if path.with_suffix(".json").is_file() else {}
         prompts = _compact(settings["prompts"]) if settings.get("prompts") else "–"
@@ -177,11 +175,6 @@ def _questions(folder: Path) -> tuple[Asked, ...]:
             for answer in read_predictions(case).values()
         ]
     return tuple(asked)
-
-
-def _score_files(folder: Path) -> list[Path]:
-    files = sorted((folder / "scores").glob("*.jsonl"))
-    return [path for path in files if not path.name.endswith(".effort.jsonl") and not path.name.startswith("evidence@")]
 
 
 def _outcomes(folder: Path) -> list[str]:

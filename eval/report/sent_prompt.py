@@ -28,21 +28,44 @@ def sent_prompt(
     Raises:
         RunError: no reader was asked, or what was sent cannot be rendered again; the message says why.
     """
-    effort = _effort(case_folder, prediction)
+    line = _effort(case_folder, prediction)
     try:
         prompts = Prompts(record.get("prompts_dir"))
+    except PromptError as error:
+        raise RunError(f"its prompt cannot be read again: {error}") from error
+    return rendered_again(record, prompts, read_items(case_folder), prediction, line, question)
+
+
+def rendered_again(
+    record: Mapping[str, Any],
+    prompts: Prompts,
+    items: Mapping[str, Mapping[str, Any]],
+    prediction: Prediction,
+    line: Mapping[str, Any],
+    question: Question,
+) -> tuple[tuple[str, str], ...]:
+    """The messages of an answer whose files have been read.
+
+    Args:
+        record: of `run.json`.
+        items: the recalled items of the case, by hash.
+        line: the effort line of the answer.
+
+    Raises:
+        RunError: what was sent cannot be rendered again; the message says why.
+    """
+    try:
         reader = Reader(**record["reader"])
         if prompts.digest([reader.prompt]) != {reader.prompt: record["prompts"].get(reader.prompt)}:
             raise RunError(f"the prompt file {reader.prompt}.md has changed since the run")
     except (KeyError, TypeError, PromptError) as error:
         raise RunError(f"its prompt cannot be read again: {error}") from error
-    known = read_items(case_folder)
-    items = tuple(
+    recalled = tuple(
         Item(item["id"], item["text"], score, tuple(item["sources"]), item["kind"], item["level"])
-        for item, score in zip((known[key] for key in prediction.items), prediction.scores, strict=True)
+        for item, score in zip((items[key] for key in prediction.items), prediction.scores, strict=True)
     )
-    rendered = render(reader, prompts, question, Recall(items))
-    if (rendered.context_tokens, rendered.dropped) != (effort["context_tokens"], effort["dropped_items"]):
+    rendered = render(reader, prompts, question, Recall(recalled))
+    if (rendered.context_tokens, rendered.dropped) != (line["context_tokens"], line["dropped_items"]):
         raise RunError(
             "rendered again, the prompt shows another number of tokens than was counted: it is not what was sent"
         )

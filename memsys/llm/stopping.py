@@ -1,6 +1,6 @@
 """Stopping on request: Ctrl-C, SIGTERM or SIGHUP.
 
-After the first signal no further call is sent: the main thread gets a `KeyboardInterrupt`, and calls that were not sent yet fail with
+After the first signal no further call is sent: the main thread gets an `Interrupt`, and calls that were not sent yet fail with
 `Stopped`. Calls in flight get a few seconds to finish, so that answers already paid for reach the cache. The second signal ends the
 process at once. The signals are handled inside `heeded()`, which every entry point enters (`scripts.experiment.exits.guarded`).
 """
@@ -34,6 +34,14 @@ class Stopped(EndOfRun):
 
     def __init__(self, message: str = "stopped before the call was sent") -> None:
         super().__init__(message)
+
+
+class Interrupt(KeyboardInterrupt):
+    """The first signal, raised in the main thread.
+
+    CPython ends a process by SIGINT when a plain `KeyboardInterrupt` passed through `exec` of a string, even if it was caught later.
+    Dataclasses are made by such an `exec`, so a signal during an import would change the exit code. A subclass does not do this.
+    """
 
 
 class Sender(Protocol):
@@ -151,7 +159,7 @@ def _on_signal(number: int, frame: Any) -> None:
         _print(SAID)
         request(number)
         if _stop.depth:
-            raise KeyboardInterrupt
+            raise Interrupt
     elif time.monotonic() - _stop.at > SAME_PRESS:
         _print("stopped at once")
         _quit(128 + number)

@@ -13,12 +13,10 @@ from eval.imported import THEIRS
 from eval.records import Prediction
 from eval.report.cell import Cell, Column
 from eval.report.scores import asked, outcomes
-from eval.store import RunError, read_predictions, read_record, safe_name
+from eval.score_files import graded_files
+from eval.store import RunError, read_predictions, read_record, safe_name, stand_ins
 from scripts.experiment.options import load_option, metric_options
 from scripts.experiment.run_folder import data_of, record_of
-
-NO_MODEL = ("extractive", "hashing")
-"""Engines that stand in for models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +75,6 @@ class FinishedRun:
         return known["size"] == "all" and known["max_cases"] is None
 
 
-def stand_ins(record: Mapping[str, Any]) -> list[str]:
-    """Roles of a run that an engine without a model filled."""
-    return [role for role, model in record["models"].items() if model.get("engine") in NO_MODEL]
-
-
 def finished_run(folder: Path, root: Path | None) -> FinishedRun:
     """Read a run.
 
@@ -112,7 +105,7 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
     questions = asked(histories)
     reached = outcomes([folder], questions)
     scores = []
-    for path in score_files(folder):
+    for path in graded_files(folder):
         metric = path.stem.rpartition("-")[0]
         column = Column(config["name"], config["title"], score_title(metric), questions, config["aggregate"][0])
         scores.append(
@@ -123,12 +116,6 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
     title = record.get("imported", {}).get("title") or record["name"]
     licence, url = (entry.licence, entry.url) if entry else ("", "")
     return FinishedRun(folder, record, title, config["title"], licence, url, lines, scores)
-
-
-def score_files(folder: Path) -> list[Path]:
-    """Score files of a run, without the evidence counts and the judges' costs."""
-    files = sorted((folder / "scores").glob("*.jsonl"))
-    return [path for path in files if not path.name.endswith(".effort.jsonl") and not path.name.startswith("evidence@")]
 
 
 def score_title(metric: str) -> str:

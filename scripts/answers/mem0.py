@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from data_loaders.raw import get_text
-from scripts.answers.records import Answer, Format, amount_of, grade_of, grouped, plain_text, text_of
+from scripts.answers.records import Answer, Format, amount_of, each_record, grade_of, grouped, plain_text, text_of
 
 GRADES = {"llm_score": "judge", "f1_score": "f1", "bleu_score": "bleu1"}
 TIMES = ("speaker_1_memory_time", "speaker_2_memory_time")
@@ -21,11 +21,7 @@ def _fits(raw: Any) -> bool:
 
 
 def _read(raw: Any) -> list[Answer]:
-    return [
-        _answer(conversation, record, f"[{conversation}][{number}]")
-        for conversation, records in raw.items()
-        for number, record in enumerate(records)
-    ]
+    return each_record(raw, _answer)
 
 
 def _answer(conversation: str, record: Any, place: str) -> Answer:

@@ -16,7 +16,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from data_loaders.raw import get_text
-from scripts.answers.records import Answer, Format, Grades, amount_of, grade_of, grouped, plain_text, text_of
+from scripts.answers.records import (
+    Answer,
+    Format,
+    Grades,
+    amount_of,
+    each_record,
+    grade_of,
+    grouped,
+    plain_text,
+    text_of,
+)
 
 LEXICAL = {"f1": "f1", "bleu1": "bleu1", "rougeL_f": "rouge_l_f"}
 ANSWERED = ("success", "success_empty")
@@ -27,11 +37,7 @@ def _fits(raw: Any) -> bool:
 
 
 def _read(raw: Any) -> list[Answer]:
-    return [
-        _answer(conversation, record, f"[{conversation}][{number}]")
-        for conversation, records in raw.items()
-        for number, record in enumerate(records)
-    ]
+    return each_record(raw, _answer)
 
 
 def _answer(conversation: str, record: Any, place: str) -> Answer:

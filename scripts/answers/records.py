@@ -85,6 +85,15 @@ def amount_of(value: Any) -> float | None:
     return float(value) if known else None
 
 
+def each_record(raw: Any, answer_of: Callable[[str, Any, str], Answer]) -> list[Answer]:
+    """The answers of a file that `grouped` knows, by conversation, record and the record's place in the file."""
+    return [
+        answer_of(conversation, record, f"[{conversation}][{number}]")
+        for conversation, records in raw.items()
+        for number, record in enumerate(records)
+    ]
+
+
 def grouped(raw: Any, needed: set[str]) -> bool:
     """Whether a file is a mapping of lists of records, and the first record has these fields."""
     if not isinstance(raw, dict) or not all(isinstance(records, list) for records in raw.values()):

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from data_loaders.raw import get_text
-from scripts.answers.records import Answer, Format, grade_of, grouped, plain_text, text_of
+from scripts.answers.records import Answer, Format, each_record, grade_of, grouped, plain_text, text_of
 
 
 def _fits(raw: Any) -> bool:
@@ -18,11 +18,7 @@ def _fits(raw: Any) -> bool:
 
 
 def _read(raw: Any) -> list[Answer]:
-    return [
-        _answer(conversation, record, f"[{conversation}][{number}]")
-        for conversation, records in raw.items()
-        for number, record in enumerate(records)
-    ]
+    return each_record(raw, _answer)
 
 
 def _answer(conversation: str, record: Any, place: str) -> Answer:

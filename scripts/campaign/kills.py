@@ -7,7 +7,7 @@ import random
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from scripts.campaign.targets import Command, forked, killed
@@ -46,7 +46,7 @@ def killed_round(memory: str, kills: int, real: int, folder: Path, seed: int) ->
     outcome, dice, mock = Outcome("kills"), random.Random(f"{seed} {memory}"), Mock()
     with serving(application(mock)) as url:
         whole = run_here(composed("config", settings(memory, url, folder / "undisturbed")))
-    undisturbed, calls = left_by(folder / "undisturbed"), sum(mock.answered.values())
+    undisturbed, own, calls = left_by(folder / "undisturbed"), mock.answered, len(mock.answered)
     outcome.defects += [f"{memory}, undisturbed: {defect}" for defect in broken_promises(whole, folder, SAMPLE)]
     moments = sorted(dice.uniform(0, LAST) for _ in range(kills))
     signals = dice.sample(SIGNALS, len(SIGNALS)) * -(-kills // len(SIGNALS))
@@ -73,12 +73,17 @@ def killed_round(memory: str, kills: int, real: int, folder: Path, seed: int) ->
     broken = list(broken_promises(last, results, SAMPLE))
     if differs := differing(left_by(results), undisturbed):
         broken.append(f"{differs} differ from an undisturbed run")
-    repeated = sum(mock.answered.values()) - len(mock.answered)
+    repeated = sum(repeats_beyond(own, mock.answered))
     outcome.tried[REPEATED] += repeated
     if repeated > permitted:
         broken.append(f"{repeated} calls repeated, {permitted} expected at most")
     outcome.defects += [f"{memory}, let to end after {kills} kills: {defect}" for defect in broken]
     return outcome
+
+
+def repeats_beyond(own: Mapping[str, int], answered: Mapping[str, int]) -> Iterator[int]:
+    """How much more often each call was answered than once, or than in an undisturbed run: a reply that cannot be parsed is asked again."""
+    return (max(0, count - max(1, own.get(key, 0))) for key, count in answered.items())
 
 
 def _abandoned(ended: Ended) -> int:

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import IO, TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ REQUEST_FDS = 2
 """Standard output and standard error of the child."""
 
 
-class Target:
+class Target(ABC):
     """A command under way."""
 
     def __init__(self, out: IO[bytes], err: IO[bytes]) -> None:
@@ -54,12 +55,13 @@ class Target:
         with stream:
             self._read[str(place)] = stream.read()
 
+    @abstractmethod
     def send_signal(self, number: signal.Signals) -> None:
-        raise NotImplementedError
+        """Send a signal to the command."""
 
+    @abstractmethod
     def poll(self, seconds: float = 0.0) -> int | None:
         """The exit code once the command has ended, waiting up to `seconds` for it; minus the number of the signal that killed it."""
-        raise NotImplementedError
 
     def ended(self, seconds: float = PATIENCE) -> Ended:
         """How the command ended.

@@ -15,7 +15,7 @@ from eval.judge_card import Card, Line, Verdict, card, corrected
 from eval.judge_parts import judge_requests, judged_together
 from eval.judge_probes import Probe, probes
 from eval.score import Judging
-from eval.score_files import read_scores
+from eval.score_files import only_score_file, read_scores
 from eval.stats import estimate
 from eval.store import RunError
 from memsys.llm.protocol import EndOfRun
@@ -123,18 +123,15 @@ def corrected_line(run: Path, grading: Judging, result: Card) -> str:
     Raises:
         RunError: the run has no scores by the judge, or several.
     """
-    name = grading.judge.name
-    files = [path for path in sorted((run / "scores").glob(f"judge_{name}-*.jsonl")) if ".effort" not in path.name]
-    if len(files) != 1:
-        raise RunError(f"{run}: expected one file of scores by judge {name}, found {len(files)}")
+    file = only_score_file(run, f"judge_{grading.judge.name}")
     values, cases = [], []
-    for (case_id, _), lines in read_scores(files[0]).items():
+    for (case_id, _), lines in read_scores(file).items():
         given = [line["value"] for line in lines if line["value"] is not None]
         if given:
             values.append(float(2 * sum(value >= 0.5 for value in given) > len(given)))
             cases.append(case_id)
     if not values:
-        raise RunError(f"{files[0]} holds no verdict")
+        raise RunError(f"{file} holds no verdict")
     observed = estimate(values, cases)
     fixed = corrected(observed, result)
     after = (

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from data_loaders.schema import Case
 from eval.losses import Loss, Waterfall, found, loss_of, waterfall
-from eval.score_files import read_scores
+from eval.score_files import only_score_file, read_scores
 from eval.stats import Estimate
-from eval.store import RunError, read_items, read_lines, read_predictions, replace_file, safe_name
+from eval.store import RunError, read_items, read_lines, read_predictions, replace_file, safe_name, stand_ins
 from scripts.experiment.run_folder import data_of, record_of
 from scripts.settings.arguments import add_traceback
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not losses:
         raise RunError(f"{options.run}: no question has a score by {options.scores}")
     title = f"{record['name']} on {record['dataset']['name']}, {options.scores}"
-    _print(title, losses, stand_in=_stand_in(record))
+    _print(title, losses, stand_in=bool(stand_ins(record)))
     place = options.run.parents[2] / "losses" / f"{options.run.name}-{safe_name(options.scores)}.json"
     replace_file(place, json.dumps(as_json(title, waterfall(losses)), indent=1))
     print(f"\nwritten: {place}")
@@ -51,8 +51,8 @@ def losses_of(run: Path, evidence_run: Path | None, metric: str, cases: Sequence
     Raises:
         RunError: a run has no scores by the metric, or several.
     """
-    ours = _means(_score_file(run, metric))
-    theirs = {} if evidence_run is None else _means(_score_file(evidence_run, metric))
+    ours = _means(only_score_file(run, metric))
+    theirs = {} if evidence_run is None else _means(only_score_file(evidence_run, metric))
     for index in range(len(cases)):
         case = cases[index]
         folder = run / "cases" / safe_name(case.id)
@@ -82,26 +82,12 @@ def _shown(recalled: Sequence[str], scores: Sequence[float], dropped: int) -> li
     return [recalled[place] for place in ranking[: len(ranking) - dropped]]
 
 
-def _score_file(run: Path, metric: str) -> Path:
-    files = sorted(path for path in (run / "scores").glob(f"{metric}-*.jsonl") if ".effort" not in path.name)
-    if len(files) != 1:
-        known = sorted({path.name.rpartition("-")[0] for path in (run / "scores").glob("*.jsonl")})
-        raise RunError(
-            f"{run}: expected one file of scores by {metric}, found {len(files)}; there are: {', '.join(known)}"
-        )
-    return files[0]
-
-
 def _means(path: Path) -> dict[tuple[str, str], float]:
     """The mean over repeats of each question that has a score."""
     values = {
         key: [line["value"] for line in lines if line["value"] is not None] for key, lines in read_scores(path).items()
     }
     return {key: fmean(given) for key, given in values.items() if given}
-
-
-def _stand_in(record: Mapping[str, Any]) -> bool:
-    return any(model.get("engine") == "extractive" for model in record["models"].values())
 
 
 def _print(title: str, losses: Sequence[Loss], *, stand_in: bool) -> None:

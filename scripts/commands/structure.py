@@ -7,19 +7,14 @@ Prints the shape of the trees beside the published one where the memory's config
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+from eval.store import stand_ins
 from eval.structure.tree import Tree
 from scripts.experiment.exits import guarded
 from scripts.experiment.run_folder import data_of, record_of, trees_of
 from scripts.settings.arguments import add_traceback, whole
-
-
-def stand_ins(record: Mapping[str, Any]) -> list[str]:
-    """Roles of the run that an engine without a model filled."""
-    return [role for role, model in record["models"].items() if model.get("engine") in ("extractive", "hashing")]
 
 
 def triplet_lines(trees: Sequence[Tree], count: int, seed: int, overrides: Sequence[str]) -> list[str]:

@@ -28,6 +28,7 @@ from eval.report.measures import cost
 from eval.report.scores import outcomes
 from eval.report.wandb_log import log_sweep
 from eval.run import Run
+from eval.score_files import score_files
 from eval.stats import Interval
 from eval.store import RunError, replace_file
 from scripts.experiment.actual import meter, side_by_side
@@ -287,7 +288,7 @@ def _report(cfg: DictConfig, models: Models, path: Path, lines: Sequence[SweepLi
     worst = max(line.missing_share for line in lines)
     if worst > cfg.max_unscored:
         folders = [models.results / "runs" / line.values["run"] for line in lines]
-        scores = [path for folder in folders for path in folder.glob("scores/*.jsonl") if ".effort" not in path.name]
+        scores = [path for folder in folders for path in score_files(folder)]
         print_missing(worst, "line", cfg.max_unscored, folders, scores)
         return 1
     return 0

@@ -173,6 +173,18 @@ def test_a_stop_while_the_command_starts_shows_no_traceback(tmp_path: Path) -> N
             assert "Traceback" not in command.err
 
 
+def test_a_signal_while_a_dataclass_is_made_keeps_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "making.py").write_text(
+        "import sys\n"
+        "from scripts.experiment.exits import guarded\n"
+        "def work():\n"  # dataclasses are made by an exec of a string, too
+        "    exec('import os, signal, time; os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)')\n"
+        "sys.exit(guarded(work))\n"
+    )
+    path = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    assert subprocess.run([sys.executable, "-m", "making"], env=path, check=False).returncode == 143
+
+
 @pytest.mark.parametrize("module", ["scripts.sweep", "scripts.figures", "scripts.growth", "scripts.reproduce"])
 def test_every_kind_of_experiment_stops(tmp_path: Path, module: str) -> None:
     more = {

@@ -17,7 +17,7 @@ from scripts.campaign.catalogue import CATALOGUE
 from scripts.campaign.faults import JUDGES
 from scripts.campaign.files import deleted
 from scripts.campaign.forks import _outcome as outcome_of
-from scripts.campaign.kills import REAL, REPEATED
+from scripts.campaign.kills import REAL, REPEATED, repeats_beyond
 from scripts.campaign.targets import forked
 from scripts.campaign.tasks import CLOCKS, DISKS, KILLS, MUTATIONS
 from scripts.campaign.trial import KEY, ROOT, Ended, Outcome, broken_promises, history
@@ -180,3 +180,9 @@ def test_a_task_that_dies_is_a_defect_and_an_outcome_is_read_as_it_was_written(t
 def test_a_runner_that_ends_early_is_told() -> None:
     with pytest.raises(RunError, match="ended with exit code 1 after 0 tasks"):
         campaign(0.001, parts=["no such part"])
+
+
+def test_a_call_is_repeated_only_beyond_what_an_undisturbed_run_makes_of_it() -> None:
+    undisturbed = {"asked again because it could not be parsed": 3, "once": 1}
+    killed = {"asked again because it could not be parsed": 3, "once": 2, "another batch of texts": 1}
+    assert sum(repeats_beyond(undisturbed, killed)) == 1

@@ -17,7 +17,7 @@ from eval.report.html.scoring import RIGHT, Scorer, scorers, stale
 from eval.report.html.sets import write_set
 from eval.report.html.shards import Shards
 from eval.report.html.sources import RunFolder, RunSet, Sources
-from eval.store import RunError
+from eval.store import RunError, stand_ins
 
 MARK = "memsys-report.txt"
 """A file in every report: a folder without it is not replaced."""
@@ -135,11 +135,6 @@ def _cut(dataset: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {dataset[name]}" for name, whole in cuts.items() if dataset.get(name, whole) != whole)
 
 
-def _stand_ins(record: Mapping[str, Any]) -> list[str]:
-    """Roles whose model an offline engine stands in for."""
-    return [role for role, model in record["models"].items() if isinstance(model, dict) and "engine" in model]
-
-
 def _run_line(run: RunFolder, own: RunSet, number: int, place: int, answered: int) -> dict[str, Any]:
     reader = dict(run.record["models"].get("reader", {}))
     return {
@@ -155,7 +150,7 @@ def _run_line(run: RunFolder, own: RunSet, number: int, place: int, answered: in
         "reader": "answers of others"
         if "imported" in run.record
         else str(reader.get("model") or reader.get("name") or f"offline engine ({reader.get('engine', 'unknown')})"),
-        "stand_ins": _stand_ins(run.record),
+        "stand_ins": stand_ins(run.record),
         "costs": run_costs(run),
     }
 

@@ -15,14 +15,13 @@ from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
 from eval.metrics.evidence import content_words, coverage
-from eval.reader import Reader, render
 from eval.records import Prediction
 from eval.report.html.cleaning import LONGEST, clipped
 from eval.report.html.scoring import Scorer
 from eval.report.html.sources import RunFolder
+from eval.report.sent_prompt import rendered_again
 from eval.score_files import read_scores
-from eval.store import read_items, read_lines, read_predictions
-from memsys.interface import Item, Recall
+from eval.store import RunError, read_items, read_lines, read_predictions
 from memsys.prompts import PromptError, Prompts
 
 AROUND = 2
@@ -171,24 +170,15 @@ def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None,
         return {"no_prompt": "no reader was asked: the memory failed, gave up, or answered itself"}
     if question is None:
         return {"no_prompt": "the question's text could not be read again"}
-    recorded = files.run.record
-    prompts, why = _prompts_of(str(recorded.get("prompts_dir") or ""))
-    reader = Reader(**recorded["reader"])
+    prompts, why = _prompts_of(str(files.run.record.get("prompts_dir") or ""))
     if prompts is None:
         return {"no_prompt": why}
-    if prompts.digest([reader.prompt]) != {reader.prompt: recorded["prompts"].get(reader.prompt)}:
-        return {"no_prompt": f"the prompt file {reader.prompt}.md has changed since the run"}
-    items = tuple(
-        Item(item["id"], item["text"], score, tuple(item["sources"]), item["kind"], item["level"])
-        for item, score in zip((files.items[key] for key in prediction.items), prediction.scores, strict=True)
-    )
-    rendered = render(reader, prompts, question, Recall(items))
-    if (rendered.context_tokens, rendered.dropped) != (line["context_tokens"], line["dropped_items"]):
-        return {
-            "no_prompt": "rendered again, the prompt shows another number of tokens than was counted: it is not what was sent"
-        }
-    shown = [item.text for item in items]
-    return {"prompt": [[role, _parts(text, shown, texts)] for role, text in rendered.request.messages]}
+    try:
+        messages = rendered_again(files.run.record, prompts, files.items, prediction, line, question)
+    except RunError as error:
+        return {"no_prompt": str(error)}
+    shown = [files.items[key]["text"] for key in prediction.items]
+    return {"prompt": [[role, _parts(text, shown, texts)] for role, text in messages]}
 
 
 @lru_cache(maxsize=8)

@@ -12,6 +12,7 @@ from eval.report.cell import ALL, Cell, Column, categories
 from eval.report.html.sources import RunFolder, RunSet, TableFile
 from eval.report.scores import Asked, outcomes
 from eval.report.table_file import ends
+from eval.score_files import score_files
 from eval.stats import Difference
 
 RIGHT = 0.5
@@ -37,7 +38,7 @@ def scorers(runs: Sequence[RunFolder], tables: Sequence[TableFile]) -> list[Scor
     """Every scorer of a set's runs: those of the tables first, in their order."""
     stems: dict[str, None] = {}
     for run in runs:
-        stems.update(dict.fromkeys(_score_files(run.folder)))
+        stems.update(dict.fromkeys(path.stem for path in score_files(run.folder)))
     known: dict[str, Scorer] = {}
     for table in tables:
         for row in table.content["rows"]:
@@ -50,12 +51,6 @@ def scorers(runs: Sequence[RunFolder], tables: Sequence[TableFile]) -> list[Scor
     titles = [stem.rpartition("-")[0] for stem in rest]
     more = [Scorer(stem, _title(stem, titles), None) for stem in rest]
     return [*known.values(), *more]
-
-
-def _score_files(folder: Path) -> list[str]:
-    return [
-        path.stem for path in sorted((folder / "scores").glob("*.jsonl")) if not path.name.endswith(".effort.jsonl")
-    ]
 
 
 def _title(stem: str, titles: Sequence[str]) -> str:
