@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.costs import cost_missing
 from eval.imported import THEIRS
+from eval.judge_card import Correction
 from eval.report.best_of import choose, choose_again, composed
 from eval.report.cell import ALL, Cell
 from eval.report.measures import cost, coverage, report, spread, statistic, tree
@@ -20,6 +21,7 @@ from eval.score import score_paths
 from eval.stats import Estimate
 from scripts.experiment.column_groups import ColumnGroup
 from scripts.experiment.datasets import Data
+from scripts.experiment.judge_cards import correction
 from scripts.experiment.layout import (
     FIGURES,
     SCORES,
@@ -106,9 +108,16 @@ class Grid:
         name = score_name(with_our_judge(self.cfg, self.backbone, metric))
         files = tuple(files[name] for files in self.files(line, group) if name in files)
         reached = outcomes((run.folder for run in self._replicates(line, group)), group.questions)
-        return Cell(
-            group.column(metric), reached, files, repeats=None if "theirs" in metric else self.cfg.judge.repeats
-        )
+        repeats = None if "theirs" in metric else self.cfg.judge.repeats
+        return Cell(group.column(metric), reached, files, repeats=repeats, correction=self._correction(group, metric))
+
+    def _correction(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Correction | None:
+        if not self.cfg.judge.corrected or group.dataset is None:
+            return None
+        if metric.get("theirs") == "judge":
+            return Correction(None, "the judge of these grades is the authors', and cannot be asked")
+        name = with_our_judge(self.cfg, self.backbone, metric).get("judge")
+        return None if name is None else correction(self.cfg, self.models, name, group.dataset)
 
     def _difference(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """The paired difference from another row or group, as `minus` says."""

@@ -21,6 +21,7 @@ from scripts.experiment.captions import caption, imported_caption, use
 from scripts.experiment.datasets import Data, data
 from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import other_data
+from scripts.experiment.judge_cards import correction
 from scripts.experiment.launch import composed
 from scripts.experiment.local import use_local_models
 from scripts.experiment.models import build_models
@@ -197,7 +198,11 @@ class Lab:
                 config["aggregate"][0],
                 config.get("answerable", "answerable"),
             )
-            cells[name] = Cell(column, reached, tuple(found[name] for found in files), repeats=cfg.judge.repeats)
+            fix = None
+            if cfg.judge.corrected and name.startswith("judge_"):
+                fix = correction(cfg, self.models, name.removeprefix("judge_"), answers.dataset)
+            own = tuple(found[name] for found in files)
+            cells[name] = Cell(column, reached, own, repeats=cfg.judge.repeats, correction=fix)
         return Scored(answers, cells, files)
 
     def table(self, first: Scored, *others: Scored, title: str | None = None) -> Table:

@@ -122,6 +122,7 @@ class Building(Strict):
 
 class Judgements(Strict):
     repeats: Count
+    corrected: bool
 
 
 class Nodes(Strict):
