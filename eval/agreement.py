@@ -6,8 +6,9 @@ The interval is a percentile bootstrap over questions, or over whole histories f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ RIGHT = 0.5
 """A value from here on calls an answer right."""
 DRAWS = 2000
 
-Verdicts = Mapping[Hashable, bool]
+Verdicts = Mapping[Any, bool]
 """Whether a grader calls an answer right, by question."""
 
 
@@ -38,7 +39,7 @@ class Agreement:
 
 
 def agreement(
-    graders: Sequence[Verdicts], clusters: Mapping[Hashable, str] | None = None, seed: int = 0
+    graders: Sequence[Verdicts], clusters: Mapping[Any, str] | None = None, seed: int = 0
 ) -> Agreement | None:
     """The agreement of two or more graders; None without an answer that two of them graded.
 
@@ -82,7 +83,7 @@ def _coincidences(verdicts: Sequence[Sequence[bool]]) -> np.ndarray:
     size = np.array([len(own) for own in verdicts], dtype=float)
     wrong = size - right
     pairs = np.array([[wrong * (wrong - 1), wrong * right], [wrong * right, right * (right - 1)]])
-    return np.moveaxis(pairs / (size - 1), -1, 0)
+    return np.ascontiguousarray(np.moveaxis(pairs / (size - 1), -1, 0))
 
 
 def _grouped(tables: np.ndarray, clusters: Sequence[str] | None) -> np.ndarray:
@@ -118,12 +119,14 @@ def _kappa(tables: np.ndarray) -> np.ndarray:
     same = (tables[:, 0, 0] + tables[:, 1, 1]) / total
     rows, columns = tables.sum(axis=2) / total[:, None], tables.sum(axis=1) / total[:, None]
     by_chance = (rows * columns).sum(axis=1)
-    return np.divide(same - by_chance, 1.0 - by_chance, out=np.full(len(tables), np.nan), where=by_chance < 1.0 - 1e-12)
+    ratio: np.ndarray = np.full(len(tables), np.nan)
+    return np.divide(same - by_chance, 1.0 - by_chance, out=ratio, where=by_chance < 1.0 - 1e-12)
 
 
 def _alpha(tables: np.ndarray) -> np.ndarray:
     total, values = tables.sum(axis=(1, 2)), tables.sum(axis=2)
     differing = 2.0 * tables[:, 0, 1]
     expected = 2.0 * values[:, 0] * values[:, 1] / (total - 1.0)
-    ratio = np.divide(differing, expected, out=np.full(len(tables), np.nan), where=expected > 0.0)
+    ratio: np.ndarray = np.full(len(tables), np.nan)
+    np.divide(differing, expected, out=ratio, where=expected > 0.0)
     return 1.0 - ratio

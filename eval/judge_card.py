@@ -11,7 +11,7 @@ Where a judge is asked several times, its repeats are averaged, as tables do.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -130,7 +130,7 @@ def card(verdicts: Sequence[Verdict]) -> Card:
     )
 
 
-def _given(verdicts: Sequence[Verdict], values: Sequence[Sequence[float | None]]) -> dict[Hashable, bool]:
+def _given(verdicts: Sequence[Verdict], values: Sequence[Sequence[float | None]]) -> dict[int, bool]:
     """Whether the answer was accepted, by number of the probe; probes without a verdict are left out."""
     return {
         place: value >= RIGHT

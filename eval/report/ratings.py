@@ -105,7 +105,8 @@ def _verdicts(results: Path, run: str) -> dict[str, dict[tuple[str, str], tuple[
 def _agreement(judge: str, pairs: Sequence[tuple[float, float]]) -> Agreement:
     sides = [(ours >= RIGHT, theirs >= RIGHT) for ours, theirs in pairs]
     agreeing = sum(ours == theirs for ours, theirs in sides)
-    beyond_chance = kappa(*(dict(enumerate(side)) for side in zip(*sides, strict=True)))
+    person, machine = (dict(enumerate(side)) for side in zip(*sides, strict=True))
+    beyond_chance = kappa(person, machine)
     return Agreement(judge, len(pairs), agreeing, fmean(p for p, _ in pairs), fmean(p for _, p in pairs), beyond_chance)
 
 
