@@ -120,7 +120,8 @@ def _kappa(tables: np.ndarray) -> np.ndarray:
     rows, columns = tables.sum(axis=2) / total[:, None], tables.sum(axis=1) / total[:, None]
     by_chance = (rows * columns).sum(axis=1)
     ratio: np.ndarray = np.full(len(tables), np.nan)
-    return np.divide(same - by_chance, 1.0 - by_chance, out=ratio, where=by_chance < 1.0 - 1e-12)
+    np.divide(same - by_chance, 1.0 - by_chance, out=ratio, where=by_chance < 1.0 - 1e-12)
+    return ratio
 
 
 def _alpha(tables: np.ndarray) -> np.ndarray:

@@ -177,25 +177,31 @@ class Corrected:
     interval: Interval
 
 
-def corrected(observed: Estimate, judge: Card, seed: int = 0) -> Corrected | None:
-    """The score that a judge without errors would give; None when the judge does not tell right from wrong, or was not probed.
+def corrected(observed: Estimate, judge: Card, seed: int = 0) -> Corrected | str:
+    """The score that a judge without errors would give, or why there is none.
 
     Args:
         observed: a mean of verdicts that are 0 or 1.
     """
     if judge.rejected is None or judge.accepted is None or not judge.discriminates:
-        return None
+        return "by its card the judge does not tell right from wrong"
     rng = np.random.default_rng(seed)
     share = Share(observed.mean, _effective(observed), observed.n).drawn(rng)
     keeps, refuses = 1.0 - judge.rejected.drawn(rng), 1.0 - judge.accepted.drawn(rng)
     informed = keeps + refuses - 1.0 > 1e-3
     if not informed.any():
-        return None
-    draws = np.clip((share + refuses - 1.0)[informed] / (keeps + refuses - 1.0)[informed], 0.0, 1.0)
+        return "by its card the judge does not tell right from wrong"
+    draws = (share + refuses - 1.0)[informed] / (keeps + refuses - 1.0)[informed]
+    low, high = np.quantile(draws, (0.025, 0.975))
+    # No share of right answers gives such a score: these answers are wrong, or right, in other ways than the probes.
+    if high < 0.0:
+        return "it accepts fewer of these answers than of the wrong probes, so its card does not fit them"
+    if low > 1.0:
+        return "it accepts more of these answers than of the right probes, so its card does not fit them"
     rejected, accepted = judge.rejected.mean, judge.accepted.mean
     mean = (observed.mean - accepted) / (1.0 - rejected - accepted)
-    low, high = np.quantile(draws, (0.025, 0.975))
-    return Corrected(float(np.clip(mean, 0.0, 1.0)), Interval(float(low), float(high)))
+    point, low, high = (min(max(float(each), 0.0), 1.0) for each in (mean, low, high))
+    return Corrected(point, Interval(low, high))
 
 
 def _effective(observed: Estimate) -> float:
@@ -226,7 +232,7 @@ class Correction:
             return f"no judge card; {self.remedy}"
         if any(value not in (0.0, 1.0) for value in values):
             return "the judge gives grades between right and wrong, and the correction is for right and wrong only"
-        return corrected(observed, self.card) or "by its card the judge does not tell right from wrong"
+        return corrected(observed, self.card)
 
 
 # --- files ---------------------------------------------------------------------------------------------------------------

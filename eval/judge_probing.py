@@ -67,8 +67,8 @@ def why_not(judge: Judge, prompts: Prompts, made: Sequence[Probe]) -> str:
             return "it compares with a reference reply, and these data have none"
         try:
             judge_request(judge, prompts, probe.question, probe.gold, probe.answer)
-        except ValueError as error:
-            return str(error)
+        except ValueError:
+            return "its prompts go by types of questions that these data do not have"
     return ""
 
 

@@ -82,6 +82,15 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
     return Data(config["name"], config["title"], kept, source, settings, config, note)
 
 
+def with_transform(cfg: DictConfig, transform: str) -> DictConfig:
+    """The configuration with another `data.transform`."""
+    from omegaconf import OmegaConf
+
+    merged = OmegaConf.merge(cfg, {"data": {"transform": transform}})
+    assert isinstance(merged, type(cfg))
+    return merged
+
+
 def fetch_missing(cfg: DictConfig, table: Mapping[str, Any]) -> None:
     """Download the files of a table's data sets; a note on standard error names those that cannot be downloaded."""
     from data_loaders.download import download

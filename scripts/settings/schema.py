@@ -310,6 +310,7 @@ class Chosen(Common):
 
 class Reproduce(Chosen):
     print: Printed | None
+    guessable: Literal["keep", "list", "exclude"]
     table: Table
     report: bool
 

@@ -116,7 +116,7 @@ def test_corrected_scores_of_a_simulated_judge_cover_the_truth(truth: float, n: 
     for _ in range(rounds):
         observed = estimate((rng.random(n) < accept).astype(float).tolist(), ["one case"] * n)
         result = corrected(observed, simulated(rng, probed))
-        covered += result is not None and result.interval.low <= truth <= result.interval.high
+        covered += not isinstance(result, str) and result.interval.low <= truth <= result.interval.high
         assert observed.by_question is not None
         raw += observed.by_question.low <= truth <= observed.by_question.high
     assert covers(covered, rounds)
@@ -130,7 +130,7 @@ def carded(rejected: float, accepted: float) -> Card:
 def test_the_point_is_rogan_and_gladen_s() -> None:
     observed = estimate([1.0] * 60 + [0.0] * 40, [f"c{number % 4}" for number in range(100)])
     result = corrected(observed, carded(0.1, 0.3))
-    assert result is not None
+    assert not isinstance(result, str)
     assert result.mean == pytest.approx((0.6 + 0.7 - 1) / (0.9 + 0.7 - 1))
     assert result.interval.low < result.mean < result.interval.high
 
@@ -139,6 +139,9 @@ def test_why_a_score_is_not_corrected_is_said() -> None:
     observed = estimate([1.0, 0.0] * 20, ["c"] * 40)
     assert "does not tell right from wrong" in str(Correction(carded(0.4, 0.7), "").of(observed, [1.0, 0.0]))
     assert "between right and wrong" in str(Correction(carded(0.1, 0.1), "").of(observed, [1.0, 0.5]))
+    few, many = (estimate([right] * 400, ["c"] * 400) for right in (0.0, 1.0))
+    assert "fewer of these answers than of the wrong probes" in str(corrected(few, carded(0.1, 0.4)))
+    assert "more of these answers than of the right probes" in str(corrected(many, carded(0.3, 0.1)))
     assert Correction(None, "make one").of(observed, [1.0]) == "no judge card; make one"
 
 
