@@ -35,18 +35,24 @@ def corrected_fields(cell: AnyCell, category: str = ALL) -> list[str]:
 
 def correction_lines(table: Table) -> list[str]:
     """By what the scores of each judge are corrected, or why they are not; empty where nobody asked for it."""
-    lines: dict[str, None] = {}
+    cards: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for place, column in enumerate(table.columns):
         cells = [row.cells[place] for row in table.rows]
         judged = [cell for cell in cells if isinstance(cell, Cell) and cell.correction is not None]
         name = f"{column.title} · {column.metric}"
         for why in dict.fromkeys(fixed for cell in judged if isinstance(fixed := cell.corrected(), str)):
-            lines[f"Not corrected: {name}: {why}."] = None
+            reasons.setdefault(why, []).append(name)
         card = next((cell.correction.card for cell in judged if cell.correction is not None), None)
         if card is not None and card.rejected is not None and card.accepted is not None:
-            lines[
-                f"Judge card: {name}: rejects {shown_share(card.rejected)} of right answers ({card.rejected.n} probes), accepts "
-                f"{shown_share(card.accepted)} of wrong ones ({card.accepted.n}). Corrected scores are Rogan and Gladen's; their "
-                "interval carries the uncertainty of both shares."
-            ] = None
-    return list(lines)
+            errors = (
+                f"rejects {shown_share(card.rejected)} of right answers ({card.rejected.n} probes), "
+                f"accepts {shown_share(card.accepted)} of wrong ones ({card.accepted.n})"
+            )
+            cards.setdefault(errors, []).append(name)
+    lines = [
+        f"Judge card: {', '.join(names)}: {errors}. Corrected scores are Rogan and Gladen's; their interval carries the uncertainty "
+        "of both shares."
+        for errors, names in cards.items()
+    ]
+    return [*lines, *(f"Not corrected ({', '.join(names)}): {why}." for why, names in reasons.items())]

@@ -101,7 +101,7 @@ def test_a_table_prints_the_corrected_score_and_names_the_judge_without_a_card(m
     Console(file=narrow, width=80).print(terminal(made.after, 80))
     for text in (markdown(made.after), wide.getvalue()):
         assert f"{fixed.mean:.3f} [{fixed.interval.low:.3f}, {fixed.interval.high:.3f}]" in text
-        assert "Not corrected: LoCoMo · SegTreeMem judge (0-3): no judge card" in text
+        assert "Not corrected (LoCoMo · SegTreeMem judge (0-3)): no judge card" in text
         assert "Judge card: LoCoMo · Mem0 judge (generous): rejects 0." in text
     assert "corrected ±" in narrow.getvalue()
     assert f"{fixed.mean:.3f} ± " in narrow.getvalue()
