@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.commands.order_test import main, memories
+from scripts.door import Lab
 from scripts.experiment.options import options
 
 pytestmark = pytest.mark.slow
@@ -54,6 +55,19 @@ def test_a_history_of_one_session_is_refused_and_its_turns_may_be_swapped(
     assert "of the turns stand in another place" in capsys.readouterr().out
     assert main(["nothing", *settings, "data.transform=oracle"]) == 2
     assert "data.transform must be none" in capsys.readouterr().err
+
+
+def test_every_order_is_another_one_and_the_questions_stay_the_same(tmp_path: Path) -> None:
+    lab = Lab("profile=smoke", "data.size=10", f"results={tmp_path}")
+    usual = lab.load("locomo")
+    orders = {}
+    for number in range(3):
+        dataset = lab.load("locomo", transform=f"shuffle_sessions:{number}")
+        orders[number] = [session.id for session in dataset.cases[0].sessions]
+        assert dataset.cases[0].questions == usual.cases[0].questions
+        assert dataset.settings["transform"] == f"shuffle_sessions:{number}", "part of a run's identity"
+    assert len({tuple(order) for order in (*orders.values(), [each.id for each in usual.cases[0].sessions])}) == 4
+    assert lab.load("locomo", transform="permute").cases[0] == lab.load("locomo", transform="permute:0").cases[0]
 
 
 def test_all_means_every_memory_but_released_products() -> None:
