@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ from eval.score_files import read_scores, score_files
 from eval.store import RunError
 from scripts.commands.judge_card import main
 from scripts.door import Lab
+from scripts.experiment.judge_cards import card_file
+from scripts.experiment.scorers import judging
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +111,14 @@ def test_a_table_prints_the_corrected_score_and_names_the_judge_without_a_card(m
     rows = list(csv.DictReader(as_csv(made.after).splitlines()))
     assert {row["corrected"] for row in rows if row["metric"].startswith("SegTree")} == {""}
     assert rows[0]["corrected"] == f"{fixed.mean:.6f}"
+
+
+def test_a_card_belongs_to_one_judge_one_model_and_one_file_of_data(tmp_path: Path) -> None:
+    lab = Lab("profile=smoke", f"results={tmp_path}")
+    data, mem0, segtree = lab.load("locomo"), *(judging(lab.cfg, lab.models, name) for name in ("mem0", "segtree"))
+    other = replace(data, source=replace(data.source, sha256="0" * 64))
+    places = [(mem0, data), (segtree, data), (replace(mem0, model="another"), data), (mem0, other)]
+    assert len({card_file(tmp_path, grading, dataset) for grading, dataset in places}) == len(places)
 
 
 def test_a_judge_of_recalled_texts_has_no_card(tmp_path: Path) -> None:
