@@ -96,6 +96,10 @@ class MemorySystem(ABC):
     PAST_K: ClassVar[str] = ""
     """Why a recall may hold more items than the setting `k`; empty if it may not."""
 
+    WAIVED: ClassVar[Mapping[str, str]] = {}
+    """Tests of the memory contract and checks of conformance that it cannot pass, with the reasons; printed under its tables. A file of
+    `conf/memory` may add to them (`waived`)."""
+
     @abstractmethod
     def write(self, unit: Unit) -> None:
         """Add the next unit of the history."""

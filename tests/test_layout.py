@@ -81,8 +81,8 @@ def read_modules() -> list[Module]:
 MODULES = read_modules()
 BELOW_SCRIPTS = [module for module in MODULES if module.parts[0] != "scripts"]
 MEMSYS = [module for module in MODULES if module.parts[0] == "memsys"]
-METHODS = [module for module in MEMSYS if module.parts[1] not in {"llm", "embed", "local_embedder", "products"}]
-"""What memories are made of: no model, no embedder, no process of a released product."""
+METHODS = [module for module in MEMSYS if module.parts[1] not in {"llm", "embed", "local_embedder", "products", "services"}]
+"""What memories are made of: no model, no embedder, no process of a released product, no client of a service."""
 ENTRY_POINTS = [module for module in MODULES if module.parts[0] == "scripts" and len(module.parts) == 2]
 CONFIGS = sorted((ROOT / "conf").rglob("*.yaml"))
 OF_MEMORIES = [path for path in CONFIGS if path.parent.name == "memory"]

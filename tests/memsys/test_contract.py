@@ -47,7 +47,7 @@ from memsys.llm.protocol import LLM, Completion, Request
 from memsys.prompts import Prompts
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = sorted(path.stem for path in (ROOT / "conf" / "memory").glob("*.yaml") if not path.stem.startswith("released_"))
+NAMES = sorted(path.stem for path in (ROOT / "conf" / "memory").glob("*.yaml") if not path.stem.startswith(("released_", "reference_")))
 SERVICES = {"llm", "probe", "embedder", "prompts", "rng", "gateway"}
 QUICK = {"reducer": "pca", "max_components": 4}
 """Settings that only save time here: UMAP compiles for half a minute, mixtures of 50 components are fitted for long.
