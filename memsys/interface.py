@@ -97,8 +97,8 @@ class MemorySystem(ABC):
     """Why a recall may hold more items than the setting `k`; empty if it may not."""
 
     WAIVED: ClassVar[Mapping[str, str]] = {}
-    """Tests of the memory contract and checks of conformance that it cannot pass, with the reasons; printed under its tables. A file of
-    `conf/memory` may add to them (`waived`)."""
+    """Tests of the memory contract and checks of conformance that it cannot pass, with the reasons; a file of `conf/memory` may add to
+    them (`waived`). Those of programs outside this process are printed under their tables."""
 
     @abstractmethod
     def write(self, unit: Unit) -> None:

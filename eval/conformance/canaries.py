@@ -29,31 +29,71 @@ _SAID = (
         datetime(2023, 3, 4, 9, 30),
         "9:30 am on 4 March, 2023",
         (
-            (_ANN, "My sister keeps bees in Porto, and she named the best hive Quillonar.", "Quillonar", "What is the name of the best hive that the sister keeps in Porto?"),
-            (_BEN, "Lovely! I painted the boat shed last week in a colour that is sold as Verdazzo.", "Verdazzo", "In which colour was the boat shed painted?"),
+            (
+                _ANN,
+                "My sister keeps bees in Porto, and she named the best hive Quillonar.",
+                "Quillonar",
+                "What is the name of the best hive that the sister keeps in Porto?",
+            ),
+            (
+                _BEN,
+                "Lovely! I painted the boat shed last week in a colour that is sold as Verdazzo.",
+                "Verdazzo",
+                "In which colour was the boat shed painted?",
+            ),
         ),
     ),
     (
         datetime(2023, 6, 19, 18, 5),
         "6:05 pm on 19 June, 2023",
         (
-            (_ANN, "I sold my old violin to a collector called Harrowgant at the street market.", "Harrowgant", "To which collector was the old violin sold at the street market?"),
-            (_BEN, "My doctor prescribed a syrup for the cough, it is called Tamberlixin.", "Tamberlixin", "Which syrup did the doctor prescribe for the cough?"),
+            (
+                _ANN,
+                "I sold my old violin to a collector called Harrowgant at the street market.",
+                "Harrowgant",
+                "To which collector was the old violin sold at the street market?",
+            ),
+            (
+                _BEN,
+                "My doctor prescribed a syrup for the cough, it is called Tamberlixin.",
+                "Tamberlixin",
+                "Which syrup did the doctor prescribe for the cough?",
+            ),
         ),
     ),
     (
         datetime(2023, 11, 2, 12, 45),
         "12:45 pm on 2 November, 2023",
         (
-            (_ANN, "Our new train to the mountains leaves from a village named Zyndervale every Friday.", "Zyndervale", "From which village does the new train to the mountains leave?"),
-            (_BEN, "I baked a cake with a rare spice from the harbour, the label says Moxaberry.", "Moxaberry", "Which rare spice from the harbour is in the cake?"),
+            (
+                _ANN,
+                "Our new train to the mountains leaves from a village named Zyndervale every Friday.",
+                "Zyndervale",
+                "From which village does the new train to the mountains leave?",
+            ),
+            (
+                _BEN,
+                "I baked a cake with a rare spice from the harbour, the label says Moxaberry.",
+                "Moxaberry",
+                "Which rare spice from the harbour is in the cake?",
+            ),
         ),
     ),
-)  # fmt: skip
+)
 _ELSEWHERE = (
-    (_ANN, "The lighthouse keeper lent me a telescope that was built by Ferrowick.", "Ferrowick", "Who built the telescope that the lighthouse keeper lent?"),
-    (_BEN, "I planted a pear tree of the sort Glimmerine behind the school.", "Glimmerine", "Which sort of pear tree was planted behind the school?"),
-)  # fmt: skip
+    (
+        _ANN,
+        "The lighthouse keeper lent me a telescope that was built by Ferrowick.",
+        "Ferrowick",
+        "Who built the telescope that the lighthouse keeper lent?",
+    ),
+    (
+        _BEN,
+        "I planted a pear tree of the sort Glimmerine behind the school.",
+        "Glimmerine",
+        "Which sort of pear tree was planted behind the school?",
+    ),
+)
 
 
 def _case(

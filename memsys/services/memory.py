@@ -95,7 +95,7 @@ class ServiceMemory(MemorySystem):
     READ_KNOBS: ClassVar = ("k",)
     EMBEDS_UNITS: ClassVar = False
     REHEARSED: ClassVar = False
-    WAIVED: ClassVar[Mapping[str, str]] = {
+    WAIVED: ClassVar = {
         "test_reading_leaves_the_memory_as_it_was": "its state lies in another program; conformance compares what it recalls",
         "test_no_clock_is_looked_at": "a service reads its own clock; conformance looks for the dialogue's dates",
         "test_two_memories_share_nothing": "its state lies in another program; conformance looks for leaks between cases",
@@ -224,7 +224,9 @@ class ServiceMemory(MemorySystem):
         try:
             reply = self._send(step, self._steps[step], {**values, "namespace": self.namespace})
             if (ok := self._oks[step]) is not None and not ok.holds(reply):
-                raise ServiceError(f"{step}: expected {ok.path or 'the reply'} to be {_either(ok)}, the reply is {_excerpt(reply)}")
+                raise ServiceError(
+                    f"{step}: expected {ok.path or 'the reply'} to be {_either(ok)}, the reply is {_excerpt(reply)}"
+                )
         except ModelError:
             self._count(f"{step}.failed")
             raise
@@ -272,7 +274,7 @@ class ServiceMemory(MemorySystem):
             self._count("more_than_k", reported=False)
         for rank, hit in enumerate(hits):
             item = self._item(rank, hit)
-            if not item.text.strip():
+            if not item.text:
                 self._count("blank", reported=False)
             elif item.id in known:
                 self._count("repeated", reported=False)
@@ -300,7 +302,8 @@ class ServiceMemory(MemorySystem):
             return next((value for value in reached(hit, path) if value is not None), None) if path else None
 
         text = first("text") if self._results["text"] else hit
-        shown = dated("" if text is None else str(text), str(first("time") or ""))
+        blank = text is None or not str(text).strip()
+        shown = "" if blank else dated(str(text), str(first("time") or ""))
         score, distance = first("score"), first("distance")
         ranked = score if _is_number(score) else -distance if _is_number(distance) else -rank
         return Item(str(first("id") or f"hit-{rank}"), shown, round(float(ranked), 6), self._evidence(hit, shown))
@@ -377,5 +380,3 @@ def _either(ok: Condition) -> str:
 
 def _excerpt(reply: Any) -> str:
     return redact(repr(reply))[:200]
-
-

@@ -69,7 +69,7 @@ def placeholders(template: Any) -> set[str]:
 
 
 def reached(value: Any, path: str) -> list[Any]:
-    """All values at a path of names and places in lists, such as `results.0.id`; `*` stands for all entries, the empty path for the whole."""
+    """All values at a path of names and places in lists, such as `results.0.id`; `*` means all entries, the empty path the whole."""
     values = [value]
     for name in path.split(".") if path else ():
         values = [inner for outer in values for inner in _inside(outer, name)]
@@ -95,7 +95,11 @@ class Condition:
 
     def holds(self, reply: Any) -> bool:
         """Whether a value at the path is one of those named. True and 1 are different values, as in JSON."""
-        return any(type(value) is type(wanted) and value == wanted for value in reached(reply, self.path) for wanted in self.equals)
+        return any(
+            type(value) is type(wanted) and value == wanted
+            for value in reached(reply, self.path)
+            for wanted in self.equals
+        )
 
 
 def condition(where: str, given: Any) -> Condition | None:

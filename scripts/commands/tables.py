@@ -193,8 +193,8 @@ def _systems() -> int:
 
 
 def _calls_of(names: Sequence[str] | None) -> int:
-    from scripts.experiment.options import options
+    from scripts.experiment.options import memories_here
 
     with tempfile.TemporaryDirectory() as folder:
-        print(calls_table(measure(names or options("memory"), Path(folder))))
+        print(calls_table(measure(names or memories_here(), Path(folder))))
     return 0

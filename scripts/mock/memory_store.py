@@ -21,7 +21,7 @@ FAULTS = {
     "speaker lost": "the speaker of a message is not kept",
 }
 """What the store does wrong on request."""
-LATE = 2
+LATE = 8
 """Searches that come before a message can be found, with the fault `index late`."""
 
 
@@ -46,13 +46,14 @@ class Store:
     delay: int = 0
     """Polls after which an add is indexed; a store that works reports it as pending until then."""
     spaces: dict[str, list[Entry]] = field(default_factory=dict)
-    adds: int = 0
+    adds: dict[str, int] = field(default_factory=dict)
+    """Adds of each namespace; ids are counted within it, so that equal histories get equal ids."""
 
     def add(self, space: str, messages: Sequence[Mapping[str, Any]], time: str) -> str:
         """Store the messages of one add as one entry; returns its id."""
-        self.adds += 1
-        name = f"m{self.adds}"
-        if self.fault == "failures reported as success" and self.adds % 3 == 0:
+        number = self.adds[space] = self.adds.get(space, 0) + 1
+        name = f"m{number}"
+        if self.fault == "failures reported as success" and number % 3 == 0:
             return name
         kept = [each for each in messages if self.fault != "own text not stored" or each.get("role") != "assistant"]
         if self.fault == "order lost":
