@@ -31,7 +31,7 @@ LINES, FUNCTION_LINES, ENTRY_LINES = 450, 45, 60
 """At most so many in a module, in a function, and in an entry point."""
 HEAVY = {
     "openai", "aiohttp", "wandb", "datasets", "matplotlib", "torch", "bpe_openai", "pandas", "sklearn", "umap",
-    "sentence_transformers", "llmlingua", "networkx", "ray",
+    "sentence_transformers", "llmlingua", "networkx", "ray", "mcp",
 }  # fmt: skip
 UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 EXECUTORS = {"eval", "exec", "compile", "__import__", "os.system", "yaml.load", "yaml.unsafe_load"}

@@ -219,8 +219,8 @@ def _look_for_remains(first: MemorySystem, second: MemorySystem, verdict: Verdic
         verdict.unchecked["deletions kept"] = "it lives in this process and is forgotten with it"
         return
     remains = []
-    if (reset := getattr(second, "reset", None)) is not None:
-        reset()
+    if getattr(second, "can_reset", False):
+        second.reset()  # type: ignore[attr-defined]  # services have one
         remains += _shown(_ask(second, OTHERS), OTHERS)
     first.close()
     try:

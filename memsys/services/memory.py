@@ -9,8 +9,8 @@ There is no paper and no `mode`. Decisions:
 - `wait` is a rule: before questions are read, what was added must be reported as indexed. A time limit that passes is an error of the
   case, never a shrug.
 - Recalled text is cut to `k` items; more of them, blank ones and repeated ids are counted.
-- The evidence of an item is what the service gives back of the turn ids it was sent (`results.sources`); without them the turns whose
-  text occurs in the item. The report counts both, and items of unknown evidence.
+- The evidence of an item is what the service gives back of the turn ids it was sent, or of the ids that it gave to adds
+  (`results.sources`); without them the turns whose text occurs in the item. The report counts both, and items of unknown evidence.
 - Nothing is cached and nothing can be replayed: the state is the service's.
 """
 
@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.interface import Item, MemorySystem, Recall, dated, one_of, positive
+from memsys.interface import Item, MemorySystem, Recall, dated, one_of, positive, union
 from memsys.llm import meter, stopping
 from memsys.llm.protocol import ModelError
 from memsys.llm.secrets import redact
@@ -102,6 +102,9 @@ class ServiceMemory(MemorySystem):
         "test_a_model_that_babbles_breaks_nothing": "the models that it calls are its own",
     }
 
+    NEEDED: ClassVar[tuple[str, ...]] = ("add", "search", "delete")
+    """Steps without which nothing can be measured."""
+
     def __init__(
         self,
         rng: np.random.Generator,
@@ -114,12 +117,13 @@ class ServiceMemory(MemorySystem):
         self.k, self.per = positive("k", k), one_of("per", per, ("unit", "turn"))
         self._results = RESULTS | mapping("results", results, set(RESULTS))
         self._steps = {name: self._checked(name, given) for name, given in steps.items() if given is not None}
-        if missing := sorted({"add", "search", "delete"} - set(self._steps)):
-            raise ValueError(f"{missing[0]} is missing: a memory of a service needs add, search and delete")
+        if missing := sorted(set(self.NEEDED) - set(self._steps)):
+            raise ValueError(f"{missing[0]} is missing: this memory needs {', '.join(self.NEEDED)}")
         self._oks = {name: condition(f"{name}.ok", given.get("ok")) for name, given in self._steps.items()}
         self._wait = None if wait is None else self._rule(wait)
         self.namespace = f"memsys-{int(rng.integers(2**32)):08x}-{secrets.token_hex(4)}"
         self._texts: dict[str, str] = {}
+        self._adds: dict[str, tuple[str, ...]] = {}
         self._pending: list[str] = []
         self._opened = False
         self._lock = threading.Lock()
@@ -150,7 +154,7 @@ class ServiceMemory(MemorySystem):
             spoken = tuple(turn for turn in turns if turn.text.strip())
             if spoken:
                 reply = self._ask("add", _values(unit, spoken))
-                self._keep_id(reply)
+                self._keep_ids(reply, spoken)
                 self._texts.update((turn.id, turn.text.strip()) for turn in spoken)
 
     def end_session(self, session_id: str) -> None:
@@ -178,6 +182,11 @@ class ServiceMemory(MemorySystem):
         asked = {"query": question.text, "k": self.k, **_times(question)}
         return Recall(tuple(self._items(self._ask("search", asked))))
 
+    @property
+    def can_reset(self) -> bool:
+        """Whether the namespace can be emptied before the case ends."""
+        return bool({"reset", "delete"} & set(self._steps))
+
     def reset(self) -> None:
         """Empty the namespace; it can be written to again."""
         self._ask("reset" if "reset" in self._steps else "delete", {})
@@ -187,8 +196,7 @@ class ServiceMemory(MemorySystem):
     def close(self) -> None:
         """Delete the namespace. A service that fails to is counted; the case is complete all the same."""
         try:
-            if self._opened:
-                self._opened = False
+            if self._opened and "delete" in self._steps:
                 if stopping.requested():
                     self._send_at_last(self._steps["delete"], {"namespace": self.namespace})
                 else:
@@ -196,6 +204,7 @@ class ServiceMemory(MemorySystem):
         except (ModelError, OSError, TimeoutError):
             self._count("not_deleted")
         finally:
+            self._opened = False
             self._shut()
 
     @property
@@ -250,14 +259,16 @@ class ServiceMemory(MemorySystem):
             meter.note("service.wait")
             time.sleep(rule.every)
 
-    def _keep_id(self, reply: Any) -> None:
-        if self._wait is None or not self._wait.each:
+    def _keep_ids(self, reply: Any, turns: tuple[Turn, ...]) -> None:
+        """Remember what the service calls an add: to wait for it, and to know the turns of what is recalled from it."""
+        if (path := self._steps["add"].get("id")) is None:
             return
-        path = str(self._steps["add"]["id"])
-        ids = [str(value) for value in reached(reply, path) if value is not None]
-        if not ids:
-            raise ServiceError(f"add: no id at {path!r} to wait for; the reply is {_excerpt(reply)}")
-        self._pending += ids
+        ids = [str(value) for value in reached(reply, str(path)) if value is not None]
+        self._adds.update((name, tuple(turn.id for turn in turns)) for name in ids)
+        if self._wait is not None and self._wait.each:
+            if not ids:
+                raise ServiceError(f"add: no id at {path!r} to wait for; the reply is {_excerpt(reply)}")
+            self._pending += ids
 
     def _count(self, event: str, *, reported: bool = True, amount: int = 1) -> None:
         meter.note(f"service.{event}", amount)
@@ -311,8 +322,8 @@ class ServiceMemory(MemorySystem):
     def _evidence(self, hit: Any, text: str) -> tuple[str, ...]:
         """Ids of the turns that an item comes from."""
         path = self._results["sources"]
-        named = [turn for value in reached(hit, path) for turn in _listed(value)] if path else []
-        turns = tuple(dict.fromkeys(turn for turn in named if turn in self._texts))
+        named = [name for value in reached(hit, path) for name in _listed(value)] if path else []
+        turns = union(self._adds.get(name, (name,) if name in self._texts else ()) for name in named)
         if not turns:
             turns = tuple(turn for turn, said in self._texts.items() if len(said) >= SHORTEST and said in text)
         how = "unknown" if not turns else "named" if named else "matched"

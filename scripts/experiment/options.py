@@ -45,12 +45,11 @@ def memories_here() -> list[str]:
     """Names of the memories that live in this process; the others need a product, a service or a server to be there."""
     from hydra.utils import get_class
 
-    names = options("memory")
-    return [
-        name
-        for name in names
-        if all(get_class(each).REHEARSED for each in _targets(load_option("memory", name)["build"]))
-    ]
+    def lives_here(name: str) -> bool:
+        classes: list[Any] = [get_class(target) for target in _targets(load_option("memory", name)["build"])]
+        return all(each.REHEARSED for each in classes)
+
+    return [name for name in options("memory") if lives_here(name)]
 
 
 def _targets(build: dict[str, Any]) -> list[str]:

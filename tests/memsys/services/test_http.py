@@ -271,6 +271,68 @@ def test_a_deletion_that_fails_is_counted_and_loses_no_case(memory: Callable[...
     assert own.report()["counts"]["not_deleted"] == 1
 
 
+# --- services that were described from their documentation ------------------------------------------------------------
+
+REPLIES: dict[str, dict[str, Any]] = {
+    "mem0_http": {
+        "POST /v3/memories/add/": {"event_id": "e-1", "status": "PENDING"},
+        "GET /v1/event/e-1/": {"id": "e-1", "status": "SUCCEEDED"},
+        "POST /v3/memories/search/": {
+            "results": [
+                {"id": "m-1", "memory": "Mara planted tomatoes", "score": 0.82, "created_at": "2023-05-01T13:00:00Z"},
+                {"id": "m-2", "memory": "It rained", "score": 0.4, "metadata": {"turn_ids": ["t1", "r1"]}},
+            ]
+        },
+        "DELETE /v1/memories/": {"message": "Memories deleted successfully!"},
+    },
+    "zep_http": {
+        "POST /users": {"user_id": "x"},
+        "POST /graph": {"uuid": "e-1", "content": "…", "processed": False},
+        "GET /graph/episodes/e-1": {"uuid": "e-1", "processed": True},
+        "POST /graph/search": {
+            "edges": [
+                {"uuid": "m-1", "fact": "Mara planted tomatoes", "valid_at": "2023-05-01T13:00:00Z"},
+                {"uuid": "m-2", "fact": "It rained", "score": 0.4, "episodes": ["e-1", "e-9"]},
+            ]
+        },
+        "DELETE /users/{namespace}": {"message": "deleted"},
+    },
+}
+"""Replies in the shape that the public documentation shows."""
+
+
+@pytest.mark.parametrize("name", sorted(REPLIES))
+def test_the_file_of_a_public_service_sends_and_reads_what_its_documentation_shows(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, tuple[dict[str, str], Any]] = {}
+    build = yaml.safe_load((ROOT / f"conf/memory/{name}.yaml").read_text())["build"]
+    monkeypatch.setenv(build["key_env"], "mk-of-nobody")
+
+    async def answer(request: web.Request) -> web.Response:
+        path = request.path.replace(own.namespace, "{namespace}")
+        body = await request.text()
+        asked[f"{request.method} {path}"] = (dict(request.query), json.loads(body) if body else None)
+        prefix = {"mem0_http": "Token", "zep_http": "Api-Key"}[name]
+        assert request.headers["Authorization"] == f"{prefix} mk-of-nobody"
+        return web.json_response(REPLIES[name][f"{request.method} {path}"])
+
+    app = web.Application()
+    app.router.add_route("*", "/{rest:.*}", answer)
+    with serving(app) as url:
+        settings = {key: value for key, value in build.items() if not key.startswith("_")}
+        own = HttpMemory(np.random.default_rng(0), **{**settings, "base_url": url.removesuffix("/v1")})
+        items = written(own, 1).read(ASKED).items
+        own.close()
+    assert set(asked) == set(REPLIES[name]), "every call that is described is made, and no other"
+    assert [(item.id, item.sources) for item in items] == [("m-1", ()), ("m-2", ("t1", "r1"))]
+    assert items[0].text == "[2023-05-01T13:00:00Z] Mara planted tomatoes"
+    said = json.dumps(asked)
+    assert said.count(own.namespace) >= 2
+    assert "1682946000" in said or "2023-05-01T13:00:00Z" in said, "the dialogue's time is sent"
+    assert '"role": "assistant"' in said or "Jonas: I did not" in said
+
+
 # --- the description --------------------------------------------------------------------------------------------------
 
 
