@@ -37,7 +37,7 @@ _SAID = (
             ),
             (
                 _BEN,
-                "Lovely! I painted the boat shed last week in a colour that is sold as Verdazzo.",
+                "I painted the boat shed last week in a colour that is sold as Verdazzo.",
                 "Verdazzo",
                 "In which colour was the boat shed painted?",
             ),

@@ -82,7 +82,6 @@ class ServiceEndpoint(Endpoint):
         Raises:
             ModelError: it failed for good; `EndOfRun` where no further call can succeed.
         """
-        self.permitted()
         return self.start(call.path, asdict(call), 0.0, lambda _: 0.0, lambda value, *_: value["reply"]).result()
 
     def ask_once(self, call: Call) -> None:
@@ -92,7 +91,6 @@ class ServiceEndpoint(Endpoint):
             ModelError: it failed.
             TimeoutError: it took too long.
         """
-        self.permitted()
         if self._transport is None:
             self._connect()
         sending = asyncio.run_coroutine_threadsafe(self._outcome(call.path, asdict(call)), event_loop())

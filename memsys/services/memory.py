@@ -95,6 +95,7 @@ class ServiceMemory(MemorySystem):
     READ_KNOBS: ClassVar = ("k",)
     EMBEDS_UNITS: ClassVar = False
     REHEARSED: ClassVar = False
+    WAITS_TO_READ: ClassVar = True
     WAIVED: ClassVar = {
         "test_reading_leaves_the_memory_as_it_was": "its state lies in another program; conformance compares what it recalls",
         "test_no_clock_is_looked_at": "a service reads its own clock; conformance looks for the dialogue's dates",

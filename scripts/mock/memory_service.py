@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 from typing import Any
 
@@ -19,10 +20,12 @@ class Service:
     Args:
         key: expected as `Authorization: Bearer <key>`; empty for none.
         refusals: adds that are refused with 503 before the first one is taken.
+        together: searches that must have come before the first one is answered.
     """
 
-    def __init__(self, store: Store, key: str = "", refusals: int = 0) -> None:
+    def __init__(self, store: Store, key: str = "", refusals: int = 0, together: int = 1) -> None:
         self.store, self._key, self.refusals = store, key, refusals
+        self._awaited, self._enough = together, asyncio.Event()
         self.asked: list[str] = []
         """`METHOD path` of every request."""
 
@@ -66,6 +69,13 @@ class Service:
         from aiohttp import web
 
         body = await request.json()
+        self._awaited -= 1
+        if self._awaited <= 0:
+            self._enough.set()
+        try:
+            await asyncio.wait_for(self._enough.wait(), 10)
+        except TimeoutError:
+            return web.json_response({"error": "no other search came"}, status=400)
         hits = self.store.search(request.match_info["space"], str(body["query"]), int(body["limit"]))
         return web.json_response({"results": hits})
 

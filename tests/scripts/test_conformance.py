@@ -16,6 +16,7 @@ from hydra.utils import instantiate
 from data_loaders.schema import Question
 from eval.conformance.checks import FAULTS
 from eval.run import Run
+from memsys.products.places import place_of
 from memsys.services.memory import ServiceMemory
 from scripts.experiment.captions import waivers
 from scripts.experiment.conformance import conformance
@@ -64,6 +65,15 @@ def test_what_is_waived_is_shown_with_its_reason_and_refuses_nobody(
     )
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("name", sorted(set(ELSEWHERE) - set(SERVICES)))
+def test_an_installed_product_is_accepted(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    product = load_option("memory", name)["build"]["product"]
+    if not place_of(product).installed:
+        pytest.skip(f"{product} is not installed: make product NAME={product}")
+    assert of_conformance(tmp_path, f"memory={name}") == 0, capsys.readouterr().out
+
+
 @pytest.fixture(scope="module")
 def described(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
     """Describes a run of the reference service, with settings changed."""
@@ -101,7 +111,7 @@ def test_a_service_is_a_row_of_a_table_like_any_other(tmp_path: Path) -> None:
     option = load_option("memory", "reference_http")
     dataset = lab.load("locomo")
     file = tmp_path / "reference_http.yaml"
-    service = Service(Store(delay=1))
+    service = Service(Store(delay=1), together=2)
     with serving(service.application()) as url:
         file.write_text(yaml.safe_dump({**option, "build": {**option["build"], "base_url": url}}))
         scored = lab.score(lab.ask(str(file), dataset))
@@ -110,7 +120,7 @@ def test_a_service_is_a_row_of_a_table_like_any_other(tmp_path: Path) -> None:
         for path in scored.answers.folder.rglob("predictions.jsonl")
         for line in path.read_text().splitlines()
     ]
-    assert {line["outcome"] for line in lines} == {"answered"}
+    assert {line["outcome"] for line in lines} == {"answered"}, "two searches at once"
     assert len(service.store.adds) == 1, "one case, one namespace"
     assert service.store.spaces == {}, "and none is left"
     table = lab.table(scored)
