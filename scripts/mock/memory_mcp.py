@@ -17,24 +17,23 @@ def server(store: Store) -> Any:
 
     served = MCPServer("reference-memory", version="1")
 
-    @served.tool()
     def add_memory(user: str, messages: list[dict[str, str]], time: str = "") -> dict[str, str]:
         """Store the messages of one exchange."""
         return {"id": store.add(user, messages, time)}
 
-    @served.tool()
     def search_memory(user: str, query: str, limit: int = 10) -> list[dict[str, Any]]:
         """What was stored and shares words with the query."""
         if not query.strip():
             raise ValueError("an empty query finds nothing")
         return store.search(user, query, limit)
 
-    @served.tool()
     def delete_memory(user: str) -> str:
         """Forget everything of a user."""
         store.delete(user)
         return "deleted"
 
+    for tool in (add_memory, search_memory, delete_memory):
+        served.add_tool(tool)
     return served
 
 

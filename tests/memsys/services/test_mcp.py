@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +24,8 @@ from memsys.llm.protocol import EndOfRun
 from memsys.services.mcp import McpMemory
 from memsys.services.memory import ServiceError
 from memsys.services.session import MISSING, SessionError
+from scripts.mock.memory_mcp import server
+from scripts.mock.memory_store import Store
 
 ROOT = Path(__file__).resolve().parents[3]
 REFERENCE: dict[str, Any] = {
@@ -158,3 +163,42 @@ def test_the_reference_server_conforms_and_a_sabotaged_one_is_refused(fault: str
     verdict = examine(lambda case: memory_of(args=args), PAIRS, 0.3)
     # A process a case: there is nobody to leak to.
     assert list(verdict.faults) == ([fault] if fault not in ("", "tenants leak") else [])
+
+
+@pytest.fixture
+def over_http() -> Iterator[tuple[str, Store, set[str]]]:
+    """The reference server over HTTP: where it is, its store, and what came as `Authorization`."""
+    import uvicorn
+
+    store, seen = Store(), set[str]()
+    inner = server(store).streamable_http_app()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.update(value.decode() for name, value in scope.get("headers", ()) if name == b"authorization")
+        await inner(scope, receive, send)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        served = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
+        thread = threading.Thread(target=served.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        while not served.started:
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", store, seen
+        served.should_exit = True
+        thread.join(timeout=10)
+
+
+@needs_mcp
+@pytest.mark.integration
+def test_a_server_over_http_keeps_cases_apart_by_namespace_and_gets_its_key_in_a_header(
+    over_http: tuple[str, Store, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, store, seen = over_http
+    monkeypatch.setenv("A_MEMORY_KEY", "mk-for-this-server")
+    key = {"keys": ["A_MEMORY_KEY"], "headers": {"Authorization": "Bearer {A_MEMORY_KEY}"}}
+    make = lambda case: memory_of(command=None, url=url, **key)  # noqa: E731
+    assert examine(make, PAIRS, 0.3).faults == {}
+    assert store.spaces == {}
+    assert seen == {"Bearer mk-for-this-server"}
+    store.fault = "tenants leak"
+    assert list(examine(make, PAIRS, 0.3).faults) == ["tenants leak"]
