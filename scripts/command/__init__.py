@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth")
+HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth", "conformance")
 """Verbs that take `key=value` settings."""
 PLAIN = (
     *("compare", "list", "watch", "report", "losses", "judge-card", "order-test", "leaks", "completion"),
     *("tables", "inspect", "structure", "runs", "merge", "cache", "doctor", "audit", "fidelity", "gateway", "product"),
     *("import-answers", "export", "paper-table", "card"),
-    *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint"),
+    *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint", "mock-memory"),
 )
 """Verbs that take `--flags`."""
 RUNNING = (*HYDRA, "compare", "order-test", "leaks")
