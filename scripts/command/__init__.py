@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth")
+HYDRA = ("run", "reproduce", "reproduce-all", "figures", "budgets", "sweep", "growth")
 """Verbs that take `key=value` settings."""
 PLAIN = (
     *("compare", "list", "watch", "report", "losses", "judge-card", "completion"),

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _surroundings = cache(surroundings)
+BUDGET = ("max_context_tokens", "fill")
+"""Settings of a reader that say how much of a recall it shows."""
 BATCHED = 20_000
 """Most answers that are outstanding at once in batch mode: their prompts, about 10 kB each, fit into memory."""
 
@@ -178,12 +180,16 @@ def _not_identifying(cfg: DictConfig, name: str, dataset: Data) -> dict[str, Any
 
 
 def _shared_build(parts: Mapping[str, Any], recipe: Recipe) -> str:
-    """Identity of the build without the settings that only reading uses; empty when reading changes the memory."""
+    """Identity of the build without the settings that only reading uses; empty when reading changes the memory.
+
+    The reader's token budget is one of these settings: a memory is built once for all budgets.
+    """
     if _innermost(recipe.build).keywords.get("mutate_on_read", False):
         return ""
     memory, read_settings = parts["memory"], recipe.classes[0].READ_KNOBS
     building = {name: value for name, value in memory["build"].items() if name not in read_settings}
-    return identity({**parts, "memory": {**memory, "build": building}})
+    reader = {name: value for name, value in parts["reader"].items() if name not in BUDGET}
+    return identity({**parts, "memory": {**memory, "build": building}, "reader": reader})
 
 
 def _targets(build: Mapping[str, Any]) -> list[str]:
