@@ -24,6 +24,7 @@ from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, differen
 
 TOLERANCE = 0.02
 """A budget is filled when the recalled tokens are at most this share below it."""
+LEAST_SAVING = 0.01
 DRAWS = 2000
 NORMAL = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
@@ -174,11 +175,14 @@ class Expense:
 
 
 def break_even(ours: Expense, other: Expense) -> int | None:
-    """The fewest questions about one history for which ours costs no more than the other; None where it never does."""
+    """The fewest questions about one history for which ours costs no more than the other; None where it never does.
+
+    Saving less than `LEAST_SAVING` of a question's price is none: the lengths of answers differ by as much.
+    """
     if ours.of(1) <= other.of(1):
         return 1
     saved = other.later - ours.later
-    if saved <= 0.0:
+    if saved <= LEAST_SAVING * other.later:
         return None
     return 1 + ceil((ours.of(1) - other.of(1)) / saved * (1 - 1e-12))
 

@@ -71,7 +71,7 @@ def make_budgets(cfg: DictConfig) -> Outcome:
         raise RunError(f"{table['name']}: nothing to draw; no row has a score at every budget")
     notes = (*dict.fromkeys(footnote([behind], {"marks": "", "paper": table["paper"]}, ())), *NOTES, priced)
     notes = tuple(note for note in notes if note)
-    text = "\n".join([f"# {table['title']}", "", *notes, ""])
+    text = "\n".join([f"# {table['title']}", "", *notes, "", ""])
     text += "\n".join(part for panel in panels for part in (scores_text(panel), costs_text(panel)))
     stem = behind.models.results / "budgets" / "-".join([table["name"], cfg.profile_name])
     replace_file(stem.with_name(f"{stem.name}.md"), text)
