@@ -18,7 +18,7 @@ from typing import Any
 HYDRA = ("run", "reproduce", "reproduce-all", "figures", "budgets", "sweep", "growth")
 """Verbs that take `key=value` settings."""
 PLAIN = (
-    *("compare", "list", "watch", "report", "losses", "variance", "judge-card", "completion"),
+    *("compare", "list", "watch", "report", "losses", "ceilings", "variance", "judge-card", "completion"),
     *("tables", "inspect", "structure", "runs", "merge", "cache", "doctor", "audit", "fidelity", "gateway", "product"),
     *("import-answers", "export", "paper-table", "card"),
     *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint"),
