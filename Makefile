@@ -125,8 +125,8 @@ test: $(VENV)/.installed ## style, types, and the whole test suite
 	$(VENV)/bin/mypy
 	$(PY) -m pytest -n auto --dist worksteal -m "not integration"
 
-integration: $(VENV)/.installed ## the tests that need an optional program: a browser, Ray, LaTeX, a released product
-	$(PY) -m pytest -m integration
+integration: $(VENV)/.installed ## the tests that need an optional program (a browser, Ray, LaTeX, a released product) or play whole experiments
+	$(PY) -m pytest -n auto --dist worksteal -m integration
 
 quick: $(VENV)/.installed ## style and the fast half of the tests, in a minute: before every commit
 	$(VENV)/bin/ruff check .
