@@ -228,11 +228,14 @@ def cheapest(parts: Components, wished: float, costs: Tokens, histories: int, qu
 
     Args:
         wished: the true difference that is to be detected with 80 % power.
-        histories, questions: most that the data have; questions a history.
+        histories, questions: most that the data have; questions a history. Where histories can be a sample, they are one.
     """
     builds = range(1, 11) if parts.variances["answer"] is not None else (1,)
     repeats = range(1, 6) if parts.variances["judge"] is not None else (1,)
     counts = sorted({*(count for count in range(5, questions, 5)), questions})
-    designs = (Design(*each) for each in product(range(1, histories + 1), counts, builds, repeats))
+    fewest = (
+        ENOUGH_CLUSTERS if histories >= ENOUGH_CLUSTERS else 1
+    )  # fewer would answer another question: about these histories alone
+    designs = (Design(*each) for each in product(range(fewest, histories + 1), counts, builds, repeats))
     by_price = sorted(designs, key=lambda design: (costs.of(design), design.histories))
     return next((design for design in by_price if detects(parts, design) <= wished), None)

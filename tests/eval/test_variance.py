@@ -172,13 +172,17 @@ def test_the_proposed_design_detects_the_wish_and_none_that_is_cheaper_does() ->
     chosen = cheapest(PLANNED, 0.1, COSTS, 10, 40)
     assert chosen is not None
     assert detects(PLANNED, chosen) <= 0.1
-    for histories in range(1, 11):
+    assert chosen.histories >= 5
+    for histories in range(5, 11):
         for questions in (5, 10, 15, 20, 25, 30, 35, 40):
             for builds in range(1, 11):
                 other = Design(histories, questions, builds, 1)
                 if COSTS.of(other) < COSTS.of(chosen):
                     assert detects(PLANNED, other) > 0.1
     assert cheapest(PLANNED, 0.001, COSTS, 10, 40) is None
+    alone = cheapest(PLANNED, 0.1, COSTS, 4, 400)
+    assert alone is not None
+    assert alone.histories < 5
 
 
 def test_another_build_is_proposed_only_where_builds_differ() -> None:
