@@ -73,11 +73,11 @@ def test_mean_squares_are_those_of_statsmodels_and_the_variances_follow_by_hand(
 
 
 def test_the_variances_are_unbiased_where_histories_differ_in_size() -> None:
-    rng, sizes = np.random.default_rng(5), [2, 3, 4, 6, 9, 14]
-    found = [components(simulated(rng, sizes, 3, 2)).variances for _ in range(225)]
+    rng, sizes = np.random.default_rng(5), [1, 1, 2, 3, 4, 25]
+    found = [components(simulated(rng, sizes, 3, 2, history=1.0)).variances for _ in range(225)]
     for part in PARTS:
         values = np.array([each[part] for each in found], dtype=float)
-        assert values.mean() == pytest.approx(TRUE[part] ** 2, abs=4 * values.std() / 15)
+        assert values.mean() == pytest.approx({**TRUE, "history": 1.0}[part] ** 2, abs=4 * values.std() / 15)
 
 
 def test_a_source_that_does_nothing_gets_nothing_and_one_that_does_everything_gets_all(
@@ -163,7 +163,8 @@ def test_the_error_of_a_design_is_that_of_simulated_experiments() -> None:
 
 def test_below_five_histories_they_are_no_sample() -> None:
     few = Design(4, 100, 2, 2)
-    assert contributions(PLANNED, few)["history"] == 0.0
+    by_hand = {"history": 0.0, "question": 0.1 / 400, "build": 0.02 / 8, "answer": 0.05 / 800, "judge": 0.04 / 1600}
+    assert contributions(PLANNED, few) == pytest.approx(by_hand)
     assert contributions(PLANNED, Design(5, 100, 2, 2))["history"] == pytest.approx(0.0002)
     assert detects(PLANNED, Design(1, 1, 1, 1)) == float("inf")
 
