@@ -98,14 +98,11 @@ def systems() -> list[str]:
 
 
 def _first_of_each(kind_of: Callable[[Any], str]) -> list[str]:
-    from scripts.experiment.options import load_option, options
+    from scripts.experiment.options import load_option, memories_here
 
     kinds: dict[str, str] = {}
-    for name in options("memory"):
-        if not name.startswith(
-            "released_"
-        ):  # a product is not installed here; what it does with bad replies is the product's
-            kinds.setdefault(kind_of(load_option("memory", name)["build"]), name)
+    for name in memories_here():  # what products and services do with bad replies is theirs
+        kinds.setdefault(kind_of(load_option("memory", name)["build"]), name)
     return list(kinds.values())
 
 
