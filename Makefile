@@ -59,7 +59,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help run local-model table-local conformance product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep judge-card \
+.PHONY: help run local-model table-local conformance product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep judge-card order-test \
   fetch clean
 
 help:
@@ -155,6 +155,9 @@ growth: $(VENV)/.installed ## cost of one more unit as the history grows: MEMORY
 
 judge-card: $(VENV)/.installed ## how often a judge is wrong, on answers made from the data: JUDGE=mem0 DATASET=locomo LIMIT=50
 	$(PY) -m scripts.judge_card --judge $(or $(JUDGE),mem0) --dataset $(or $(DATASET),locomo) $(if $(LIMIT),--limit $(LIMIT)) $(filter-out models.judge=% models.memory=% models.reader=%,$(OVERRIDES)) $(if $(MODEL),models.judge=$(MODEL)) $(ARGS)
+
+order-test: $(VENV)/.installed ## does a memory depend on the order in which it is told: MEMORY="bm25 segtree_td" DATASET=locomo ARGS="--orders 5 --kind turns"
+	$(PY) -m scripts.order_test $(or $(MEMORY),bm25) --dataset $(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
 
 sweep: $(VENV)/.installed ## a sweep of a paper, resumed where it stopped: SWEEP=segtree_propagation (conf/sweep lists them)
 	$(PY) -m scripts.sweep sweep=$(or $(SWEEP),segtree_propagation) $(OVERRIDES) $(ARGS)

@@ -1,4 +1,4 @@
-"""Transformations of a data set: a subset, gold evidence only, or histories with permuted turns. All are lazy.
+"""Transformations of a data set: a subset, gold evidence only, or histories with permuted turns or sessions. All are lazy.
 
 Every random choice depends on the seed and the ids alone, not on the order of cases or on other choices: a smaller subset is part of a
 larger one, and a case is permuted in the same way whichever other cases are loaded.
@@ -101,6 +101,45 @@ def permute_all(
         return permute(lazy[index], share=share, seed=seed, across_questions=across_questions)
 
     return LazyCases(lazy.ids, lazy.sizes, parse)
+
+
+def shuffle_sessions(case: Case, *, seed: int = 0) -> Case:
+    """The case with its sessions in a random order; each keeps its date, so that every answer stays right.
+
+    What changes is only the order in which a memory is told. `permute` also takes turns out of their sessions and off their dates. A
+    question in the middle of the history keeps the sessions before it: sessions change places between two such points only.
+    """
+    rng = random.Random(f"sessions:{seed}:{case.id}")
+    shuffled: list[Session] = []
+    moved: dict[str, str] = {}
+    for span in _between_questions(case):
+        last = [turn.id for session in span for turn in session.turns][-1:]
+        rng.shuffle(span)
+        shuffled += span
+        # A question that was asked after the span still is, whichever session is now its last.
+        moved |= dict(zip(last, [turn.id for session in span for turn in session.turns][-1:], strict=True))
+    questions = tuple((_asked_after(question, moved), gold) for question, gold in case.questions)
+    return replace(case, sessions=tuple(shuffled), questions=questions)
+
+
+def shuffle_sessions_all(cases: Sequence[Case], *, seed: int = 0) -> LazyCases:
+    """All cases, each shuffled by `shuffle_sessions` on access."""
+    lazy = as_lazy(cases)
+    return LazyCases(lazy.ids, lazy.sizes, lambda index: shuffle_sessions(lazy[index], seed=seed))
+
+
+def _between_questions(case: Case) -> list[list[Session]]:
+    """The sessions between two points at which questions are asked; a session in whose middle one is asked stands alone."""
+    points = {question.after for question, _ in case.questions}
+    spans: list[list[Session]] = [[]]
+    for session in case.sessions:
+        places = [place for place, turn in enumerate(session.turns, 1) if turn.id in points]
+        if any(place < len(session.turns) for place in places):
+            spans += [[session], []]
+        else:
+            spans[-1].append(session)
+            spans += [[]] if places else []
+    return spans
 
 
 def _chosen(names: Sequence[str], n: int | None, key: str) -> list[int]:

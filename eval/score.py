@@ -271,6 +271,11 @@ def verdict_key(run: Run, judging: Judging, case_id: str, question_id: str, judg
     return run.folder, _judge_name(judging), case_id, question_id, hash_of(judged), repeat
 
 
+def verdicts_name(judging: Judging) -> str:
+    """Name of the score files of a judge, without their ending."""
+    return f"judge_{judging.judge.name}-{_judge_name(judging)}"
+
+
 def _judge_name(judging: Judging) -> str:
     """Identity of a judge, computed once for each model and prompts: it reads source files."""
     key = (judging.judge, judging.model, id(judging.prompts))

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
@@ -113,6 +114,18 @@ def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
     for record in score_lines(path, "repeat"):
         by_question.setdefault((record["case_id"], record["question_id"]), []).append(record)
     return by_question
+
+
+def mean_values(path: Path) -> dict[tuple[str, str], float]:
+    """The mean over repeats of each question that has a score.
+
+    Raises:
+        RunError: there is no such file, or a line is damaged.
+    """
+    given = {
+        key: [line["value"] for line in lines if line["value"] is not None] for key, lines in read_scores(path).items()
+    }
+    return {key: fmean(values) for key, values in given.items() if values}
 
 
 def read_evidence(path: Path) -> list[dict[str, Any]]:

@@ -105,7 +105,8 @@ def composed(
         chosen: name of the chosen candidate by cluster (`choose`).
         again: what would be chosen without each cluster (`choose_again`). The interval by case then covers the choice's own luck, too.
     """
-    column = next(iter(cells.values())).column
+    first = next(iter(cells.values()))
+    column = first.column
     outcomes = {
         question.key: cells[chosen[question.cluster]].outcomes[question.key]
         for question in column.questions
@@ -114,4 +115,5 @@ def composed(
     rechosen = {
         out: {cluster: cells[name] for cluster, name in others.items()} for out, others in (again or {}).items()
     }
-    return BestOf(column, outcomes, (), chosen={one: cells[name] for one, name in chosen.items()}, rechosen=rechosen)
+    picked = {one: cells[name] for one, name in chosen.items()}
+    return BestOf(column, outcomes, (), correction=first.correction, chosen=picked, rechosen=rechosen)

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 
+from eval.judge_card import Corrected, Correction
 from eval.report.published import Published, verdict
 from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scores, read_draws, spread_of_draws
 from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified
@@ -57,6 +58,8 @@ class Cell:
     """Why the published number is not comparable; empty when it is."""
     repeats: int | None = None
     """How many of the judge's repeats count, the first ones; a file may hold more from an earlier run. None counts all."""
+    correction: Correction | None = None
+    """What corrects a judge's score for its errors; None where nobody asked for that, or no judge gave the score."""
 
     @cached_property
     def draws(self) -> Draws:
@@ -125,6 +128,13 @@ class Cell:
         if aggregate == "question":
             return estimate(values, clusters, without)
         return stratified(values, groups, clusters, without)
+
+    def corrected(self, category: str = ALL) -> Corrected | str | None:
+        """The score corrected for the judge's errors; a text says why it cannot be, None that nobody asked for it."""
+        ours = self.estimate(category)
+        if self.correction is None or ours is None:
+            return None
+        return self.correction.of(ours, (value for own in self.draws.values() for _, value in own))
 
     def bounds(self, category: str = ALL) -> Interval | None:
         """The mean over all questions if every one without a score were wrong, and if every one were right."""

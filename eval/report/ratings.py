@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from eval.agreement import RIGHT, kappa
 from eval.score_files import score_lines
 from eval.store import RunError, read_lines
 
-RIGHT = 0.5
 FIELDS = ("run", "case_id", "question_id", "answer", "value", "why")
 
 
@@ -53,11 +53,7 @@ def compare(file: Path, results: Path) -> Ratings:
     Raises:
         RunError: the file is missing or damaged.
     """
-    if not file.is_file():
-        raise RunError(f"no file {file}; the report exports it (page Question, Export)")
-    lines = read_lines(file, fields=FIELDS)
-    if wrong := next((line for line in lines if line["value"] not in (0, 0.5, 1)), None):
-        raise RunError(f"{file}: a rating is 0, 0.5 or 1, found {wrong['value']!r}")
+    lines = _rated(file)
     changed = unknown = 0
     by_judge: dict[str, list[tuple[float, float]]] = {}
     answers: dict[str, dict[str, dict[tuple[str, str], tuple[str, float]]]] = {}
@@ -75,6 +71,16 @@ def compare(file: Path, results: Path) -> Ratings:
     return Ratings(
         len(lines), changed, unknown, tuple(_agreement(judge, own) for judge, own in sorted(by_judge.items()))
     )
+
+
+def _rated(file: Path) -> list[dict[str, Any]]:
+    """The lines of an export."""
+    if not file.is_file():
+        raise RunError(f"no file {file}; the report exports it (page Question, Export)")
+    lines = read_lines(file, fields=FIELDS)
+    if wrong := next((line for line in lines if line["value"] not in (0, 0.5, 1)), None):
+        raise RunError(f"{file}: a rating is 0, 0.5 or 1, found {wrong['value']!r}")
+    return lines
 
 
 def _verdicts(results: Path, run: str) -> dict[str, dict[tuple[str, str], tuple[str, float]]]:
@@ -99,11 +105,24 @@ def _verdicts(results: Path, run: str) -> dict[str, dict[tuple[str, str], tuple[
 def _agreement(judge: str, pairs: Sequence[tuple[float, float]]) -> Agreement:
     sides = [(ours >= RIGHT, theirs >= RIGHT) for ours, theirs in pairs]
     agreeing = sum(ours == theirs for ours, theirs in sides)
-    shares = [fmean(side[place] for side in sides) for place in (0, 1)]
-    by_chance = shares[0] * shares[1] + (1 - shares[0]) * (1 - shares[1])
-    observed = agreeing / len(pairs)
-    kappa = None if by_chance == 1 else (observed - by_chance) / (1 - by_chance)
-    return Agreement(judge, len(pairs), agreeing, fmean(p for p, _ in pairs), fmean(p for _, p in pairs), kappa)
+    person, machine = (dict(enumerate(side)) for side in zip(*sides, strict=True))
+    beyond_chance = kappa(person, machine)
+    return Agreement(judge, len(pairs), agreeing, fmean(p for p, _ in pairs), fmean(p for _, p in pairs), beyond_chance)
+
+
+def ratings_of(file: Path, run: Path, score_file: Path) -> dict[tuple[str, str], float]:
+    """A person's verdicts on those answers of a run that a score file is about; ratings of answers that have changed are left out.
+
+    Raises:
+        RunError: the file is missing or damaged.
+    """
+    answers = {(line["case_id"], line["question_id"]): line["answer"] for line in score_lines(score_file, "answer")}
+    return {
+        key: float(line["value"])
+        for line in _rated(file)
+        if str(line["run"]) == f"{run.parent.name}/{run.name}"
+        and answers.get(key := (line["case_id"], line["question_id"])) == line["answer"]
+    }
 
 
 def as_markdown(ratings: Ratings) -> str:

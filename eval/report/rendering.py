@@ -11,6 +11,8 @@ from statistics import fmean
 from eval.costs import Costs, PhaseCost, Price, costs, dollars, effort_missing, phases
 from eval.imported import NOT_RECORDED
 from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories
+from eval.report.corrections import FIELDS as CORRECTED
+from eval.report.corrections import corrected_fields, corrected_text, correction_lines, is_corrected
 from eval.report.detectable import detectable_lines
 from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
@@ -52,6 +54,8 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
     else:
         spread = "" if cell.spread is None else f" ± {cell.spread:.3f}"
         parts.insert(0, f"{ours.mean:.3f}{spread} {span(ours.by_question)} {by_case(ours)}".strip())
+    if (fixed := cell.corrected(category)) is not None:
+        parts.insert(1, f"corrected {corrected_text(fixed)}")
     if counts.aborted:
         parts.append(f"{counts.aborted} aborted")
     if counts.cut:
@@ -79,6 +83,7 @@ def markdown(table: Table, *, brief: bool = False) -> str:
     """The whole table in Markdown; `brief` leaves out categories, paired differences and the costs by phase."""
     caption = (*table.caption, *detectable_lines(table))
     parts = [f"# {table.title}", "", *(f"- {line}" for line in caption), "", _scores(table)]
+    parts += [line for text in correction_lines(table) for line in ("", text)]
     if not brief:
         parts += [*_categories(table), *_differences(table)]
     parts += [*_evidence(table), *_costs(table)]
@@ -306,10 +311,12 @@ def as_csv(table: Table) -> str:
     """One CSV line per cell and category, with every number that the Markdown prints of scores."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
+    more = CORRECTED if is_corrected(table) else []
+    writer.writerow([*FIELDS, *more])
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=True):
-            writer.writerows(_csv_lines(table, row, column, cell))
+            lines = _csv_lines(table, row, column, cell)
+            writer.writerows([*line, *corrected_fields(cell, line[4])] if more else line for line in lines)
     return out.getvalue()
 
 

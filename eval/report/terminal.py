@@ -19,6 +19,7 @@ from rich.text import Text
 from eval.costs import Costs, costs, dollars, phases
 from eval.power import detectable
 from eval.report.cell import Cell
+from eval.report.corrections import corrected_text, correction_lines
 from eval.report.detectable import pair_differences
 from eval.report.names import fitting, shortened
 from eval.report.published import Published
@@ -77,7 +78,11 @@ def terminal(table: Table, width: int = 100, *, wide: bool = False) -> Group:
     rows = _rows(table)
     for dataset in dict.fromkeys(column.dataset for column in table.columns):
         parts += _block(table, rows, dataset, width, wide)
-    legend = [*_legend(table), *(["Rows that were not asked for are left out."] if len(rows) < len(table.rows) else [])]
+    legend = [
+        *_legend(table),
+        *correction_lines(table),
+        *(["Rows that were not asked for are left out."] if len(rows) < len(table.rows) else []),
+    ]
     return Group(*parts, Text(""), *(Text(line, style="dim") for line in legend))
 
 
@@ -237,6 +242,18 @@ def _cost(name: str, digits: int) -> Callable[[Entry], str]:
     return text
 
 
+def _corrected(entry: Entry) -> str:
+    fixed = entry.cell.corrected() if isinstance(entry.cell, Cell) else None
+    if fixed is None or isinstance(fixed, str):
+        return "" if fixed is None else NONE
+    return f"{number(fixed.mean)} ± {number((fixed.interval.high - fixed.interval.low) / 2)}"
+
+
+def _corrected_span(entry: Entry) -> str:
+    fixed = entry.cell.corrected() if isinstance(entry.cell, Cell) else None
+    return "" if fixed is None else corrected_text(fixed)
+
+
 def _by_question(entry: Entry) -> str:
     ours = entry.ours
     return "" if ours is None else span(ours.by_question, digits=_digits(ours, entry.cell))
@@ -261,6 +278,7 @@ def _gap_spans(entry: Entry) -> str:
     return " ".join(filter(None, (span(gap.by_question), by_case(gap))))
 
 
+CORRECTED = Field("corrected ±", _corrected)
 SCORE, PS, HOLM = Field("score ±", _score), Field("Δ (p, Holm)", _gap_with_ps), Field("Δ (Holm)", _gap_with_holm)
 PUBLISHED, PAPER = Field("published", _printed), Field("paper", _printed)
 VERDICT, BRIEF = Field("verdict", _verdict), Field("verdict", _brief_verdict)
@@ -269,14 +287,17 @@ TOKENS, TOKENS_Q, TOK_Q = (
 )
 DOLLARS = Field("$", lambda entry: entry.dollars)
 NARROW = (
-    (2, (SCORE, PS, PUBLISHED, VERDICT, TOKENS, DOLLARS)),
-    (2, (SCORE, PS, PUBLISHED, VERDICT, TOKENS_Q, DOLLARS)),
-    (2, (SCORE, HOLM, PUBLISHED, BRIEF, TOKENS_Q, DOLLARS)),
-    (1, (SCORE, HOLM, PAPER, BRIEF, TOK_Q, DOLLARS)),
+    (2, (SCORE, CORRECTED, PS, PUBLISHED, VERDICT, TOKENS, DOLLARS)),
+    (2, (SCORE, CORRECTED, PS, PUBLISHED, VERDICT, TOKENS_Q, DOLLARS)),
+    (2, (SCORE, CORRECTED, HOLM, PUBLISHED, BRIEF, TOKENS_Q, DOLLARS)),
+    (1, (SCORE, CORRECTED, HOLM, PAPER, BRIEF, TOK_Q, DOLLARS)),
 )
+TIGHT = (1, (SCORE, CORRECTED, HOLM, PAPER, BRIEF))
+"""The tightest of a table with corrected scores, which need the room of the costs."""
 """Spaces between columns, and the columns beside the name, from the roomiest to the tightest."""
 WIDE = (
     SCORE,
+    Field("corrected [95 %]", _corrected_span),
     Field("[by question]", _by_question),
     Field("{by case}", _by_case),
     Field("scored/un/err/left", _counts),
@@ -312,13 +333,14 @@ def _layout(rows: Sequence[Row], sections: Sequence[Sequence[Entry]], width: int
     titles = [row.title for row in rows]
     longest = max(map(cell_len, [MEMORY, *titles]))
     entries = [entry for section in sections for entry in section]
-    for level, (gap, candidates) in enumerate(((2, WIDE),) if wide else NARROW):
+    narrow = (*NARROW, TIGHT) if any(map(CORRECTED.text, entries)) else NARROW
+    for level, (gap, candidates) in enumerate(((2, WIDE),) if wide else narrow):
         fields = tuple(field for field in candidates if any(field.text(entry) for entry in entries))
         widths = tuple(
             max(cell_len(field.header), *(cell_len(field.text(each)) for each in entries)) for field in fields
         )
         room = longest if wide else width - sum(widths) - gap * len(widths)
-        if room >= min(longest, LEAST_NAME + 2) or level == len(NARROW) - 1:
+        if room >= min(longest, LEAST_NAME + 2) or level == len(narrow) - 1:
             break
     names = shortened(titles, max(8, min(longest, room)))
     return Layout(gap, fields, widths, dict(zip((row.name for row in rows), names, strict=True)))

@@ -18,13 +18,25 @@ from typing import Any
 HYDRA = ("run", "reproduce", "reproduce-all", "figures", "budgets", "sweep", "growth")
 """Verbs that take `key=value` settings."""
 PLAIN = (
-    *("compare", "list", "watch", "report", "losses", "ceilings", "variance", "judge-card", "completion"),
+    *(
+        "compare",
+        "list",
+        "watch",
+        "report",
+        "losses",
+        "ceilings",
+        "variance",
+        "judge-card",
+        "order-test",
+        "leaks",
+        "completion",
+    ),
     *("tables", "inspect", "structure", "runs", "merge", "cache", "doctor", "audit", "fidelity", "gateway", "product"),
     *("import-answers", "export", "paper-table", "card"),
     *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint"),
 )
 """Verbs that take `--flags`."""
-RUNNING = (*HYDRA, "compare")
+RUNNING = (*HYDRA, "compare", "order-test", "leaks")
 """Verbs that run memories, with prompts of one's own where the working folder has them."""
 CHECKOUT_ONLY = ("architecture", "bench", "regress", "report-speed", "torture")
 """Entry points of a checkout that are no verbs: they need its tests, its documents or its reference results."""

@@ -1,25 +1,37 @@
 """How often a judge is wrong: `python -m scripts.judge_card --judge mem0 --dataset locomo [--limit N] [key=value …]`.
 
 Makes answers that are right or wrong for certain (`eval.judge_probes`), has the judge grade them, and prints its errors by kind with
-intervals. With `--run RUN` it also prints the run's score by this judge, corrected for the errors (`eval.judge_card`). Settings such as
-`models.judge=…` and `endpoint.base_url=…` are those of `scripts.run`.
+intervals; its agreement with itself over repeats (`judge.repeats=`) and with the answer before the reference; and the band over all judge
+prompts of conf/judge that can grade these data, asked of the same model. The card is kept below `<results>/judge_cards`, and tables with
+`judge.corrected=true` print scores corrected by it.
+
+With `--run RUN` it prints the run's score by this judge, corrected for the errors (`eval.judge_card`), and its agreement with every other
+grader of the run: other judges, the grades that came with imported answers, and a person's (`--ratings FILE`, exported from the report).
+Settings such as `models.judge=…` and `endpoint.base_url=…` are those of `scripts.run`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
-from eval.judge_card import Card, Line, Verdict, card, corrected
-from eval.judge_parts import judge_requests, judged_together
+from eval.agreement import RIGHT, Agreement, Verdicts, agreement
+from eval.imported import THEIRS
+from eval.judge_card import Card, Correction, Line, Verdict, card, write_card
 from eval.judge_probes import Probe, probes
-from eval.score import Judging
-from eval.score_files import only_score_file, read_scores
-from eval.stats import estimate
-from eval.store import RunError
-from memsys.llm.protocol import EndOfRun
+from eval.judge_probing import spread, verdicts, why_not
+from eval.report.corrections import shown_share
+from eval.report.ratings import ratings_of
+from eval.score import Judging, verdicts_name
+from eval.score_files import mean_values, read_scores, score_files
+from eval.stats import Interval, estimate
+from eval.store import RunError, replace_file
+from scripts.experiment.judge_cards import card_file
 from scripts.experiment.lab import Lab
+from scripts.experiment.options import options as options_of
 from scripts.experiment.scorers import judging
 from scripts.settings.arguments import add_traceback, whole
 
@@ -32,67 +44,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--judge", required=True, help="a file of conf/judge, or file@model")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset")
     parser.add_argument("--limit", type=whole(1), help="most probes of each kind, spread over the data")
+    parser.add_argument(
+        "--brief", action="store_true", help="only the errors: not the order, and no other judge prompt"
+    )
     parser.add_argument("--run", type=Path, help="a run folder with scores by this judge")
+    parser.add_argument("--ratings", type=Path, help="with --run: a person's verdicts, exported from the HTML report")
     parser.add_argument("settings", nargs="*", help="settings of scripts.run: key=value")
     add_traceback(parser)
     options = parser.parse_args(arguments)
     lab = Lab(*options.settings)
     grading = judging(lab.cfg, lab.models, options.judge)
-    if grading.judge.rule in ("memory", "beam"):
-        raise RunError(f"judge {options.judge} grades recalled texts or rubric items, not answers; it has no card")
     data = lab.load(options.dataset)
-    cases = [data.cases[index] for index in range(len(data.cases))]
-    made = spread(list(probes(cases)), options.limit)
-    result = card(verdicts(made, grading))
+    made = spread(list(probes([data.cases[index] for index in range(len(data.cases))])), options.limit)
+    if not made:
+        raise RunError(f"{data.title} has no questions with answers, so there is nothing to probe a judge with")
+    if reason := why_not(grading.judge, grading.prompts, made):
+        raise RunError(f"judge {options.judge} has no card on {data.title}: {reason}")
+    graded = verdicts(made, grading, answer_first=not options.brief)
+    result = card(graded)
     title = f"{grading.judge.title} by {grading.model_name or 'a model'} on {data.title}"
-    stand_in = grading.model in lab.models.stand_in_identities
-    print("\n".join(card_lines(title, result, stand_in=stand_in)))
+    lines = card_lines(title, result, stand_in=grading.model in lab.models.stand_in_identities)
+    if not options.brief:
+        lines += ["", *prompt_lines(lab, options.judge, made, graded)]
+    file = card_file(lab.models.results, grading, data)
+    write_card(file, graded)
+    replace_file(file.with_suffix(".md"), "\n".join(lines) + "\n")
+    print("\n".join(lines))
     if options.run is not None:
-        print("\n" + corrected_line(options.run, grading, result))
+        print("\n" + "\n".join(run_lines(options.run, grading, result, options.ratings)))
+    print(f"\nwritten: {file} and .md; tables with judge.corrected=true use it")
     return 0
-
-
-def spread(made: Sequence[Probe], limit: int | None) -> list[Probe]:
-    """At most `limit` probes of each kind, spread evenly over the data."""
-    kinds: dict[str, list[Probe]] = {}
-    for probe in made:
-        kinds.setdefault(probe.kind, []).append(probe)
-    chosen = []
-    for group in kinds.values():
-        count = len(group) if limit is None else min(limit, len(group))
-        chosen += [group[place * len(group) // count] for place in range(count)]
-    return chosen
-
-
-def verdicts(made: Sequence[Probe], grading: Judging) -> list[Verdict]:
-    """Have a judge grade probes, all calls at once; a call that fails is a repeat without a verdict.
-
-    Raises:
-        EndOfRun: no further call can be made.
-    """
-    calls = [
-        [
-            [
-                grading.llm.submit(request)
-                for request in judge_requests(
-                    grading.judge, grading.prompts, probe.question, probe.gold, probe.answer, sample=repeat
-                )
-            ]
-            for repeat in range(grading.repeats)
-        ]
-        for probe in made
-    ]
-    graded = []
-    for probe, repeats in zip(made, calls, strict=True):
-        values: list[float | None] = []
-        for replies in repeats:
-            errors = [error for reply in replies if (error := reply.exception()) is not None]
-            if any(isinstance(error, EndOfRun) for error in errors):
-                raise next(error for error in errors if isinstance(error, EndOfRun))
-            answers = [reply.result() for reply in replies] if not errors else []
-            values.append(None if errors else judged_together(grading.judge, answers, probe.gold, probe.answer).value)
-        graded.append(Verdict(probe.kind, probe.right, tuple(values)))
-    return graded
 
 
 def card_lines(title: str, result: Card, *, stand_in: bool) -> list[str]:
@@ -102,41 +83,138 @@ def card_lines(title: str, result: Card, *, stand_in: bool) -> list[str]:
         lines += ["STAND-IN: an engine without a model is the judge; its errors say nothing about models.", ""]
     lines += ["| answer | should be | n | errors [95 %] | without a verdict |", "|---|---|---|---|---|"]
     lines += [_row(line) for line in sorted(result.lines, key=lambda line: not line.right)]
-    rejects, accepts = result.errors(True), result.errors(False)
     lines += [""]
-    if rejects is not None and accepts is not None:
-        lines.append(f"Mean over kinds: rejects {rejects:.3f} of right answers, accepts {accepts:.3f} of wrong ones.")
-    if result.consistency is not None:
-        lines.append(f"All repeats agree on {result.consistency:.3f} of the probes.")
+    if result.rejected is not None and result.accepted is not None:
+        lines.append(
+            f"Mean over kinds: rejects {shown_share(result.rejected)} of right answers, "
+            f"accepts {shown_share(result.accepted)} of wrong ones."
+        )
+    if not result.discriminates:
+        lines.append("It does not tell right from wrong: no score by it can be corrected.")
+    lines += [
+        f"{what}: {_agreement_text(found)}."
+        for what, found in (("Asked again", result.repeats), ("With the answer before the reference", result.order))
+        if found is not None
+    ]
     return lines
 
 
 def _row(line: Line) -> str:
-    interval = "" if line.interval is None else f" [{line.interval.low:.3f}, {line.interval.high:.3f}]"
-    errors = f"{line.errors:.3f}{interval}" if line.n else "–"
+    errors = f"{line.errors:.3f}{_span(line.interval)}" if line.n else "–"
     return f"| {line.kind} | {'accepted' if line.right else 'rejected'} | {line.n} | {errors} | {line.unscored} |"
 
 
-def corrected_line(run: Path, grading: Judging, result: Card) -> str:
-    """The score of a run by this judge, as it is and corrected.
+def _span(interval: Interval | None) -> str:
+    return "" if interval is None else f" [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def _agreement_text(found: Agreement) -> str:
+    parts = [f"{found.agreeing:.3f} of the verdicts on {found.n} answers agree"]
+    if found.kappa is not None:
+        parts.append(f"kappa {found.kappa:.3f}{_span(found.kappa_interval)}")
+    parts.append("alpha –" if found.alpha is None else f"alpha {found.alpha:.3f}{_span(found.alpha_interval)}")
+    return ", ".join(parts)
+
+
+# --- all judge prompts -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ByPrompt:
+    """One judge prompt on the probes."""
+
+    name: str
+    card: Card
+    verdicts: Verdicts
+    """Whether it accepts, by number of the probe."""
+
+
+def prompt_lines(lab: Lab, chosen: str, made: Sequence[Probe], graded: Sequence[Verdict]) -> list[str]:
+    """What all judge prompts say of the same answers, asked of the same model, and the band that they span."""
+    own, model = chosen.partition("@")[0], chosen.partition("@")[2]
+    asked, refused = [ByPrompt(own, card(graded), _accepted(graded))], dict[str, list[str]]()
+    for name in options_of("judge"):
+        if name != own:
+            grading = judging(lab.cfg, lab.models, f"{name}@{model}" if model else name)
+            if reason := why_not(grading.judge, grading.prompts, made):
+                refused.setdefault(reason, []).append(name)
+            else:
+                theirs = verdicts(made, grading)
+                asked.append(ByPrompt(name, card(theirs), _accepted(theirs)))
+    lines = ["## By judge prompt, the same model and answers", ""]
+    lines += [f"| judge | rejects right | accepts wrong | agreement with {own} |", "|---|---|---|---|"]
+    lines += [_prompt_row(each, asked[0]) for each in asked]
+    lines += ["", *_band(asked)]
+    return [*lines, *(f"Not asked: {', '.join(names)}: {reason}." for reason, names in refused.items())]
+
+
+def _accepted(graded: Sequence[Verdict]) -> Verdicts:
+    return {place: 2 * sum(own) > len(own) for place, verdict in enumerate(graded) if (own := verdict.accepts)}
+
+
+def _prompt_row(each: ByPrompt, chosen: ByPrompt) -> str:
+    shares = [("–" if share is None else shown_share(share)) for share in (each.card.rejected, each.card.accepted)]
+    same = agreement([chosen.verdicts, each.verdicts]) if each is not chosen else None
+    return f"| {' | '.join([each.name, *shares])} | {'' if same is None else _agreement_text(same)} |"
+
+
+def _band(asked: Sequence[ByPrompt]) -> Iterator[str]:
+    for what, shares in (
+        ("rejects right answers", [each.card.rejected for each in asked]),
+        ("accepts wrong answers", [each.card.accepted for each in asked]),
+    ):
+        means = [share.mean for share in shares if share is not None]
+        if means:
+            yield f"Band over {len(means)} prompts: {what} {min(means):.3f}–{max(means):.3f}."
+    together = agreement([each.verdicts for each in asked]) if len(asked) > 1 else None
+    if together is not None:
+        yield f"All prompts together: {_agreement_text(together)}."
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------------
+
+
+def run_lines(run: Path, grading: Judging, result: Card, ratings: Path | None) -> list[str]:
+    """The score of a run by this judge, as it is and corrected, and the judge's agreement with every other grader of the run.
 
     Raises:
-        RunError: the run has no scores by the judge, or several.
+        RunError: the run has no verdict by the judge.
     """
-    file = only_score_file(run, f"judge_{grading.judge.name}")
-    values, cases = [], []
-    for (case_id, _), lines in read_scores(file).items():
-        given = [line["value"] for line in lines if line["value"] is not None]
-        if given:
-            values.append(float(2 * sum(value >= 0.5 for value in given) > len(given)))
-            cases.append(case_id)
+    file = run / "scores" / f"{verdicts_name(grading)}.jsonl"
+    if not file.is_file():
+        raise RunError(
+            f"{run} has no scores by {grading.judge.name} of this model; score it first (protocol.judges=, or import_answers)"
+        )
+    values = mean_values(file)
     if not values:
         raise RunError(f"{file} holds no verdict")
-    observed = estimate(values, cases)
-    fixed = corrected(observed, result)
-    after = (
-        "not corrected: the judge does not tell right from wrong"
-        if fixed is None
-        else f"corrected {fixed.mean:.3f} [{fixed.interval.low:.3f}, {fixed.interval.high:.3f}]"
-    )
-    return f"{run.name}: {observed.mean:.3f} of {observed.n} answers accepted; {after}"
+    observed = estimate(list(values.values()), [case_id for case_id, _ in values])
+    every = (line["value"] for lines in read_scores(file).values() for line in lines if line["value"] is not None)
+    fixed = Correction(result, "").of(observed, every)
+    after = f"not corrected: {fixed}" if isinstance(fixed, str) else f"corrected {shown_share(fixed)}"
+    lines = [f"{run.name}: {observed.mean:.3f} of {observed.n} answers accepted; {after}"]
+    return [*lines, *_agreements(run, file, values, ratings)]
+
+
+def _agreements(run: Path, own: Path, values: Mapping[tuple[str, str], float], ratings: Path | None) -> Iterator[str]:
+    """The agreement with the other judges of a run, with imported grades and with a person, as Markdown."""
+    others = {
+        path.stem.rpartition("-")[0]: mean_values(path)
+        for path in score_files(run)
+        if path != own and path.name.startswith(("judge_", f"{THEIRS}judge"))
+    }
+    if ratings is not None:
+        others["a person"] = ratings_of(ratings, run, own)
+    clusters = {key: key[0] for grades in (values, *others.values()) for key in grades}
+    sides = {name: {key: value >= RIGHT for key, value in grades.items()} for name, grades in others.items()}
+    ours = {key: value >= RIGHT for key, value in values.items()}
+    if not sides:
+        yield "No other grader of this run: no second judge, no imported grades, no --ratings."
+        return
+    yield from ("", "| other grader | accepts | agreement |", "|---|---|---|")
+    for name, side in sides.items():
+        found = agreement([ours, side], clusters)
+        share = f"{fmean(side.values()):.3f} of {len(side)}" if side else "–"
+        yield f"| {name} | {share} | {'no common answer' if found is None else _agreement_text(found)} |"
+    if len(sides) > 1 and (found := agreement([ours, *sides.values()], clusters)) is not None:
+        yield from ("", f"All graders together: {_agreement_text(found)}.")

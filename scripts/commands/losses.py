@@ -10,12 +10,11 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from data_loaders.schema import Case
 from eval.losses import Loss, Waterfall, found, loss_of, waterfall
-from eval.score_files import only_score_file, read_scores
+from eval.score_files import mean_values, only_score_file
 from eval.stats import Estimate
 from eval.store import RunError, read_items, read_lines, read_predictions, replace_file, safe_name, stand_ins
 from scripts.experiment.run_folder import data_of, record_of
@@ -51,8 +50,8 @@ def losses_of(run: Path, evidence_run: Path | None, metric: str, cases: Sequence
     Raises:
         RunError: a run has no scores by the metric, or several.
     """
-    ours = _means(only_score_file(run, metric))
-    theirs = {} if evidence_run is None else _means(only_score_file(evidence_run, metric))
+    ours = mean_values(only_score_file(run, metric))
+    theirs = {} if evidence_run is None else mean_values(only_score_file(evidence_run, metric))
     for index in range(len(cases)):
         case = cases[index]
         folder = run / "cases" / safe_name(case.id)
@@ -80,14 +79,6 @@ def _shown(recalled: Sequence[str], scores: Sequence[float], dropped: int) -> li
     """The recalled texts without those that the reader dropped: the ones with the lowest scores (`eval.reader.within`)."""
     ranking = sorted(range(len(recalled)), key=lambda place: -scores[place])
     return [recalled[place] for place in ranking[: len(ranking) - dropped]]
-
-
-def _means(path: Path) -> dict[tuple[str, str], float]:
-    """The mean over repeats of each question that has a score."""
-    values = {
-        key: [line["value"] for line in lines if line["value"] is not None] for key, lines in read_scores(path).items()
-    }
-    return {key: fmean(given) for key, given in values.items() if given}
 
 
 def _print(title: str, losses: Sequence[Loss], *, stand_in: bool) -> None:

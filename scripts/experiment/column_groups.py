@@ -11,7 +11,7 @@ from eval.reader import Reader
 from eval.report.cell import ALL, ANSWERABLE, Column
 from eval.report.scores import Asked, asked
 from eval.store import RunError
-from scripts.experiment.datasets import Data, data
+from scripts.experiment.datasets import Data, data, with_transform
 from scripts.experiment.layout import SCORES, group_name, kind_of, title_of
 from scripts.experiment.options import load_option
 from scripts.experiment.runs import reader
@@ -95,17 +95,13 @@ def _with_transform(cfg: DictConfig, option: Mapping[str, Any]) -> DictConfig:
     Raises:
         RunError: the configuration sets a transform, too.
     """
-    from omegaconf import OmegaConf
-
     if "transform" not in option:
         return cfg
     if cfg.data.transform != "none":
         raise RunError(
             f"{group_name(option)} sets the transform {option['transform']} itself; data.transform must be none"
         )
-    merged = OmegaConf.merge(cfg, {"data": {"transform": option["transform"]}})
-    assert isinstance(merged, type(cfg))
-    return merged
+    return with_transform(cfg, option["transform"])
 
 
 def _in_category(questions: Sequence[Asked], category: str) -> tuple[Asked, ...]:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 KEPT_BYTES = 40 << 20
 """Data sets up to this size (40 MiB) are parsed once and stay in memory."""
 
+ORDER_SEEDS = 10_000
+"""Distance of the seeds of two orders of one transform (`permute:1`), more than anybody's `data.seed`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Data:
@@ -79,6 +82,15 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
     return Data(config["name"], config["title"], kept, source, settings, config, note)
 
 
+def with_transform(cfg: DictConfig, transform: str) -> DictConfig:
+    """The configuration with another `data.transform`."""
+    from omegaconf import OmegaConf
+
+    merged = OmegaConf.merge(cfg, {"data": {"transform": transform}})
+    assert isinstance(merged, type(cfg))
+    return merged
+
+
 def fetch_missing(cfg: DictConfig, table: Mapping[str, Any]) -> None:
     """Download the files of a table's data sets; a note on standard error names those that cannot be downloaded."""
     from data_loaders.download import download
@@ -107,18 +119,22 @@ def _cut(cfg: DictConfig, cases: LazyCases) -> LazyCases:
     Raises:
         RunError: an unknown transform.
     """
-    from data_loaders.transforms import oracle, permute_all, subset
+    from data_loaders.transforms import oracle, permute_all, shuffle_sessions_all, subset
 
     if cfg.data.size != "all":
         n_cases = min(len(cases), cfg.data.max_cases or 2)
         cases = subset(cases, n_cases=n_cases, n_questions=-(-int(cfg.data.size) // n_cases), seed=cfg.data.seed)
     elif cfg.data.max_cases is not None:
         cases = subset(cases, n_cases=cfg.data.max_cases, seed=cfg.data.seed)
-    if cfg.data.transform == "oracle":
+    name, _, order = str(cfg.data.transform).partition(":")
+    seed = cfg.data.seed + ORDER_SEEDS * int(order or 0)
+    if name == "oracle":
         return oracle(cases)
-    if cfg.data.transform in ("permute", "permute_between_questions"):
-        return permute_all(cases, seed=cfg.data.seed, across_questions=cfg.data.transform == "permute")
-    if cfg.data.transform != "none":
-        known = "none, oracle, permute or permute_between_questions"
+    if name in ("permute", "permute_between_questions"):
+        return permute_all(cases, seed=seed, across_questions=name == "permute")
+    if name == "shuffle_sessions":
+        return shuffle_sessions_all(cases, seed=seed)
+    if name != "none":
+        known = "none, oracle, permute, permute_between_questions or shuffle_sessions"
         raise RunError(f"data.transform must be {known}, found {cfg.data.transform!r}")
     return cases

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eval.agreement import RIGHT
 from eval.costs import cost_missing
 from eval.imported import THEIRS
+from eval.judge_card import Correction
 from eval.report.best_of import choose, choose_again, composed
-from eval.report.cell import ALL, Cell
+from eval.report.cell import ALL, Cell, Column
 from eval.report.measures import cost, coverage, report, spread, statistic, tree
 from eval.report.published import Published, find
 from eval.report.scores import outcomes
@@ -18,8 +20,10 @@ from eval.report.tables import AnyCell, Measure
 from eval.run import Run
 from eval.score import score_paths
 from eval.stats import Estimate
+from eval.store import RunError
 from scripts.experiment.column_groups import ColumnGroup
 from scripts.experiment.datasets import Data
+from scripts.experiment.judge_cards import correction
 from scripts.experiment.layout import (
     FIGURES,
     SCORES,
@@ -42,6 +46,10 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str, int]
 """Row, column group, replicate."""
+OURS = ("judge", "metric")
+"""Scores that every row can have."""
+NO_MEMORY = "nothing"
+"""The memory that recalls nothing."""
 NOTHING = "–"
 """Printed where a row has nothing to say in a column."""
 
@@ -62,6 +70,7 @@ class Grid:
     """Why the answers of others are not there, by row and column group."""
     _cells: dict[tuple[str, str, str], AnyCell] = field(default_factory=dict)
     _files: dict[tuple[str, str], list[dict[str, Path]]] = field(default_factory=dict)
+    _guessable: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
 
     def cell(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """The cell of a row, a column group and a metric; a string says why there is no number."""
@@ -102,13 +111,55 @@ class Grid:
             return Measure(group.column(metric), self._measure(line, group, metric))
         return self._scores(line, group, metric)
 
-    def _scores(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> Cell:
+    def _scores(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any], column: Column | None = None) -> Cell:
         name = score_name(with_our_judge(self.cfg, self.backbone, metric))
         files = tuple(files[name] for files in self.files(line, group) if name in files)
         reached = outcomes((run.folder for run in self._replicates(line, group)), group.questions)
-        return Cell(
-            group.column(metric), reached, files, repeats=None if "theirs" in metric else self.cfg.judge.repeats
-        )
+        repeats = None if "theirs" in metric else self.cfg.judge.repeats
+        column = column or self.column(group, metric)
+        return Cell(column, reached, files, repeats=repeats, correction=self._correction(group, metric))
+
+    def column(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Column:
+        """The column of a metric, without guessable questions where `guessable=exclude` leaves them out."""
+        column = group.column(metric)
+        if self.cfg.get("guessable") != "exclude":
+            return column
+        left_out = self.guessable(group)
+        return replace(column, questions=tuple(each for each in column.questions if each.key not in left_out))
+
+    def guessable(self, group: ColumnGroup) -> dict[tuple[str, str], float]:
+        """The answerable questions of a column group that the row `nothing` answers right, with its score in the first metric.
+
+        Raises:
+            RunError: the table has no such row, or it has no scores.
+        """
+        if group.name not in self._guessable:
+            self._guessable[group.name] = self._guessed(group)
+        return self._guessable[group.name]
+
+    def _guessed(self, group: ColumnGroup) -> dict[tuple[str, str], float]:
+        metric = next((each for each in cells_of(group.option) if kind_of(each) in OURS and "minus" not in each), None)
+        if group.dataset is None or metric is None:
+            return {}
+        nothing = [line for line in self.lines if line.memory is not None and line.memory["name"] == NO_MEMORY]
+        lines = [line for line in nothing if belongs(line, group.option)]
+        whole = {**metric, "category": ALL}
+        scores = self._scores(lines[0], group, whole, group.column(whole)).scores if lines else {}
+        if not scores:
+            raise RunError(
+                f"guessable={self.cfg.guessable}: {group.title} needs scores of the row `{NO_MEMORY}`; "
+                f"add it to the table's rows, and to `only`"
+            )
+        answerable = {question.key for question in group.questions if question.answerable}
+        return {key: score for key, score in scores.items() if key in answerable and score >= RIGHT}
+
+    def _correction(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Correction | None:
+        if not self.cfg.judge.corrected or group.dataset is None:
+            return None
+        if metric.get("theirs") == "judge":
+            return Correction(None, "the judge of these grades is the authors', and cannot be asked")
+        name = with_our_judge(self.cfg, self.backbone, metric).get("judge")
+        return None if name is None else correction(self.cfg, self.models, name, group.dataset)
 
     def _difference(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """The paired difference from another row or group, as `minus` says."""
@@ -215,6 +266,8 @@ class Grid:
             return ""
         if "data" in metric:
             return other_data(self.cfg, group.dataset)
+        if self.cfg.get("guessable") == "exclude" and self.guessable(group):
+            return "questions left out"
         reason = why_not_comparable(self.cfg, self.models, self.backbone, group.dataset)
         other_judge = with_our_judge(self.cfg, self.backbone, metric) != metric
         return reason or ("other model" if other_judge else "")
@@ -229,7 +282,9 @@ class Grid:
 
 def _their_files(files: Mapping[str, Path]) -> dict[str, Path]:
     """The score files of the authors' own grades, which stand beside ours."""
-    folder = next(iter(files.values())).parent
+    folder = next((path.parent for path in files.values()), None)
+    if folder is None:  # a row that `only` leaves out, and that was never scored
+        return {}
     return {path.stem.rpartition("-")[0]: path for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))}
 
 

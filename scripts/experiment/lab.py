@@ -18,9 +18,10 @@ from eval.store import RunError
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
 from scripts.experiment.captions import caption, imported_caption, use, waivers
-from scripts.experiment.datasets import Data, data
+from scripts.experiment.datasets import Data, data, with_transform
 from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import other_data
+from scripts.experiment.judge_cards import correction
 from scripts.experiment.launch import composed
 from scripts.experiment.local import use_local_models
 from scripts.experiment.models import build_models
@@ -90,14 +91,18 @@ class Lab:
         use_local_models(self.cfg)
         self.models = prepared(self.cfg, build_models(self.cfg))
 
-    def load(self, name: str | None = None) -> Data:
+    def load(self, name: str | None = None, *, transform: str | None = None) -> Data:
         """A data set by the name of its file in conf/dataset; None takes the setting `dataset=`.
+
+        Args:
+            transform: in place of `data.transform`.
 
         Raises:
             DataError: its files are not there; the message says how to get them.
             RunError: there is no such data set.
         """
-        return data(self.cfg, self._chosen("dataset") if name is None else load_option("dataset", name))
+        cfg = self.cfg if transform is None else with_transform(self.cfg, transform)
+        return data(cfg, self._chosen("dataset") if name is None else load_option("dataset", name))
 
     def memory(self, what: str | type[MemorySystem] | None = None, **settings: Any) -> dict[str, Any]:
         """A memory's configuration, with `settings` laid over those of its file.
@@ -197,7 +202,11 @@ class Lab:
                 config["aggregate"][0],
                 config.get("answerable", "answerable"),
             )
-            cells[name] = Cell(column, reached, tuple(found[name] for found in files), repeats=cfg.judge.repeats)
+            fix = None
+            if cfg.judge.corrected and name.startswith("judge_"):
+                fix = correction(cfg, self.models, name.removeprefix("judge_"), answers.dataset)
+            own = tuple(found[name] for found in files)
+            cells[name] = Cell(column, reached, own, repeats=cfg.judge.repeats, correction=fix)
         return Scored(answers, cells, files)
 
     def table(self, first: Scored, *others: Scored, title: str | None = None) -> Table:

@@ -17,6 +17,7 @@ from scripts.experiment.captions import caption, use, waivers
 from scripts.experiment.exits import configured
 from scripts.experiment.experiments import Experiment, experiment
 from scripts.experiment.grid import why_not_comparable
+from scripts.experiment.guessable import guessable_notes, write_guessable
 from scripts.experiment.launch import composed
 from scripts.experiment.layout import Line, cells_of, published_files, restriction, wanted_rows
 from scripts.experiment.options import load_option
@@ -57,7 +58,10 @@ def make_table(cfg: DictConfig) -> Outcome:
     name = "-".join([option["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
     columns = None if cfg.columns is None else [group.name for group in behind.groups]
     stem = f"{name}{restriction(option, load_option('table', option['name']), cfg.only, columns)}"
+    stem += "-unguessable" if cfg.guessable == "exclude" else ""
     file = behind.models.results / "tables" / f"{stem}.md"
+    if cfg.guessable != "keep":
+        write_guessable(behind, file.with_suffix(".guessable.csv"))
     origins = as_json(table, behind.models.results)
     for suffix, text in ((".md", markdown(table)), (".csv", as_csv(table)), (".tex", latex(table)), (".json", origins)):
         replace_file(file.with_name(stem + suffix), text)
@@ -107,7 +111,7 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
         option["name"],
         option["title"],
         (*caption(cfg, behind.models, used), *_notes(cfg, option, behind)),
-        tuple(group.column(metric) for group in behind.groups for metric in cells_of(group.option)),
+        tuple(behind.grid.column(group, metric) for group in behind.groups for metric in cells_of(group.option)),
         tuple(rows),
         option.get("reference", ""),
         behind.models.prices,
@@ -129,7 +133,8 @@ def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> li
     imported = {run.name: run.record["imported"] for run in behind.runs.values() if "imported" in run.record}
     notes += [f"Imported: {facts['title']}: {described(facts)}." for facts in imported.values()]
     notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
-    return [*notes, *waivers(behind.runs.values()), *behind.grid.choices(), *([behind.capped] if behind.capped else [])]
+    notes += [*guessable_notes(cfg, behind), *waivers(behind.runs.values())]
+    return [*notes, *behind.grid.choices(), *([behind.capped] if behind.capped else [])]
 
 
 def _row(cfg: DictConfig, behind: Experiment, line: Line) -> Row:

@@ -122,6 +122,7 @@ class Building(Strict):
 
 class Judgements(Strict):
     repeats: Count
+    corrected: bool
 
 
 class Nodes(Strict):
@@ -313,6 +314,7 @@ class Chosen(Common):
 
 class Reproduce(Chosen):
     print: Printed | None
+    guessable: Literal["keep", "list", "exclude"]
     table: Table
     report: bool
 

@@ -39,6 +39,13 @@ def _shard(value: Any) -> str:
     raise ValueError(f"must be i/n with 1 <= i <= n, such as 1/4; found {value!r}")
 
 
+def _transform(value: Any) -> str:
+    name, colon, order = str(value).partition(":")
+    if name not in TRANSFORMS or (colon and not (name in ORDERS and order.isdecimal())):
+        raise ValueError(f"must be one of {', '.join(TRANSFORMS)}, found {value!r}")
+    return str(value)
+
+
 def _url(value: Any) -> str:
     if not isinstance(value, str) or not value.startswith(("http://", "https://")):
         raise ValueError("must begin with http:// or https://")
@@ -63,7 +70,10 @@ Size = Annotated[Any, PlainValidator(_size)]
 Url = Annotated[str, PlainValidator(_url)]
 Texts = Annotated[list[Text], BeforeValidator(_listed)]
 Aggregate = Literal["question", "category", "case"]
-Transform = Literal["none", "oracle", "permute", "permute_between_questions"]
+TRANSFORMS = ("none", "oracle", "permute", "permute_between_questions", "shuffle_sessions")
+ORDERS = ("permute", "permute_between_questions", "shuffle_sessions")
+"""Transforms of which there are many: `permute:3` is the fourth."""
+Transform = Annotated[str, PlainValidator(_transform)]
 
 
 class Unit(Strict):

@@ -8,7 +8,7 @@ import pytest
 from data_loaders import locomo, source
 from data_loaders.lazy import LazyCases
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
-from data_loaders.transforms import oracle, permute, permute_all, subset
+from data_loaders.transforms import oracle, permute, permute_all, shuffle_sessions, shuffle_sessions_all, subset
 from data_loaders.units import make_units
 
 
@@ -200,3 +200,44 @@ def test_transforms_compose(cases: Sequence[Case]) -> None:
     chosen = oracle(subset(cases, n_cases=2, n_questions=3, seed=2))
     assert len(chosen) == 6
     assert len({case.cluster for case in chosen}) == 2
+
+
+# --- shuffle_sessions ---
+
+
+def in_sessions(*asked: str | None) -> Case:
+    """Eight sessions of three turns, with a question asked after each of these turns."""
+    sessions = tuple(
+        Session(
+            f"s{number}", tuple(Turn(f"s{number}t{place}", "A", "text") for place in range(3)), None, f"day {number}"
+        )
+        for number in range(8)
+    )
+    questions = tuple((Question(f"q{place}", "?", after=after), Gold(("x",))) for place, after in enumerate(asked))
+    return Case("c", (), sessions, questions)
+
+
+def test_shuffled_sessions_keep_their_turns_and_dates_and_the_seed_decides_their_order() -> None:
+    case = in_sessions(None, "")
+    changed = shuffle_sessions(case, seed=1)
+    assert changed.sessions != case.sessions
+    assert set(changed.sessions) == set(case.sessions)
+    assert changed.questions == case.questions
+    assert changed == shuffle_sessions_all([case], seed=1)[0]
+    assert changed.sessions != shuffle_sessions(case, seed=2).sessions
+
+
+def test_a_question_keeps_the_set_of_turns_before_it_when_sessions_are_shuffled() -> None:
+    case = in_sessions("s3t2", "s5t1", None)
+    for seed in range(20):
+        changed = shuffle_sessions(case, seed=seed)
+        for (before, _), (after, _) in zip(case.questions, changed.questions, strict=True):
+            assert seen_by(before, case) == seen_by(after, changed)
+        assert [session.id for session in changed.sessions][5] == "s5", "a question is asked in its middle"
+    assert len({shuffle_sessions(case, seed=seed).sessions[0].id for seed in range(20)}) == 4
+
+
+def seen_by(question: Question, case: Case) -> set[str]:
+    """The turns before a question."""
+    names = [turn.id for turn in case.turns]
+    return set(names if question.after is None else names[: names.index(question.after) + 1])

@@ -1,121 +1,158 @@
-"""A judge's card: probes are what they claim, simulated judges get their own error rates back, corrected scores cover the truth."""
+"""A judge's card: simulated judges get their own error rates back, its intervals hold, corrected scores cover the truth."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import beta
+from statsmodels.stats.proportion import proportion_confint
 
-from data_loaders.schema import Case, Gold, Question
-from eval.judge_card import Card, Line, Verdict, card, corrected, kappa
-from eval.judge_probes import Probe, probes
+from eval.judge_card import Card, Correction, Share, Verdict, card, corrected, read_card, write_card
 from eval.stats import estimate
+from eval.store import RunError
 
-CASE = Case(
-    "c1",
-    ("Ines", "Ruben"),
-    (),
-    (
-        (Question("q1", "When did Ines leave the weaving school?"), Gold(("7 May 2023",), category="temporal")),
-        (Question("q2", "What did Ines bring?"), Gold(("bread, cheese and figs",), category="single")),
-        (Question("q3", "Who fixed the boat?"), Gold(("Ruben",), category="single")),
-        (Question("q4", "When was the wedding?"), Gold(("12 June 2021",), category="temporal")),
-        (Question("q5", "Why did Ines sell it?"), Gold(("-",), answerable=False, trap="She needed money")),
-    ),
-)
-MADE = list(probes([CASE]))
-
-
-def of(question: str) -> dict[str, Probe]:
-    return {probe.kind: probe for probe in MADE if probe.question.id == question}
+KINDS: Mapping[str, tuple[bool, float]] = {
+    "as it is": (True, 0.01),
+    "long": (True, 0.1),
+    "date": (True, 0.3),
+    "another": (False, 0.05),
+    "vague": (False, 0.6),
+    "a day later": (False, 0.4),
+    "empty": (False, 0.0),
+}
+"""A simulated judge: its errors by kind of probe."""
+TRUE = {side: float(np.mean([error for right, error in KINDS.values() if right == side])) for side in (True, False)}
 
 
-def test_dates_move_by_a_day_a_month_and_a_year_and_are_written_in_figures() -> None:
-    answers = {kind: probe.answer for kind, probe in of("q1").items()}
-    assert answers["the date in figures"] == "2023-05-07"
-    assert answers["a day later"] == "8 May 2023"
-    assert answers["a month later"] == "7 June 2023"
-    assert answers["a year later"] == "7 May 2024"
-    assert answers["another question's answer"] == "12 June 2021"
+def simulated(rng: np.random.Generator, n: int, luck: float = 0.15) -> Card:
+    """The card of the simulated judge on `n` questions; some are hard, and raise its errors on all their probes alike."""
+    verdicts = []
+    for number in range(n):
+        hard = luck if rng.random() < 0.5 else -luck
+        for kind, (right, error) in KINDS.items():
+            if kind != "date" or number % 3 == 0:  # a third of the answers are dates
+                wrong = rng.random() < error * (1 + hard)
+                verdicts.append(Verdict(kind, right, (float(right != wrong),), (f"c{number % 10}", f"q{number}")))
+    return card(verdicts)
 
 
-def test_lists_lose_an_item_or_have_one_swapped_and_may_be_in_another_order() -> None:
-    answers = {kind: probe.answer for kind, probe in of("q2").items()}
-    assert answers["the list in another order"] == "figs, cheese, bread"
-    assert answers["an item of the list missing"] == "bread, cheese"
-    assert answers["an item of the list swapped"] == "bread, cheese, Ruben"
-
-
-def test_a_speaker_becomes_the_other_and_a_trap_is_offered_where_there_is_no_answer() -> None:
-    assert of("q3")["the other speaker"].answer == "Ines"
-    assert {kind: (probe.right, probe.answer) for kind, probe in of("q5").items()} == {
-        "refusal where there is no answer": (True, "I do not know; the conversation does not say."),
-        "the tempting answer": (False, "She needed money"),
-    }
-
-
-def test_wrong_probes_never_repeat_the_gold_answer() -> None:
-    for probe in MADE:
-        if not probe.right and "hedged" not in probe.kind:
-            assert probe.gold.answers[0] not in probe.answer, probe.kind
-        if probe.right and probe.gold.answerable and probe.kind in ("as it is", "inside a long sentence"):
-            assert probe.gold.answers[0] in probe.answer
+def covers(covered: int, rounds: int, wanted: float = 0.94) -> bool:
+    """Whether so many of the rounds agree with a coverage of `wanted`, but for chance."""
+    return bool(beta.ppf(0.999, covered + 1, rounds - covered) >= wanted) and covered / rounds > wanted - 0.025
 
 
 def test_a_generous_a_strict_and_a_silent_judge_get_what_they_deserve() -> None:
-    generous = card([Verdict(probe.kind, probe.right, (1.0,)) for probe in MADE])
-    assert (generous.errors(True), generous.errors(False)) == (0.0, 1.0)
-    strict = card([Verdict(probe.kind, probe.right, (0.0, 0.0)) for probe in MADE])
-    assert (strict.errors(True), strict.errors(False), strict.consistency) == (1.0, 0.0, 1.0)
+    probes = [("as it is", True), ("vague", False), ("empty", False)]
+    generous = card([Verdict(kind, right, (1.0,)) for kind, right in probes])
+    strict = card([Verdict(kind, right, (0.0, 0.0)) for kind, right in probes])
+    for judge, rejects, accepts in ((generous, 0.0, 1.0), (strict, 1.0, 0.0)):
+        assert judge.rejected is not None
+        assert judge.accepted is not None
+        assert (judge.rejected.mean, judge.accepted.mean, judge.discriminates) == (rejects, accepts, False)
+    assert strict.repeats is not None
+    assert strict.repeats.agreeing == 1.0
     silent = card([Verdict("as it is", True, (None,)), Verdict("as it is", True, (1.0,))])
-    assert (silent.lines[0].n, silent.lines[0].unscored, silent.errors(False)) == (1, 1, None)
+    assert (silent.lines[0].n, silent.lines[0].unscored, silent.accepted, silent.repeats) == (1, 1, None, None)
 
 
-def test_repeats_that_differ_are_counted_and_the_majority_is_the_verdict() -> None:
+def test_repeats_are_averaged_and_their_agreement_is_counted_by_pairs() -> None:
     result = card([Verdict("empty", False, (1.0, 0.0, 0.0)), Verdict("empty", False, (0.0, 0.0, 0.0))])
-    assert result.consistency == 0.5
-    assert result.errors(False) == 0.0
+    assert result.accepted is not None
+    assert result.accepted.mean == pytest.approx(1 / 6)
+    assert result.repeats is not None
+    assert result.repeats.agreeing == pytest.approx(4 / 6), "one of three pairs of the first, all of the second"
 
 
-def carded(rejected: float, accepted: float, n: int) -> Card:
-    lines = (Line("r", True, n, 0, rejected, None), Line("w", False, n, 0, accepted, None))
-    return Card(lines, None)
+def test_a_verdict_that_turns_with_the_order_of_the_prompt_shows_in_the_order_and_not_in_the_errors() -> None:
+    steady = [Verdict("vague", False, (0.0,), ("c", f"q{number}"), 0.0) for number in range(9)]
+    result = card([*steady, Verdict("vague", False, (0.0,), ("c", "q9"), 1.0)])
+    assert result.accepted is not None
+    assert result.accepted.mean == 0.0
+    assert result.order is not None
+    assert (result.order.n, result.order.agreeing) == (10, 0.9)
+    assert card(steady[:1]).repeats is None
 
 
-def test_a_judge_that_does_not_tell_right_from_wrong_corrects_nothing() -> None:
-    observed = estimate([1.0, 0.0] * 20, ["c"] * 40)
-    assert corrected(observed, carded(0.4, 0.7, 100)) is None
-    assert corrected(observed, card([Verdict("as it is", True, (1.0,))])) is None
+def test_the_interval_by_kind_is_wilson_s() -> None:
+    line = card([Verdict("vague", False, (float(number < 7),)) for number in range(50)]).lines[0]
+    assert line.interval is not None
+    assert (line.interval.low, line.interval.high) == pytest.approx(
+        proportion_confint(7, 50, method="wilson"), abs=1e-9
+    )
+
+
+def test_the_interval_of_a_plain_share_is_jeffreys() -> None:
+    interval = Share(0.14, 50.0, 50).interval
+    assert (interval.low, interval.high) == pytest.approx(proportion_confint(7, 50, method="jeffreys"), abs=1e-9)
+
+
+def test_the_card_s_intervals_cover_the_errors_of_a_simulated_judge() -> None:
+    rng, rounds = np.random.default_rng(11), 200
+    means, lines = {True: 0, False: 0}, dict.fromkeys(KINDS, 0)
+    for _ in range(rounds):
+        judge = simulated(rng, 60)
+        for side, share in ((True, judge.rejected), (False, judge.accepted)):
+            assert share is not None
+            means[side] += share.interval.low <= TRUE[side] <= share.interval.high
+        for line in judge.lines:
+            assert line.interval is not None
+            lines[line.kind] += line.interval.low <= KINDS[line.kind][1] <= line.interval.high
+    assert all(covers(covered, rounds) for covered in means.values()), means
+    # A share has few values that it can take, so Wilson's interval covers .94 over the kinds and not of every one.
+    assert covers(sum(lines.values()), rounds * len(KINDS)), lines
+
+
+@pytest.mark.parametrize(
+    ("truth", "n", "probed"),
+    [(0.75, 400, 30), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((0.5, 400, 90), (0.3, 150, 200)))],
+)
+def test_corrected_scores_of_a_simulated_judge_cover_the_truth(truth: float, n: int, probed: int) -> None:
+    """The answers that are judged are right and wrong in the ways of the probes, each way as often as the others."""
+    rng, rounds, covered, raw = np.random.default_rng(4), 250, 0, 0
+    accept = truth * (1 - TRUE[True]) + (1 - truth) * TRUE[False]
+    for _ in range(rounds):
+        observed = estimate((rng.random(n) < accept).astype(float).tolist(), ["one case"] * n)
+        result = corrected(observed, simulated(rng, probed))
+        covered += not isinstance(result, str) and result.interval.low <= truth <= result.interval.high
+        assert observed.by_question is not None
+        raw += observed.by_question.low <= truth <= observed.by_question.high
+    assert covers(covered, rounds)
+    assert raw < covered, "the raw score is biased"
+
+
+def carded(rejected: float, accepted: float) -> Card:
+    return Card((), Share(rejected, 1000.0, 1000), Share(accepted, 1000.0, 1000), None, None)
 
 
 def test_the_point_is_rogan_and_gladen_s() -> None:
     observed = estimate([1.0] * 60 + [0.0] * 40, [f"c{number % 4}" for number in range(100)])
-    result = corrected(observed, carded(0.1, 0.3, 1000))
-    assert result is not None
+    result = corrected(observed, carded(0.1, 0.3))
+    assert not isinstance(result, str)
     assert result.mean == pytest.approx((0.6 + 0.7 - 1) / (0.9 + 0.7 - 1))
     assert result.interval.low < result.mean < result.interval.high
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("truth", "keeps", "refuses"), [(0.5, 0.9, 0.7), (0.75, 0.95, 0.6), (0.3, 0.8, 0.9)])
-def test_corrected_scores_of_simulated_judges_cover_the_truth(truth: float, keeps: float, refuses: float) -> None:
-    rng, n, probed, rounds = np.random.default_rng(4), 400, 300, 600
-    accept = truth * keeps + (1 - truth) * (1 - refuses)
-    covered = 0
-    for _ in range(rounds):
-        values = (rng.random(n) < accept).astype(float).tolist()
-        observed = estimate(values, ["one case"] * n)
-        judge = carded(1 - rng.binomial(probed, keeps) / probed, 1 - rng.binomial(probed, refuses) / probed, probed)
-        result = corrected(observed, judge)
-        covered += result is not None and result.interval.low <= truth <= result.interval.high
-    # At least .94, but for chance: 600 rounds have a standard error of .009.
-    assert beta.ppf(0.999, covered + 1, rounds - covered) >= 0.94
-    assert covered / rounds > 0.92
+def test_why_a_score_is_not_corrected_is_said() -> None:
+    observed = estimate([1.0, 0.0] * 20, ["c"] * 40)
+    assert "does not tell right from wrong" in str(Correction(carded(0.4, 0.7), "").of(observed, [1.0, 0.0]))
+    assert "between right and wrong" in str(Correction(carded(0.1, 0.1), "").of(observed, [1.0, 0.5]))
+    few, many = (estimate([right] * 400, ["c"] * 400) for right in (0.0, 1.0))
+    assert "fewer of these answers than of the wrong probes" in str(corrected(few, carded(0.1, 0.4)))
+    assert "more of these answers than of the right probes" in str(corrected(many, carded(0.3, 0.1)))
+    assert Correction(None, "make one").of(observed, [1.0]) == "no judge card; make one"
 
 
-def test_kappa_is_agreement_beyond_chance() -> None:
-    first = {"a": True, "b": True, "c": False, "d": False, "e": True}
-    assert kappa(first, first) == pytest.approx(1.0)
-    assert kappa({"a": True, "b": True, "c": False, "d": False}, {"a": True, "b": False, "c": True, "d": False}) == 0.0
-    assert kappa({"a": True}, {"a": True}) is None
-    assert kappa({"a": True}, {"b": True}) is None
+def test_a_card_is_read_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    verdicts = [
+        Verdict("vague", False, (1.0, None), ("c", "q"), 0.0),
+        Verdict("as it is", True, (1.0, 1.0), ("c", "q")),
+    ]
+    write_card(tmp_path / "card.jsonl", verdicts)
+    assert read_card(tmp_path / "card.jsonl") == card(verdicts)
+    assert read_card(tmp_path / "none.jsonl") is None
+    (tmp_path / "bad.jsonl").write_text('{"kind": "vague", "right": "no", "values": [1], "question": ["c", "q"]}\n')
+    with pytest.raises(RunError, match="damaged verdict"):
+        read_card(tmp_path / "bad.jsonl")

@@ -214,7 +214,7 @@ def test_no_key_is_ever_written(
         (["memory=bm25", "models.reader=gpt-unknown"], "no llm called 'gpt-unknown'"),
         (
             ["memory=bm25", "data.transform=shuffle"],
-            "data.transform must be one of none, oracle, permute, permute_between_questions",
+            "data.transform must be one of none, oracle, permute, permute_between_questions, shuffle_sessions",
         ),
         (["memory=bm25", "data.source=real", "data.root=/nonexistent"], r"DATA=\): no folder /nonexistent"),
         (["memory=bm25", "data.root=/nonexistent"], r"DATA=\): no folder /nonexistent"),

@@ -1,32 +1,126 @@
-"""The card of a judge from the command line, with the offline engine, which should look bad."""
+"""The card of a judge from the command line, with the offline engine, which should look bad, and tables corrected by it."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from eval.report.cell import Cell
+from eval.report.rendering import as_csv, markdown
+from eval.report.tables import Table
+from eval.report.terminal import terminal
+from eval.score_files import read_scores, score_files
 from eval.store import RunError
 from scripts.commands.judge_card import main
 from scripts.door import Lab
+from scripts.experiment.judge_cards import card_file
+from scripts.experiment.scorers import judging
 
 pytestmark = pytest.mark.slow
 
 
-def test_the_card_of_the_stand_in_names_it_and_corrects_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = ["profile=smoke", "data.size=12", f"results={tmp_path}"]
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What the command printed for a run that two judges have graded, and the run's table before and after."""
+
+    run: Path
+    printed: str
+    before: str
+    after: Table
+
+
+def table_of(*settings: str) -> tuple[Table, Path]:
     lab = Lab(*settings)
-    run = lab.score(lab.ask("bm25", "locomo")).answers.folder
-    assert main(["--judge", "mem0", "--limit", "5", "--run", str(run), *settings]) == 0
-    printed = capsys.readouterr().out
-    assert "STAND-IN" in printed
-    assert "| an order to the judge | rejected | 5 |" in printed
-    assert "Mean over kinds: rejects" in printed
-    assert "answers accepted; " in printed
+    first, second = (lab.score(lab.ask(name, "locomo"), judges=["mem0", "segtree"]) for name in ("bm25", "recency"))
+    return lab.table(first, second), first.answers.folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    results = tmp_path_factory.mktemp("results")
+    settings = ["profile=smoke", "data.size=24", f"results={results}"]
+    table, run = table_of(*settings)
+    ratings = results / "ratings.jsonl"
+    lines = read_scores(score_files(run, "judge_mem0")[0])
+    rated = [
+        {
+            "run": f"locomo/{run.name}",
+            "case_id": case,
+            "question_id": question,
+            "answer": own[0]["answer"],
+            "value": 1,
+            "why": "",
+        }
+        for (case, question), own in list(lines.items())[:10]
+    ]
+    ratings.write_text("".join(json.dumps(line) + "\n" for line in [*rated[:9], {**rated[9], "answer": "another"}]))
+    with pytest.MonkeyPatch.context() as patch:
+        said = io.StringIO()
+        patch.setattr("sys.stdout", said)
+        asked = ["--judge", "mem0", "--limit", "6", "--run", str(run), "--ratings", str(ratings)]
+        assert main([*asked, *settings, "judge.repeats=2"]) == 0
+        assert main([*asked, *settings]) == 0
+    return Made(run, said.getvalue(), markdown(table), table_of(*settings, "judge.corrected=true")[0])
+
+
+def test_the_card_of_the_stand_in_names_it_and_corrects_a_run(made: Made) -> None:
+    assert "STAND-IN" in made.printed
+    assert "| an order to the judge | rejected | 6 |" in made.printed
+    assert "Mean over kinds: rejects" in made.printed
+    assert "Asked again: 1.000 of the verdicts" in made.printed, "the engine is deterministic"
+    assert "With the answer before the reference: 1.000" in made.printed
+    assert "answers accepted; corrected 0." in made.printed
+
+
+def test_all_judge_prompts_that_suit_the_data_span_a_band_and_the_others_say_why_not(made: Made) -> None:
+    assert "Band over 5 prompts: accepts wrong answers" in made.printed
+    for name in ("dmr", "memtree", "rubric", "segtree"):
+        assert f"| {name} | 0." in made.printed
+    assert "realmem_memory: it grades recalled texts, not answers." in made.printed
+
+
+def test_the_other_judge_of_a_run_and_a_person_are_compared_and_stale_ratings_are_left_out(made: Made) -> None:
+    assert "| judge_segtree | " in made.printed
+    assert "| a person | 1.000 of 9 | " in made.printed
+    assert "All graders together: " in made.printed
+
+
+def test_a_table_prints_the_corrected_score_and_names_the_judge_without_a_card(made: Made) -> None:
+    assert "orrected" not in made.before
+    cells = [cell for cell in made.after.rows[0].cells if isinstance(cell, Cell)]
+    fixed, without = cells[0].corrected(), cells[1].corrected()
+    assert not isinstance(fixed, str | None)
+    assert "no judge card; `make judge-card JUDGE=segtree DATASET=locomo`" in str(without)
+    wide = io.StringIO()
+    Console(file=wide, width=400).print(terminal(made.after, 400, wide=True))
+    narrow = io.StringIO()
+    Console(file=narrow, width=80).print(terminal(made.after, 80))
+    for text in (markdown(made.after), wide.getvalue()):
+        assert f"{fixed.mean:.3f} [{fixed.interval.low:.3f}, {fixed.interval.high:.3f}]" in text
+        assert "Not corrected (LoCoMo · SegTreeMem judge (0-3)): no judge card" in text
+        assert "Judge card: LoCoMo · Mem0 judge (generous): rejects 0." in text
+    assert "corrected ±" in narrow.getvalue()
+    assert f"{fixed.mean:.3f} ± " in narrow.getvalue()
+    assert max(len(line) for line in narrow.getvalue().splitlines()) <= 80
+    rows = list(csv.DictReader(as_csv(made.after).splitlines()))
+    assert {row["corrected"] for row in rows if row["metric"].startswith("SegTree")} == {""}
+    assert rows[0]["corrected"] == f"{fixed.mean:.6f}"
+
+
+def test_a_card_belongs_to_one_judge_one_model_and_one_file_of_data(tmp_path: Path) -> None:
+    lab = Lab("profile=smoke", f"results={tmp_path}")
+    data, mem0, segtree = lab.load("locomo"), *(judging(lab.cfg, lab.models, name) for name in ("mem0", "segtree"))
+    other = replace(data, source=replace(data.source, sha256="0" * 64))
+    places = [(mem0, data), (segtree, data), (replace(mem0, model="another"), data), (mem0, other)]
+    assert len({card_file(tmp_path, grading, dataset) for grading, dataset in places}) == len(places)
 
 
 def test_a_judge_of_recalled_texts_has_no_card(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="it has no card"):
+    with pytest.raises(RunError, match="it grades recalled texts"):
         main(["--judge", "realmem_memory", "--dataset", "realmem", "profile=smoke", f"results={tmp_path}"])

@@ -1,0 +1,58 @@
+"""What a table prints of scores that are corrected for a judge's errors (`eval.judge_card`)."""
+
+from __future__ import annotations
+
+from eval.judge_card import Corrected, Share
+from eval.report.cell import ALL, Cell
+from eval.report.tables import AnyCell, Table
+
+FIELDS = ["corrected", "corrected_low", "corrected_high"]
+"""Further columns of the CSV of such a table."""
+
+
+def is_corrected(table: Table) -> bool:
+    """Whether corrected scores were asked for."""
+    return any(isinstance(cell, Cell) and cell.correction is not None for row in table.rows for cell in row.cells)
+
+
+def corrected_text(fixed: Corrected | str) -> str:
+    """A corrected score with its interval; `–` where there is none (`correction_lines` says why)."""
+    return "–" if isinstance(fixed, str) else shown_share(fixed)
+
+
+def shown_share(share: Share | Corrected) -> str:
+    """A share with its interval."""
+    return f"{share.mean:.3f} [{share.interval.low:.3f}, {share.interval.high:.3f}]"
+
+
+def corrected_fields(cell: AnyCell, category: str = ALL) -> list[str]:
+    """The values of `FIELDS`; empty where there is no corrected score."""
+    fixed = cell.corrected(category) if isinstance(cell, Cell) else None
+    if fixed is None or isinstance(fixed, str):
+        return [""] * len(FIELDS)
+    return [f"{value:.6f}" for value in (fixed.mean, fixed.interval.low, fixed.interval.high)]
+
+
+def correction_lines(table: Table) -> list[str]:
+    """By what the scores of each judge are corrected, or why they are not; empty where nobody asked for it."""
+    cards: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
+    for place, column in enumerate(table.columns):
+        cells = [row.cells[place] for row in table.rows]
+        judged = [cell for cell in cells if isinstance(cell, Cell) and cell.correction is not None]
+        name = f"{column.title} · {column.metric}"
+        for why in dict.fromkeys(fixed for cell in judged if isinstance(fixed := cell.corrected(), str)):
+            reasons.setdefault(why, []).append(name)
+        card = next((cell.correction.card for cell in judged if cell.correction is not None), None)
+        if card is not None and card.rejected is not None and card.accepted is not None:
+            errors = (
+                f"rejects {shown_share(card.rejected)} of right answers ({card.rejected.n} probes), "
+                f"accepts {shown_share(card.accepted)} of wrong ones ({card.accepted.n})"
+            )
+            cards.setdefault(errors, []).append(name)
+    lines = [
+        f"Judge card: {', '.join(names)}: {errors}. Corrected scores are Rogan and Gladen's; their interval carries the uncertainty "
+        "of both shares."
+        for errors, names in cards.items()
+    ]
+    return [*lines, *(f"Not corrected ({', '.join(names)}): {why}." for why, names in reasons.items())]

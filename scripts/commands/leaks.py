@@ -1,0 +1,52 @@
+"""Does an answer key reach a memory? `python -m scripts.leaks memory=mine dataset=locomo [key=value …]`.
+
+Builds and reads the memory on data whose gold is replaced by marks (`eval.leaks`), with offline engines for every model, and looks for
+marks in everything that the memory, the embedder and the models receive and in every file of the run. Exit code 1 when one is found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from eval.leaks import Report, check
+from scripts.experiment.exits import guarded
+from scripts.experiment.lab import Lab
+from scripts.experiment.runs import memory_run, reader
+from scripts.settings.arguments import add_traceback
+
+OFFLINE = ["profile=smoke", "network=false", "models.memory=null", "models.reader=null", "models.embedder=null"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; 1 when gold was found, 2 with one line on standard error for what the user can mend."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.leaks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="memory=bm25 dataset=locomo data.size=20 …")
+    add_traceback(parser)
+    args = parser.parse_args(arguments)
+    return guarded(lambda: _check(args.settings), traceback=args.traceback)
+
+
+def _check(settings: Sequence[str]) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        lab = Lab(*OFFLINE, *settings, f"results={folder}")
+        dataset, option = lab.load(), lab.memory()
+        reading = reader(lab.cfg.protocol.reader or dataset.config["reader"])
+        run = memory_run(lab.cfg, lab.models, dataset, option, reading, unit=lab.cfg.protocol.unit)
+        found = check(replace(run, folder=Path(folder) / "marked"))
+    print("\n".join(report_lines(f"{option['title']} on {dataset.title}", found)))
+    return 1 if found.leaks else 0
+
+
+def report_lines(title: str, found: Report) -> list[str]:
+    """What was looked into, and what was found."""
+    looked = ", ".join(f"{count} {channel}" for channel, count in sorted(found.looked.items()))
+    lines = [f"{title}: {found.marks} marks in the gold; looked into {looked}."]
+    if not found.leaks:
+        return [*lines, "No gold reaches the memory, the embedder, a model or a file of the run."]
+    return [*lines, f"GOLD LEAKS at {len(found.leaks)} places:", *(f"  {leak}" for leak in found.leaks)]

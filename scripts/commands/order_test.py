@@ -1,0 +1,175 @@
+"""Does a memory depend on the order in which it is told? `python -m scripts.order_test bm25 segtree_td --dataset locomo [--orders 3]`.
+
+Builds every memory on the histories as they are and in other random orders, asks the same questions, and prints the paired difference,
+another order minus as it is, with intervals, a sign-flip permutation test and Holm's p over all memories. A question's score in another
+order is its mean over the orders.
+
+`--kind sessions` tells the sessions in another order and leaves their dates: every answer stays right, so a difference is the memory's.
+`--kind turns` is SegTreeMem's experiment (section 5.4): 30 % of the pairs of turns change places, and dates belong to the places, so that
+answers about time may change, too. `all` names every memory but released products. Settings of `scripts.run` may follow the names.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eval.report.cell import Cell
+from eval.report.rendering import difference_text, number
+from eval.report.scores import outcomes
+from eval.report.tables import Pair
+from eval.stats import Difference, Estimate, holm
+from eval.store import RunError, replace_file
+from scripts.experiment.datasets import Data
+from scripts.experiment.exits import guarded
+from scripts.experiment.lab import Lab, Scored
+from scripts.experiment.options import options as options_of
+from scripts.settings.arguments import add_traceback, whole
+
+KINDS = {"sessions": "shuffle_sessions", "turns": "permute"}
+"""Transform by kind of order."""
+RELEASED = "released_"
+
+
+@dataclass(frozen=True, slots=True)
+class OrderEffect:
+    """What another order does to a memory's score."""
+
+    title: str
+    usual: Estimate
+    other: Estimate
+    spread: float | None
+    """Standard deviation of the mean from order to order; None for one order."""
+    gap: Difference
+    """The other orders minus the usual one, on the questions that both have a score for."""
+    changed: int
+    """Questions whose score is another one in another order."""
+    missing: int
+    """Questions without a score in the usual or in every other order."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; 2 with one line on standard error for what the user can mend."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.order_test", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("words", nargs="+", metavar="MEMORY", help="files of conf/memory, or all; then key=value")
+    parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset (default: locomo)")
+    parser.add_argument("--kind", choices=KINDS, default="sessions", help="what changes places (default: sessions)")
+    parser.add_argument("--orders", type=whole(1), default=3, help="other orders (default: 3)")
+    parser.add_argument("--metric", help="judge_<name> or a metric (default: the first)")
+    add_traceback(parser)
+    args = parser.parse_intermixed_args(arguments)
+    settings = [f"dataset={args.dataset}", *(word for word in args.words if "=" in word)]
+    names = [word for word in args.words if "=" not in word]
+    return guarded(lambda: _test(names, settings, args), traceback=args.traceback)
+
+
+def _test(names: Sequence[str], settings: Sequence[str], args: argparse.Namespace) -> int:
+    lab = Lab(*settings)
+    if lab.cfg.data.transform != "none":
+        raise RunError("order_test changes the order itself; data.transform must be none")
+    wanted = memories(names)
+    choices = [lab.memory(name) for name in wanted]  # a wrong name is refused before anything is built
+    usual = lab.load()
+    others = [lab.load(transform=f"{KINDS[args.kind]}:{order}") for order in range(args.orders)]
+    place = moved(usual, others, args.kind)
+    effects = []
+    for option in choices:
+        answered = [lab.score(lab.ask(option, dataset)) for dataset in (usual, *others)]
+        effects.append(order_effect(answered[0], answered[1:], args.metric))
+    metric = args.metric or next(iter(answered[0].cells))
+    lines = [f"# {usual.title} in other orders of its {args.kind}: {answered[0].cells[metric].column.metric}", ""]
+    if lab.models.stand_ins:
+        lines += [
+            f"STAND-IN: {', '.join(lab.models.stand_ins)} filled by offline engines; this tests the machinery.",
+            "",
+        ]
+    lines += [f"{args.orders} orders; {place}.", "", *effect_lines(effects)]
+    file = lab.models.results / "order_test" / f"{usual.name}-{args.kind}-{metric}.md"
+    replace_file(file, "\n".join(lines) + "\n")
+    print("\n".join([*lines, "", f"written: {file}"]))
+    return 1 if any(effect.missing for effect in effects) else 0
+
+
+def memories(names: Sequence[str]) -> list[str]:
+    """The memories that are named; `all` is every one but released products.
+
+    Raises:
+        RunError: none is named.
+    """
+    every = [name for name in options_of("memory") if not name.startswith(RELEASED)]
+    chosen = dict.fromkeys(each for name in names for each in (every if name == "all" else [name]))
+    if not chosen:
+        raise RunError("order_test needs the name of a memory, or all")
+    return list(chosen)
+
+
+def moved(usual: Data, others: Sequence[Data], kind: str) -> str:
+    """How many sessions or turns stand in another place, as text.
+
+    Raises:
+        RunError: nothing moves.
+    """
+    places = [_places(usual, kind) for _ in others]
+    total = sum(map(len, places))
+    away = sum(
+        first != second
+        for before, dataset in zip(places, others, strict=True)
+        for first, second in zip(before, _places(dataset, kind), strict=True)
+    )
+    if not away:
+        hint = "; try --kind turns" if kind == "sessions" else ""
+        raise RunError(
+            f"no order of {usual.title} differs: its histories have one of the {kind}, or questions between all of them{hint}"
+        )
+    return f"{away / total:.1%} of the {kind} stand in another place"
+
+
+def _places(dataset: Data, kind: str) -> list[str]:
+    cases = (dataset.cases[index] for index in range(len(dataset.cases)))
+    return [each.id for case in cases for each in (case.sessions if kind == "sessions" else case.turns)]
+
+
+def order_effect(usual: Scored, others: Sequence[Scored], metric: str | None = None) -> OrderEffect:
+    """The effect of other orders on one memory.
+
+    Args:
+        metric: a key of the scores; None takes the first.
+
+    Raises:
+        RunError: there is no such metric, or no question has a score in both.
+    """
+    name = metric or next(iter(usual.cells))
+    if name not in usual.cells:
+        raise RunError(f"no metric {name!r}; there are: {', '.join(usual.cells)}")
+    cell = usual.cells[name]
+    files = tuple(file for other in others for file in other.cells[name].score_files)
+    folders = [run.folder for other in others for run in other.answers.runs]
+    mean = Cell(cell.column, outcomes(folders, cell.column.questions), files, repeats=cell.repeats)
+    gap, before, after = mean.minus(cell), cell.estimate(), mean.estimate()
+    if gap is None or before is None or after is None:
+        raise RunError(f"{usual.answers.title}: no question has a score by {name} in both orders")
+    changed = sum(abs(mean.scores[key] - cell.scores[key]) > 1e-9 for key in mean.scores.keys() & cell.scores.keys())
+    missing = len(cell.column.questions) - len(mean.scores.keys() & cell.scores.keys())
+    return OrderEffect(usual.answers.title, before, after, mean.spread, gap, changed, missing)
+
+
+def effect_lines(effects: Sequence[OrderEffect]) -> list[str]:
+    """The effects as a table, p adjusted over all memories."""
+    adjusted = zip(
+        holm([effect.gap.p for effect in effects]), holm([effect.gap.p_by_case for effect in effects]), strict=True
+    )
+    lines = [
+        "| Memory | as it is | in another order | difference [by question] {by case} | scores changed | not scored |",
+        "|---|---|---|---|---|---|",
+    ]
+    for effect, ps in zip(effects, adjusted, strict=True):
+        spread = "" if effect.spread is None else f" ± {effect.spread:.3f}"
+        lines.append(
+            f"| {effect.title} | {number(effect.usual.mean)} | {number(effect.other.mean)}{spread} | "
+            f"{difference_text(Pair(effect.gap, *ps))} | {effect.changed} of {effect.gap.n} | {effect.missing} |"
+        )
+    note = "±: standard deviation from order to order. p: sign-flip permutation over questions {t-test by case}; Holm over the memories."
+    return [*lines, "", note]

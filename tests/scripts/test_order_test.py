@@ -1,0 +1,75 @@
+"""Telling memories their histories in another order: who depends on it, and what cannot be told otherwise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts.commands.order_test import main, memories
+from scripts.door import Lab
+from scripts.experiment.options import options
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The printed row of each memory."""
+    results = tmp_path_factory.mktemp("results")
+    settings = ["profile=smoke", "data.size=48", f"results={results}", "protocol.judges=[]"]
+    assert main(["full_history", "bm25", "recency", "nothing", "--orders", "2", *settings]) == 0
+    text = (results / "order_test" / "locomo-sessions-locomo_f1.md").read_text(encoding="utf-8")
+    assert "STAND-IN" in text
+    assert re.search(r"2 orders; \d\d\.\d% of the sessions stand in another place", text)
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return {line.split("|")[1].strip(): line for line in lines}
+
+
+def changed(row: str) -> int:
+    return int(re.search(r"\| (\d+) of \d+ \|", row)[1])  # type: ignore[index]
+
+
+def test_a_memory_of_the_last_turns_depends_on_the_order_and_one_without_memory_does_not(rows: dict[str, str]) -> None:
+    assert changed(rows["Recency"]) > 0
+    assert changed(rows["No memory"]) == 0
+    assert "+0.000" in rows["No memory"]
+    assert changed(rows["BM25"]) < changed(rows["Recency"])
+
+
+def test_p_is_adjusted_over_the_memories_and_nothing_is_missing(rows: dict[str, str]) -> None:
+    for row in (rows["Recency"], rows["BM25"]):
+        p, holm = re.search(r"p ([\d.<]+).*Holm ([\d.<]+)", row).groups()  # type: ignore[union-attr]
+        assert float(holm.strip("<")) >= float(p.strip("<"))
+        assert row.endswith("| 0 |")
+
+
+def test_a_history_of_one_session_is_refused_and_its_turns_may_be_swapped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["--dataset", "factconsolidation", "--orders", "1", "profile=smoke", f"results={tmp_path}"]
+    assert main(["nothing", *settings]) == 2
+    assert "try --kind turns" in capsys.readouterr().err
+    assert main(["nothing", "--kind", "turns", *settings]) == 0
+    assert "of the turns stand in another place" in capsys.readouterr().out
+    assert main(["nothing", *settings, "data.transform=oracle"]) == 2
+    assert "data.transform must be none" in capsys.readouterr().err
+
+
+def test_every_order_is_another_one_and_the_questions_stay_the_same(tmp_path: Path) -> None:
+    lab = Lab("profile=smoke", "data.size=10", f"results={tmp_path}")
+    usual = lab.load("locomo")
+    orders = {}
+    for number in range(3):
+        dataset = lab.load("locomo", transform=f"shuffle_sessions:{number}")
+        orders[number] = [session.id for session in dataset.cases[0].sessions]
+        assert dataset.cases[0].questions == usual.cases[0].questions
+        assert dataset.settings["transform"] == f"shuffle_sessions:{number}", "part of a run's identity"
+    assert len({tuple(order) for order in (*orders.values(), [each.id for each in usual.cases[0].sessions])}) == 4
+    assert lab.load("locomo", transform="permute").cases[0] == lab.load("locomo", transform="permute:0").cases[0]
+
+
+def test_all_means_every_memory_but_released_products() -> None:
+    assert set(options("memory")) - set(memories(["all"])) == {"released_mem0"}
+    assert memories(["bm25", "all"])[0] == "bm25"
