@@ -1,7 +1,7 @@
 """The reader: recalled items and question as one request to the answering model, the same for every memory of a table.
 
 The prompts are in `memsys/prompts/reader`, in our own words. The token budget of the experiment is enforced here: whole items are left
-out, the lowest-ranked first.
+out, the lowest-ranked first; where memories are compared at equal budgets (`fill`), the last item is cut instead.
 
 Deviations: LoCoMo's official prompts differ by category, and in category 5 they offer the wrong answer as an option. Our reader does
 not see the category: all questions get one prompt, with a rule for questions that the conversation does not answer.
@@ -45,6 +45,8 @@ class Reader:
     """Whether the items are numbered, from 1."""
     sections: Mapping[str, str] = field(default_factory=dict)
     """Headings by item kind, in order; items of other kinds come first, without a heading."""
+    fill: bool = False
+    """Whether the first item that does not fit the token budget is cut to what is left, so that all memories show equally much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall,
     """
     if recall.answer is not None or recall.aborted:
         raise ValueError(f"question {question.id}: a recall with an answer, or an aborted one, is not read again")
-    items = within(recall.items, reader.max_context_tokens)
+    items = within(recall.items, reader.max_context_tokens, fill=reader.fill)
     dropped = len(recall.items) - len(items)
     if reader.order == "chronological":
         items = sorted(items, key=_time)
@@ -91,26 +93,28 @@ def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall,
     return Rendered(request, sum(count_tokens(item.text) for item in items), dropped)
 
 
-def within(items: Sequence[Item], limit: int | None) -> list[Item]:
+def within(items: Sequence[Item], limit: int | None, *, fill: bool = False) -> list[Item]:
     """The highest-scored items that fit into `limit` tokens together, in their given order; all of them when `limit` is None.
 
     Items are ranked by score, because a memory may return them in another order; of equal scores the earlier item wins. When not even
     the best item fits, it is cut to the limit.
+
+    Args:
+        fill: cut the first item that does not fit to the tokens that are left, in place of leaving it out.
     """
     if limit is None:
         return list(items)
-    kept: list[int] = []
+    kept: dict[int, Item] = {}
     left = limit
-    ranking = sorted(range(len(items)), key=lambda index: -items[index].score)
-    for index in ranking:
-        left -= count_tokens(items[index].text)
-        if left < 0:
+    for index in sorted(range(len(items)), key=lambda index: -items[index].score):
+        item, tokens = items[index], count_tokens(items[index].text)
+        if tokens > left:
+            if left and (fill or not kept):
+                kept[index] = replace(item, text=truncate(item.text, left))
             break
-        kept.append(index)
-    if kept or not items:
-        return [items[index] for index in sorted(kept)]
-    first = items[ranking[0]]
-    return [replace(first, text=truncate(first.text, limit))]
+        kept[index] = item
+        left -= tokens
+    return [kept[index] for index in sorted(kept)]
 
 
 def _time(item: Item) -> datetime:

@@ -146,21 +146,23 @@ def _settle(figure: Figure) -> None:
         axes.set_position((round(box.x0, 5), round(box.y0, 5), round(box.width, 5), round(box.height, 5)))
 
 
-def save(figure: Figure, stem: Path, about: str) -> list[Path]:
+def save(figure: Figure, stem: Path, about: str, suffixes: Sequence[str] = ("pdf", "png")) -> list[Path]:
     """Save the figure as `stem`.pdf and `stem`.png; returns both paths.
 
     Args:
         about: a description, kept in the files' metadata. Dates and program names are left out, so that equal figures have equal bytes.
+        suffixes: kinds of files, also svg.
     """
     import matplotlib as mpl
 
     for name in ("fontTools", "matplotlib"):  # they log every step of embedding a font
         logging.getLogger(name).setLevel(logging.WARNING)
     stem.parent.mkdir(parents=True, exist_ok=True)
-    files = [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("pdf", "png")]
+    files = [stem.with_name(f"{stem.name}.{suffix}") for suffix in suffixes]
     known = {
         "pdf": {"Subject": about, "Creator": None, "Producer": None, "CreationDate": None, "ModDate": None},
         "png": {"Description": about, "Software": None},
+        "svg": {"Description": about, "Creator": None, "Date": None},
     }
     with mpl.rc_context(RC):
         for file in files:

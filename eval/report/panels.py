@@ -86,7 +86,10 @@ def _by_series(points: Sequence[Point]) -> dict[str, list[Point]]:
 
 
 def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """One line per series with its band; a series without `x` is a dashed horizontal line; published points are diamonds."""
+    """One line per series with its band; a series without `x` is a dashed horizontal line; published points are diamonds.
+
+    Points with a label (why they are no equals of the others) are drawn open and get no tick.
+    """
     place = _positions(sheet, points)
     ends: list[tuple[float, str, str]] = []
     levels = [point for point in points if point.x == "" and point.origin != PUBLISHED]
@@ -94,6 +97,10 @@ def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> N
         own = sorted(own, key=lambda point: place(point.x))
         x, y, colour = [place(point.x) for point in own], [point.y for point in own], style.colour(name)
         axes.plot(x, y, color=colour, marker=style.marker(name), markeredgewidth=0, zorder=3)
+        for point in own:
+            if point.label:
+                open_mark = {"mfc": "white", "mec": colour, "mew": 0.7, "zorder": 4}
+                axes.plot([place(point.x)], [point.y], style.marker(name), **open_mark)
         banded = [point for point in own if point.low is not None and point.high is not None]
         if banded:
             at = [place(point.x) for point in banded]
@@ -129,7 +136,8 @@ def _positions(sheet: Sheet, points: Sequence[Point]) -> Callable[[str | float],
 
 
 def _ticks(axes: Axis, sheet: Sheet, points: Sequence[Point], place: Callable[[str | float], float]) -> None:
-    values = list(dict.fromkeys(point.x for point in points if point.x != ""))
+    values = list(dict.fromkeys(point.x for point in points if point.x != "" and not point.label))
+    values = values or list(dict.fromkeys(point.x for point in points if point.x != ""))
     if sheet.spacing == "log":
         axes.set_xscale("log")
         axes.minorticks_off()

@@ -49,6 +49,7 @@ class Point:
     origin: str = "ours"
     """ours or published."""
     label: str = ""
+    """Lines: why the point is drawn open. Pareto fronts: the row's number. Trees: the node's id."""
     link: str = ""
     """Trees: indices of the parents among the points of the panel, separated by spaces."""
     shade: float | None = None

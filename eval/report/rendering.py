@@ -92,7 +92,8 @@ def markdown(table: Table, *, brief: bool = False) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(part.replace("|", "\\|").replace("\n", " ") for part in row) + " |" for row in rows]
     return "\n".join(lines)
@@ -105,7 +106,7 @@ def _scores(table: Table) -> str:
         if row.ruled:
             rows.append(["—"] * len(header))
         rows.append([row.title, *(shown(cell) for cell in row.cells)])
-    return _grid(header, rows)
+    return grid(header, rows)
 
 
 def _categories(table: Table) -> list[str]:
@@ -124,7 +125,7 @@ def _categories(table: Table) -> list[str]:
             if isinstance(row.cells[place], Cell)
         ]
         if rows:
-            parts += ["", f"## {column.title} · {column.metric}, by category", "", _grid(["Memory", *titles], rows)]
+            parts += ["", f"## {column.title} · {column.metric}, by category", "", grid(["Memory", *titles], rows)]
     return parts
 
 
@@ -148,7 +149,7 @@ def _differences(table: Table) -> list[str]:
         "",
         note,
         "",
-        _grid(header, rows),
+        grid(header, rows),
     ]
 
 
@@ -178,7 +179,7 @@ def _evidence(table: Table) -> list[str]:
                 "-"
             )[0]
             header = ["Memory", "covered", "verbatim", "nDCG", "turns per item", "questions"]
-            parts += ["", f"## {depth} on {title} (means over questions that name evidence)", "", _grid(header, rows)]
+            parts += ["", f"## {depth} on {title} (means over questions that name evidence)", "", grid(header, rows)]
     return parts
 
 
@@ -233,7 +234,7 @@ def _costs(table: Table) -> list[str]:
                 "",
                 f"## Costs on {title} (per question or per unit, means; recall seconds = own CPU + provider time)",
                 "",
-                _grid(header, rows),
+                grid(header, rows),
             ]
     return parts
 
@@ -275,7 +276,7 @@ def _phases(table: Table) -> list[str]:
                 "",
                 f"## Costs on {title} by phase (sums over the run; what came from the cache is counted as when it was bought)",
                 "",
-                _grid(header, rows),
+                grid(header, rows),
             ]
     return parts
 

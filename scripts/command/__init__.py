@@ -15,10 +15,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD
 HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth", "conformance")
+=======
+HYDRA = ("run", "reproduce", "reproduce-all", "figures", "budgets", "sweep", "growth")
+>>>>>>> budgets
 """Verbs that take `key=value` settings."""
 PLAIN = (
-    *("compare", "list", "watch", "report", "losses", "judge-card", "order-test", "leaks", "completion"),
+    *(
+        "compare",
+        "list",
+        "watch",
+        "report",
+        "losses",
+        "ceilings",
+        "variance",
+        "judge-card",
+        "order-test",
+        "leaks",
+        "completion",
+    ),
     *("tables", "inspect", "structure", "runs", "merge", "cache", "doctor", "audit", "fidelity", "gateway", "product"),
     *("import-answers", "export", "paper-table", "card"),
     *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint", "mock-memory"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from data_loaders.schema import DataError
@@ -77,11 +77,16 @@ def column_group(cfg: DictConfig, option: Mapping[str, Any]) -> ColumnGroup:
         config["title"],
         dataset,
         missing,
-        reader(option.get("reader") or config["reader"]),
+        _within_budget(reader(option.get("reader") or config["reader"]), option.get("budget")),
         asked(dataset.cases) if dataset is not None else (),
         option.get("aggregate") or config["aggregate"][0],
         config.get("answerable", "answerable") if dataset is not None else "answerable",
     )
+
+
+def _within_budget(reader: Reader, budget: int | None) -> Reader:
+    """The reader that shows as much of every recall as the budget allows; without a budget the reader itself."""
+    return reader if budget is None else replace(reader, max_context_tokens=budget, fill=True)
 
 
 def _with_transform(cfg: DictConfig, option: Mapping[str, Any]) -> DictConfig:

@@ -163,9 +163,15 @@ def sheet(options: Mapping[str, Any], notes: tuple[str, ...]) -> Sheet:
     return Sheet(footnote=notes, **{name: value for name, value in options.items() if name in names})
 
 
-def write_figure(stem: Path, drawing: Sheet, points: Sequence[Point], models: Models) -> list[Path]:
-    """Draw the points and write PDF, PNG and CSV; a file is replaced as a whole or left as it was."""
-    files = save(draw(drawing, points), stem, " ".join([drawing.title, *drawing.footnote]))
+def write_figure(
+    stem: Path, drawing: Sheet, points: Sequence[Point], models: Models, suffixes: Sequence[str] = ("pdf", "png")
+) -> list[Path]:
+    """Draw the points and write PDF, PNG and CSV; a file is replaced as a whole or left as it was.
+
+    Args:
+        suffixes: kinds of drawings, also svg.
+    """
+    files = save(draw(drawing, points), stem, " ".join([drawing.title, *drawing.footnote]), suffixes)
     table = stem.with_name(stem.name + ".csv")
     replace_file(table, as_csv(points, engine(models)))
     return [*files, table]

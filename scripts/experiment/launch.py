@@ -28,6 +28,7 @@ def launch(job: Callable[[DictConfig], int], primary: str, *, keep_record: bool 
     """
     if "--traceback" in sys.argv:  # Hydra's command line accepts settings only
         sys.argv[:] = [*(argument for argument in sys.argv if argument != "--traceback"), "traceback=true"]
+    sys.argv[1:] = [bracketed(argument) for argument in sys.argv[1:]]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them; `guarded` prints one line
     codes: list[int] = []
 
@@ -47,6 +48,12 @@ def launch(job: Callable[[DictConfig], int], primary: str, *, keep_record: bool 
     return guarded(work, traceback="traceback=true" in sys.argv)
 
 
+def bracketed(argument: str) -> str:
+    """`budget=1000,2000` as Hydra's list `budget=[1000,2000]`, which would otherwise be two jobs; other arguments as they are."""
+    name, _, values = argument.partition("=")
+    return f"{name}=[{values}]" if name == "budget" and values and not values.startswith("[") else argument
+
+
 def composed(primary: str, overrides: Sequence[str]) -> DictConfig:
     """Compose the configuration of a command as its command line would, and check every setting.
 
@@ -61,6 +68,6 @@ def composed(primary: str, overrides: Sequence[str]) -> DictConfig:
 
     try:
         with initialize_config_dir(CONF, version_base="1.3"):
-            return checked(compose(primary, list(overrides)), primary)
+            return checked(compose(primary, [bracketed(each) for each in overrides]), primary)
     except HydraException as error:
         raise RunError(composition_error(error)) from error

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _surroundings = cache(surroundings)
+BUDGET = ("max_context_tokens", "fill")
+"""Settings of a reader that say how much of a recall it shows."""
 DESCRIBING = ("name", "title", "waived", "untested")
 """Values of a file of `conf/memory` that say what the memory is called and what is known of it: no part of a run's identity."""
 BATCHED = 20_000
@@ -189,12 +191,16 @@ def _not_identifying(cfg: DictConfig, recipe: Recipe, dataset: Data) -> dict[str
 
 
 def _shared_build(parts: Mapping[str, Any], recipe: Recipe) -> str:
-    """Identity of the build without the settings that only reading uses; empty when reading changes the memory."""
+    """Identity of the build without the settings that only reading uses; empty when reading changes the memory.
+
+    The reader's token budget is one of these settings: a memory is built once for all budgets.
+    """
     if _innermost(recipe.build).keywords.get("mutate_on_read", False):
         return ""
     memory, read_settings = parts["memory"], recipe.classes[0].READ_KNOBS
     building = {name: value for name, value in memory["build"].items() if name not in read_settings}
-    return identity({**parts, "memory": {**memory, "build": building}})
+    reader = {name: value for name, value in parts["reader"].items() if name not in BUDGET}
+    return identity({**parts, "memory": {**memory, "build": building}, "reader": reader})
 
 
 def _targets(build: Mapping[str, Any]) -> list[str]:

@@ -319,6 +319,11 @@ class Reproduce(Chosen):
     report: bool
 
 
+class Budgets(Chosen):
+    table: Table
+    budget: list[Count] = Field(min_length=1)
+
+
 class Sweeps(Common):
     dataset: Dataset
     memory: Memory
@@ -333,6 +338,7 @@ COMMANDS: dict[str, type[BaseModel]] = {
     "config": Single,
     "growth": Growth,
     "reproduce": Reproduce,
+    "budgets": Budgets,
     "figures": FIGURES,
     "sweep": Sweeps,
 }

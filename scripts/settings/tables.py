@@ -70,6 +70,7 @@ class Columns(Strict):
     aggregate: Aggregate | None = None
     ask: Text | None = None
     transform: Transform = "none"
+    budget: Count | None = None
     rows: list[Text] = []
     published: dict[str, str] | None = None
     metrics: list[Measured]

@@ -127,6 +127,19 @@ def test_a_first_item_larger_than_the_budget_is_cut_and_kept() -> None:
     assert (kept.id, kept.sources) == (LATE.id, LATE.sources)
 
 
+def test_a_reader_that_fills_its_budget_cuts_the_first_text_that_does_not_fit_and_shows_no_later_one() -> None:
+    whole = count_tokens(LATE.text)
+    for left in range(1, count_tokens(UNDATED.text)):
+        first, second = within([LATE, UNDATED, EARLY], whole + left, fill=True)
+        assert (first, second.id) == (LATE, UNDATED.id)
+        assert UNDATED.text.startswith(second.text)
+        assert count_tokens(second.text) == left
+    assert within([LATE, UNDATED], whole, fill=True) == [LATE]
+    assert within([LATE, UNDATED], whole + 1) == [LATE]
+    rendered = render(reader(max_context_tokens=whole + 2, fill=True), Prompts(), QUESTION, RECALL)
+    assert (rendered.context_tokens, rendered.dropped) == (whole + 2, 1)
+
+
 def test_without_a_budget_everything_is_shown_and_counted() -> None:
     rendered = render(reader(max_context_tokens=None), Prompts(), QUESTION, RECALL)
     assert rendered.dropped == 0

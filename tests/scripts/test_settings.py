@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from eval.store import RunError
 from scripts import reproduce_all
+from scripts.experiment.equal_budgets import equal_budgets
 from scripts.experiment.figures import figure
 from scripts.experiment.growth import growth
 from scripts.experiment.launch import composed
@@ -119,6 +120,7 @@ COMMAND: dict[str, Callable[[DictConfig], int]] = {
     "growth": growth,
     "reproduce": reproduce,
     "figures": figure,
+    "budgets": equal_budgets,
     "sweep": lambda cfg: sweep(cfg, (), []),
 }
 

@@ -36,7 +36,9 @@ from scripts.experiment.scorers import metrics
 from scripts.experiment.table import reproduce
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-TABLES = [name for name in options("table") if name not in ("local", "regression")]  # these print no paper's table
+TABLES = [
+    name for name in options("table") if name not in ("equal_budgets", "local", "regression")
+]  # these print no paper's table
 PAPERS = {
     **{f"memtree_{name}": 1 for name in ("t1", "t2", "t3", "t4", "t5", "a1", "a2", "a3", "a4")},
     **{f"timem_t{number}": 1 for number in range(1, 13)},

@@ -1,0 +1,168 @@
+"""A comparison at equal budgets as Markdown and as points of a figure: score against tokens, areas, and when builds pay for themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from eval.budgets import AtBudget, Curve, Expense, area_gap, break_even, tokens_for
+from eval.report.points import Point
+from eval.report.rendering import by_case, grid, number, span
+from eval.stats import Difference, Estimate, preferred_interval
+
+SHORT = "short"
+"""Mark of a row that cannot fill a budget."""
+NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One memory on one data set by one metric."""
+
+    title: str
+    curve: Curve | None
+    """None where it has no scores."""
+    expenses: Sequence[Expense | None] = ()
+    """By ascending budget; None where a price is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """All rows on one data set by one metric."""
+
+    title: str
+    rows: Sequence[Row]
+    reference: str
+    """Title of the row that areas and costs are compared with."""
+    whole: Estimate | None
+    """Score with the whole history; None where that was not run."""
+    whole_tokens: float = 0.0
+    whole_expense: Expense | None = None
+    """Of the whole history, whose tokens a provider caches from the second question on; None where a price is unknown."""
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def base(self) -> Row | None:
+        """The reference row; None where it is missing or has no scores."""
+        return next((row for row in self.rows if row.title == self.reference and row.curve is not None), None)
+
+
+def scores_text(panel: Panel) -> str:
+    """The scores at each budget with their band, the area, and its paired difference from the reference."""
+    curves = [(row, row.curve) for row in panel.rows if row.curve is not None]
+    if not curves:
+        return f"## {panel.title}\n\nno row has scores\n"
+    header = ["memory", *(f"{place.budget:,} tokens" for place in curves[0][1].places), "area", f"− {panel.reference}"]
+    rows = []
+    for row, drawn in curves:
+        bands = drawn.band or [None] * len(drawn.places)
+        cells = [
+            f"{mean:.3f} {span(interval)}{_short_text(place)}"
+            for mean, interval, place in zip(drawn.means, bands, drawn.places, strict=True)
+        ]
+        rows.append([row.title, *cells, *_area_texts(row, drawn, panel.base)])
+    if panel.whole is not None:
+        whole = f"{panel.whole.mean:.3f} {span(preferred_interval(panel.whole))} · {panel.whole_tokens:,.0f} tokens"
+        rows.append(["the whole history", whole, *[""] * (len(header) - 2)])
+    return "\n".join([f"## {panel.title}", "", grid(header, rows), "", *panel.notes])
+
+
+def _short_text(place: AtBudget) -> str:
+    if not place.short:
+        return ""
+    return f" · {SHORT}: {place.mean_tokens:,.0f} tokens, {place.filled:.0%} of the questions fill it"
+
+
+def _area_texts(row: Row, drawn: Curve, base: Row | None) -> list[str]:
+    if drawn.short:
+        return [SHORT, "–"]
+    area = drawn.area()
+    text = f"{area.mean:.3f} {span(area.by_question)} {by_case(area)}"
+    comparable = base is not None and base is not row and base.curve is not None and not base.curve.short
+    gap = area_gap(drawn, base.curve) if comparable and base is not None and base.curve is not None else None
+    return [text, "–" if gap is None else _gap_text(gap)]
+
+
+def _gap_text(gap: Difference) -> str:
+    return f"{gap.mean:+.3f} {span(gap.by_question)} {by_case(gap)}"
+
+
+def costs_text(panel: Panel) -> str:
+    """What building and asking cost, and from how many questions about one history on a memory costs no more than an alternative."""
+    header = [
+        *("memory", "budget", "build, USD a history", "question, USD", "whole history", "whole history, cached"),
+        *(f"{panel.reference}, same tokens", f"{panel.reference}, same score"),
+    ]
+    rows = []
+    for row in panel.rows:
+        for place, expense in enumerate(row.expenses if row.curve is not None else ()):
+            assert row.curve is not None
+            at = row.curve.places[place]
+            first = [row.title if place == 0 else "", f"{at.budget:,}{' (short)' if at.short else ''}"]
+            if expense is None:
+                rows.append([*first, "price unknown", *["–"] * 5])
+                continue
+            rows.append([*first, number(expense.build, 5), number(expense.first, 6), *_paid_off(panel, row, place)])
+    what = "Number of questions about one history from which on the build pays for itself against each alternative:"
+    return "\n".join([what, "", grid(header, rows), ""])
+
+
+def _paid_off(panel: Panel, row: Row, place: int) -> list[str]:
+    """The numbers of questions at which the row has paid for itself against each alternative."""
+    ours = row.expenses[place]
+    assert ours is not None
+    cached = panel.whole_expense
+    listed = None if cached is None else Expense(cached.build, cached.first, cached.first)
+    base = panel.base
+    short = row.curve is not None and row.curve.places[place].short
+    same = None if base is None or base is row or short else base.expenses[place]
+    texts = [_questions(ours, other) for other in (listed, cached, same)]
+    return [*texts, "–" if base is None or base is row else _at_equal_score(row, place, base)]
+
+
+def _questions(ours: Expense, other: Expense | None) -> str:
+    if other is None:
+        return "–"
+    questions = break_even(ours, other)
+    return NEVER if questions is None else f"{questions:,}"
+
+
+def _at_equal_score(row: Row, place: int, base: Row) -> str:
+    """Against the reference with as many tokens as it needs for the row's score."""
+    ours, drawn, others = row.expenses[place], row.curve, base.curve
+    if ours is None or drawn is None or others is None or any(each is None for each in base.expenses):
+        return "–"
+    sizes = [each.mean_tokens for each in others.places]
+    needed = tokens_for(drawn.means[place], sizes, others.means)
+    if needed is None:
+        return "score not reached"
+    return f"{_questions(ours, _expense_at(needed, sizes, base.expenses))} ({needed:,.0f} tokens)"
+
+
+def _expense_at(tokens: float, sizes: Sequence[float], expenses: Sequence[Expense | None]) -> Expense:
+    """The expense for a number of tokens between the budgets, interpolated."""
+    import numpy as np
+
+    known = [each for each in expenses if each is not None]
+    values = {
+        name: float(np.interp(tokens, sizes, [getattr(each, name) for each in known]))
+        for name in ("build", "first", "later")
+    }
+    return Expense(**values)
+
+
+def curve_points(panel: Panel) -> list[Point]:
+    """A line with its band for every row, and a dashed line for the whole history; rows that cannot fill a budget stand where they are."""
+    points = []
+    for row in panel.rows:
+        if row.curve is None:
+            continue
+        bands = row.curve.band or [None] * len(row.curve.places)
+        for place, mean, interval in zip(row.curve.places, row.curve.means, bands, strict=True):
+            low, high = (None, None) if interval is None else (interval.low, interval.high)
+            x = place.mean_tokens if place.short else float(place.budget)
+            label = SHORT if place.short else ""
+            points.append(Point(panel.title, row.title, x, mean, low, high, len(row.curve.questions), "ours", label))
+    if points and panel.whole is not None:
+        points.append(Point(panel.title, "whole history", "", panel.whole.mean, n=panel.whole.n))
+    return points

@@ -1,0 +1,138 @@
+"""Scores with and without known errors of the gold answers: `python -m scripts.ceilings RUN… --scores METRIC --errata locomo|FILE.csv`.
+
+Lays a list of wrong gold answers over the scores of finished runs (`eval.errata`): `locomo` is the audit beside the raw LoCoMo file
+(`python -m scripts.fetch locomo_corrected`), any other a CSV file of your own with the columns case, question and gold (ids as the run has
+them; gold may be empty). Prints the score as released, without the known errors, and with corrected answers where no model is needed, by
+category, and marks the cells that are above what a perfect memory would get. Nothing is asked of a model.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from data_loaders.schema import Case
+from eval.errata import Key, Layer, Overlaid, audited_layer, overlaid, read_layer
+from eval.report.rendering import by_case, grid, number, span
+from eval.report.scores import asked, mean_scores, read_draws
+from eval.score_files import only_score_file
+from eval.stats import Estimate
+from eval.store import RunError, read_predictions, safe_name, stand_ins
+from scripts.experiment.options import load_option, metric_options
+from scripts.experiment.run_folder import data_of, record_of
+from scripts.experiment.scorers import metrics
+from scripts.settings.arguments import add_traceback
+
+AUDITED = "locomo"
+"""The layer that is made of the audit's file, in place of a CSV file."""
+ABOVE = "ABOVE ITS CEILING"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="scripts.ceilings", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", type=Path, nargs="+", help="run folders")
+    parser.add_argument(
+        "--scores", required=True, help="a metric or judge of the runs, such as locomo_f1 or judge_mem0"
+    )
+    parser.add_argument(
+        "--errata", required=True, help=f"{AUDITED}, or a CSV file with the columns case, question, gold"
+    )
+    parser.add_argument("--data", type=Path, help="data root")
+    add_traceback(parser)
+    options = parser.parse_args(arguments)
+    records = {folder: record_of(folder) for folder in options.runs}
+    layer = _audit(options.data) if options.errata == AUDITED else read_layer(Path(options.errata))
+    rows: list[list[str]] = []
+    for folder, record in records.items():
+        groups = ceilings_of(folder, record, options.scores, layer, options.data)
+        rows += [[record["name"] if place == 0 else "", *cells(group)] for place, group in enumerate(groups)]
+    print(f"# {options.scores} with the errata {layer.name}\n")
+    if any(stand_ins(record) for record in records.values()):
+        print("STAND-IN: engines without a model; these numbers test the machinery.\n")
+    print(
+        grid(
+            [
+                "memory",
+                "questions",
+                "n",
+                "wrong gold",
+                "as released",
+                "without known errors",
+                "corrected",
+                "ceiling",
+                "",
+            ],
+            rows,
+        )
+    )
+    return 0
+
+
+def _audit(root: Path | None) -> Layer:
+    """The audit of LoCoMo as a layer, whatever cut of the data the runs have.
+
+    Raises:
+        DataError: the raw file or the audit's is missing.
+    """
+    from omegaconf import OmegaConf
+
+    from scripts.experiment.datasets import data
+
+    whole = {"source": "real", "root": None if root is None else str(root), "unpinned": False}
+    cfg = OmegaConf.create({"data": {**whole, "transform": "none", "size": "all", "max_cases": None, "seed": 0}})
+    released, corrected = (data(cfg, load_option("dataset", f"locomo_{name}")) for name in ("audited", "corrected"))
+    return audited_layer("locomo-audit", _cases(released.cases), _cases(corrected.cases))
+
+
+def _cases(cases: Sequence[Case]) -> Iterator[Case]:
+    return (cases[index] for index in range(len(cases)))
+
+
+def ceilings_of(
+    folder: Path, record: Mapping[str, Any], metric: str, layer: Layer, root: Path | None
+) -> list[Overlaid]:
+    """A run's scores with a layer laid over them, all questions first, then by category.
+
+    Raises:
+        RunError: the run has no scores by the metric, or the layer names none of its questions.
+    """
+    cases = data_of(record, root)
+    questions = asked(_cases(cases))
+    if not any(question.key in layer.gold for question in questions):
+        raise RunError(f"{folder}: the errata {layer.name} name none of its {len(questions)} questions")
+    scores = mean_scores(read_draws([only_score_file(folder, metric)], questions))
+    return overlaid(scores, _again(folder, cases, metric, layer), questions, layer)
+
+
+def _again(folder: Path, cases: Sequence[Case], metric: str, layer: Layer) -> dict[Key, float]:
+    """Scores of the layer's questions with the layer's answers, by a metric that asks no model; empty for others."""
+    if metric not in metric_options():
+        return {}
+    (scorer,) = metrics([metric])
+    scores = {}
+    for case in _cases(cases):
+        predictions = read_predictions(folder / "cases" / safe_name(case.id))
+        for question, gold in case.questions:
+            right, prediction = layer.gold.get((case.id, question.id)), predictions.get(question.id)
+            if right and prediction is not None and prediction.outcome != "error":
+                value = scorer.score(question, replace(gold, answers=(right,)), prediction).value
+                if value is not None:
+                    scores[case.id, question.id] = value
+    return scores
+
+
+def cells(group: Overlaid) -> list[str]:
+    """A group as the cells of a printed row."""
+    counts = [group.category, str(group.released.n), str(group.faulty)]
+    means = [_mean_text(each) for each in (group.released, group.sound, group.corrected)]
+    return [*counts, *means, number(group.ceiling), ABOVE if group.above else ""]
+
+
+def _mean_text(mean: Estimate | None) -> str:
+    return "–" if mean is None else f"{mean.mean:.3f} {span(mean.by_question)} {by_case(mean)}"

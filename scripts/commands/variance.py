@@ -1,0 +1,231 @@
+"""Where the spread of scores comes from: `python -m scripts.variance RUN… --scores METRIC [--detect .03]`.
+
+Takes run folders of one data set. Those that differ in seed and replicate only (`build.replicates=3`, `build.seed=…`) are builds of one
+memory; `judge.repeats=3` gives repeats. Prints the variance of history, question, build, answer and judge for each memory and for the
+paired differences from the first (`eval.variance`), what each detects, what doubling each factor would bring and cost, and with `--detect`
+the cheapest design that detects such a difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eval.costs import BUILD, phases
+from eval.power import POWER, shown
+from eval.report.rendering import grid, span
+from eval.report.scores import Asked, asked, read_draws
+from eval.score_files import only_score_file
+from eval.store import RunError, stand_ins
+from eval.variance import (
+    PARTS,
+    Components,
+    Design,
+    Draws,
+    Tokens,
+    cheapest,
+    components,
+    contributions,
+    detects,
+    doubled,
+    paired,
+    sampled,
+)
+from memsys.jsons import canonical
+from scripts.experiment.run_folder import data_of, record_of
+from scripts.settings.arguments import add_traceback, amount
+
+SAME = ("name", "memory", "unit", "dataset", "reader", "models", "outside", "prompts", "rebuild_every")
+"""Parts of a run's record that builds of one memory have in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """The builds of one memory with their scores."""
+
+    title: str
+    folders: Sequence[Path]
+    draws: Draws
+    left_out: int
+    """Questions that lack a score in some build or repeat."""
+    tokens: Tokens
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="scripts.variance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "runs", type=Path, nargs="+", help="run folders of one data set; the first memory is the reference"
+    )
+    parser.add_argument(
+        "--scores", required=True, help="a metric or judge of the runs, such as locomo_f1 or judge_mem0"
+    )
+    parser.add_argument(
+        "--detect", type=amount(0.0001, 1.0), help="the difference that is to be detected with 80 %% power"
+    )
+    parser.add_argument("--data", type=Path, help="data root")
+    add_traceback(parser)
+    options = parser.parse_args(arguments)
+    records = {folder: record_of(folder) for folder in options.runs}
+    first = records[options.runs[0]]
+    if any(canonical(record["dataset"]) != canonical(first["dataset"]) for record in records.values()):
+        raise RunError("the runs are about different data sets, or different cuts of one")
+    questions = asked(data_of(first, options.data))
+    memories = list(replicated(records, questions, options.scores))
+    subjects = list(_subjects(memories))
+    print(f"# Variance of {options.scores} on {first['dataset']['name']}\n")
+    if any(stand_ins(record) for record in records.values()):
+        print("STAND-IN: engines without a model; these numbers test the machinery.\n")
+    print("\n".join([*_components_text(subjects), "", *_designs_text(subjects)]))
+    if options.detect is not None:
+        histories, most = _most(questions)
+        print("\n".join(["", *_proposals(subjects, options.detect, histories, most)]))
+    return 0
+
+
+def replicated(
+    records: Mapping[Path, Mapping[str, Any]], questions: Sequence[Asked], metric: str
+) -> Iterator[Replicated]:
+    """The memories of some runs, each with its builds.
+
+    Raises:
+        RunError: a run has no scores by the metric, or no question of a memory is scored in every build and repeat.
+    """
+    groups: dict[bytes, list[Path]] = {}
+    for folder, record in records.items():
+        groups.setdefault(canonical([record.get(part) for part in SAME]), []).append(folder)
+    names = [records[folders[0]]["name"] for folders in groups.values()]
+    homes = {question.key: question.cluster for question in questions}
+    for name, folders in zip(names, groups.values(), strict=True):
+        draws = read_draws([only_score_file(folder, metric) for folder in folders], questions)
+        labels = sorted({label for own in draws.values() for label, _ in own})
+        repeats = 1 + max((repeat for _, repeat in labels), default=0)
+        shape = (len(folders), repeats)
+        arrays = {
+            (homes[key], f"{key[0]} {key[1]}"): np.array([value for _, value in sorted(own)]).reshape(shape)
+            for key, own in draws.items()
+            if len(own) == len(folders) * repeats
+        }
+        if len(arrays) < 2:
+            raise RunError(f"{name}: fewer than two questions have a score by {metric} in every build and repeat")
+        title = name if names.count(name) == 1 else folders[0].name
+        yield Replicated(title, folders, arrays, len(homes) - len(arrays), _tokens(folders[0], metric))
+
+
+def _tokens(folder: Path, metric: str) -> Tokens:
+    """Model tokens of building a history, of a question, and of a grade, on average."""
+    costs = phases(folder)
+    histories = max(1, len(list((folder / "cases").iterdir())))
+
+    def mean(names: Sequence[str], per: int) -> float:
+        return sum(cost.tokens_in + cost.tokens_out for cost in costs if cost.phase in names) / max(1, per)
+
+    answers = sum(cost.steps for cost in costs if cost.phase == "answer")
+    grades = sum(cost.steps for cost in costs if cost.phase == metric)
+    return Tokens(mean(BUILD, histories), mean(("read", "answer"), answers), mean((metric,), grades))
+
+
+Subject = tuple[str, Components, Tokens, int]
+"""What is decomposed: a title, its components, its costs, the questions left out."""
+
+
+def _subjects(memories: Sequence[Replicated]) -> Iterator[Subject]:
+    """Every memory, then the paired difference of every other one from the first, whose costs are those of both."""
+    for memory in memories:
+        yield memory.title, components(memory.draws), memory.tokens, memory.left_out
+    reference, *others = memories
+    for other in others:
+        gaps = paired(other.draws, reference.draws)
+        if len(gaps) < 2:
+            raise RunError(f"{other.title} and {reference.title} share fewer than two scored questions")
+        both = Tokens(
+            other.tokens.build + reference.tokens.build,
+            other.tokens.answer + reference.tokens.answer,
+            other.tokens.judge + reference.tokens.judge,
+        )
+        left_out = max(len(other.draws), len(reference.draws)) - len(gaps)
+        yield f"{other.title} − {reference.title}", components(gaps), both, left_out
+
+
+def _components_text(subjects: Sequence[Subject]) -> Iterator[str]:
+    yield "One score of one question: standard deviation, share of the variance, [95 % of the variance by history]."
+    yield "–: drawn once, or one question a history: it is part of what stands above it (build of history, judge of answer of question).\n"
+    header = ["", "histories × questions × builds × repeats", "left out", "mean", *PARTS]
+    rows = []
+    for title, parts, _, left_out in subjects:
+        design = _design_text(parts.design)
+        rows.append([title, design, str(left_out), f"{parts.mean:.3f}", *(_part_text(parts, part) for part in PARTS)])
+    yield grid(header, rows)
+
+
+def _part_text(parts: Components, part: str) -> str:
+    variance = parts.variances[part]
+    if variance is None:
+        return "–"
+    share = parts.positive(part) / parts.total if parts.total else 0.0
+    negative = " (estimated below 0)" if variance < -1e-12 else ""
+    return f"{parts.positive(part) ** 0.5:.3f} {share:.0%} {span(parts.intervals[part], digits=4)}{negative}".strip()
+
+
+def _design_text(design: Design) -> str:
+    return f"{design.histories} × {design.questions:.4g} × {design.builds} × {design.repeats}"
+
+
+def _designs_text(subjects: Sequence[Subject]) -> Iterator[str]:
+    yield f"The difference that is detected with {POWER:.0%} power, now and with twice as many of one factor (model tokens in all):\n"
+    factors = ("histories", "questions", "builds", "repeats")
+    rows = []
+    for title, parts, tokens, _ in subjects:
+        twice = dict(doubled(parts))
+        cells = [
+            f"{shown(detects(parts, twice[name]))} ({tokens.of(twice[name]):,.0f})" if name in twice else "–"
+            for name in factors
+        ]
+        now = f"{shown(detects(parts, parts.design))} ({tokens.of(parts.design):,.0f})"
+        rows.append([title, now, *cells, _largest(parts)])
+    yield grid(["", "now", *factors, "largest part of the error"], rows)
+    if not all(sampled(parts.design) for _, parts, _, _ in subjects):
+        yield "\nFewer than five histories: they are not a sample, and every number is about these histories alone."
+
+
+def _largest(parts: Components) -> str:
+    """The effect that adds most to the error of the mean, where another dollar helps most."""
+    adds = contributions(parts, parts.design)
+    total = sum(adds.values())
+    part = max(adds, key=adds.__getitem__)
+    return f"{part} ({adds[part] / total:.0%})" if total else "none"
+
+
+def _most(questions: Sequence[Asked]) -> tuple[int, int]:
+    """Histories of the data, and questions a history."""
+    histories = len({question.cluster for question in questions})
+    return histories, max(1, len(questions) // max(1, histories))
+
+
+def _proposals(subjects: Sequence[Subject], wished: float, histories: int, questions: int) -> Iterator[str]:
+    """The cheapest design for each subject, from the data that there are."""
+    yield f"Cheapest design that detects {wished:g} with {POWER:.0%} power, from {histories} histories of {questions} questions:\n"
+    rows = []
+    for title, parts, tokens, _ in subjects:
+        design = cheapest(parts, wished, tokens, histories, questions)
+        if design is None:
+            rows.append([title, f"none up to 10 builds and 5 repeats: {_why_none(parts)}", "", ""])
+        else:
+            rows.append([title, _design_text(design), shown(detects(parts, design)), f"{tokens.of(design):,.0f}"])
+    yield grid(["", "histories × questions × builds × repeats", "detects", "model tokens"], rows)
+
+
+def _why_none(parts: Components) -> str:
+    alone = contributions(parts, parts.design)
+    return (
+        "the data have too few histories"
+        if alone["history"] > 0.5 * sum(alone.values())
+        else "the data have too few questions"
+    )

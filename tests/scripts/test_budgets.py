@@ -1,0 +1,138 @@
+"""The comparison at equal budgets on the shipped sample: one build for all budgets, rows within 2 % of a budget or marked, files."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from data_loaders.schema import Unit
+from eval.budgets import TOLERANCE
+from eval.costs import costs
+from eval.store import RunError, read_predictions, read_record
+from memsys.systems.bm25 import BM25
+from scripts.experiment.budgets import budgeted, deepened
+from scripts.experiment.equal_budgets import make_budgets
+from scripts.experiment.launch import bracketed, composed
+from scripts.experiment.options import load_option
+
+BUDGETS = (200, 400, 1500)
+
+
+@dataclass(frozen=True)
+class Made:
+    """One comparison, and how often its memory was written to."""
+
+    results: Path
+    text: str
+    written: Counter[str]
+
+    def folders(self, memory: str) -> dict[int | None, Path]:
+        """Run folders by budget."""
+        records = {path.parent: read_record(path) for path in self.results.glob(f"runs/locomo/{memory}-*/run.json")}
+        return {record["reader"]["max_context_tokens"]: folder for folder, record in records.items()}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """BM25 and Mem0, which keeps too little of a short history for the longest budget."""
+    results, written = tmp_path_factory.mktemp("results"), Counter[str]()
+    write = BM25.write
+
+    def counted(memory: BM25, unit: Unit) -> None:
+        written[unit.id] += 1
+        write(memory, unit)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BM25, "write", counted)
+        cfg = composed(
+            "budgets",
+            [
+                *("profile=smoke", f"results={results}", "data.size=16", "data.max_cases=2", "budget=200,400,1500"),
+                "table.others=[bm25,{memory:mem0_v3_segt,title:Mem0}]",
+                "table.columns=[{dataset:locomo,reader:segtree,metrics:[{metric:locomo_f1}]}]",
+            ],
+        )
+        assert make_budgets(cfg).code == 0
+    return Made(results, (results / "budgets" / "equal_budgets-smoke.md").read_text(encoding="utf-8"), written)
+
+
+@pytest.mark.slow
+def test_a_memory_is_built_once_for_all_budgets_and_recalls_the_same_for_each(made: Made) -> None:
+    folders = made.folders("bm25")
+    assert sorted(folders, key=str) == sorted(BUDGETS, key=str)
+    histories = len(list((folders[200] / "cases").iterdir()))
+    assert histories == 2
+    assert 0 < max(made.written.values()) <= histories  # unit ids recur between histories
+    recalls = [
+        [
+            (name, each.items)
+            for case in sorted((folder / "cases").iterdir())
+            for name, each in read_predictions(case).items()
+        ]
+        for folder in folders.values()
+    ]
+    assert recalls[0] == recalls[1] == recalls[2]
+
+
+@pytest.mark.slow
+def test_every_row_is_within_two_percent_of_its_budget_or_marked(made: Made) -> None:
+    scores = made.text.split("Number of questions")[0]
+    lines = {
+        line.split(" | ")[0].strip("| "): line.split(" | ") for line in scores.splitlines() if line.startswith("|")
+    }
+    marked = {}
+    for title, memory in {"BM25": "bm25", "Mem0": "mem0_v3_segt"}.items():
+        for place, budget in enumerate(BUDGETS, 1):
+            tokens = costs(made.folders(memory)[budget]).recalled_tokens
+            assert tokens is not None
+            assert tokens <= budget
+            short = tokens < (1 - TOLERANCE) * budget
+            assert ("short" in lines[title][place]) == short
+            assert not short or f"short: {tokens:,.0f} tokens" in lines[title][place]
+            marked[memory, budget] = short
+    assert not marked["bm25", 200]
+    assert marked["mem0_v3_segt", 1500]
+    assert lines["Mem0"][4] == "short"
+
+
+@pytest.mark.slow
+def test_the_whole_history_is_read_without_a_budget_and_the_files_are_drawn_from_the_points(made: Made) -> None:
+    assert list(made.folders("full_history")) == [None]
+    assert re.search(r"\| the whole history \| 0\.\d+ .*tokens", made.text)
+    assert "prices of the table's models (memory gpt-4o-mini" in made.text
+    assert "STAND-IN" in made.text
+    stem = made.results / "budgets" / "equal_budgets-smoke"
+    for suffix in ("pdf", "png", "svg", "csv"):
+        assert stem.with_name(f"{stem.name}.{suffix}").stat().st_size > 300
+    points = stem.with_name(f"{stem.name}.csv").read_text(encoding="utf-8").splitlines()
+    assert len(points) == 1 + 2 * len(BUDGETS) + 1
+    assert sum(",short," in point for point in points) >= 1
+
+
+def test_a_table_at_budgets_has_every_memory_and_metric_but_nothing_that_is_no_score() -> None:
+    table = budgeted(load_option("table", "segtreemem_t4"), None, [2000, 1000])
+    groups = [column["group"] for column in table["columns"]]
+    assert groups[:4] == ["locomo", "locomo@1000", "locomo@2000", "longmemeval_mab"]
+    assert table["columns"][0]["rows"] == ["full_history"]
+    assert "full_history" not in table["columns"][1]["rows"]
+    assert all("published" not in metric for column in table["columns"] for metric in column["metrics"])
+    local = budgeted(load_option("table", "local"), None, [1000])
+    assert {"recency", "nothing"}.isdisjoint(row["name"] for row in local["rows"])
+    builds = {row["name"]: row["build"] for row in table["rows"]}
+    assert builds["bm25"]["k"] == 250
+    assert builds["full_history"] == {}
+    assert deepened(load_option("memory", "memtree"), 8000) == {"k": 1000, "max_tokens": 16_000}
+    assert deepened(load_option("memory", "nemori"), 8000) == {}
+
+
+def test_budgets_may_be_given_with_commas_alone_and_must_be_whole_numbers() -> None:
+    assert bracketed("budget=1000,2000") == "budget=[1000,2000]"
+    assert bracketed("budget=[1000]") == "budget=[1000]"
+    assert bracketed("only=a,b") == "only=a,b"
+    assert list(composed("budgets", ["budget=1000,2000"]).budget) == [1000, 2000]
+    with pytest.raises(RunError, match="budget"):
+        composed("budgets", ["budget=0,2000"])

@@ -1,0 +1,66 @@
+"""The variance command on run folders: builds of one memory found by what they share, and what it proposes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.store import RunError, read_lines, write_lines
+from scripts.commands.variance import main
+from scripts.door import Lab
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Two builds of two memories on the sample, and a third build under another seed; BM25's scores differ from build to build."""
+    results = tmp_path_factory.mktemp("results")
+    settings = ("profile=smoke", f"results={results}", "data.size=24", "protocol.judges=[]", "executor=threads")
+    folders: dict[str, list[Path]] = {}
+    for more in (("build.replicates=2",), ("build.seed=7",)):
+        lab = Lab(*settings, *more)
+        for name in ("bm25", "recency"):
+            scored = lab.score(lab.ask(name, "locomo"), ["locomo_f1"])
+            folders.setdefault(name, []).extend(run.folder for run in scored.answers.runs)
+    rng = np.random.default_rng(2)
+    for folder in folders["bm25"]:
+        (path,) = folder.glob("scores/locomo_f1-*.jsonl")
+        lines = read_lines(path)
+        write_lines(
+            path, [{**line, "value": float(np.clip(line["value"] + rng.normal(0, 0.3), 0, 1))} for line in lines]
+        )
+    return folders
+
+
+def test_builds_of_one_memory_are_found_by_what_they_share_and_decomposed(
+    runs: dict[str, list[Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*map(str, [*runs["bm25"], *runs["recency"]]), "--scores", "locomo_f1", "--detect", "0.2"]) == 0
+    said = capsys.readouterr().out
+    assert "STAND-IN" in said
+    assert "Fewer than five histories" in said
+    tables = [line.split(" | ") for line in said.splitlines() if line.startswith("| ")]
+    ours = {cells[0].strip("| "): cells for cells in tables[:4]}
+    assert set(ours) == {"", "bm25", "recency", "recency − bm25"}
+    assert ours["bm25"][1].endswith("× 3 × 1")
+    answer, steady = ours["bm25"][7], ours["recency"][7]
+    assert float(answer.split()[0]) == pytest.approx(0.2, abs=0.08)
+    assert float(steady.split()[0]) == 0.0
+    assert ours["bm25"][8].startswith("–")
+    proposals = said[said.index("Cheapest design") :]
+    assert "× 1 × 1" in next(line for line in proposals.splitlines() if line.startswith("| recency |"))
+
+
+def test_runs_that_cannot_be_put_side_by_side_are_refused(runs: dict[str, list[Path]], tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"expected one file of scores by bleu"):
+        main([str(runs["bm25"][0]), "--scores", "bleu"])
+    other = tmp_path / "other"
+    record = json.loads((runs["bm25"][0] / "run.json").read_text(encoding="utf-8"))
+    other.mkdir()
+    (other / "run.json").write_text(json.dumps({**record, "dataset": {"name": "dmr"}}), encoding="utf-8")
+    with pytest.raises(RunError, match="different data sets"):
+        main([str(runs["bm25"][0]), str(other), "--scores", "locomo_f1"])
