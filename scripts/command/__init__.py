@@ -15,11 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-HYDRA = ("run", "reproduce", "reproduce-all", "figures", "sweep", "growth", "conformance")
-=======
-HYDRA = ("run", "reproduce", "reproduce-all", "figures", "budgets", "sweep", "growth")
->>>>>>> budgets
+HYDRA = ("run", "reproduce", "reproduce-all", "figures", "budgets", "sweep", "growth", "conformance")
 """Verbs that take `key=value` settings."""
 PLAIN = (
     *(
