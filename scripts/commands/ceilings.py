@@ -1,6 +1,6 @@
 """Scores with and without known errors of the gold answers: `python -m scripts.ceilings RUN… --scores METRIC --errata locomo|FILE.csv`.
 
-Lays a list of wrong gold answers over the scores of finished runs (`eval.errata`): `locomo` is the audit beside the raw LoCoMo file
+Lays a list of wrong gold answers over the scores of finished runs (`eval.report.errata`): `locomo` is the audit beside the raw LoCoMo file
 (`python -m scripts.fetch locomo_corrected`), any other a CSV file of your own with the columns case, question and gold (ids as the run has
 them; gold may be empty). Prints the score as released, without the known errors, and with corrected answers where no model is needed, by
 category, and marks the cells that are above what a perfect memory would get. Nothing is asked of a model.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case
-from eval.errata import Key, Layer, Overlaid, audited_layer, overlaid, read_layer
+from eval.report.errata import Key, Layer, Overlaid, audited_layer, overlaid, read_layer
 from eval.report.rendering import by_case, grid, number, span
 from eval.report.scores import asked, mean_scores, read_draws
 from eval.score_files import only_score_file

@@ -8,7 +8,7 @@ import pytest
 
 from data_loaders.locomo import ceilings, load
 from data_loaders.schema import DataError
-from eval.errata import Layer, audited_layer, overlaid, read_layer
+from eval.report.errata import Layer, audited_layer, overlaid, read_layer
 from eval.report.scores import Asked, asked
 
 SAMPLE = Path(__file__).resolve().parents[2] / "data_loaders" / "samples" / "locomo.json"
