@@ -171,28 +171,21 @@ def _absolute(base: str, module: str, path: Path) -> str:
     return ".".join([*climbed, *([rest] if rest else [])])
 
 
+COMPUTING = (
+    *("numpy", "scipy", "bm25s", "nltk", "rouge-score", "sacrebleu", "bpe-openai", "PyStemmer"),
+    *("scikit-learn", "umap-learn"),
+)
+"""Packages that can change a number."""
+
+
 def surroundings() -> dict[str, Any]:
     """Commit, Python version and versions of the packages that can change a number."""
-    from importlib.metadata import PackageNotFoundError, version
+    return {"commit": _commit(), "python": platform.python_version(), "packages": versions()}
 
-    packages: dict[str, str] = {}
-    for name in (
-        "numpy",
-        "scipy",
-        "bm25s",
-        "nltk",
-        "rouge-score",
-        "sacrebleu",
-        "bpe-openai",
-        "PyStemmer",
-        "scikit-learn",
-        "umap-learn",
-    ):
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = "not installed"
-    return {"commit": _commit(), "python": platform.python_version(), "packages": packages}
+
+def versions(*more: str) -> dict[str, str]:
+    """Versions of the packages that can change a number, and of `more`."""
+    return {name: _version(name) or "not installed" for name in (*COMPUTING, *more)}
 
 
 def _commit() -> str:

@@ -21,7 +21,7 @@ from small_history import history
 
 from data_loaders.schema import Case
 from eval.case import is_answered
-from eval.executors import processes
+from eval.executors import driver, processes
 from eval.executors.cells import Cell, Job, Jobs
 from eval.executors.desk import WorkerFailure, runs_anywhere, sendable
 from eval.executors.processes import in_processes
@@ -114,7 +114,7 @@ def test_a_complete_run_starts_no_worker(make_run: Make, monkeypatch: pytest.Mon
     run_all([run])
     before, steps, again = contents(run), [], []
     run_all([run], on_progress=again.append)
-    monkeypatch.setattr(processes, "_Worker", None)
+    monkeypatch.setattr(processes, "_Process", None)
     run_all([run], executor=in_processes(2, 4), on_progress=steps.append)
     assert contents(run) == before
     assert Counter(steps) == Counter(again)
@@ -190,15 +190,15 @@ def test_workers_that_do_not_start_end_the_run_and_fail_no_question(
 
 
 def test_a_worker_that_has_grown_too_large_is_replaced(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "MOST_RESIDENT", 1)
+    monkeypatch.setattr(driver, "MOST_RESIDENT", 1)
     started: list[int] = []
-    original = processes._Worker.__init__
+    original = processes._Process.__init__
 
     def counted(self: Any, *given: Any) -> None:
         started.append(1)
         original(self, *given)
 
-    monkeypatch.setattr(processes._Worker, "__init__", counted)
+    monkeypatch.setattr(processes._Process, "__init__", counted)
     run = make_run(CASES)
     run_all([run], executor=in_processes(2, 4))
     assert len(started) == len(CASES)
@@ -254,7 +254,7 @@ from multiprocessing import get_context
 from eval.executors import processes
 
 if __name__ == "__main__":
-    worker = processes._Worker(1, 256)
+    worker = processes._Process(1, 256)
     worker.connection.recv()
     with open({str(pids)!r}, "w") as file:
         file.write(str(worker.process.pid))
