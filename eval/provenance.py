@@ -53,6 +53,13 @@ def distributions(modules: Iterable[str]) -> dict[str, str]:
     return {name: version for name, version in versions.items() if version is not None}
 
 
+def own_modules(modules: Iterable[str]) -> list[Path]:
+    """Files and package folders outside this project, and not installed, that these modules are or import: a user's own working copy."""
+    tops = {name.split(".")[0] for module in modules for name, _ in _closure(module).files} - {*PACKAGES}
+    paths = [path for path in map(_found, sorted(tops)) if path is not None and not _installed(path)]
+    return [path.parent if path.name == "__init__.py" else path for path in paths]
+
+
 @lru_cache(maxsize=512)
 def _version(distribution: str) -> str | None:
     """The installed version; None for an optional package that is missing, or a docstring that looks like an import."""

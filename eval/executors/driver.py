@@ -75,6 +75,7 @@ class Worker(ABC):
         Raises:
             RunError: it may not work on the cells.
         """
+        assert ready.home is None
 
     def located(self, error: BaseException) -> BaseException:
         """The error that ends the run, with the worker's machine where it matters."""

@@ -1,4 +1,4 @@
-"""What a worker on another machine must have in common with the driver: the source of this project, Python, and the packages it computes with."""
+"""What a worker on another machine must have in common with the driver: this project's source, Python, and the packages that compute."""
 
 from __future__ import annotations
 
