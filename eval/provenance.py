@@ -55,7 +55,7 @@ def distributions(modules: Iterable[str]) -> dict[str, str]:
 
 def own_modules(modules: Iterable[str]) -> list[Path]:
     """Files and package folders outside this project, and not installed, that these modules are or import: a user's own working copy."""
-    tops = {name.split(".")[0] for module in modules for name, _ in _closure(module).files} - {*PACKAGES}
+    tops = {name.split(".")[0] for module in modules for name in _closure(module).modules} - {*PACKAGES}
     paths = [path for path in map(_found, sorted(tops)) if path is not None and not _installed(path)]
     return [path.parent if path.name == "__init__.py" else path for path in paths]
 
@@ -77,6 +77,8 @@ class Closure:
 
     files: frozenset[tuple[str, Path]]
     """Name and file of each module that is followed."""
+    modules: frozenset[str]
+    """Names of these modules."""
     packages: frozenset[str]
     """Top-level names of the installed packages that they import."""
 
@@ -104,7 +106,9 @@ def _closure(module: str) -> Closure:
         else:
             files[name] = path
             open_modules += _imports(path, name)
-    return Closure(frozenset((_named(name, path), path) for name, path in files.items()), frozenset(packages))
+    return Closure(
+        frozenset((_named(name, path), path) for name, path in files.items()), frozenset(files), frozenset(packages)
+    )
 
 
 def _named(module: str, path: Path) -> str:

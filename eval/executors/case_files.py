@@ -35,7 +35,8 @@ def commit(folders: Sequence[Path], contents: Sequence[Files]) -> None:
     linked to it, as in a run without workers.
     """
     for folder, files in zip(folders, contents, strict=True):
-        for path in folder.iterdir() if folder.is_dir() else ():
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
             if path.name == SIGN or (path.is_file() and path.name not in files):
                 path.unlink()
         for name in sorted(files, key=lambda name: (name == SIGN, name)):

@@ -175,6 +175,7 @@ class _Actor(Worker):
         self._cluster, self._home = cluster, Home("a machine of the cluster", {}, "")
         self._actor = cluster.actor_class.remote(slots, files, network.forbidden())
         self._outgoing: SimpleQueue[Any] = SimpleQueue()
+        self._misread: Exception | None = None
         threading.Thread(target=self._send_all, name="to worker", daemon=True).start()
         self.listen()
 
@@ -211,7 +212,15 @@ class _Actor(Worker):
         return error
 
     def died(self, error: Exception) -> Died:
-        """The end of the worker, with its machine."""
+        """The end of the worker, with its machine.
+
+        Raises:
+            RunError: it could not read what it was sent, as no other worker could.
+        """
+        if self._misread is not None:
+            raise RunError(
+                f"the worker on {self._home.machine} cannot read what it is sent: {_last_line(self._misread)}"
+            )
         address = re.search(r"ip(?:=|: )([\w.:]+)", str(error))
         machine = f"the machine {address[1]}" if address and not self.ready else self._home.machine
         return Died(f"on {machine} ended: {_last_line(error)}")
@@ -224,6 +233,9 @@ class _Actor(Worker):
                 templates = [self._cluster.stored(message) for message in messages if isinstance(message, Template)]
                 others = [message for message in messages if not isinstance(message, Template)]
                 ray.get(self._actor.take.remote(packed(others), *templates))
+        except ray.exceptions.RayTaskError as error:
+            self._misread = error
+            ray.kill(self._actor)
         except (ray.exceptions.RayError, ConnectionError):
             return  # the worker is gone, which `hear` notices, too
 

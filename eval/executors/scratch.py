@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,7 +26,7 @@ def placed(order: Order, runs: Sequence[Run]) -> Iterator[list[Run]]:
     if order.files is None:
         yield list(runs)
         return
-    with tempfile.TemporaryDirectory(dir=_folder()[0]) as scratch:
+    with tempfile.TemporaryDirectory(dir=_folder()) as scratch:
         moved = [replace(run, folder=Path(scratch) / str(number)) for number, run in enumerate(runs)]
         for run, files in zip(moved, order.files, strict=True):
             place(run.case_folder(order.case.id), files)
@@ -37,9 +38,18 @@ def collected(order: Order, runs: Sequence[Run]) -> tuple[Files, ...] | None:
     return None if order.files is None else tuple(files_of(run.case_folder(order.case.id)) for run in runs)
 
 
+_making = threading.Lock()
+
+
+def _folder() -> Path:
+    """This process's scratch folder."""
+    with _making:  # cells begin at the same time, and a second folder's lock would be lost
+        return _made()[0]
+
+
 @lru_cache(maxsize=1)
-def _folder() -> tuple[Path, IO[str]]:
-    """This process's scratch folder, and the lock that keeps it; folders of processes that were killed are removed."""
+def _made() -> tuple[Path, IO[str]]:
+    """A new scratch folder, and the lock that keeps it; folders of processes that were killed are removed."""
     all_folders = Path(tempfile.gettempdir()) / f"memsys-cells-{os.getuid()}"
     with locked(all_folders):
         for folder in all_folders.iterdir():

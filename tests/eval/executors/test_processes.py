@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from executed_runs import CASES, contents
 from mortal_memories import Counted, CountedEmbedder, Mortal
-from small_history import history
 
 from data_loaders.schema import Case
 from eval.case import is_answered
@@ -38,32 +37,7 @@ from memsys.systems.memtree import MemTree
 
 pytestmark = pytest.mark.slow
 Make = Callable[..., Run]
-CPU = ("own_cpu_seconds", "provider_seconds", "provider_seconds_sum")
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def named_history(case_id: str) -> Case:
-    """A history whose first turn says its id, so that a memory can tell it from others."""
-    case = history(case_id)
-    first = case.sessions[0]
-    turns = (replace(first.turns[0], text=f"This is {case_id}."), *first.turns[1:])
-    return replace(case, sessions=(replace(first, turns=turns), *case.sessions[1:]))
-
-
-CASES = [named_history(f"case-{number}") for number in range(5)]
-
-
-def contents(run: Run) -> dict[str, Any]:
-    """Every file of a run folder; of costs all but the measured seconds."""
-    files: dict[str, Any] = {}
-    for path in sorted(path for path in run.folder.rglob("*") if path.is_file()):
-        name = str(path.relative_to(run.folder))
-        if path.name == "effort.jsonl":
-            lines = [{key: line[key] for key in line if key not in CPU} for line in read_lines(path)]
-            files[name] = sorted(json.dumps(line, sort_keys=True) for line in lines)
-        else:
-            files[name] = path.read_bytes()
-    return files
 
 
 def outcomes(run: Run, case: Case) -> Counter[str]:
@@ -211,6 +185,7 @@ def test_a_signal_ends_all_workers_and_leaves_nothing_behind(tmp_path: Path, num
     program = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started with the signal ignored
+from executed_runs import CASES, contents
 from mortal_memories import Slow
 from scripts.experiment.exits import guarded
 from scripts.experiment.lab import Lab
@@ -248,6 +223,7 @@ import sys
 from functools import partial
 sys.path[:0] = {[str(ROOT), str(ROOT / "tests" / "eval")]!r}
 from small_history import history
+from executed_runs import CASES, contents
 from mortal_memories import Slow
 from eval.executors.worker import work
 from multiprocessing import get_context
