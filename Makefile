@@ -59,7 +59,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help run local-model table-local table-ray product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep judge-card \
+.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep judge-card \
   fetch clean
 
 help:
@@ -112,6 +112,9 @@ table-local: local-model ## a first table with a real model on this machine: LOC
 new-memory: $(VENV)/.installed ## start a memory of your own: NAME=mine writes its module, its settings and its prompt
 	$(PY) -m scripts.new_memory $(NAME)
 
+conformance: $(VENV)/.installed ## put canaries through a memory's own door and name what it does wrong: MEMORY=mem0_http, before any score
+	$(PY) -m scripts.conformance memory=$(or $(MEMORY),bm25) $(OVERRIDES) $(ARGS)
+
 product: $(VENV)/.installed ## install a released memory product into an environment of its own: NAME=mem0ai (without NAME: list them)
 	$(PY) -m scripts.product $(NAME)
 
@@ -129,8 +132,8 @@ test: $(VENV)/.installed ## style, types, and the whole test suite
 	$(VENV)/bin/mypy
 	$(PY) -m pytest -n auto --dist worksteal -m "not integration"
 
-integration: $(VENV)/.installed ## the tests that need an optional program: a browser, Ray, LaTeX, a released product
-	$(PY) -m pytest -m integration
+integration: $(VENV)/.installed ## the tests that need an optional program (a browser, Ray, LaTeX, a released product) or play whole experiments
+	$(PY) -m pytest -n auto --dist worksteal -m integration
 
 quick: $(VENV)/.installed ## style and the fast half of the tests, in a minute: before every commit
 	$(VENV)/bin/ruff check .

@@ -56,10 +56,10 @@ class Reading:
 def ask_all(readings: Sequence[Reading], questions: Sequence[Question]) -> list[Future[None]]:
     """Ask the open questions of a due point; each returned future ends when its line is saved.
 
-    Reads that call a model run concurrently. Others run in this thread, because threads would only queue for the same core.
+    Reads that call a model or a service run concurrently. Others run in this thread, because threads would only queue for the same core.
     """
     work = [(reading, question) for reading in readings for question in questions if question.id in reading.log.left]
-    if not needs(readings[0].run.build) & {"llm", "probe", "embedder"}:
+    if not (needs(readings[0].run.build) & {"llm", "probe", "embedder"} or readings[0].memory.WAITS_TO_READ):
         return [ask(reading, question) for reading, question in work]
     asked = [reading.lanes.questions.submit(reading.urgency, ask, reading, question) for reading, question in work]
     return [future.result() for future in asked]

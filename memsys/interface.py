@@ -96,6 +96,12 @@ class MemorySystem(ABC):
     PAST_K: ClassVar[str] = ""
     """Why a recall may hold more items than the setting `k`; empty if it may not."""
 
+    WAITS_TO_READ: ClassVar[bool] = False
+    """Whether its reads wait for a service, so that the run loop reads several questions at once although no model is called."""
+    WAIVED: ClassVar[Mapping[str, str]] = {}
+    """Tests of the memory contract and checks of conformance that it cannot pass, with the reasons; a file of `conf/memory` may add to
+    them (`waived`). Those of programs outside this process are printed under their tables."""
+
     @abstractmethod
     def write(self, unit: Unit) -> None:
         """Add the next unit of the history."""

@@ -31,7 +31,7 @@ LINES, FUNCTION_LINES, ENTRY_LINES = 450, 45, 60
 """At most so many in a module, in a function, and in an entry point."""
 HEAVY = {
     "openai", "aiohttp", "wandb", "datasets", "matplotlib", "torch", "bpe_openai", "pandas", "sklearn", "umap",
-    "sentence_transformers", "llmlingua", "networkx", "ray",
+    "sentence_transformers", "llmlingua", "networkx", "ray", "mcp",
 }  # fmt: skip
 UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 EXECUTORS = {"eval", "exec", "compile", "__import__", "os.system", "yaml.load", "yaml.unsafe_load"}
@@ -81,8 +81,10 @@ def read_modules() -> list[Module]:
 MODULES = read_modules()
 BELOW_SCRIPTS = [module for module in MODULES if module.parts[0] != "scripts"]
 MEMSYS = [module for module in MODULES if module.parts[0] == "memsys"]
-METHODS = [module for module in MEMSYS if module.parts[1] not in {"llm", "embed", "local_embedder", "products"}]
-"""What memories are made of: no model, no embedder, no process of a released product."""
+METHODS = [
+    module for module in MEMSYS if module.parts[1] not in {"llm", "embed", "local_embedder", "products", "services"}
+]
+"""What memories are made of: no model, no embedder, no process of a released product, no client of a service."""
 ENTRY_POINTS = [module for module in MODULES if module.parts[0] == "scripts" and len(module.parts) == 2]
 CONFIGS = sorted((ROOT / "conf").rglob("*.yaml"))
 OF_MEMORIES = [path for path in CONFIGS if path.parent.name == "memory"]

@@ -188,7 +188,8 @@ class CachedEmbedder:
             if dimension != self._dimension:
                 raise ModelError(
                     f"{self._model}: {origin} a vector of {dimension} numbers, those before it have {self._dimension}. "
-                    "Another model probably answers under this name: set another endpoint.label for it"
+                    "If another model answers under this name now, set another endpoint.label for it; if the earlier vectors were a fault "
+                    f"of the server, `python -m scripts.cache repair --drop-vectors {self._dimension}` removes them"
                 )
 
     def _key(self, text: str, query: bool) -> bytes:

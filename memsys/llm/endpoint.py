@@ -116,6 +116,7 @@ class Endpoint:
             raise EndOfRun(str(error)) from error
 
     named = False
+    _judged = staticmethod(outcome_of)
 
     def serve(self, settings: ModelSettings) -> None:
         """Get ready for the calls of a model: check that they are permitted, and take over its limits of requests and tokens a minute.
@@ -210,9 +211,12 @@ class Endpoint:
             if self._transport is None:
                 self.permitted()
                 key = self.key()
-                make = TRANSPORTS[self._transport_name]
-                self._transport = make(self.base_url, key or "none", self._in_flight, self.timeout, self._most_bytes)
+                self._transport = self._new_transport(key)
                 atexit.register(self.close)
+
+    def _new_transport(self, key: str) -> Transport:
+        make = TRANSPORTS[self._transport_name]
+        return make(self.base_url, key or "none", self._in_flight, self.timeout, self._most_bytes)
 
     def key(self) -> str:
         """The API key from its environment variable; empty for a server on this machine that needs none.
@@ -411,7 +415,7 @@ class Endpoint:
                 if reply.status not in (307, 308) or not reply.location or origin(target) != origin(url):
                     break
                 url = target
-            return outcome_of(url, reply)
+            return self._judged(url, reply)
         except TimeoutError:
             why, failure = f"no reply within {self.timeout} s", Outcome(retry=True)
         except Unconnected as error:

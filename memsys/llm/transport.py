@@ -10,9 +10,10 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -67,6 +68,9 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
+_Responding: TypeAlias = "AbstractAsyncContextManager[aiohttp.ClientResponse]"
+
+
 class LeanTransport:
     """aiohttp, with one connection pool."""
 
@@ -83,7 +87,7 @@ class LeanTransport:
     async def post(self, url: str, body: Mapping[str, Any]) -> Reply:
         session = self._session or self._open()
         try:
-            async with session.post(url, data=encoded(body), allow_redirects=False) as response:
+            async with self._request(session, url, body) as response:
                 headers = response.headers
                 content = await self._content(response)
                 return _reply(response.status, content, headers)
@@ -91,6 +95,12 @@ class LeanTransport:
             if isinstance(error, self._certificate):
                 raise OSError(str(error)) from error
             raise Unconnected(str(error)) from error
+
+    def _request(self, session: aiohttp.ClientSession, url: str, body: Mapping[str, Any]) -> _Responding:
+        return session.post(url, data=encoded(body), allow_redirects=False)
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
 
     async def _content(self, response: aiohttp.ClientResponse) -> bytes:
         encoding, length = response.headers.get("Content-Encoding", ""), response.content_length
@@ -113,11 +123,7 @@ class LeanTransport:
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=self._timeout,
             auto_decompress=False,  # `Body` decompresses, up to the limit
-            headers={
-                "Authorization": f"Bearer {self._key}",
-                "Content-Type": "application/json",
-                "Accept-Encoding": ACCEPTED,
-            },
+            headers={**self._headers(), "Accept-Encoding": ACCEPTED},
         )
         return self._session
 

@@ -12,6 +12,8 @@ from memsys.tokens import count_tokens
 class Nothing(MemorySystem):
     """Recalls nothing, so that the reader answers from what it knows or guesses."""
 
+    WAIVED: ClassVar = {"empties": "it recalls nothing on purpose"}
+
     def write(self, unit: Unit) -> None:
         """Ignore the unit."""
 

@@ -253,6 +253,7 @@ class Pruned(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("rate", "forced", "keep_digits")
+    WAIVED: ClassVar = {"speaker lost": "it deletes words of what is recalled, and a speaker's name may be among them"}
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from scripts.benchmarks.client import client_cpu
 from scripts.benchmarks.gateway import gateway
 from scripts.benchmarks.insertion import insertion
 from scripts.benchmarks.kills import kill
+from scripts.benchmarks.many_histories import many_histories
 from scripts.benchmarks.measured import Measured
 from scripts.benchmarks.rates import limited_rate, limited_to_sixty
 from scripts.benchmarks.rows import answer_and_judge, bm25_row
@@ -28,6 +29,7 @@ BENCHES: dict[str, Callable[[], list[Measured]]] = {
     "bm25_row": bm25_row,
     "start_up": start_up,
     "insertion": insertion,
+    "many_histories": many_histories,
     "kill": kill,
     "limited_rate": limited_rate,
     "limited_to_sixty": limited_to_sixty,

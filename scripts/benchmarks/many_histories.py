@@ -18,9 +18,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from scripts.benchmarks.measured import ROOT, Measured
+
 HISTORIES, QUESTIONS, TURNS = 1000, 5, 60
 MOST_BYTES, MOST_FILES = 600 << 20, 1024
-ROOT = Path(__file__).resolve().parents[2]
+
+
+def many_histories() -> list[Measured]:
+    """Peak memory and open files, in threads and in worker processes."""
+    lines = []
+    for how in ("threads", "processes"):
+        figures = measured(how)
+        what = f"{HISTORIES:,} histories x {QUESTIONS} questions, bm25, {how}"
+        memory, files = figures["bytes"], figures["files"]
+        lines.append(
+            Measured(f"{what}: peak memory", f"{memory >> 20} MiB", f"<= {MOST_BYTES >> 20} MiB", memory <= MOST_BYTES)
+        )
+        lines.append(Measured(f"{what}: open files", str(files), f"<= {MOST_FILES:,}", files <= MOST_FILES))
+    return lines
 
 
 def measured(how: str) -> dict[str, int]:

@@ -98,7 +98,7 @@ def run_table(url: str, folder: Path, histories: int, memories: Sequence[str]) -
     from memsys.embed import HashingEmbedder
     from memsys.prompts import Prompts
     from scripts.experiment.options import load_option
-    from scripts.experiment.runs import _recipe
+    from scripts.experiment.runs import recipe_of
 
     llm, _, endpoint = services(url, folder / "cache.sqlite", IN_FLIGHT)
     cases = as_lazy(histories_of_words(histories, QUESTIONS, TURNS))
@@ -110,7 +110,7 @@ def run_table(url: str, folder: Path, histories: int, memories: Sequence[str]) -
 
     runs = []
     for name in memories:
-        recipe = _recipe(Named(), load_option("memory", name), None)  # type: ignore[arg-type]
+        recipe = recipe_of(Named(), load_option("memory", name), None)  # type: ignore[arg-type]
         runs.append(
             Run(name, folder / "runs" / name, cases, cases.sizes, recipe.build, reader, dict(recipe.unit), offered)
         )

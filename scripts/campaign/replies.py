@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
 import random
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from scripts.campaign.trial import (
     settings,
 )
 from scripts.campaign.trial import results as left_by
+from scripts.commands.cache import repair
 from scripts.mock.endpoint import Mock, application, serving
 
 SHARE = 0.25
@@ -94,14 +98,11 @@ def systems() -> list[str]:
 
 
 def _first_of_each(kind_of: Callable[[Any], str]) -> list[str]:
-    from scripts.experiment.options import load_option, options
+    from scripts.experiment.options import load_option, memories_here
 
     kinds: dict[str, str] = {}
-    for name in options("memory"):
-        if not name.startswith(
-            "released_"
-        ):  # a product is not installed here; what it does with bad replies is the product's
-            kinds.setdefault(kind_of(load_option("memory", name)["build"]), name)
+    for name in memories_here():  # what products and services do with bad replies is theirs
+        kinds.setdefault(kind_of(load_option("memory", name)["build"]), name)
     return list(kinds.values())
 
 
@@ -195,6 +196,13 @@ def _one(
         differs = differing(left_by(results), undisturbed)
         return ends, [*defects, *([f"should be read, but {differs} differ"] if differs else [])]
     again = run_here(cfg, results=str(results))
+    if (advice := re.search(r"repair --drop-vectors (\d+)", again.err)) is not None:
+        # The first vector of all had another length: only the user can know which length is right.
+        # A copy, because the runs of this process still have the cache open.
+        results = shutil.copytree(results, results.with_name(f"{results.name}-as-advised"))
+        with redirect_stdout(io.StringIO()):
+            repair(results / "cache.sqlite", int(advice[1]))
+        again = run_here(cfg, results=str(results))
     defects += [f"healthy rerun: {defect}" for defect in broken_promises(again, results, QUESTIONS)]
     if again.code and bad.taken != "told":
         defects.append(f"healthy rerun: exit {again.code}: {again.err.strip()[-300:]}")

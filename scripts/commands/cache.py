@@ -1,8 +1,8 @@
-"""The cache's file looked after: `python -m scripts.cache check|repair|stats [--cache FILE]`.
+"""The cache looked after: `python -m scripts.cache check|repair|stats [--cache FILE]`.
 
-`check` reads every row and says what is wrong (exit 1) or that nothing is; `repair` copies what can be read into a new file and keeps
-the damaged one beside it; `stats` counts what is held. A cache that is lost costs calls, never results: nothing that is in the run
-folders depends on it.
+`check` reads every row and says what is wrong (exit 1) or that nothing is. `repair` copies what can be read into a new file and keeps
+the damaged one beside it; `--drop-vectors N` leaves out vectors of N numbers, which a server gave by mistake. `stats` counts what is
+held. A cache that is lost costs calls, never results: nothing that is in the run folders depends on it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from eval.store import RunError
 from memsys.llm.store import REMEDY, SCHEMA, completion_of, keepable, vector_of
 from scripts.experiment.exits import guarded
+from scripts.settings.arguments import whole
 
 PARTS = 4096
 """Ranges of keys that are read one by one: what a damaged page hides is lost, the rest of the file is not."""
@@ -122,8 +123,13 @@ def check(path: Path) -> int:
     return 1 if said or bad else 0
 
 
-def repair(path: Path) -> int:
-    """Copy what is readable and sound into a new file, and put it in the place of the old one, which is kept beside it."""
+def repair(path: Path, without: int | None = None) -> int:
+    """Copy what is readable and sound into a new file, and put it in the place of the old one, which is kept beside it.
+
+    Args:
+        path: the cache.
+        without: leave out vectors of so many numbers, too.
+    """
     aside, draft = _free(path, "damaged"), path.with_name(f"{path.name}.{os.getpid()}.draft")
     draft.unlink(missing_ok=True)
     kept, lost = Counter[str](), Counter[str]()
@@ -131,7 +137,7 @@ def repair(path: Path) -> int:
         new.executescript(SCHEMA)
         for table, columns in TABLES.items():
             insert = f"INSERT INTO {table} VALUES ({','.join('?' * columns)})"
-            kept[table] = new.executemany(insert, _sound(old, table, lost)).rowcount
+            kept[table] = new.executemany(insert, _sound(old, table, lost, without)).rowcount
         new.commit()
     for suffix in ("", "-wal", "-shm"):
         if (part := path.with_name(path.name + suffix)).exists():
@@ -143,11 +149,13 @@ def repair(path: Path) -> int:
     return 0
 
 
-def _sound(old: sqlite3.Connection, table: str, lost: Counter[str]) -> Iterator[tuple[Any, ...]]:
+def _sound(old: sqlite3.Connection, table: str, lost: Counter[str], without: int | None) -> Iterator[tuple[Any, ...]]:
     unread = Counter[str]()
     for row in rows(old, table, unread):
         if wrong := fault(table, row):
             lost[wrong] += 1
+        elif table == "vectors" and len(row[1]) // 4 == without:
+            lost[f"vectors of {without} numbers"] += 1
         else:
             yield row
     if unread[table]:
@@ -225,7 +233,7 @@ def _free(path: Path, word: str) -> Path:
     return found
 
 
-COMMANDS = {"check": check, "repair": repair, "stats": stats}
+COMMANDS = ("check", "repair", "stats")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -233,9 +241,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m scripts.cache", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=list(COMMANDS))
+    parser.add_argument("command", choices=COMMANDS)
     parser.add_argument(
         "--cache", type=Path, default=Path("results/cache.sqlite"), help="the file (default: %(default)s)"
     )
+    parser.add_argument(
+        "--drop-vectors", type=whole(1), metavar="N", help="with `repair`: leave out vectors of N numbers"
+    )
     chosen = parser.parse_args(arguments)
-    return guarded(lambda: COMMANDS[chosen.command](chosen.cache))
+    if chosen.drop_vectors and chosen.command != "repair":
+        parser.error("--drop-vectors belongs to repair")
+    if chosen.command == "repair":
+        return guarded(lambda: repair(chosen.cache, chosen.drop_vectors))
+    return guarded(lambda: {"check": check, "stats": stats}[chosen.command](chosen.cache))

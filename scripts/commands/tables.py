@@ -135,7 +135,8 @@ def systems_table() -> str:
         option = load_option("memory", name)
         module = option["build"]["_target_"].rpartition(".")[0]
         source = _source(module)
-        tests = ROOT / "tests" / "memsys" / "systems" / f"test_{module.split('.')[-1]}.py"
+        room = "services" if ".services." in module else "systems"
+        tests = ROOT / "tests" / "memsys" / room / f"test_{module.split('.')[-1]}.py"
         count = tests.read_text(encoding="utf-8").count("\ndef test_") if tests.is_file() else 0
         length = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in source)
         memory = _class(option["build"]["_target_"])
@@ -193,8 +194,8 @@ def _systems() -> int:
 
 
 def _calls_of(names: Sequence[str] | None) -> int:
-    from scripts.experiment.options import options
+    from scripts.experiment.options import memories_here
 
     with tempfile.TemporaryDirectory() as folder:
-        print(calls_table(measure(names or options("memory"), Path(folder))))
+        print(calls_table(measure(names or memories_here(), Path(folder))))
     return 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from data_loaders.units import lost_evidence, make_units
 from eval.imported import described
 from eval.reader import Reader
+from eval.run import Run
 from memsys.tokens import count_tokens
 from scripts.experiment.datasets import Data
 from scripts.experiment.models import Models
@@ -48,6 +49,18 @@ def caption(cfg: DictConfig, models: Models, used: Sequence[tuple[Data, Reader, 
         "{n cases}: too few cases for an interval; {no spread}: all cases have the same mean. "
         f"Judged {cfg.judge.repeats}x, built {cfg.build.replicates}x (± standard deviation where more than once)."
     )
+    return tuple(lines)
+
+
+def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
+    """Lines below a table: which memories are untested, and which tests programs outside this process cannot pass, and why."""
+    records = {run.name: run.record for run in runs}
+    lines = [f"UNTESTED: {name}: {record['untested']}." for name, record in records.items() if "untested" in record]
+    for name, record in records.items():
+        reasons = "; ".join(
+            f"{test.removeprefix('test_')} ({reason})" for test, reason in record.get("waived", {}).items()
+        )
+        lines += [f"Waived for {name}: {reasons}."] if reasons else []
     return tuple(lines)
 
 

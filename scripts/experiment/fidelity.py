@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from eval.fidelity import Compared, Fidelity, Overlap, compared
 from eval.report.rendering import number, span
 from eval.store import RunError, replace_file
-from scripts.experiment.captions import caption
+from scripts.experiment.captions import caption, waivers
 from scripts.experiment.lab import Answers, Lab, Scored, compare, in_words
 
 
@@ -31,7 +31,8 @@ def fidelity(first: str, second: str, settings: Sequence[str]) -> int:
         raise RunError(str(error)) from error
     scored = [lab.score(each) for each in answers]
     used = [(dataset, answers[0].runs[0].reader, answers[0].runs[0].unit)]
-    text = rendered(answers, scored, result, caption(lab.cfg, lab.models, used))
+    said = (*caption(lab.cfg, lab.models, used), *waivers(run for each in answers for run in each.runs))
+    text = rendered(answers, scored, result, said)
     path = lab.models.results / "fidelity" / f"{first}-{second}-{dataset.name}.md"
     replace_file(path, text)
     print(text)

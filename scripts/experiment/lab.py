@@ -17,7 +17,7 @@ from eval.stats import Difference
 from eval.store import RunError
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
-from scripts.experiment.captions import caption, imported_caption, use
+from scripts.experiment.captions import caption, imported_caption, use, waivers
 from scripts.experiment.datasets import Data, data
 from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import other_data
@@ -228,7 +228,7 @@ class Lab:
         return Table(
             one.runs[0].name,
             title or f"{', '.join(row.title for row in rows)} on {one.dataset.title}",
-            (*said, *capped),
+            (*said, *waivers(run for row in (first, *others) for run in row.answers.runs), *capped),
             tuple(cell.column for cell in first.cells.values()),
             rows,
             reference=rows[0].name if others else "",

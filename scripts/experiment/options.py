@@ -41,6 +41,21 @@ def load_option(group: str, name: str) -> dict[str, Any]:
     return deepcopy(_checked_file(group, path))
 
 
+def memories_here() -> list[str]:
+    """Names of the memories that live in this process; the others need a product, a service or a server to be there."""
+    from hydra.utils import get_class
+
+    def lives_here(name: str) -> bool:
+        classes: list[Any] = [get_class(target) for target in _targets(load_option("memory", name)["build"])]
+        return all(each.REHEARSED for each in classes)
+
+    return [name for name in options("memory") if lives_here(name)]
+
+
+def _targets(build: dict[str, Any]) -> list[str]:
+    return [build["_target_"], *(_targets(build["inner"]) if "inner" in build else [])]
+
+
 def metric_options() -> dict[str, Any]:
     """Settings of every lexical metric, by name (`conf/metrics.yaml`)."""
     return deepcopy(_parsed(CONF / "metrics.yaml"))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _surroundings = cache(surroundings)
+DESCRIBING = ("name", "title", "waived", "untested")
+"""Values of a file of `conf/memory` that say what the memory is called and what is known of it: no part of a run's identity."""
 BATCHED = 20_000
 """Most answers that are outstanding at once in batch mode: their prompts, about 10 kB each, fit into memory."""
 
@@ -50,6 +52,12 @@ class Recipe:
     def name(self) -> str:
         """The memory's name, which starts the name of the run folder."""
         return str(self.memory["name"])
+
+    @property
+    def waived(self) -> dict[str, str]:
+        """Tests of the contract and checks of conformance that it cannot pass, with the reasons."""
+        of_classes = {name: reason for each in self.classes for name, reason in each.WAIVED.items()}
+        return {**of_classes, **self.memory.get("waived", {})}
 
     @property
     def services(self) -> frozenset[str]:
@@ -80,7 +88,7 @@ def memory_run(
     Raises:
         RunError: a setting of the memory is refused, or a service it needs is missing.
     """
-    recipe = _recipe(dataset, memory, unit)
+    recipe = recipe_of(dataset, memory, unit)
     parts = _parts(cfg, models, dataset, recipe, reader, replicate)
     _check_logprobs(_built_once(recipe, models), recipe, models.probe)
     return Run(
@@ -100,7 +108,7 @@ def memory_run(
         rehearse=partial(rehearse, recipe.build, dict(recipe.unit), models.prompts),
         control=partial(gold_evidence, unit=dict(recipe.unit)) if memory.get("gold_evidence") else None,
         vectors=bool(cfg.nodes.vectors),
-        record={**parts, **_not_identifying(cfg, recipe.name, dataset)},
+        record={**parts, **_not_identifying(cfg, recipe, dataset)},
     )
 
 
@@ -110,7 +118,7 @@ def _services(models: Models, recipe: Recipe) -> Services:
     return replace(models.services, llm=models.memory.unhurried) if suited else models.services
 
 
-def _recipe(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] | None) -> Recipe:
+def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] | None = None) -> Recipe:
     """Check the settings of a memory and find its classes.
 
     Raises:
@@ -133,7 +141,7 @@ def _parts(
     build, loader = recipe.memory["build"], dataset.config["load"]["_target_"]
     prompts = [*(name for each in recipe.classes for name in each.PROMPTS), reader.prompt]
     return {
-        "memory": {name: value for name, value in recipe.memory.items() if name not in ("name", "title")},
+        "memory": {name: value for name, value in recipe.memory.items() if name not in DESCRIBING},
         "unit": dict(recipe.unit),
         "dataset": {"name": dataset.name, **dataset.settings},
         "reader": {name: getattr(reader, name) for name in reader.__slots__},
@@ -165,10 +173,13 @@ def _outside(recipe: Recipe) -> dict[str, Any]:
         raise RunError(f"memory {recipe.name}: {error}") from error
 
 
-def _not_identifying(cfg: DictConfig, name: str, dataset: Data) -> dict[str, Any]:
+def _not_identifying(cfg: DictConfig, recipe: Recipe, dataset: Data) -> dict[str, Any]:
     """The rest of `run.json`: facts that do not decide which folder a run has."""
+    here = all(each.REHEARSED for each in recipe.classes)
     return {
-        "name": name,
+        "name": recipe.name,
+        **({} if here or not recipe.waived else {"waived": recipe.waived}),
+        **({"untested": recipe.memory["untested"]} if recipe.memory.get("untested") else {}),
         "cases": len(dataset.cases),
         "prompts_dir": cfg.prompts_dir,
         "data_status": dataset.source.status,

@@ -203,6 +203,10 @@ class Memory(Strict):
     title: Text
     build: dict[str, Any]
     gold_evidence: bool = False
+    waived: dict[Text, Text] = {}
+    """Tests of the contract and checks of conformance that it cannot pass, with the reasons; beside those of its class."""
+    untested: Text | None = None
+    """Why nobody knows whether it works, such as a service that was described from its documentation alone."""
 
 
 class Answers(Strict):

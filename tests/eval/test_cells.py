@@ -132,6 +132,7 @@ def test_so_many_cells_are_open_at_most(make_run: Make) -> None:
     assert opening._next() is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 8, 512])
 def test_any_number_of_open_cells_gives_the_same_bytes(make_run: Make, limit: int) -> None:
     cases = [history(f"case-{number}") for number in range(12)]

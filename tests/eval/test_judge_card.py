@@ -96,6 +96,7 @@ def test_the_point_is_rogan_and_gladen_s() -> None:
     assert result.interval.low < result.mean < result.interval.high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("truth", "keeps", "refuses"), [(0.5, 0.9, 0.7), (0.75, 0.95, 0.6), (0.3, 0.8, 0.9)])
 def test_corrected_scores_of_simulated_judges_cover_the_truth(truth: float, keeps: float, refuses: float) -> None:
     rng, n, probed, rounds = np.random.default_rng(4), 400, 300, 600

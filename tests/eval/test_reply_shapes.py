@@ -122,6 +122,7 @@ def told(served: Served, prompt: Prompt, shape: str) -> tuple[Any, Ledger]:
         return ask(served.replying(*replies_of(prompt, fields), shape), prompt, **fields), ledger
 
 
+@pytest.mark.slow
 def test_every_prompt_reads_the_bare_value_or_a_typed_failure_whatever_the_shape(
     served: Served, subtests: pytest.Subtests
 ) -> None:
@@ -203,6 +204,7 @@ def graded(served: Served, name: str, kind: str, right: bool, shape: str) -> Sco
     return judged(judge, complete(served.replying(reply, thought, shape), request), gold)
 
 
+@pytest.mark.slow
 def test_every_judge_gives_the_bare_verdict_or_none_whatever_the_shape(
     served: Served, subtests: pytest.Subtests
 ) -> None:

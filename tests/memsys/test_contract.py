@@ -1,6 +1,7 @@
 """What every memory keeps to, whatever its method: each file of conf/memory is built with the offline engine and tried.
 
-Released products are not installed here: `tests/memsys/systems/test_released.py` puts a toy in their place through the same tests.
+Released products and services are not there: `tests/memsys/systems/test_released.py` puts a toy in their place through the same tests,
+`tests/memsys/services/test_http.py` the reference service.
 
 Files that differ in read knobs alone build the same memory: one of them answers for the build (`each_build`), and all of them
 for what they recall (`each_file`). What settings promise is asked of all files in one test, which names those that break it.
@@ -35,7 +36,7 @@ from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 import pytest
-from hydra.utils import instantiate
+from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 
 from data_loaders.schema import Question, Turn, Unit
@@ -47,7 +48,15 @@ from memsys.llm.protocol import LLM, Completion, Request
 from memsys.prompts import Prompts
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = sorted(path.stem for path in (ROOT / "conf" / "memory").glob("*.yaml") if not path.stem.startswith("released_"))
+
+
+def _lives_here(path: Path) -> bool:
+    """Whether a memory lives in this process; products and services have the tests of their own folders."""
+    kind: type[MemorySystem] = get_class(OmegaConf.load(path).build._target_)
+    return kind.REHEARSED
+
+
+NAMES = sorted(path.stem for path in (ROOT / "conf" / "memory").glob("*.yaml") if _lives_here(path))
 SERVICES = {"llm", "probe", "embedder", "prompts", "rng", "gateway"}
 QUICK = {"reducer": "pca", "max_components": 4}
 """Settings that only save time here: UMAP compiles for half a minute, mixtures of 50 components are fitted for long.

@@ -1,6 +1,7 @@
 """A product for tests: an adapter that needs nothing installed, and does on request whatever products do wrong.
 
-It keeps a fact a turn, which the model writes, and finds by word overlap. `settings["fault"]` names what goes wrong, `at` in which write.
+It keeps a fact a turn, which the model writes, and finds by word overlap. `settings["fault"]` names what goes wrong, `at` in which write;
+`settings["sabotage"]` what it does wrong without a sign (a fault of conformance).
 """
 
 from __future__ import annotations
@@ -31,10 +32,15 @@ class Product:
             except PermissionError:
                 print("toy: telemetry refused")
         self._hoard: list[bytearray] = []
+        self._sabotage = self._settings.get("sabotage", "")
 
     def write(self, unit: dict[str, Any]) -> dict[str, int]:
         self._writes += 1
-        text = "\n".join(f"{turn['speaker']}: {turn['text']}" for turn in unit["turns"] if turn["text"].strip())
+        turns = [turn for turn in unit["turns"] if turn["text"].strip()]
+        if self._sabotage == "own text not stored":
+            turns = [turn for turn in turns if turn["role"] != "assistant"]
+        named = self._sabotage != "speaker lost"
+        text = "\n".join(f"{turn['speaker']}: {turn['text']}" if named else turn["text"] for turn in turns)
         if self._settings.get("fault") and self._writes == self._settings.get("at", 3):
             self._misbehave(self._settings["fault"])
         stored = 0
@@ -42,7 +48,8 @@ class Product:
             said = self._chat(f"Today is {time.strftime('%Y-%m-%d', time.gmtime(time.time()))}.\n<new>{text}</new>")
             for fact in _facts(said):
                 sources = [turn["id"] for turn in unit["turns"]]
-                self._facts.append({"id": str(uuid.uuid4()), "text": fact, "sources": sources, "stamp": time.time()})
+                kept = {"id": str(uuid.uuid4()), "text": fact, "sources": sources, "stamp": time.time()}
+                self._facts.append({**kept, "time_text": unit["time_text"]})
                 stored += 1
         return {"stored": stored, "changed": 0, "deleted": 0, "held": len(self._facts)}
 
@@ -51,7 +58,10 @@ class Product:
             os.kill(os.getpid(), signal.SIGKILL)
         words = set(question["text"].lower().split())
         scored = [{**fact, "score": float(len(words & set(fact["text"].lower().split())))} for fact in self._facts]
-        return sorted(scored, key=lambda fact: -fact["score"])[: question["k"]]
+        if self._sabotage == "search changes state":
+            self._facts.append({"id": f"q{len(self._facts)}", "text": question["text"], "sources": [], "stamp": 0.0})
+        best = sorted(scored, key=lambda fact: -fact["score"])
+        return best if self._sabotage == "k ignored" else best[: question["k"]]
 
     def nodes(self, _: dict[str, Any]) -> list[dict[str, Any]]:
         return self._facts

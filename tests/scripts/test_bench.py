@@ -6,7 +6,7 @@ import pytest
 
 from scripts.benchmarks.kills import kill
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 
 def test_after_twenty_kills_only_calls_in_flight_were_repeated_and_the_predictions_are_the_same() -> None:

@@ -17,7 +17,7 @@ from scripts.commands.cache import main
 
 pytestmark = pytest.mark.slow
 
-ANSWERS = 2000
+ANSWERS = 2_000
 
 
 def key(number: int) -> bytes:
@@ -37,8 +37,8 @@ def path(tmp_path: Path) -> Path:
     return store.path
 
 
-def run(capsys: pytest.CaptureFixture[str], command: str, path: Path) -> tuple[int, str]:
-    code = main([command, "--cache", str(path)])
+def run(capsys: pytest.CaptureFixture[str], command: str, path: Path, *more: str) -> tuple[int, str]:
+    code = main([command, "--cache", str(path), *more])
     said = capsys.readouterr()
     return code, said.out + said.err
 
@@ -87,6 +87,20 @@ def test_rows_that_are_no_answers_and_no_directions_are_found_and_left_out(
     assert outcome.stopped == "cut in thought"
     assert run(capsys, "check", path) == (0, f"{path}: whole\n")
     assert (path.parent / "cache.sqlite.damaged-1").is_file()
+
+
+def test_vectors_of_a_length_that_was_a_servers_mistake_are_dropped(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = np.asarray([1.0, 0.0, 0.0], dtype=np.float32)
+    store = Store(path)
+    store.keep_vectors([(key(7000), Embedded(other, 1, 0.0))])
+    store.close()
+    code, said = run(capsys, "repair", path, "--drop-vectors", "3")
+    assert (code, "left out: 1 vectors of 3 numbers\n" in said) == (0, True)
+    assert list(Store(path).vectors([key(7000), key(0)])) == [key(0)]
+    with pytest.raises(SystemExit, match="2"):
+        run(capsys, "stats", path, "--drop-vectors", "2")
 
 
 def test_of_a_damaged_cache_what_can_be_read_is_kept_and_the_file_set_aside(

@@ -14,7 +14,7 @@ import pytest
 
 from scripts.command import CHECKOUT_ONLY, HYDRA, PLAIN, main
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("conf", "data_loaders", "eval", "memsys", "results/published", "scripts")

@@ -82,6 +82,7 @@ def test_a_wrong_command_is_one_line(words: Any, message: str, results: Path, ca
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_list_names_every_file_with_its_title(capsys: Any) -> None:
     for kind, group in listing.GROUPS.items():
         assert listing.main([kind]) == 0

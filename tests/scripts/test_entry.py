@@ -39,6 +39,7 @@ def test_an_entry_point_loads_nothing_heavy_before_its_command_line_is_read(name
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
     command = [sys.executable, "-m", "scripts.audit"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -30,6 +30,7 @@ def files_of(results: Path) -> dict[str, bytes]:
     return {str(path.relative_to(results)): path.read_bytes() for path in paths}
 
 
+@pytest.mark.slow
 def test_two_shards_merged_are_one_run_and_nothing_is_answered_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,7 +58,7 @@ def check(folder: Path, name: str) -> None:
     assert f"results/runs/locomo/{name}-" in ran
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_memory_that_is_written_keeps_the_contract(checkout: Path) -> None:
     said = call(checkout, sys.executable, "-m", "scripts.new_memory", "mine")
     written = re.findall(r"written: (\S+)", said)
@@ -66,7 +66,7 @@ def test_the_memory_that_is_written_keeps_the_contract(checkout: Path) -> None:
     check(checkout, "mine")
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_memory_of_the_readme_keeps_the_contract_as_printed(checkout: Path) -> None:
     blocks = {path: body for _, path, body in BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))}
     assert set(blocks) == {"memsys/systems/mine.py", "conf/memory/mine.yaml"}

@@ -25,7 +25,7 @@ from eval.stats import difference
 from eval.store import read_lines
 from scripts.experiment.run_folder import data_of, record_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"

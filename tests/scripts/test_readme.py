@@ -98,6 +98,7 @@ def exists(dotted: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_the_drawing_is_that_of_the_imports() -> None:
     drawn = architecture.DRAWING.search(text_of("ARCHITECTURE.md"))
     assert drawn is not None

@@ -89,7 +89,7 @@ def wait_for_calls(server: Mock, count: int, process: subprocess.Popen[bytes]) -
         time.sleep(0.005)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.timeout(300 + 60 * KILLS)  # each kill is a start of a process, on a machine that may be busy
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers of a run in /proc")
 def test_a_run_or_a_worker_killed_at_random_loses_at_most_the_calls_in_flight(
@@ -137,7 +137,7 @@ def gone(pid: int, seconds: float = 20.0) -> bool:
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.timeout(300 + 60 * KILLS)  # each kill is a start of a process, on a machine that may be busy
 def test_a_gateway_killed_at_random_loses_at_most_the_calls_in_flight(mock: tuple[Mock, str], tmp_path: Path) -> None:
     server, url = mock

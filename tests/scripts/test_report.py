@@ -22,6 +22,7 @@ from eval.report.html.shards import as_script
 from eval.report.html.sources import read_sources
 from eval.report.rendering import as_csv
 from eval.report.tables import Table
+from eval.stats import holm
 from eval.store import RunError, read_lines, write_lines
 from scripts.reporting import invented
 from scripts.reporting.command import write_report
@@ -88,12 +89,15 @@ def test_report_csv_and_scores_agree_on_ten_cells_drawn_at_random(kept: Path) ->
 def test_a_pair_in_the_report_is_the_pair_in_the_table(kept: Path) -> None:
     table, pairs = the_table(kept), data(kept / "report", "set0-pairs0")
     gap = table.pairs["memory2", 0].difference
-    mean, n, by_question, by_case, clusters = next(pair[3:] for pair in pairs if pair[:3] == [0, 2, "all"])
+    of_all = {tuple(pair[:2]): pair[3:] for pair in pairs if pair[2] == "all"}
+    mean, n, by_question, by_case, clusters, p, adjusted = of_all[0, 2]
     assert gap.by_question is not None
     assert gap.by_case is not None
     assert (mean, n, clusters) == (pytest.approx(-gap.mean), gap.n, gap.clusters)
     assert by_question == pytest.approx([-gap.by_question.high, -gap.by_question.low])
     assert by_case == pytest.approx([-gap.by_case.high, -gap.by_case.low])
+    assert p == pytest.approx(gap.p_by_case)
+    assert adjusted == pytest.approx(holm([pair[5] for pair in of_all.values()])[list(of_all).index((0, 2))])
 
 
 def test_a_table_older_than_its_runs_is_named(results: Path) -> None:

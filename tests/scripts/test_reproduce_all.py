@@ -41,6 +41,7 @@ def index_of(tmp_path: Path, names: tuple[str, ...], processes: int) -> list[lis
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in index.splitlines()[2:]]
 
 
+@pytest.mark.integration
 def test_the_list_says_what_was_made_by_which_command_and_where(tmp_path: Path, capsys: Any) -> None:
     rows = index_of(tmp_path, ("memtree_t5", "memtree_fa1"), 1)
     assert "STAND-IN" not in capsys.readouterr().out  # the tables themselves are in their files
@@ -49,6 +50,7 @@ def test_the_list_says_what_was_made_by_which_command_and_where(tmp_path: Path, 
     assert rows[0][1].startswith("`python -m scripts.reproduce table=memtree_t5 profile=smoke")
 
 
+@pytest.mark.integration
 def test_two_processes_make_the_same_list_in_the_same_order(tmp_path: Path) -> None:
     names = ("memtree_a3", "memtree_a4", "timem_t7")
     for processes in (1, 2):
@@ -94,6 +96,7 @@ def test_a_spending_cap_is_never_shared_out_among_processes(tmp_path: Path, caps
     assert "max_usd holds for one process" in capsys.readouterr().err
 
 
+@pytest.mark.integration
 def test_a_killed_process_costs_what_it_was_making_and_no_more(tmp_path: Path, capsys: Any) -> None:
     def kill_one() -> None:
         while len(found := multiprocessing.active_children()) < 2:

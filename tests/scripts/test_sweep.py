@@ -146,6 +146,7 @@ def load_option_of(name: str) -> Any:
     return OmegaConf.to_container(OmegaConf.load(Path(CONF) / "sweep" / f"{name}.yaml"))
 
 
+@pytest.mark.integration
 @each_sweep
 def test_every_sweep_runs_offline(job: Any, tmp_path: Path, name: str) -> None:
     swept = params(job(name))
@@ -334,6 +335,7 @@ def test_hydra_runs_one_job_a_build_and_writes_nothing_into_the_working_folder(t
     assert done.stderr.count("[HYDRA]") == 3
 
 
+@pytest.mark.integration
 def test_after_a_kill_finished_settings_cost_no_call_and_the_lines_are_those_of_an_undisturbed_sweep(
     job: Any, mock: Any, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and lim
 ROW = "| MemTree | 0.458 [0.326, 0.597] {3 cases} · 2/1/0/0 | 0.1 · 3/0/0/0 |\n"
 
 
+@pytest.mark.integration
 def test_a_tenth_of_the_campaign_is_survived() -> None:
     done: list[int] = []
     outcomes = campaign(0.1, seed=4, on_done=lambda number, total, outcome: done.append(total))
@@ -113,6 +114,7 @@ def test_what_a_message_says_is_deleted_the_file_or_a_folder_of_the_run(tmp_path
     assert list(case.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_child_of_the_campaign_hears_the_signals_that_its_parent_ignores(tmp_path: Path) -> None:
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
@@ -177,6 +179,7 @@ def test_a_task_that_dies_is_a_defect_and_an_outcome_is_read_as_it_was_written(t
     assert Outcome.from_json(outcome_of(_nothing, tmp_path, 0)) == outcome
 
 
+@pytest.mark.slow
 def test_a_runner_that_ends_early_is_told() -> None:
     with pytest.raises(RunError, match="ended with exit code 1 after 0 tasks"):
         campaign(0.001, parts=["no such part"])

@@ -13,7 +13,7 @@ from eval.report.html.sources import RunFolder, RunSet, TableFile
 from eval.report.scores import Asked, outcomes
 from eval.report.table_file import ends
 from eval.score_files import score_files
-from eval.stats import Difference
+from eval.stats import Difference, holm
 
 RIGHT = 0.5
 """A score from here on counts as right where answers are sorted into right and wrong."""
@@ -83,15 +83,24 @@ def vector(own: Cell) -> list[float | None]:
 
 
 def pairs(found: Mapping[int, Cell]) -> Iterator[list[Any]]:
-    """Every pair of runs in every category: first, second, category, mean, n, both intervals, number of histories."""
+    """Every pair of runs in every category: first, second, category, mean, n, both intervals, number of histories, p.
+
+    p is that by case (None for fewer than five histories), then Holm's adjustment over all pairs of the category. The permutation test
+    over questions is left to the tables: it takes too long for every pair.
+    """
+    gaps: dict[str, dict[tuple[int, int], Difference]] = {}
     for (first, one), (second, other) in combinations(found.items(), 2):
         for category in categories(one.column):
             if (gap := one.minus(other, category, test=False)) is not None:
-                yield [first, second, category, *_numbers(gap)]
+                gaps.setdefault(category, {})[first, second] = gap
+    for category, own in gaps.items():
+        adjusted = holm([gap.p_by_case for gap in own.values()])
+        for (places, gap), holm_p in zip(own.items(), adjusted, strict=True):
+            yield [*places, category, *_numbers(gap), holm_p]
 
 
 def _numbers(gap: Difference) -> list[Any]:
-    return [gap.mean, gap.n, ends(gap.by_question), ends(gap.by_case), gap.clusters]
+    return [gap.mean, gap.n, ends(gap.by_question), ends(gap.by_case), gap.clusters, gap.p_by_case]
 
 
 def disputed(found: Sequence[Cell]) -> set[tuple[str, str]]:

@@ -54,13 +54,12 @@ class Released(MemorySystem):
     UNIT: ClassVar = {"rule": "floor_pair", "on_unpaired": "keep_single"}
     EMBEDS_UNITS: ClassVar = False
     REHEARSED: ClassVar = False
-    WAIVED: ClassVar[Mapping[str, str]] = {
+    WAIVED: ClassVar = {
         "test_reading_leaves_the_memory_as_it_was": "its state lies in another process; what it recalls is compared instead",
         "test_no_clock_is_looked_at": "a product reads its clock, which is patched in its own process",
         "test_two_memories_share_nothing": "its state lies in another process; a case has a process of its own",
         "test_a_model_that_babbles_breaks_nothing": "its calls pass through the gateway, which counts misfits",
     }
-    """Tests of the memory contract that a foreign product cannot pass, with the reasons; printed under its tables."""
 
     def __init__(
         self,
@@ -141,6 +140,8 @@ class Released(MemorySystem):
             return Recall(())
         given = {"id": question.id, "text": question.text, "k": self.k, "stamp": _stamp(question)}
         items = self._life.read("read", given, f"read {question.id}")
+        if len(items) > self.k:
+            meter.note("released.more_than_k")
         return Recall(tuple(_item(each) for each in items[: self.k]))
 
     def nodes(self) -> Iterator[NodeView]:

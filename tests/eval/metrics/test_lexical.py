@@ -52,6 +52,7 @@ def answered(answer: str) -> Prediction:
     return Prediction("c1", "q1", answer, items=(), scores=(), outcome="answered")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURES)
 @settings(max_examples=60)
 @given(prediction=texts, gold=texts)

@@ -260,7 +260,7 @@ def points_of(kind: str) -> list[Point]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", ["lines", "tree"])  # what is drawn by panels, and what is drawn whole
 def test_the_same_points_give_the_same_bytes(kind: str, tmp_path: Path) -> None:
     sheet = Sheet("Title", FOOT, kind)
     for name in ("first", "second"):
@@ -358,6 +358,7 @@ def test_only_the_non_dominated_are_named_in_a_pareto_figure() -> None:
     assert "Bad" not in texts(figure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("free", [True, False])
 def test_a_pareto_figure_of_34_rows_keeps_labels_and_ticks_apart_and_on_the_paper(free: bool) -> None:
     rng = np.random.default_rng(0)

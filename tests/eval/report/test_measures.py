@@ -88,6 +88,7 @@ def test_a_difference_from_the_best_elsewhere_is_taken_again_without_each_histor
     assert by_hand != difference(first, plain, clusters), "the choice itself is uncertain"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clusters", [5, 10])
 def test_the_interval_of_the_best_elsewhere_covers_though_the_choice_is_luck(clusters: int) -> None:
     """With the choice taken as given it covers .91 and .88: which candidate wins is luck, too."""

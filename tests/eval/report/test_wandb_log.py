@@ -94,6 +94,7 @@ def test_the_configuration_is_handed_to_wandb_without_the_key(tmp_path: Path, mo
     assert handed["config"]["endpoint"] == {"label": "at <GATEWAY>", "headers": ["<GATEWAY>"]}
 
 
+@pytest.mark.integration
 def test_an_offline_run_holds_numbers_table_and_figure_and_calls_nobody(tmp_path: Path, doorbell: list[str]) -> None:
     files = save(draw(Sheet("Title", (), "lines"), [Point("p", "s", 1.0, 2.0)]), tmp_path / "figure", "about")
     points = tmp_path / "figure.csv"

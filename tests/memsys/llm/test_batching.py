@@ -70,6 +70,7 @@ def live_answers(url: str, tmp_path: Path) -> list[str]:
     return texts
 
 
+@pytest.mark.slow
 def test_calls_that_arrive_together_are_one_batch_with_the_live_answers(
     cache: Path, store: Store, tmp_path: Path
 ) -> None:

@@ -113,6 +113,7 @@ def test_per_model_quirks_shape_the_body() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["lean", "sdk"])
 def test_under_heavy_faults_every_call_is_answered_and_attempts_are_counted(transport: str) -> None:
     mock = Mock(faults=0.3, hang=3.0)

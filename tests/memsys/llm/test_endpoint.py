@@ -86,6 +86,7 @@ def test_a_packed_reply_is_unpacked(opened: Open, transport: str, packed: Callab
         assert complete(Client(opened(url, transport=transport), SETTINGS), request()).text == "ok"
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_small_reply_that_unpacks_to_far_too_much_is_refused_while_it_is_read(

@@ -167,6 +167,7 @@ ENDLESS = {
 """What a model may repeat until its limit; a pattern that tries every pair of places would take hours for each of them."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS.keys())
 def test_a_reply_that_repeats_itself_for_ever_is_read_once(text: str) -> None:
     assert len(without_reasoning(text).answer) <= len(text)

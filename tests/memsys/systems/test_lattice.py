@@ -289,6 +289,7 @@ def test_the_draw_favours_what_scores_high() -> None:
     assert paper.tolist() == pytest.approx([0.348, 0.285, 0.211, 0.156], abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "shares"), [("paper", [0.348, 0.285, 0.211, 0.156]), ("code", [0.517, 0.297, 0.129, 0.056])]
 )

@@ -118,6 +118,7 @@ def test_the_released_curve_keeps_longer_what_was_never_recalled() -> None:
     assert "u0" not in found(memory, "Luna", day=7)
 
 
+@pytest.mark.slow
 def test_sampled_forgetting_is_reproducible_and_follows_the_curve() -> None:
     units = [exchange(number, 0, f"note {number}") for number in range(2_000)]
     first, second, other = (

@@ -176,6 +176,7 @@ def test_a_unit_attached_high_hangs_on_a_chain_that_keeps_leaves_level() -> None
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("annotate", "count"), [("full", 200), ("attach_only", 60), ("lazy", 60)])
 def test_random_decisions_keep_the_tree_levelled_and_all_else_untouched(annotate: str, count: int) -> None:
     rng = np.random.default_rng(5)

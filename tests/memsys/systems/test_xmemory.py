@@ -153,6 +153,7 @@ def test_the_centroid_is_the_running_mean() -> None:
     assert sizes(partition(vectors, GROWTH)) == [3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rules", [ThemeRules(cap=cap, guided=guided) for cap in (1, 3, 8, 12) for guided in (True, False)]
 )

@@ -32,6 +32,7 @@ def exported(run: Scored, form: str, to: Path) -> Path:
     return to
 
 
+@pytest.mark.slow
 def test_an_import_of_the_mem0_form_gives_the_same_scores(lab: Lab, bm25: Scored, tmp_path: Path) -> None:
     (file,) = exported(bm25, "mem0", tmp_path).iterdir()
     again = lab.score(lab.imported(file, Origin("again"), "locomo"), METRICS, ["mem0"])
@@ -52,6 +53,7 @@ def test_the_mem0_form_leaves_out_what_failed_and_counts_it(
     assert sum(map(len, json.loads(file.read_text()).values())) == 47
 
 
+@pytest.mark.slow
 def test_the_hugging_face_folder_loads_offline_with_every_question(bm25: Scored, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     folder = exported(bm25, "hf", tmp_path / "set")

@@ -115,6 +115,7 @@ def ours_file(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "name", "judge"),
     [(zep_file, "zep", 2 / 3), (omnimemeval_file, "omnimemeval", 0.5), (ours_file, "ours", None)],
@@ -161,6 +162,7 @@ def test_questions_of_one_text_are_joined_by_order_when_the_file_has_them_all(tm
     assert own.answers.runs[0].record["imported"]["joined_by_order"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("record", "why"),
     [
@@ -251,6 +253,7 @@ def test_a_file_of_another_kind_is_refused_with_the_known_formats(tmp_path: Path
         read_answers(saved(tmp_path / "z.json", {"0": [mem0_record(TWICE, "x", llm_score="yes")]}))
 
 
+@pytest.mark.slow
 def test_the_command_lists_mismatches_and_says_so_by_its_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

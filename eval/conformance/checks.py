@@ -1,0 +1,253 @@
+"""The checks: what is written, read, written elsewhere, read again and deleted, and the names of what goes wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+
+from data_loaders.schema import Case, Unit
+from data_loaders.units import make_units
+from eval.conformance.canaries import CANARIES, HISTORY, OTHER, OTHERS, Canary, asked, shows_date
+from eval.failures import described, raise_if_stopped, stops
+from memsys.interface import MemorySystem, Recall
+from memsys.llm.meter import metering
+from memsys.tokens import count_tokens
+
+FAULTS = {
+    "a step failed": "a write, a search or a deletion raised an error",
+    "empties": "nothing, or text that is blank, is recalled",
+    "index late": "what was written is found only some time after the memory says that it is ready",
+    "own text not stored": "what the assistant said is not found",
+    "failures reported as success": "a write raised no error, and what it wrote is not found",
+    "dates dropped": "recalled text does not say when it was said",
+    "speaker lost": "recalled text does not say who said it",
+    "order lost": "turns are recalled in another order than they were spoken",
+    "k ignored": "a search returns more items than asked for",
+    "search changes state": "the same question recalls something else the second time",
+    "tenants leak": "one case recalls what another was told",
+    "deletions kept": "what was deleted is still found",
+}
+"""Names of the faults, in the order in which they are looked for."""
+FEW = 2
+"""A `k` that the history exceeds."""
+
+Make = Callable[[Case], MemorySystem]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the checks of one memory came to."""
+
+    faults: dict[str, str] = field(default_factory=dict)
+    """What was seen, by the fault's name."""
+    unchecked: dict[str, str] = field(default_factory=dict)
+    """Why a check does not apply, by the fault's name."""
+
+    def unwaived(self, waived: Iterable[str]) -> list[str]:
+        """Faults that refuse the memory."""
+        return [name for name in FAULTS if name in self.faults and name not in set(waived)]
+
+
+def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> Verdict:
+    """Put the canaries through a memory's own door.
+
+    Args:
+        make: a fresh memory for a case.
+        unit: the unit rule of the memory.
+        patience: seconds for which a late index of another program is waited for, to tell it from what was never stored.
+
+    Raises:
+        EndOfRun: no further call can be made.
+    """
+    verdict = Verdict()
+    memories: list[MemorySystem] = []
+    try:
+        memories.append(first := make(HISTORY))
+        _feed(first, HISTORY, unit)
+        _look_into(first, verdict, patience)
+        memories.append(second := make(OTHER))
+        _look_for_leaks(first, second, unit, verdict)
+        _look_for_remains(first, second, verdict)
+    except Exception as error:
+        if stops(error):
+            raise
+        raise_if_stopped(error)
+        verdict.faults["a step failed"] = described(error)
+    finally:
+        for memory in memories:
+            memory.close()
+    return verdict
+
+
+def _feed(memory: MemorySystem, case: Case, unit: Mapping[str, object]) -> None:
+    """Write a history as the run loop does."""
+    units: Sequence[Unit] = make_units(case.sessions, count=count_tokens, **unit).units  # type: ignore[arg-type]
+    for place, each in enumerate(units):
+        memory.write(each)
+        if place + 1 == len(units) or units[place + 1].session_id != each.session_id:
+            memory.end_session(each.session_id)
+    memory.consolidate()
+
+
+# --- one case ---------------------------------------------------------------------------------------------------------
+
+
+def _look_into(memory: MemorySystem, verdict: Verdict, patience: float) -> None:
+    with metering() as ledger:
+        recalls = _ask(memory, CANARIES)
+    if ledger.notes["service.blank"] or any(not text.strip() for text in _texts(recalls.values())):
+        verdict.faults["empties"] = "items without text are recalled"
+    if not memory.REHEARSED:
+        recalls = _later(memory, recalls, patience, verdict)
+    else:
+        verdict.unchecked["index late"] = "it lives in this process, and a write is done when it returns"
+    _name_losses(recalls, verdict)
+    _look_at_texts(recalls, verdict)
+    _look_for_changes(memory, recalls, verdict)
+    _look_at_k(memory, verdict)
+
+
+def _ask(memory: MemorySystem, canaries: Sequence[Canary]) -> dict[str, Recall]:
+    """What is recalled for the question about each canary, by its word."""
+    return {canary.word: memory.read(asked(canary)) for canary in canaries}
+
+
+def _later(memory: MemorySystem, recalls: dict[str, Recall], patience: float, verdict: Verdict) -> dict[str, Recall]:
+    """What is recalled when nothing more appears. A canary that its question finds only now was not indexed in time."""
+    started, first = time.monotonic(), _unanswered(recalls)
+    while _unanswered(recalls) and time.monotonic() - started < patience:
+        time.sleep(min(0.2, patience / 5))
+        recalls = _ask(memory, CANARIES)
+    if late := [canary for canary in first if canary not in _unanswered(recalls)]:
+        verdict.faults["index late"] = (
+            f"found {time.monotonic() - started:.1f} s after the memory was ready: {_words(late)}"
+        )
+    return recalls
+
+
+def _unanswered(recalls: Mapping[str, Recall]) -> list[Canary]:
+    """Canaries that their own questions do not find."""
+    return [canary for canary in CANARIES if _shown({"": recalls[canary.word]}, [canary]) == []]
+
+
+def _lost(recalls: Mapping[str, Recall]) -> list[Canary]:
+    """Canaries that no recall shows."""
+    shown = "\n".join(_texts(recalls.values()))
+    return [canary for canary in CANARIES if canary.word not in shown]
+
+
+def _name_losses(recalls: Mapping[str, Recall], verdict: Verdict) -> None:
+    lost = _lost(recalls)
+    if not any(recall.items or recall.answer for recall in recalls.values()):
+        verdict.faults.setdefault("empties", "nothing is recalled for any question")
+    elif lost and "empties" not in verdict.faults:
+        own = all(canary.own for canary in lost) and len(lost) == sum(canary.own for canary in CANARIES)
+        verdict.faults["own text not stored" if own else "failures reported as success"] = (
+            f"never found: {_words(lost)}"
+        )
+
+
+def _look_at_texts(recalls: Mapping[str, Recall], verdict: Verdict) -> None:
+    """Dates, speakers and order, of the canaries that are shown."""
+    texts = _texts(recalls.values())
+    shown = [(canary, [text for text in texts if canary.word in text]) for canary in CANARIES]
+    undated = [canary for canary, own in shown if own and not any(shows_date(text, canary) for text in own)]
+    unnamed = [canary for canary, own in shown if own and not any(canary.speaker in text for text in own)]
+    if undated:
+        verdict.faults["dates dropped"] = f"without a date: {_words(undated)}"
+    if unnamed:
+        verdict.faults["speaker lost"] = f"without a speaker: {_words(unnamed)}"
+    _look_at_order(texts, verdict)
+
+
+def _look_at_order(texts: Sequence[str], verdict: Verdict) -> None:
+    together = 0
+    for text in texts:
+        for session in HISTORY.sessions:
+            said = {turn.id for turn in session.turns}
+            places = [text.index(canary.word) for canary in CANARIES if canary.turn in said and canary.word in text]
+            together = max(together, len(places))
+            if places != sorted(places):
+                verdict.faults["order lost"] = f"another order than spoken: {text[:160]!r}"
+    if together < 2:
+        verdict.unchecked["order lost"] = "no recalled text holds two turns of a session"
+
+
+def _look_for_changes(memory: MemorySystem, recalls: Mapping[str, Recall], verdict: Verdict) -> None:
+    again = _ask(memory, CANARIES[::-1])
+    changed = [word for word, recall in recalls.items() if _ids(recall) != _ids(again[word])]
+    repeated = [word for word, recall in again.items() if any(asked_in(recall, canary) for canary in CANARIES)]
+    if changed:
+        verdict.faults["search changes state"] = f"recalled otherwise the second time: about {', '.join(changed)}"
+    elif repeated:
+        verdict.faults["search changes state"] = f"a question itself is recalled: about {', '.join(repeated)}"
+
+
+def asked_in(recall: Recall, canary: Canary) -> bool:
+    """Whether an item of a recall holds the question about a canary."""
+    return any(canary.question in item.text for item in recall.items)
+
+
+def _look_at_k(memory: MemorySystem, verdict: Verdict) -> None:
+    if "k" not in memory.READ_KNOBS or memory.PAST_K:
+        verdict.unchecked["k ignored"] = memory.PAST_K or "it has no k"
+        return
+    few = copy(memory)
+    vars(few)["k"] = FEW
+    with metering() as ledger:
+        most = max(len(few.read(asked(canary)).items) for canary in CANARIES)
+    if most > FEW or any(note.endswith(".more_than_k") for note in ledger.notes):
+        verdict.faults["k ignored"] = f"asked for {FEW} items, more came" + (f": {most}" if most > FEW else "")
+
+
+# --- two cases --------------------------------------------------------------------------------------------------------
+
+
+def _look_for_leaks(first: MemorySystem, second: MemorySystem, unit: Mapping[str, object], verdict: Verdict) -> None:
+    _feed(second, OTHER, unit)
+    there = _shown(_ask(second, CANARIES), CANARIES)
+    here = _shown(_ask(first, OTHERS), OTHERS)
+    if leaked := [*there, *here]:
+        verdict.faults["tenants leak"] = f"told to another case: {', '.join(leaked)}"
+
+
+def _look_for_remains(first: MemorySystem, second: MemorySystem, verdict: Verdict) -> None:
+    """Delete both cases: one by its reset, if it has one, the other by closing it."""
+    if first.REHEARSED:
+        verdict.unchecked["deletions kept"] = "it lives in this process and is forgotten with it"
+        return
+    remains = []
+    if getattr(second, "can_reset", False):
+        second.reset()  # type: ignore[attr-defined]  # services have one
+        remains += _shown(_ask(second, OTHERS), OTHERS)
+    first.close()
+    try:
+        remains += _shown(_ask(first, CANARIES), CANARIES)
+    except Exception as error:
+        if stops(error):
+            raise
+        # What refuses to be read after it was closed keeps nothing that could be found.
+    if remains:
+        verdict.faults["deletions kept"] = f"still found: {', '.join(remains)}"
+
+
+def _shown(recalls: Mapping[str, Recall], canaries: Sequence[Canary]) -> list[str]:
+    text = "\n".join(_texts(recalls.values()))
+    return [canary.word for canary in canaries if canary.word in text]
+
+
+def _texts(recalls: Iterable[Recall]) -> list[str]:
+    """Recalled texts, and answers of memories that answer themselves."""
+    return [
+        text for recall in recalls for text in (*(item.text for item in recall.items), *filter(None, [recall.answer]))
+    ]
+
+
+def _ids(recall: Recall) -> list[tuple[str, str]]:
+    return [(item.id, item.text) for item in recall.items]
+
+
+def _words(canaries: Sequence[Canary]) -> str:
+    return ", ".join(canary.word for canary in canaries)

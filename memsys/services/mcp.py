@@ -1,0 +1,144 @@
+"""Any MCP server as a memory, described in YAML; decisions and deviations stand in `memsys.services.memory`.
+
+A call is `{tool: add_memory, arguments: {text: "{text}"}}`; `ok` and `id` are those of `memsys.services.http`. A tool's result is its
+structured content, else the JSON of its first text, else that text; `results.items` says where the list of hits is.
+
+Decisions:
+
+- A server on stdio is a process a case, in a folder of its own that is also its home and is deleted with it; it needs no `delete`.
+  A server at a `url` is shared, and needs `delete`.
+- The process gets the few variables that the package `mcp` passes on, those of `env`, and the keys named in `keys`.
+- A tool that reports an error fails its step; so does a server that has ended, whose state is lost.
+- With `network=false` a process is refused unless the file says that it is `local`: nobody watches what it connects to.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from memsys.llm.outcome import check_base_url
+from memsys.llm.protocol import ModelError
+from memsys.services.memory import ServiceError, ServiceMemory
+from memsys.services.session import Program, Session
+from memsys.services.templates import filled, mapping
+
+ROOT = Path(__file__).resolve().parents[2]
+FIELDS = {"tool", "arguments", "ok", "id"}
+LAST_WORDS = 5.0
+"""Seconds that one call may take after a stop was requested."""
+
+
+class McpMemory(ServiceMemory):
+    """Recalls what a tool of an MCP server finds.
+
+    Args:
+        command, args: the program; `{python}` is our interpreter, `{root}` the folder of our packages, `{scratch}` that of the case.
+        env, keys: variables with their values, and names of variables whose values are keys.
+        url, headers: a server over HTTP, in place of a command; `{NAME}` in a header stands for the key NAME of `keys`.
+        version: the server's version, which it must report; empty: any.
+        local: whether the command reaches nothing beyond this machine.
+        open, add, end, search, reset, delete: calls of tools; null for one that does not exist.
+        open_seconds, step_seconds: time limits.
+        k, per, results, wait: see `memsys.services.memory`.
+
+    Raises:
+        ValueError: a setting has another form.
+    """
+
+    NEEDED: ClassVar = ("add", "search")
+
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        command: str | None = None,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        keys: Sequence[str] = (),
+        url: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        version: str = "",
+        local: bool = False,
+        k: int = 10,
+        per: Literal["unit", "turn"] = "unit",
+        open: Mapping[str, Any] | None = None,
+        add: Mapping[str, Any] | None = None,
+        end: Mapping[str, Any] | None = None,
+        search: Mapping[str, Any] | None = None,
+        reset: Mapping[str, Any] | None = None,
+        delete: Mapping[str, Any] | None = None,
+        results: Mapping[str, str] | None = None,
+        wait: Mapping[str, Any] | None = None,
+        open_seconds: float = 60.0,
+        step_seconds: float = 60.0,
+    ) -> None:
+        if (command is None) == (url is None):
+            raise ValueError("an MCP server needs a command or a url, and not both")
+        if url is not None and delete is None:
+            raise ValueError("delete is missing: a server at a url keeps what it was told")
+        if url is not None:
+            _checked_url(url)
+        steps = {"open": open, "add": add, "end": end, "search": search, "reset": reset, "delete": delete}
+        super().__init__(rng, k, per, steps, results or {}, wait)
+        given = tuple(map(_placed, (command or "", *args)))
+        around = {name: _placed(value) for name, value in (env or {}).items()}
+        self._program = Program(given[0], given[1:], around, tuple(keys), url or "", dict(headers or {}), local)
+        self.version, self.open_seconds, self.step_seconds = version, open_seconds, step_seconds
+        self._shared = _Shared()
+
+    def report(self) -> dict[str, Any]:
+        session = self._shared.session
+        return {**super().report(), **({} if session is None else {"server": session.server})}
+
+    def _prepared(self, where: str, given: Any) -> dict[str, Any]:
+        call = mapping(where, given, FIELDS)
+        if not call.get("tool") or not isinstance(call.get("arguments", {}), Mapping):
+            raise ValueError(f"{where} must be {{tool: …, arguments: {{…}}}}, found {given!r}")
+        return {"arguments": {}, **call}
+
+    def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+        return self._session().call(call["tool"], filled(call["arguments"], values), self.step_seconds)
+
+    def _send_at_last(self, call: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        arguments = filled(call["arguments"], values)
+        self._session().call(call["tool"], arguments, LAST_WORDS, heeded=False)
+
+    def _session(self) -> Session:
+        shared = self._shared
+        with shared.lock:
+            if shared.closed:
+                raise ServiceError("the session is closed")
+            if shared.session is None:
+                shared.session = Session(self._program, self.version, self.open_seconds)
+            return shared.session
+
+    def _shut(self) -> None:
+        with self._shared.lock:
+            self._shared.closed = True
+            if self._shared.session is not None:
+                self._shared.session.close()
+
+
+class _Shared:
+    """What copies of a memory have in common: the session, opened by the first step."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.session: Session | None = None
+        self.closed = False
+
+
+def _placed(text: str) -> str:
+    return text.replace("{python}", sys.executable).replace("{root}", str(ROOT))
+
+
+def _checked_url(url: str) -> None:
+    try:
+        check_base_url(url)
+    except ModelError as error:
+        raise ValueError(f"url: {error}") from error

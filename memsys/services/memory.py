@@ -1,0 +1,394 @@
+"""What memories of HTTP services and MCP servers share: steps become calls, replies become items, and failures are counted.
+
+There is no paper and no `mode`. Decisions:
+
+- Each case has a namespace of its own, `memsys-<seed>-<random>`: two runs that go on at the same time, or one after a crash, must not
+  meet. It is deleted when the case ends. A killed run leaves its namespaces behind; their names say whose they are.
+- A call that failed for good fails its step: a memory that silently lacks a unit would be scored as one that forgot it. `ok` names what
+  a reply must say, for services that report failures with status 200.
+- `wait` is a rule: before questions are read, what was added must be reported as indexed. A time limit that passes is an error of the
+  case, never a shrug.
+- Recalled text is cut to `k` items; more of them, blank ones and repeated ids are counted.
+- The evidence of an item is what the service gives back of the turn ids it was sent, or of the ids that it gave to adds
+  (`results.sources`); without them the turns whose text occurs in the item. The report counts both, and items of unknown evidence.
+- Nothing is cached and nothing can be replayed: the state is the service's.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from data_loaders.schema import Question, Turn, Unit
+from memsys.interface import Item, MemorySystem, Recall, dated, one_of, positive, union
+from memsys.llm import meter, stopping
+from memsys.llm.protocol import ModelError
+from memsys.llm.secrets import redact
+from memsys.services.templates import Condition, condition, mapping, placeholders, reached
+
+RESULTS = {"items": "", "text": "", "id": "", "score": "", "distance": "", "sources": "", "time": ""}
+SHORTEST = 12
+"""Characters of a turn's text that can be recognised in an item; shorter ones occur in every dialogue."""
+STEPS = ("open", "add", "end", "search", "reset", "delete")
+OF_A_CASE = {"namespace"}
+OF_A_UNIT = OF_A_CASE | {"unit", "session", "text", "dated_text", "time", "time_text", "timestamp", "turns", "turn_ids"}
+OF_A_TURN = OF_A_UNIT | {"turn", "speaker", "role"}
+OF_A_QUESTION = OF_A_CASE | {"query", "k", "time", "time_text", "timestamp"}
+KNOWN = {
+    "open": OF_A_CASE,
+    "add": OF_A_TURN,
+    "end": OF_A_CASE | {"session"},
+    "search": OF_A_QUESTION,
+    "reset": OF_A_CASE,
+    "delete": OF_A_CASE,
+    "wait": OF_A_CASE | {"id"},
+}
+"""Placeholders of each step."""
+
+
+class ServiceError(ModelError):
+    """A service's reply says that a step failed, or has no place for what is needed."""
+
+
+class NotIndexed(ServiceError):
+    """What was added was not reported as indexed in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """When what was added can be found."""
+
+    call: Any
+    done: Condition
+    failed: Condition | None
+    seconds: float
+    every: float
+    each: bool
+    """Whether each add is asked for by its id, instead of the namespace as a whole."""
+
+
+class ServiceMemory(MemorySystem):
+    """Recalls what a service finds. A subclass turns the description of a step into a call (`_prepared`) and makes it (`_send`).
+
+    Args:
+        k: most items of a recall.
+        per: what one add holds: a `unit` or a `turn`.
+        steps: description of each step; None for one that the service does not have.
+        results: paths in the reply of a search; `items` is the list, the others are within an entry.
+        wait: `{call: …, done: {path, equals}, failed: {path, equals}, seconds: 60, every: 0.5}`; None for a service that is ready
+            when an add returns.
+
+    Raises:
+        ValueError: a setting has another form.
+    """
+
+    READ_KNOBS: ClassVar = ("k",)
+    EMBEDS_UNITS: ClassVar = False
+    REHEARSED: ClassVar = False
+    WAITS_TO_READ: ClassVar = True
+    WAIVED: ClassVar = {
+        "test_reading_leaves_the_memory_as_it_was": "its state lies in another program; conformance compares what it recalls",
+        "test_no_clock_is_looked_at": "a service reads its own clock; conformance looks for the dialogue's dates",
+        "test_two_memories_share_nothing": "its state lies in another program; conformance looks for leaks between cases",
+        "test_a_model_that_babbles_breaks_nothing": "the models that it calls are its own",
+    }
+
+    NEEDED: ClassVar[tuple[str, ...]] = ("add", "search", "delete")
+    """Steps without which nothing can be measured."""
+
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        k: int,
+        per: Literal["unit", "turn"],
+        steps: Mapping[str, Any],
+        results: Mapping[str, str],
+        wait: Mapping[str, Any] | None,
+    ) -> None:
+        self.k, self.per = positive("k", k), one_of("per", per, ("unit", "turn"))
+        self._results = RESULTS | mapping("results", results, set(RESULTS))
+        self._steps = {name: self._checked(name, given) for name, given in steps.items() if given is not None}
+        if missing := sorted(set(self.NEEDED) - set(self._steps)):
+            raise ValueError(f"{missing[0]} is missing: this memory needs {', '.join(self.NEEDED)}")
+        self._oks = {name: condition(f"{name}.ok", given.get("ok")) for name, given in self._steps.items()}
+        self._wait = None if wait is None else self._rule(wait)
+        self.namespace = f"memsys-{int(rng.integers(2**32)):08x}-{secrets.token_hex(4)}"
+        self._texts: dict[str, str] = {}
+        self._adds: dict[str, tuple[str, ...]] = {}
+        self._pending: list[str] = []
+        self._opened = False
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    # --- what a subclass does --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _prepared(self, where: str, given: Any) -> dict[str, Any]:
+        """The description of a call, checked; raises ValueError for another form."""
+
+    @abstractmethod
+    def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+        """Make a call and return the decoded reply; raises ModelError where it failed for good."""
+
+    @abstractmethod
+    def _send_at_last(self, call: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        """Make a call although a stop was requested, once and for a few seconds."""
+
+    def _shut(self) -> None:
+        """Give up what this memory alone holds, such as a process."""
+
+    # --- the memory ------------------------------------------------------------------------------------------------------
+
+    def write(self, unit: Unit) -> None:
+        self._open()
+        for turns in (unit.turns,) if self.per == "unit" else ((turn,) for turn in unit.turns):
+            spoken = tuple(turn for turn in turns if turn.text.strip())
+            if spoken:
+                reply = self._ask("add", _values(unit, spoken))
+                self._keep_ids(reply, spoken)
+                self._texts.update((turn.id, turn.text.strip()) for turn in spoken)
+
+    def end_session(self, session_id: str) -> None:
+        if self._texts and "end" in self._steps:
+            self._ask("end", {"session": session_id})
+
+    def consolidate(self) -> None:
+        """Wait until everything that was added is indexed.
+
+        Raises:
+            NotIndexed: it was not in time.
+            ServiceError: the service reports that it failed to index it.
+        """
+        if self._wait is None or not self._texts:
+            return
+        if not self._wait.each:
+            self._await({})
+        while self._pending:
+            self._await({"id": self._pending[0]})
+            del self._pending[0]
+
+    def read(self, question: Question) -> Recall:
+        if not self._texts:
+            return Recall(())
+        asked = {"query": question.text, "k": self.k, **_times(question)}
+        return Recall(tuple(self._items(self._ask("search", asked))))
+
+    @property
+    def can_reset(self) -> bool:
+        """Whether the namespace can be emptied before the case ends."""
+        return bool({"reset", "delete"} & set(self._steps))
+
+    def reset(self) -> None:
+        """Empty the namespace; it can be written to again."""
+        self._ask("reset" if "reset" in self._steps else "delete", {})
+        self._opened = "reset" in self._steps
+        self._pending.clear()
+
+    def close(self) -> None:
+        """Delete the namespace. A service that fails to is counted; the case is complete all the same."""
+        try:
+            if self._opened and "delete" in self._steps:
+                if stopping.requested():
+                    self._send_at_last(self._steps["delete"], {"namespace": self.namespace})
+                else:
+                    self._ask("delete", {})
+        except (ModelError, OSError, TimeoutError):
+            self._count("not_deleted")
+        finally:
+            self._opened = False
+            self._shut()
+
+    @property
+    def held(self) -> int:
+        return self._counts["add"]
+
+    def report(self) -> dict[str, Any]:
+        """Calls that change the memory, and failures."""
+        return {"counts": {name: n for name, n in sorted(self._counts.items()) if n}}
+
+    # --- calls -----------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if not self._opened:
+            if "open" in self._steps:
+                self._ask("open", {})
+            self._opened = True
+
+    def _ask(self, step: str, values: Mapping[str, Any]) -> Any:
+        """Make the call of a step.
+
+        Raises:
+            ModelError: it failed for good, or its reply says so.
+        """
+        self._count(step, reported=step != "search")
+        try:
+            reply = self._send(step, self._steps[step], {**values, "namespace": self.namespace})
+            if (ok := self._oks[step]) is not None and not ok.holds(reply):
+                raise ServiceError(
+                    f"{step}: expected {ok.path or 'the reply'} to be {_either(ok)}, the reply is {_excerpt(reply)}"
+                )
+        except ModelError:
+            self._count(f"{step}.failed")
+            raise
+        return reply
+
+    def _await(self, values: Mapping[str, Any]) -> None:
+        rule = self._wait
+        assert rule is not None
+        deadline = time.monotonic() + rule.seconds
+        while True:
+            stopping.check()
+            reply = self._send("wait", rule.call, {**values, "namespace": self.namespace})
+            if rule.failed is not None and rule.failed.holds(reply):
+                self._count("wait.failed")
+                raise ServiceError(f"wait: the service failed to index what was added: {_excerpt(reply)}")
+            if rule.done.holds(reply):
+                return
+            if time.monotonic() + rule.every > deadline:
+                self._count("wait.expired")
+                raise NotIndexed(f"wait: not indexed within {rule.seconds:g} s; the last reply is {_excerpt(reply)}")
+            meter.note("service.wait")
+            time.sleep(rule.every)
+
+    def _keep_ids(self, reply: Any, turns: tuple[Turn, ...]) -> None:
+        """Remember what the service calls an add: to wait for it, and to know the turns of what is recalled from it."""
+        if (path := self._steps["add"].get("id")) is None:
+            return
+        ids = [str(value) for value in reached(reply, str(path)) if value is not None]
+        self._adds.update((name, tuple(turn.id for turn in turns)) for name in ids)
+        if self._wait is not None and self._wait.each:
+            if not ids:
+                raise ServiceError(f"add: no id at {path!r} to wait for; the reply is {_excerpt(reply)}")
+            self._pending += ids
+
+    def _count(self, event: str, *, reported: bool = True, amount: int = 1) -> None:
+        meter.note(f"service.{event}", amount)
+        if reported:
+            with self._lock:
+                self._counts[event] += amount
+
+    # --- what was recalled -----------------------------------------------------------------------------------------------
+
+    def _items(self, reply: Any) -> Iterator[Item]:
+        known: set[str] = set()
+        hits = self._hits(reply)
+        if len(hits) > self.k:
+            self._count("more_than_k", reported=False)
+        for rank, hit in enumerate(hits):
+            item = self._item(rank, hit)
+            if not item.text:
+                self._count("blank", reported=False)
+            elif item.id in known:
+                self._count("repeated", reported=False)
+            elif len(known) < self.k:
+                known.add(item.id)
+                yield item
+
+    def _hits(self, reply: Any) -> list[Any]:
+        """The entries of a search's reply.
+
+        Raises:
+            ServiceError: there is no list where one was expected.
+        """
+        path = self._results["items"]
+        for value in reached(reply, path):
+            if isinstance(value, list):
+                return value
+            if isinstance(value, str):
+                return [value] if value else []
+        raise ServiceError(f"search: no list of items at {path!r}; the reply is {_excerpt(reply)}")
+
+    def _item(self, rank: int, hit: Any) -> Item:
+        def first(field: str) -> Any:
+            path = self._results[field]
+            return next((value for value in reached(hit, path) if value is not None), None) if path else None
+
+        text = first("text") if self._results["text"] else hit
+        blank = text is None or not str(text).strip()
+        shown = "" if blank else dated(str(text), str(first("time") or ""))
+        score, distance = first("score"), first("distance")
+        ranked = score if _is_number(score) else -distance if _is_number(distance) else -rank
+        return Item(str(first("id") or f"hit-{rank}"), shown, round(float(ranked), 6), self._evidence(hit, shown))
+
+    def _evidence(self, hit: Any, text: str) -> tuple[str, ...]:
+        """Ids of the turns that an item comes from."""
+        path = self._results["sources"]
+        named = [name for value in reached(hit, path) for name in _listed(value)] if path else []
+        turns = union(self._adds.get(name, (name,) if name in self._texts else ()) for name in named)
+        if not turns:
+            turns = tuple(turn for turn, said in self._texts.items() if len(said) >= SHORTEST and said in text)
+        how = "unknown" if not turns else "named" if named else "matched"
+        self._count(f"evidence_{how}", reported=False)
+        return turns
+
+    # --- the description -------------------------------------------------------------------------------------------------
+
+    def _checked(self, step: str, given: Any) -> dict[str, Any]:
+        call = self._prepared(step, given)
+        if unknown := sorted(placeholders(call) - KNOWN[step]):
+            raise ValueError(f"{step}: {{{unknown[0]}}} is not known there; there are {', '.join(sorted(KNOWN[step]))}")
+        return call
+
+    def _rule(self, given: Mapping[str, Any]) -> Wait:
+        given = mapping("wait", given, {"call", "done", "failed", "seconds", "every"})
+        call, done = self._checked("wait", given.get("call")), condition("wait.done", given.get("done"))
+        seconds, every = float(given.get("seconds", 60.0)), float(given.get("every", 0.5))
+        if done is None or seconds <= 0 or every <= 0:
+            raise ValueError("wait needs call and done, and seconds and every above 0")
+        each = "id" in placeholders(call)
+        if each and "id" not in self._steps["add"]:
+            raise ValueError("wait asks for {id}: add.id must say where the reply of an add has it")
+        return Wait(call, done, condition("wait.failed", given.get("failed")), seconds, every, each)
+
+
+def _values(unit: Unit, turns: tuple[Turn, ...]) -> dict[str, Any]:
+    """The values that an add may name."""
+    text = Unit(unit.id, turns, unit.session_id).text
+    of_turns = [{"turn": turn.id, "speaker": turn.speaker, "role": turn.role, "text": turn.text} for turn in turns]
+    own = {**of_turns[0]} if len(turns) == 1 else {"turn": None, "speaker": None, "role": None}
+    return {
+        **own,
+        "unit": unit.id,
+        "session": unit.session_id,
+        "text": text,
+        "dated_text": dated(text, unit.time_text),
+        "turns": of_turns,
+        "turn_ids": [turn.id for turn in turns],
+        **_times(unit),
+    }
+
+
+def _times(given: Unit | Question) -> dict[str, Any]:
+    """The time as text of the data set, as ISO 8601 in UTC, and in seconds since 1970; None where it is unknown."""
+    moment = None if given.time is None else given.time.replace(tzinfo=UTC)
+    return {
+        "time": None if moment is None else moment.isoformat().replace("+00:00", "Z"),
+        "time_text": given.time_text or None,
+        "timestamp": None if moment is None else int(moment.timestamp()),
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _listed(value: Any) -> list[str]:
+    return [str(entry) for entry in value] if isinstance(value, list) else str(value).split(",")
+
+
+def _either(ok: Condition) -> str:
+    return " or ".join(repr(value) for value in ok.equals)
+
+
+def _excerpt(reply: Any) -> str:
+    return redact(repr(reply))[:200]

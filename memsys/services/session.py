@@ -1,0 +1,228 @@
+"""One MCP server and the session with it: a process of its own for a case, or a server that is reached over HTTP.
+
+The session lives in a task of the event loop of all endpoints. The package `mcp` is imported when the first session is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from memsys.jsons import decoded
+from memsys.llm import network, stopping
+from memsys.llm.protocol import EndOfRun, ModelError
+from memsys.llm.secrets import redact, register
+from memsys.llm.transport import event_loop
+
+POLL = 0.25
+"""Seconds between two looks at a requested stop."""
+MISSING = "the package mcp is not installed: pip install 'memsys-bench[mcp]'"
+
+
+class SessionError(ModelError):
+    """A call of a tool did not end as it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is started, or where a server is."""
+
+    command: str
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    keys: tuple[str, ...]
+    """Environment variables that the process is given as they are."""
+    url: str
+    headers: Mapping[str, str]
+    local: bool
+    """Whether the command reaches nothing beyond this machine, by the word of whoever wrote the file."""
+
+    def permitted(self) -> None:
+        """Check that `network=false` does not forbid it.
+
+        Raises:
+            EndOfRun: the server is on another machine, or is a process whose connections cannot be watched.
+        """
+        if self.url:
+            try:
+                network.check_url(self.url)
+            except OSError as error:
+                raise EndOfRun(str(error)) from error
+        elif network.forbidden() and not self.local:
+            raise EndOfRun(
+                f"network=false: nobody watches what {self.command} connects to; set memory.build.local=true if it stays on this machine"
+            )
+
+
+class Session:
+    """Opens at once, and ends with `close`.
+
+    Raises:
+        SessionError: the server does not start, or is not the version that was asked for.
+        EndOfRun: it may not be started, a key is missing, or the package `mcp` is.
+    """
+
+    def __init__(self, program: Program, version: str, seconds: float) -> None:
+        program.permitted()
+        self._program, self._secrets = program, _secrets_of(program)
+        self._folder = Path(tempfile.mkdtemp(prefix="mcp-"))
+        (self._folder / "home").mkdir()
+        self._forgotten = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._open: Future[Any] = Future()
+        self._ended = asyncio.Event()
+        self._life = asyncio.run_coroutine_threadsafe(self._live(), event_loop())
+        try:
+            self._client = self._awaited("start", self._open, seconds)
+            info = self._client.server_info
+            self.server = "unknown" if info is None else f"{info.name} {info.version}"
+            if version and (info is None or version != info.version):
+                raise SessionError(
+                    f"expected version {version} of the server, found {self.server}; set memory.build.version"
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, tool: str, arguments: Mapping[str, Any], seconds: float, *, heeded: bool = True) -> Any:
+        """Call a tool and return what it gives: its structured content, else the JSON or the text of its first text.
+
+        Args:
+            heeded: whether a requested stop ends the wait.
+
+        Raises:
+            SessionError: the tool reports an error, does not answer in time, or the server is gone.
+        """
+        if self._life.done() or self._ended.is_set():
+            raise SessionError(f"{tool}: the server has ended. {self._tail()}")
+        calling = asyncio.run_coroutine_threadsafe(self._client.call_tool(tool, dict(arguments)), event_loop())
+        result = self._awaited(tool, calling, seconds, heeded=heeded)
+        texts = [block.text for block in result.content if getattr(block, "type", "") == "text"]
+        if result.is_error:
+            raise SessionError(redact(f"{tool}: {' '.join(texts) or 'the tool reports an error without a text'}")[:500])
+        return result.structured_content if result.structured_content is not None else _value(texts)
+
+    def close(self) -> None:
+        """End the session, its process and its folder."""
+        event_loop().call_soon_threadsafe(self._ended.set)
+        try:
+            self._life.result(timeout=30)
+        except Exception:  # whatever ends a session badly, it has ended
+            self._life.cancel()
+        self._forgotten()
+
+    def _awaited(self, what: str, future: Future[Any], seconds: float, *, heeded: bool = True) -> Any:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return future.result(timeout=POLL)
+            except NotYet:
+                if future.done():
+                    raise SessionError(f"{what}: the server gave up waiting. {self._tail()}") from None
+                if heeded and stopping.requested():
+                    future.cancel()
+                    raise stopping.Stopped("stopped before the reply came") from None
+                if time.monotonic() > deadline:
+                    future.cancel()
+                    raise SessionError(f"{what}: no reply within {seconds:g} s. {self._tail()}") from None
+            except (EndOfRun, SessionError):
+                raise
+            except Exception as error:
+                raise SessionError(redact(f"{what}: {type(error).__name__}: {error}. {self._tail()}")[:700]) from error
+
+    def _tail(self) -> str:
+        """The end of what the process wrote to stderr."""
+        try:
+            said = (self._folder / "stderr.txt").read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return ""
+        return redact(f"It said: {said[-300:]}") if said else ""
+
+    # --- in the event loop's thread ------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        """The session from its first to its last moment, in one task as the package demands."""
+        try:
+            async with self._opened() as client:
+                self._open.set_result(client)
+                await self._ended.wait()
+        except BaseException as error:
+            if not self._open.done():
+                self._open.set_exception(_innermost(error))
+            elif not self._ended.is_set():
+                raise
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Any]:
+        try:
+            from mcp.client import Client
+            from mcp.client.stdio import StdioServerParameters, stdio_client
+            from mcp.client.streamable_http import streamable_http_client
+            from mcp.shared._httpx_utils import create_mcp_http_client
+        except ImportError as error:
+            raise EndOfRun(MISSING) from error
+        program = self._program
+        if program.url:
+            headers = {name: _with(value, self._secrets) for name, value in program.headers.items()}
+            async with (
+                create_mcp_http_client(headers=headers) as http,
+                Client(streamable_http_client(program.url, http_client=http)) as client,
+            ):
+                yield client
+            return
+        places = {"scratch": str(self._folder)}
+        args = [_with(argument, places) for argument in program.args]
+        env = {name: _with(value, places) for name, value in program.env.items()}
+        env = {"HOME": str(self._folder / "home"), **env, **self._secrets}
+        parameters = StdioServerParameters(command=program.command, args=args, env=env, cwd=self._folder)
+        with (self._folder / "stderr.txt").open("w", encoding="utf-8") as said:
+            async with Client(stdio_client(parameters, errlog=said)) as client:
+                yield client
+
+
+def _secrets_of(program: Program) -> dict[str, str]:
+    """The keys that the program is given, from the environment.
+
+    Raises:
+        EndOfRun: one is not set.
+    """
+    secrets = {}
+    for name in program.keys:
+        value = os.environ.get(name, "").strip()
+        if not value:
+            raise EndOfRun(f"no key for the MCP server: set the environment variable {name}")
+        register(value, name)
+        secrets[name] = value
+    return secrets
+
+
+def _with(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def _value(texts: list[str]) -> Any:
+    if not texts:
+        return None
+    try:
+        return decoded(texts[0])
+    except ValueError:
+        return texts[0]
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The first error of a group; the package raises groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,106 @@
+"""The reference memory service: a small HTTP server that `conf/memory/reference_http.yaml` describes, for tests and as an example.
+
+`python -m scripts.mock_memory --port 8095` serves it on this machine; `--fault "k ignored"` serves one that is wrong in this way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from typing import Any
+
+from scripts.mock.memory_store import FAULTS, Store
+from scripts.settings.arguments import whole
+
+
+class Service:
+    """The routes; a request without the key is refused, where there is one.
+
+    Args:
+        key: expected as `Authorization: Bearer <key>`; empty for none.
+        refusals: adds that are refused with 503 before the first one is taken.
+        together: searches that must have come before the first one is answered.
+    """
+
+    def __init__(self, store: Store, key: str = "", refusals: int = 0, together: int = 1) -> None:
+        self.store, self._key, self.refusals = store, key, refusals
+        self._awaited, self._enough = together, asyncio.Event()
+        self.asked: list[str] = []
+        """`METHOD path` of every request."""
+
+    def application(self) -> Any:
+        """The aiohttp application."""
+        from aiohttp import web
+
+        @web.middleware
+        async def guarded(request: Any, handler: Any) -> Any:
+            self.asked.append(f"{request.method} {request.path}")
+            if self._key and request.headers.get("Authorization") != f"Bearer {self._key}":
+                return web.json_response({"error": "no valid key"}, status=401)
+            return await handler(request)
+
+        app = web.Application(middlewares=[guarded])
+        space = "/v1/spaces/{space}"
+        app.router.add_post(f"{space}/memories", self._add)
+        app.router.add_post(f"{space}/sessions/{{session}}/end", self._done)
+        app.router.add_post(f"{space}/search", self._search)
+        app.router.add_get(f"{space}/status", self._status)
+        app.router.add_post(f"{space}/reset", self._delete)
+        app.router.add_delete(space, self._delete)
+        return app
+
+    async def _add(self, request: Any) -> Any:
+        from aiohttp import web
+
+        if self.refusals > 0:
+            self.refusals -= 1
+            return web.json_response({"error": "busy"}, status=503)
+        body = await request.json()
+        name = self.store.add(request.match_info["space"], body["messages"], str(body.get("time") or ""))
+        return web.json_response({"id": name, "status": "stored"})
+
+    async def _done(self, request: Any) -> Any:
+        from aiohttp import web
+
+        return web.json_response({"status": "ended"})
+
+    async def _search(self, request: Any) -> Any:
+        from aiohttp import web
+
+        body = await request.json()
+        self._awaited -= 1
+        if self._awaited <= 0:
+            self._enough.set()
+        try:
+            await asyncio.wait_for(self._enough.wait(), 10)
+        except TimeoutError:
+            return web.json_response({"error": "no other search came"}, status=400)
+        hits = self.store.search(request.match_info["space"], str(body["query"]), int(body["limit"]))
+        return web.json_response({"results": hits})
+
+    async def _status(self, request: Any) -> Any:
+        from aiohttp import web
+
+        pending = self.store.pending(request.match_info["space"])
+        return web.json_response({"indexed": pending == 0, "pending": pending})
+
+    async def _delete(self, request: Any) -> Any:
+        from aiohttp import web
+
+        self.store.delete(request.match_info["space"])
+        return web.json_response({"status": "deleted"})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=whole(0, 65535), default=8095)
+    parser.add_argument("--fault", choices=sorted(FAULTS), default="", help="what goes wrong")
+    parser.add_argument("--delay", type=whole(0), default=0, help="polls after which an add is indexed")
+    parser.add_argument("--key-env", default="", help="environment variable that holds the key that callers must send")
+    options = parser.parse_args()
+    from aiohttp import web
+
+    key = os.environ.get(options.key_env, "") if options.key_env else ""
+    service = Service(Store(options.fault, options.delay), key)
+    web.run_app(service.application(), host="127.0.0.1", port=options.port, print=None, access_log=None)

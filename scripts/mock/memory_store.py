@@ -1,0 +1,111 @@
+"""The store behind the reference services: messages by namespace, found by word overlap, and on request every fault of such services."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+FAULTS = {
+    "dates dropped": "the time of a message is not kept",
+    "index late": "what was added is reported as indexed before it can be found",
+    "k ignored": "a search returns everything",
+    "tenants leak": "a search looks into all namespaces",
+    "search changes state": "a query is stored as a message",
+    "empties": "a search returns entries without text",
+    "failures reported as success": "every third add fails, and is reported as stored",
+    "deletions kept": "a deletion is reported and not done",
+    "order lost": "the messages of an add are stored in reverse",
+    "own text not stored": "messages of the assistant are not stored",
+    "speaker lost": "the speaker of a message is not kept",
+}
+"""What the store does wrong on request."""
+LATE = 8
+"""Searches that come before a message can be found, with the fault `index late`."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """What one add has stored."""
+
+    id: str
+    text: str
+    turns: list[str]
+    time: str
+    pending: int
+    """Polls, or searches with a late index, until it can be found."""
+
+
+@dataclass(slots=True)
+class Store:
+    """All namespaces."""
+
+    fault: str = ""
+    """A name of `FAULTS`; empty for a store that works."""
+    delay: int = 0
+    """Polls after which an add is indexed; a store that works reports it as pending until then."""
+    spaces: dict[str, list[Entry]] = field(default_factory=dict)
+    adds: dict[str, int] = field(default_factory=dict)
+    """Adds of each namespace; ids are counted within it, so that equal histories get equal ids."""
+
+    def add(self, space: str, messages: Sequence[Mapping[str, Any]], time: str) -> str:
+        """Store the messages of one add as one entry; returns its id."""
+        number = self.adds[space] = self.adds.get(space, 0) + 1
+        name = f"m{number}"
+        if self.fault == "failures reported as success" and number % 3 == 0:
+            return name
+        kept = [each for each in messages if self.fault != "own text not stored" or each.get("role") != "assistant"]
+        if self.fault == "order lost":
+            kept = kept[::-1]
+        lines = [self._line(each) for each in kept]
+        if lines:
+            pending = LATE if self.fault == "index late" else self.delay
+            shown = "" if self.fault == "dates dropped" else time
+            turns = [str(each.get("id", "")) for each in kept]
+            self.spaces.setdefault(space, []).append(Entry(name, "\n".join(lines), turns, shown, pending))
+        return name
+
+    def pending(self, space: str) -> int:
+        """Entries of a namespace that are not indexed yet; each poll brings them nearer."""
+        if self.fault == "index late":
+            return 0
+        entries = self.spaces.get(space, [])
+        for entry in entries:
+            entry.pending = max(0, entry.pending - 1)
+        return sum(entry.pending > 0 for entry in entries)
+
+    def search(self, space: str, query: str, limit: int) -> list[dict[str, Any]]:
+        """The entries that share most words with the query, the best first."""
+        wanted = _words(query)
+        spaces = list(self.spaces.values()) if self.fault == "tenants leak" else [self.spaces.get(space, [])]
+        entries = [entry for entries in spaces for entry in entries if entry.pending == 0]
+        scored = sorted(entries, key=lambda entry: -_score(wanted, entry))
+        if self.fault == "index late":
+            for entry in self.spaces.get(space, []):
+                entry.pending = max(0, entry.pending - 1)
+        if self.fault == "search changes state":
+            self.add(space, [{"speaker": "Visitor", "role": "user", "text": query, "id": ""}], "")
+        found = scored if self.fault == "k ignored" else scored[:limit]
+        return [self._hit(entry, _score(wanted, entry)) for entry in found]
+
+    def delete(self, space: str) -> None:
+        """Empty a namespace."""
+        if self.fault != "deletions kept":
+            self.spaces.pop(space, None)
+
+    def _line(self, message: Mapping[str, Any]) -> str:
+        speaker = "" if self.fault == "speaker lost" else str(message.get("speaker") or "")
+        return f"{speaker}: {message['text']}" if speaker else str(message["text"])
+
+    def _hit(self, entry: Entry, score: float) -> dict[str, Any]:
+        text = "" if self.fault == "empties" else entry.text
+        return {"id": entry.id, "text": text, "score": score, "turns": entry.turns, "time": entry.time}
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
+
+
+def _score(wanted: set[str], entry: Entry) -> float:
+    return round(len(wanted & _words(entry.text)) / max(1, len(wanted)), 4)

@@ -1,0 +1,142 @@
+"""Every sabotaged service and worker is refused with the name of its fault; every memory of the tree passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hydra.utils import instantiate
+
+from eval.conformance.canaries import CANARIES, HISTORY, shows_date
+from eval.conformance.checks import FAULTS, Verdict, examine
+from eval.run import Run, Services, build_memory
+from memsys.embed import HashingEmbedder
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.prompts import Prompts
+from memsys.systems.controls import Nothing
+from memsys.systems.released import Released
+from scripts.experiment.options import load_option, memories_here
+from scripts.experiment.runs import recipe_of
+from scripts.mock.endpoint import serving
+from scripts.mock.memory_service import Service
+from scripts.mock.memory_store import FAULTS as OF_SERVICES
+from scripts.mock.memory_store import Store
+
+PAIRS = {"rule": "floor_pair", "on_unpaired": "keep_single"}
+TOY = str(Path(__file__).parents[2] / "products" / "toy.py")
+FORM = {"type": "object", "properties": {"facts": {"type": "array", "items": {"type": "string"}}}}
+STAND_IN = {"kind": "extract", "schema": FORM, "fields": {"text": "<new>(.*?)</new>", "time": r"Today is (\S+)\."}}
+OF_WORKERS = ["own text not stored", "speaker lost", "search changes state", "k ignored"]
+QUICK = {"reducer": "pca", "max_components": 4}
+"""Settings that only save time: UMAP compiles for half a minute."""
+OF_EACH_KIND = ("nothing", "bm25", "mem0", "segtree", "hipporag", "naive_rag_pruned")
+
+
+def named(verdict: Verdict) -> list[str]:
+    return list(verdict.faults)
+
+
+@pytest.fixture(scope="module")
+def reference() -> Callable[..., Any]:
+    build: Callable[..., Any] = instantiate(load_option("memory", "reference_http")["build"], _convert_="all")
+    return build
+
+
+def of_service(reference: Callable[..., Any], fault: str) -> Verdict:
+    with serving(Service(Store(fault)).application()) as url:
+        return examine(lambda case: reference(rng=np.random.default_rng(0), base_url=url), PAIRS, 0.3)
+
+
+@pytest.mark.parametrize("fault", ["", *OF_SERVICES])
+def test_a_sabotaged_service_is_refused_with_the_name_of_its_fault(reference: Callable[..., Any], fault: str) -> None:
+    assert named(of_service(reference, fault)) == ([fault] if fault else [])
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    served = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(64), None, "live")
+    yield served
+    served.close()
+
+
+@pytest.mark.parametrize("fault", ["", *OF_WORKERS])
+def test_a_sabotaged_worker_is_refused_with_the_name_of_its_fault(gateway: Gateway, fault: str) -> None:
+    settings = {
+        "product": TOY,
+        "purposes": [{"name": "extract", "find": "^Toy", "stand_in": STAND_IN}],
+        "settings": {"sabotage": fault},
+    }
+    verdict = examine(lambda case: Released(gateway, np.random.default_rng(0), **settings), Released.UNIT, 0.3)
+    assert named(verdict) == ([fault] if fault else [])
+
+
+class Dataset:
+    """What a recipe asks of a data set."""
+
+    name, config = "canaries", {"unit": {"rule": "utterance"}}
+
+
+def refusal(name: str) -> dict[str, str]:
+    """The faults of a memory of the tree that are not waived."""
+    option = load_option("memory", name)
+    recipe = recipe_of(Dataset(), option)  # type: ignore[arg-type]
+    quick = {key: value for key, value in QUICK.items() if key in recipe.build.keywords}
+    engine = ExtractiveLLM()
+    services = Services(engine, engine, engine, HashingEmbedder(256), Prompts())
+    build = partial(recipe.build.func, **{**recipe.build.keywords, **quick})
+    run = Run(name, Path(), (), (), build, None, {}, services)  # type: ignore[arg-type]
+    verdict = examine(lambda case: build_memory(run, case), recipe.unit)
+    return {fault: verdict.faults[fault] for fault in verdict.unwaived(recipe.waived)}
+
+
+def test_a_memory_of_each_kind_passes(subtests: pytest.Subtests) -> None:
+    for name in OF_EACH_KIND:
+        with subtests.test(name):
+            assert refusal(name) == {}
+
+
+@pytest.mark.slow
+def test_every_memory_of_the_tree_passes(subtests: pytest.Subtests) -> None:
+    for name in memories_here():
+        if name not in OF_EACH_KIND and not load_option("memory", name).get("gold_evidence"):
+            with subtests.test(name):
+                assert refusal(name) == {}
+
+
+def test_what_is_waived_is_a_check_or_a_test_and_has_a_reason() -> None:
+    for name in memories_here():
+        waived = recipe_of(Dataset(), load_option("memory", name)).waived  # type: ignore[arg-type]
+        assert set(waived) <= set(FAULTS), name
+        assert all(len(reason.split()) > 3 for reason in waived.values()), name
+    assert examine(lambda case: Nothing(), PAIRS).unwaived(()) == ["empties"], "without its waiver it is refused"
+
+
+def test_a_step_that_raises_refuses_the_memory_and_what_was_made_is_closed() -> None:
+    closed = []
+
+    class Breaking(Nothing):
+        def end_session(self, session_id: str) -> None:
+            raise OSError("the disk of the service is full")
+
+        def close(self) -> None:
+            closed.append(self)
+
+    verdict = examine(lambda case: Breaking(), PAIRS)
+    assert verdict.faults == {"a step failed": "OSError: the disk of the service is full"}
+    assert len(closed) == 1
+
+
+def test_each_canary_is_said_once_and_its_question_does_not_tell_it() -> None:
+    said = "\n".join(turn.text for session in HISTORY.sessions for turn in session.turns)
+    for canary in CANARIES:
+        assert said.count(canary.word) == 1
+        assert canary.word not in canary.question
+        assert shows_date(f"[{canary.time_text}] text", canary)
+        assert shows_date(canary.time.isoformat(), canary)
+        assert not shows_date("[2023-12-01] 4 years later", canary)

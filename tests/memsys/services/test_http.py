@@ -1,0 +1,367 @@
+"""Memories of HTTP services, against the reference service on loopback: the contract, waiting, failures, keys, namespaces, the network."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from aiohttp import web
+
+from data_loaders.schema import Question, Turn, Unit
+from memsys.llm import network, stopping
+from memsys.llm.meter import metering
+from memsys.llm.protocol import EndOfRun, ModelError
+from memsys.services.http import HttpMemory
+from memsys.services.memory import NotIndexed, ServiceError
+from memsys.services.templates import filled, filled_path, reached
+from scripts.mock.endpoint import serving
+from scripts.mock.memory_service import Service
+from scripts.mock.memory_store import Store
+
+ROOT = Path(__file__).resolve().parents[3]
+REFERENCE: dict[str, Any] = {
+    name: value
+    for name, value in yaml.safe_load((ROOT / "conf/memory/reference_http.yaml").read_text())["build"].items()
+    if not name.startswith("_")
+}
+SOON = {**REFERENCE["wait"], "seconds": 0.05, "every": 0.01}
+ASKED = Question("q", "Which garden has 4 tomatoes?")
+
+
+def load_contract() -> dict[str, Any]:
+    """The names of the memory contract, in a module of their own."""
+    spec = importlib.util.spec_from_file_location("contract_of_services", ROOT / "tests/memsys/test_contract.py")
+    assert spec is not None and spec.loader is not None  # noqa: PT018
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return vars(module)
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service(Store())
+
+
+@pytest.fixture
+def memory(service: Service) -> Iterator[Callable[..., HttpMemory]]:
+    """Makes memories of the service, and closes them before it ends."""
+    made: list[HttpMemory] = []
+    with serving(service.application()) as url:
+
+        def make(**more: Any) -> HttpMemory:
+            given = {**REFERENCE, "base_url": url, "retries": 0, **more}
+            made.append(HttpMemory(np.random.default_rng(0), **given))
+            return made[-1]
+
+        yield make
+        for each in made:
+            each.close()
+
+
+def unit(number: int) -> Unit:
+    turns = (
+        Turn(f"t{number}", "Mara", f"I planted {number} tomatoes in garden {number}."),
+        Turn(f"r{number}", "Jonas", "I did not, it rained all day long.", "assistant"),
+        Turn(f"b{number}", "Jonas", "  "),
+    )
+    return Unit(f"u{number}", turns, "s1", datetime(2023, 5, number, 13), f"{number} May 2023")
+
+
+def written(memory: HttpMemory, count: int = 5) -> HttpMemory:
+    for number in range(1, count + 1):
+        memory.write(unit(number))
+    memory.end_session("s1")
+    memory.consolidate()
+    return memory
+
+
+# --- a service that works ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_reference_service_keeps_the_contract_but_for_what_is_waived(
+    memory: Callable[..., HttpMemory], subtests: pytest.Subtests
+) -> None:
+    contract = load_contract()
+    url = memory().base_url
+    contract["factory"] = lambda name: partial(HttpMemory, **{**REFERENCE, "base_url": url})
+    contract["STANDS_FOR"] = {"service": "service"}
+    tests = {name: test for name, test in contract.items() if name.startswith("test_")}
+    of_one = {name for name, test in tests.items() if list(inspect.signature(test).parameters) == ["name"]}
+    assert set(HttpMemory.WAIVED) - {"test_a_model_that_babbles_breaks_nothing"} <= of_one
+    for name in sorted(of_one - set(HttpMemory.WAIVED)):
+        with subtests.test(name):
+            tests[name]("service")
+
+
+def test_what_is_written_is_recalled_with_its_date_its_speakers_and_its_turns(
+    memory: Callable[..., HttpMemory],
+) -> None:
+    with metering() as ledger:
+        (best, *rest) = written(memory(k=3)).read(ASKED).items
+    assert (
+        best.text == "[4 May 2023] Mara: I planted 4 tomatoes in garden 4.\nJonas: I did not, it rained all day long."
+    )
+    assert best.sources == ("t4", "r4")
+    assert len(rest) == 2
+    assert (ledger.notes["service.add"], ledger.notes["service.end"], ledger.notes["service.search"]) == (5, 1, 1)
+
+
+def test_an_add_may_hold_a_turn_and_evidence_is_matched_where_the_service_names_none(
+    memory: Callable[..., HttpMemory], service: Service
+) -> None:
+    results = {name: path for name, path in REFERENCE["results"].items() if name != "sources"}
+    own = written(memory(per="turn", results=results), 2)
+    assert own.held == 4
+    (best, *_) = own.read(Question("q", "garden 2")).items
+    assert best.sources == ("t2",)
+    assert own.read(Question("q", "rained")).items[0].sources == ("r1", "r2"), "both said so"
+
+
+def test_questions_wait_until_all_is_indexed(memory: Callable[..., HttpMemory], service: Service) -> None:
+    service.store.delay = 3
+    assert written(memory(wait={**SOON, "seconds": 30})).read(ASKED).items[0].sources == ("t4", "r4")
+
+
+def test_an_index_that_is_never_ready_is_an_error_and_counted(
+    memory: Callable[..., HttpMemory], service: Service
+) -> None:
+    service.store.delay = 10**9
+    own = memory(wait=SOON)
+    with pytest.raises(NotIndexed, match=r"not indexed within 0\.05 s"):
+        written(own)
+    assert own.report()["counts"]["wait.expired"] == 1
+
+
+def test_each_add_is_waited_for_by_its_id_where_the_rule_asks_so(
+    memory: Callable[..., HttpMemory], service: Service
+) -> None:
+    failed = {"path": "status", "equals": ["FAILED"]}
+    rule = {**SOON, "call": {"method": "GET", "path": "/spaces/{namespace}/status", "query": {"of": "{id}"}}}
+    own = memory(wait={**rule, "failed": failed}, add={**REFERENCE["add"], "id": "id"})
+    written(own, 2)
+    assert sum("status" in path for path in service.asked) == 2
+    with pytest.raises(ValueError, match=r"add\.id must say"):
+        memory(wait=rule)
+    with pytest.raises(ServiceError, match="failed to index"):
+        written(memory(wait={**SOON, "failed": {"path": "indexed", "equals": [True]}}), 1)
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_that_is_reported_as_success_is_an_error_where_the_file_says_what_success_is(
+    memory: Callable[..., HttpMemory],
+) -> None:
+    own = memory(add={**REFERENCE["add"], "ok": {"path": "status", "equals": ["embedded"]}})
+    with pytest.raises(ServiceError, match=r"expected status to be 'embedded', the reply is .*stored"):
+        own.write(unit(1))
+    assert own.report()["counts"] == {"add": 1, "add.failed": 1}
+
+
+def test_a_call_that_was_refused_is_repeated_and_one_that_may_have_been_taken_is_not() -> None:
+    statuses, adds = [503, 500, 200], []
+
+    async def add(request: web.Request) -> web.Response:
+        adds.append(await request.json())
+        return web.json_response({"status": "stored"}, status=statuses[len(adds) - 1])
+
+    app = web.Application()
+    app.router.add_route("*", "/v1/{rest:.*}", add)
+    with serving(app) as url:
+        own = HttpMemory(np.random.default_rng(0), **{**REFERENCE, "base_url": url})
+        with pytest.raises(ModelError, match="HTTP 500"):
+            own.write(unit(1))
+        assert len(adds) == 2, "503: not taken; 500: perhaps taken, so sent no more"
+        own = HttpMemory(
+            np.random.default_rng(0), **{**REFERENCE, "base_url": url, "add": {**REFERENCE["add"], "repeatable": True}}
+        )
+        own.write(unit(1))
+        assert len(adds) == 3
+
+
+def test_a_reply_without_the_list_that_was_promised_is_an_error_and_not_an_empty_recall(
+    memory: Callable[..., HttpMemory],
+) -> None:
+    own = written(memory(results={**REFERENCE["results"], "items": "memories"}))
+    with pytest.raises(ServiceError, match="no list of items at 'memories'"):
+        own.read(ASKED)
+
+
+def test_more_than_k_blank_and_repeated_items_are_left_out_and_counted(
+    memory: Callable[..., HttpMemory], service: Service
+) -> None:
+    own = written(memory(k=2, results={**REFERENCE["results"], "id": "time"}))
+    service.store.fault = "k ignored"
+    with metering() as ledger:
+        assert len(own.read(ASKED).items) == 2
+        service.store.fault = "empties"
+        assert own.read(ASKED).items == ()
+    assert ledger.notes["service.more_than_k"] == 1
+    assert ledger.notes["service.blank"] == 2
+
+
+# --- keys and the network ---------------------------------------------------------------------------------------------
+
+
+def test_the_key_comes_from_the_environment_and_is_in_no_message(
+    memory: Callable[..., HttpMemory], service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONE_MEMORY_KEY", "mk-0123456789abcdef")
+    service._key = "mk-0123456789abcdef"
+    own = memory(key_env="ONE_MEMORY_KEY")
+    assert written(own).read(ASKED).items
+    assert "0123456789" not in repr(vars(own)) + json.dumps(own.report())
+    monkeypatch.setenv("OTHER_MEMORY_KEY", "mk-wrong-and-long")
+    with pytest.raises(ModelError, match="401") as caught:
+        memory(key_env="OTHER_MEMORY_KEY").write(unit(1))
+    assert "mk-wrong" not in str(caught.value)
+
+
+def test_another_machine_is_refused_without_network_and_without_a_key() -> None:
+    far = {**REFERENCE, "base_url": "https://memory.example.org/v1"}
+    with pytest.raises(EndOfRun, match="set the environment variable MEMORY_API_KEY"):
+        HttpMemory(np.random.default_rng(0), **far).write(unit(1))
+    network.forbid_network()
+    with pytest.raises(EndOfRun, match="network=false"):
+        HttpMemory(np.random.default_rng(0), **far).write(unit(1))
+
+
+# --- namespaces -------------------------------------------------------------------------------------------------------
+
+
+def test_cases_have_namespaces_of_their_own_which_end_with_them(
+    memory: Callable[..., HttpMemory], service: Service
+) -> None:
+    first, second = written(memory()), written(memory(), 1)
+    assert first.namespace != second.namespace
+    assert len(second.read(ASKED).items) == 1
+    second.reset()
+    assert second.read(ASKED).items == ()
+    assert set(service.store.spaces) == {first.namespace}
+    first.close()
+    first.close()
+    assert service.store.spaces == {}
+    assert sum(path.startswith("DELETE") for path in service.asked) == 1
+
+
+def test_a_stopped_run_still_deletes_its_namespace(memory: Callable[..., HttpMemory], service: Service) -> None:
+    own = written(memory())
+    stopping.request()
+    try:
+        own.close()
+    finally:
+        stopping.forget()
+    assert service.store.spaces == {}
+
+
+def test_a_deletion_that_fails_is_counted_and_loses_no_case(memory: Callable[..., HttpMemory]) -> None:
+    own = written(memory(delete={"method": "DELETE", "path": "/nowhere/{namespace}"}))
+    own.close()
+    assert own.report()["counts"]["not_deleted"] == 1
+
+
+# --- services that were described from their documentation ------------------------------------------------------------
+
+REPLIES: dict[str, dict[str, Any]] = {
+    "mem0_http": {
+        "POST /v3/memories/add/": {"event_id": "e-1", "status": "PENDING"},
+        "GET /v1/event/e-1/": {"id": "e-1", "status": "SUCCEEDED"},
+        "POST /v3/memories/search/": {
+            "results": [
+                {"id": "m-1", "memory": "Mara planted tomatoes", "score": 0.82, "created_at": "2023-05-01T13:00:00Z"},
+                {"id": "m-2", "memory": "It rained", "score": 0.4, "metadata": {"turn_ids": ["t1", "r1"]}},
+            ]
+        },
+        "DELETE /v1/memories/": {"message": "Memories deleted successfully!"},
+    },
+    "zep_http": {
+        "POST /users": {"user_id": "x"},
+        "POST /graph": {"uuid": "e-1", "content": "…", "processed": False},
+        "GET /graph/episodes/e-1": {"uuid": "e-1", "processed": True},
+        "POST /graph/search": {
+            "edges": [
+                {"uuid": "m-1", "fact": "Mara planted tomatoes", "valid_at": "2023-05-01T13:00:00Z"},
+                {"uuid": "m-2", "fact": "It rained", "score": 0.4, "episodes": ["e-1", "e-9"]},
+            ]
+        },
+        "DELETE /users/{namespace}": {"message": "deleted"},
+    },
+}
+"""Replies in the shape that the public documentation shows."""
+
+
+@pytest.mark.parametrize("name", sorted(REPLIES))
+def test_the_file_of_a_public_service_sends_and_reads_what_its_documentation_shows(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, tuple[dict[str, str], Any]] = {}
+    build = yaml.safe_load((ROOT / f"conf/memory/{name}.yaml").read_text())["build"]
+    monkeypatch.setenv(build["key_env"], "mk-of-nobody")
+
+    async def answer(request: web.Request) -> web.Response:
+        path = request.path.replace(own.namespace, "{namespace}")
+        body = await request.text()
+        asked[f"{request.method} {path}"] = (dict(request.query), json.loads(body) if body else None)
+        prefix = {"mem0_http": "Token", "zep_http": "Api-Key"}[name]
+        assert request.headers["Authorization"] == f"{prefix} mk-of-nobody"
+        return web.json_response(REPLIES[name][f"{request.method} {path}"])
+
+    app = web.Application()
+    app.router.add_route("*", "/{rest:.*}", answer)
+    with serving(app) as url:
+        settings = {key: value for key, value in build.items() if not key.startswith("_")}
+        own = HttpMemory(np.random.default_rng(0), **{**settings, "base_url": url.removesuffix("/v1")})
+        items = written(own, 1).read(ASKED).items
+        own.close()
+    assert set(asked) == set(REPLIES[name]), "every call that is described is made, and no other"
+    assert [(item.id, item.sources) for item in items] == [("m-1", ()), ("m-2", ("t1", "r1"))]
+    assert items[0].text == "[2023-05-01T13:00:00Z] Mara planted tomatoes"
+    said = json.dumps(asked)
+    assert said.count(own.namespace) >= 2
+    assert "1682946000" in said or "2023-05-01T13:00:00Z" in said, "the dialogue's time is sent"
+    assert '"role": "assistant"' in said or "Jonas: I did not" in said
+
+
+# --- the description --------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_description_is_refused_by_name() -> None:
+    wrong: dict[str, dict[str, Any]] = {
+        "pth is no setting of it": {"add": {"pth": "/x"}},
+        "must begin with a slash": {"add": {"path": "x"}},
+        "{k} is not known there": {"add": {"path": "/{k}"}},
+        "delete is missing": {"delete": None},
+        "hits is no setting of it": {"results": {"hits": "x"}},
+        "wait.done must be": {"wait": {"call": {"path": "/x"}, "done": {"path": "x"}}},
+        "wait needs call and done": {"wait": {"call": {"path": "/x"}}},
+        "per must be one of": {"per": "session"},
+        "without user name, password": {"base_url": "http://me:secret@localhost"},
+    }
+    for why, settings in wrong.items():
+        with pytest.raises(ValueError, match=why.replace("{", r"\{").replace("}", r"\}")):
+            HttpMemory(np.random.default_rng(0), **{**REFERENCE, **settings})
+
+
+def test_no_value_leaves_its_place_in_a_path_and_none_is_read_as_code() -> None:
+    values = {"text": "../../admin?x=1#y", "k": 3, "time": None, "turns": [{"text": "{k} {text.__class__}"}]}
+    assert filled_path("/a/{text}/b", values) == "/a/%2E%2E%2F%2E%2E%2Fadmin%3Fx%3D1%23y/b"
+    body = {"k": "{k}", "when": "{time}", "said": {"each": "turns", "as": "{text}"}, "all": "k is {k}{time}"}
+    assert filled(body, values) == {"k": 3, "said": ["{k} {text.__class__}"], "all": "k is 3"}
+
+
+def test_paths_reach_into_lists_and_find_nothing_where_there_is_nothing() -> None:
+    reply = {"results": [{"id": 1, "of": {"turns": ["a", "b"]}}, {"id": 2}], "0": "zero"}
+    assert reached(reply, "results.*.id") == [1, 2]
+    assert reached(reply, "results.0.of.turns") == [["a", "b"]]
+    assert (reached(reply, "results.7.id"), reached(reply, "results.id"), reached(reply, "")) == ([], [], [reply])
