@@ -102,7 +102,7 @@ def connect(address: str, modules: Sequence[Path]) -> None:
         with tempfile.TemporaryDirectory() as empty:
             ray.init(address, **_options(address, modules, empty))
     except Exception as error:
-        raise RunError(f"no connection to Ray at {address}: {_last_line(error)}{_hint(error)}") from error
+        raise RunError(f"no connection to Ray at {address}: {_last_line(error)}{_hint(address, error)}") from error
     finally:
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():  # Ray sets some of its own
@@ -144,13 +144,14 @@ def check_reachable(address: str) -> None:
         raise RunError(f"no Ray cluster answers at {address} ({error}); start one with: ray start --head") from error
 
 
-def _hint(error: Exception) -> str:
+def _hint(address: str, error: Exception) -> str:
     text = f"{error} {error.__cause__}"
-    if "Unauthenticated" in text or "InvalidAuthToken" in text:
-        return "; it asks for a token: set RAY_AUTH_MODE=token here, and give this machine the one of the cluster (ray get-auth-token)"
+    no_token = address.startswith("ray://") and "timeout" in text and os.environ.get("RAY_AUTH_MODE") != "token"
+    if no_token or "Unauthenticated" in text or "InvalidAuthToken" in text:
+        return "; if it asks for a token, set RAY_AUTH_MODE=token here, and give this machine the one of the cluster (ray get-auth-token)"
     if "ersion mismatch" in text:
         return " (install the same versions on this machine and on the cluster)"
-    if isinstance(error, ConnectionError) or "raylet" in text:
+    if not address.startswith("ray://") and (isinstance(error, ConnectionError) or "raylet" in text):
         return "; a machine outside of the cluster connects with ray.address=ray://head:10001"
     return ""
 

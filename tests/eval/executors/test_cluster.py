@@ -243,6 +243,19 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         connect("local", [])
 
 
+def test_a_refused_connection_says_what_to_do(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    refused = ConnectionError("ray client connection timeout")
+    cases = {
+        "a token is missing": ("ray://head:10001", refused, "RAY_AUTH_MODE=token"),
+        "from outside": ("head:6379", ConnectionError("no node here"), "ray://head:10001"),
+        "versions": ("ray://head:10001", RuntimeError("Version mismatch: 2.1 and 2.2"), "install the same versions"),
+    }
+    for name, (address, error, remedy) in cases.items():
+        with subtests.test(name):
+            assert remedy in cluster._hint(address, error)
+
+
 def test_differences_between_machines_are_named() -> None:
     here = Home("here", {"Python": "3.11", "ray": "2.60.0", "numpy": "2.3"}, "source")
     assert here.difference(replace(here, machine="there")) == ""
