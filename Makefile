@@ -59,7 +59,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help run local-model table-local conformance product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep judge-card order-test \
+.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep judge-card order-test \
   fetch clean
 
 help:
@@ -97,6 +97,10 @@ card: $(VENV)/.installed ## a results card, with all that a reviewer asks: RUN=r
 
 run: $(VENV)/.installed ## one memory on one data set: MEMORY=bm25 DATASET=locomo QUESTIONS=20 (your own settings: ARGS="memory.build.k=5")
 	$(PY) -m scripts.run memory=$(or $(MEMORY),bm25) dataset=$(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
+
+table-ray: $(VENV)/.installed ## a table on a Ray cluster: ADDRESS=ray://head:10001 (without: the cluster of this machine; local starts one here) PAPER= TABLE=
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	$(PY) -m scripts.reproduce table=$(PAPER)_t$(TABLE) executor=ray ray.address=$(or $(ADDRESS),auto) $(OVERRIDES) $(ARGS)
 
 local-model: $(VENV)/.installed ## fetch a model that runs on this machine (NAME=smollm2-135m, 98 MB), and llama.cpp to run it
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[local]'

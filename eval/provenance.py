@@ -53,6 +53,13 @@ def distributions(modules: Iterable[str]) -> dict[str, str]:
     return {name: version for name, version in versions.items() if version is not None}
 
 
+def own_modules(modules: Iterable[str]) -> list[Path]:
+    """Files and package folders outside this project, and not installed, that these modules are or import: a user's own working copy."""
+    tops = {name.split(".")[0] for module in modules for name in _closure(module).modules} - {*PACKAGES}
+    paths = [path for path in map(_found, sorted(tops)) if path is not None and not _installed(path)]
+    return [path.parent if path.name == "__init__.py" else path for path in paths]
+
+
 @lru_cache(maxsize=512)
 def _version(distribution: str) -> str | None:
     """The installed version; None for an optional package that is missing, or a docstring that looks like an import."""
@@ -70,6 +77,8 @@ class Closure:
 
     files: frozenset[tuple[str, Path]]
     """Name and file of each module that is followed."""
+    modules: frozenset[str]
+    """Names of these modules."""
     packages: frozenset[str]
     """Top-level names of the installed packages that they import."""
 
@@ -97,7 +106,9 @@ def _closure(module: str) -> Closure:
         else:
             files[name] = path
             open_modules += _imports(path, name)
-    return Closure(frozenset((_named(name, path), path) for name, path in files.items()), frozenset(packages))
+    return Closure(
+        frozenset((_named(name, path), path) for name, path in files.items()), frozenset(files), frozenset(packages)
+    )
 
 
 def _named(module: str, path: Path) -> str:
@@ -171,28 +182,21 @@ def _absolute(base: str, module: str, path: Path) -> str:
     return ".".join([*climbed, *([rest] if rest else [])])
 
 
+COMPUTING = (
+    *("numpy", "scipy", "bm25s", "nltk", "rouge-score", "sacrebleu", "bpe-openai", "PyStemmer"),
+    *("scikit-learn", "umap-learn"),
+)
+"""Packages that can change a number."""
+
+
 def surroundings() -> dict[str, Any]:
     """Commit, Python version and versions of the packages that can change a number."""
-    from importlib.metadata import PackageNotFoundError, version
+    return {"commit": _commit(), "python": platform.python_version(), "packages": versions()}
 
-    packages: dict[str, str] = {}
-    for name in (
-        "numpy",
-        "scipy",
-        "bm25s",
-        "nltk",
-        "rouge-score",
-        "sacrebleu",
-        "bpe-openai",
-        "PyStemmer",
-        "scikit-learn",
-        "umap-learn",
-    ):
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = "not installed"
-    return {"commit": _commit(), "python": platform.python_version(), "packages": packages}
+
+def versions(*more: str) -> dict[str, str]:
+    """Versions of the packages that can change a number, and of `more`."""
+    return {name: _version(name) or "not installed" for name in (*COMPUTING, *more)}
 
 
 def _commit() -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from data_loaders.schema import Case
+from eval.executors.case_files import Files
 from eval.run import OnProgress, Run
 
 
@@ -58,6 +59,8 @@ class Job:
     deaths: int = 0
     """Workers that died while they worked on it."""
     started: float = 0.0
+    case_id: str = ""
+    """Set when the job is handed out: reading it may parse the case anew."""
     looked_at: bool = False
     """Whether it is known that the cell's case is not answered already."""
 
@@ -108,6 +111,8 @@ class Order:
     case: Case
     asked: frozenset[str]
     """Ids of the questions that are asked."""
+    files: tuple[Files, ...] | None = None
+    """The case's files so far, for each run; None where the worker writes into the run folders."""
 
 
 def order_of(job: Job, runs: tuple[int, ...]) -> Order:

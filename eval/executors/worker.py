@@ -14,9 +14,12 @@ from typing import Any
 
 from eval.case import run_case
 from eval.cells import lone_cell
+from eval.executors.case_files import Files
 from eval.executors.cells import Order, runs_of
 from eval.executors.channel import Letters, Reply, open_post
 from eval.executors.desk import sendable, traced
+from eval.executors.home import Home
+from eval.executors.scratch import collected, placed
 from eval.loop import allow_files
 from eval.pool import UrgentPool
 from eval.question import Lanes
@@ -40,6 +43,9 @@ class Template:
 class Ready:
     """The worker has started."""
 
+    home: Home | None = None
+    """Where it runs; None on the driver's machine, where everything is the driver's own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Steps:
@@ -55,6 +61,8 @@ class Done:
     number: int
     resident_bytes: int
     error: BaseException | None = None
+    files: tuple[Files, ...] | None = None
+    """The case's files for each run, where the worker does not write into the run folders."""
 
 
 class StepBuffer:
@@ -75,50 +83,61 @@ class StepBuffer:
             self._send(steps)  # inside the lock: `complete` must not overtake the steps before it
 
 
-def live(order: Order, templates: list[Run], questions: UrgentPool, on_progress: Callable[[Progress], None]) -> None:
+def live(order: Order, runs: list[Run], questions: UrgentPool, on_progress: Callable[[Progress], None]) -> None:
     """Live through one cell, on one core per matrix product, as the driver's own threads would."""
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1)  # for each cell anew: an earlier cell may have loaded another library
-    lanes, runs = Lanes(questions, templates[0].outstanding), runs_of(order, templates)
-    run_case(runs, order.case, lanes, lone_cell(runs), on_progress)
+    run_case(runs, order.case, Lanes(questions, runs[0].outstanding), lone_cell(runs), on_progress)
 
 
-class _Worker:
-    def __init__(self, connection: Connection, questions: UrgentPool, cells: ThreadPoolExecutor) -> None:
-        self._connection, self._questions, self._cells = connection, questions, cells
-        self._sending = threading.Lock()
+class Cells:
+    """The cells of a worker, whose messages to the driver go through `send`."""
+
+    def __init__(self, send: Callable[[Any], None], slots: int) -> None:
+        self._send = send
+        self._questions, self._cells = UrgentPool(64, "question"), ThreadPoolExecutor(slots, "cell")
         self._templates: dict[int, Run] = {}
-        self._letters = Letters(self._send)
-        self._steps = StepBuffer(lambda steps: self._send(Steps(steps)))
+        self._letters = Letters(send)
+        self._steps = StepBuffer(lambda steps: send(Steps(steps)))
         open_post(self._letters)
 
-    def serve(self) -> None:
-        """Work on what arrives until None does."""
-        self._send(Ready())
-        while (message := self._received()) is not None:
-            if isinstance(message, Template):
-                self._templates[message.number] = message.run
-            elif isinstance(message, Reply):
-                self._letters.arrived(message)
-            else:
-                self._cells.submit(self._live, message)
+    def take(self, message: Template | Reply | Order) -> None:
+        """Act on a message of the driver."""
+        if isinstance(message, Template):
+            self._templates[message.number] = message.run
+        elif isinstance(message, Reply):
+            self._letters.arrived(message)
+        else:
+            self._cells.submit(self._live, message)
 
     def _live(self, order: Order) -> None:
-        error = None
+        error = files = None
         try:
-            live(order, [self._templates[number] for number in order.runs], self._questions, self._steps.add)
+            runs = runs_of(order, [self._templates[number] for number in order.runs])
+            with placed(order, runs) as runs:
+                try:
+                    live(order, runs, self._questions, self._steps.add)
+                finally:
+                    files = collected(order, runs)
         except BaseException as raised:  # the driver raises it
             error = sendable(traced(raised))
-        self._send(Done(order.number, resident_bytes(), error))
+        self._send(Done(order.number, resident_bytes(), error, files))
 
-    def _received(self) -> Any:
+
+class _Pipe:
+    """A worker's end of the connection to its driver; when the driver has ended, nobody waits for what is still being worked on."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._sending = connection, threading.Lock()
+
+    def received(self) -> Any:
         try:
             return self._connection.recv()
         except (EOFError, OSError):
-            os._exit(1)  # the driver has ended; nobody waits for what is still being worked on
+            os._exit(1)
 
-    def _send(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         try:
             with self._sending:
                 self._connection.send(message)
@@ -151,5 +170,8 @@ def work(connection: Connection, slots: int, files: int, network_forbidden: bool
     forbid_network(network_forbidden)
     collect_rarely()
     allow_files(files)
-    with UrgentPool(64, "question") as questions, ThreadPoolExecutor(slots, "cell") as cells:
-        _Worker(connection, questions, cells).serve()
+    pipe = _Pipe(connection)
+    cells = Cells(pipe.send, slots)
+    pipe.send(Ready())
+    while (message := pipe.received()) is not None:
+        cells.take(message)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from data_loaders.lazy import as_lazy
 from eval.cells import WORKING
 from eval.executors.cells import Executor
+from eval.executors.cluster import in_ray
 from eval.executors.desk import runs_anywhere
 from eval.executors.processes import cores, in_processes
 from eval.run import Run, needs
@@ -30,12 +31,14 @@ def executor_of(cfg: DictConfig, runs: Sequence[Run]) -> Executor | None:
     under way one process is enough, and the cells of samples are small.
 
     Raises:
-        RunError: worker processes are asked for and a run needs the gateway, which only this process has.
+        RunError: workers are asked for and a run needs the gateway, which only this process has.
     """
     if any("gateway" in needs(run.build) for run in runs):
-        if cfg.executor == "processes":
+        if cfg.executor in ("processes", "ray"):
             raise RunError("released products have processes of their own: run them with executor=threads")
         return None
+    if cfg.executor == "ray":
+        return in_ray(cfg.ray.address, cfg.workers, cfg.threads or WORKING)
     workers = cfg.workers or cores()
     if cfg.executor == "processes" or (cfg.executor == "auto" and workers > 1 and _worth_it(cfg, runs)):
         return in_processes(workers, cfg.threads or WORKING)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 RUNTIME = (
-    "results", "cache", "threads", "executor", "workers", "shard", "max_usd", "prices", "yes", "replay", "network", "logger",
+    "results", "cache", "threads", "executor", "ray", "workers", "shard", "max_usd", "prices", "yes", "replay", "network", "logger",
     "max_unscored", "k_evidence", "nodes", "traceback",
 )  # fmt: skip
 """Parts of the configuration that change no number and are left out of `protocol`."""

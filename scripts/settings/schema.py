@@ -136,6 +136,10 @@ class Logger(Strict):
     mode: Literal["offline", "online"] = "offline"
 
 
+class RayCluster(Strict):
+    address: Text
+
+
 class Common(Strict):
     """`conf/common.yaml`, and the name that a profile gives."""
 
@@ -156,7 +160,8 @@ class Common(Strict):
     prompts_dir: Text | None
     replay: bool
     threads: Count | None
-    executor: Literal["auto", "threads", "processes"]
+    executor: Literal["auto", "threads", "processes", "ray"]
+    ray: RayCluster
     workers: Count | None
     shard: Shard | None
     max_usd: Amount | None

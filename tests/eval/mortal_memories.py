@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -51,6 +52,19 @@ class Slow(BM25):
             file.write(f"{os.getpid()}\n")
         time.sleep(60)
         return super().read(question)
+
+
+class Full(BM25):
+    """BM25 on a machine whose disk is full when one history is written."""
+
+    def __init__(self, victim: str, k: int = 3) -> None:
+        super().__init__(k=k)
+        self.victim = victim
+
+    def write(self, unit: Unit) -> None:
+        if self.victim in unit.text:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "items.jsonl")
+        super().write(unit)
 
 
 class Counted:

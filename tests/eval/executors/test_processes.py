@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from executed_runs import CASES, contents
 from mortal_memories import Counted, CountedEmbedder, Mortal
-from small_history import history
 
 from data_loaders.schema import Case
 from eval.case import is_answered
-from eval.executors import processes
+from eval.executors import driver, processes
 from eval.executors.cells import Cell, Job, Jobs
 from eval.executors.desk import WorkerFailure, runs_anywhere, sendable
 from eval.executors.processes import in_processes
@@ -38,32 +37,7 @@ from memsys.systems.memtree import MemTree
 
 pytestmark = pytest.mark.slow
 Make = Callable[..., Run]
-CPU = ("own_cpu_seconds", "provider_seconds", "provider_seconds_sum")
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def named_history(case_id: str) -> Case:
-    """A history whose first turn says its id, so that a memory can tell it from others."""
-    case = history(case_id)
-    first = case.sessions[0]
-    turns = (replace(first.turns[0], text=f"This is {case_id}."), *first.turns[1:])
-    return replace(case, sessions=(replace(first, turns=turns), *case.sessions[1:]))
-
-
-CASES = [named_history(f"case-{number}") for number in range(5)]
-
-
-def contents(run: Run) -> dict[str, Any]:
-    """Every file of a run folder; of costs all but the measured seconds."""
-    files: dict[str, Any] = {}
-    for path in sorted(path for path in run.folder.rglob("*") if path.is_file()):
-        name = str(path.relative_to(run.folder))
-        if path.name == "effort.jsonl":
-            lines = [{key: line[key] for key in line if key not in CPU} for line in read_lines(path)]
-            files[name] = sorted(json.dumps(line, sort_keys=True) for line in lines)
-        else:
-            files[name] = path.read_bytes()
-    return files
 
 
 def outcomes(run: Run, case: Case) -> Counter[str]:
@@ -114,7 +88,7 @@ def test_a_complete_run_starts_no_worker(make_run: Make, monkeypatch: pytest.Mon
     run_all([run])
     before, steps, again = contents(run), [], []
     run_all([run], on_progress=again.append)
-    monkeypatch.setattr(processes, "_Worker", None)
+    monkeypatch.setattr(processes, "_Process", None)
     run_all([run], executor=in_processes(2, 4), on_progress=steps.append)
     assert contents(run) == before
     assert Counter(steps) == Counter(again)
@@ -190,15 +164,15 @@ def test_workers_that_do_not_start_end_the_run_and_fail_no_question(
 
 
 def test_a_worker_that_has_grown_too_large_is_replaced(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "MOST_RESIDENT", 1)
+    monkeypatch.setattr(driver, "MOST_RESIDENT", 1)
     started: list[int] = []
-    original = processes._Worker.__init__
+    original = processes._Process.__init__
 
     def counted(self: Any, *given: Any) -> None:
         started.append(1)
         original(self, *given)
 
-    monkeypatch.setattr(processes._Worker, "__init__", counted)
+    monkeypatch.setattr(processes._Process, "__init__", counted)
     run = make_run(CASES)
     run_all([run], executor=in_processes(2, 4))
     assert len(started) == len(CASES)
@@ -211,6 +185,7 @@ def test_a_signal_ends_all_workers_and_leaves_nothing_behind(tmp_path: Path, num
     program = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started with the signal ignored
+from executed_runs import CASES, contents
 from mortal_memories import Slow
 from scripts.experiment.exits import guarded
 from scripts.experiment.lab import Lab
@@ -248,13 +223,14 @@ import sys
 from functools import partial
 sys.path[:0] = {[str(ROOT), str(ROOT / "tests" / "eval")]!r}
 from small_history import history
+from executed_runs import CASES, contents
 from mortal_memories import Slow
 from eval.executors.worker import work
 from multiprocessing import get_context
 from eval.executors import processes
 
 if __name__ == "__main__":
-    worker = processes._Worker(1, 256)
+    worker = processes._Process(1, 256)
     worker.connection.recv()
     with open({str(pids)!r}, "w") as file:
         file.write(str(worker.process.pid))

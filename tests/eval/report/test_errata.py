@@ -11,7 +11,7 @@ from data_loaders.schema import DataError
 from eval.report.errata import Layer, audited_layer, overlaid, read_layer
 from eval.report.scores import Asked, asked
 
-SAMPLE = Path(__file__).resolve().parents[2] / "data_loaders" / "samples" / "locomo.json"
+SAMPLE = Path(__file__).resolve().parents[3] / "data_loaders" / "samples" / "locomo.json"
 QUESTIONS = [
     Asked(f"c{number % 2}", f"q{number}", "temporal" if number < 4 else "single-hop", f"c{number % 2}", True, True)
     for number in range(10)

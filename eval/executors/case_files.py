@@ -1,0 +1,62 @@
+"""The files of a case as bytes, for workers that do not write into the run folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from eval.store import replace_file
+
+Files = Mapping[str, bytes]
+"""Contents by name."""
+SIGN = "case.json"
+"""The file that says that a case is complete."""
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The files of a case's folder; none where there is no folder."""
+    if not folder.is_dir():
+        return {}
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def place(folder: Path, files: Files) -> None:
+    """Write the files of a case into a folder of a worker."""
+    for name, content in files.items():
+        replace_file(folder / _checked(name), content)
+
+
+def commit(folders: Sequence[Path], contents: Sequence[Files]) -> None:
+    """Make these files the contents of a cell's case folders, one for each run.
+
+    `case.json` comes last, so that a case counts as complete only when all its files are there. A file that equals the first run's is
+    linked to it, as in a run without workers.
+    """
+    for folder, files in zip(folders, contents, strict=True):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            if path.name == SIGN or (path.is_file() and path.name not in files):
+                path.unlink()
+        for name in sorted(files, key=lambda name: (name == SIGN, name)):
+            first = folders[0] / name
+            if folder == folders[0] or files[name] != contents[0].get(name) or not _linked(first, folder / name):
+                replace_file(folder / _checked(name), files[name])
+
+
+def _linked(stored: Path, path: Path) -> bool:
+    """Whether `path` became a hard link to the vectors of the first run; other files may be changed by a later run."""
+    if path.suffix != ".npy":
+        return False
+    with suppress(OSError, NotImplementedError):
+        path.unlink(missing_ok=True)
+        os.link(stored, path)
+        return True
+    return False
+
+
+def _checked(name: str) -> str:
+    if Path(name).name != name:
+        raise ValueError(f"{name!r} is not the name of a file in a case's folder")
+    return name

@@ -1,0 +1,313 @@
+"""Cells on a Ray cluster: `executor=ray ray.address=…`.
+
+Each worker is an actor with one core. This process keeps everything that must be in one place: the run folders, the cache, the endpoints
+with their limits and spending cap. So no folder is shared, and an answer is committed before a worker gets it: a worker that dies costs
+the calls that it had in flight, and its cells are worked on elsewhere. What runs have in common (settings, prompts) is stored in the
+cluster once; the source of this project, and of a user's own memories, is sent there when the driver connects.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from eval.executors.cells import Cell, Executor
+from eval.executors.cluster_worker import ClusterWorker, drained, packed, unpacked
+from eval.executors.driver import Died, Worker, work_on
+from eval.executors.home import Home, package_folder, this_home
+from eval.executors.worker import Ready, Template
+from eval.failures import FATAL_ERRNOS
+from eval.provenance import PACKAGES, own_modules
+from eval.run import OnProgress
+from eval.store import RunError
+from memsys.llm import network, stopping
+from memsys.llm.secrets import redact
+
+REACH = 5.0
+"""Seconds in which the machine of an address must take a connection."""
+PATIENCE = 30.0
+"""Seconds without any worker after which the user is told what the run waits for."""
+RECOUNT = 5.0
+"""Seconds after which the cluster's cores are counted anew: machines may have joined."""
+LOCAL_STORE = 1 << 28
+"""Bytes of shared memory that Ray gets when it is started on this machine alone."""
+FORMS = "local, auto, host:port or ray://host:port"
+
+
+def in_ray(address: str, workers: int | None, threads: int) -> Executor:
+    """An executor with workers on a Ray cluster.
+
+    Args:
+        address: `local` starts Ray on this machine, `auto` takes the cluster that this machine belongs to.
+        workers: their number, also where the cluster has to grow for it; None is one for each core that the cluster has.
+        threads: cells that are open at once over all workers where services are online; offline, each worker has one.
+    """
+    return partial(_run, address=address, workers=workers, threads=threads)
+
+
+def _run(cells: Sequence[Cell], on_progress: OnProgress, *, address: str, workers: int | None, threads: int) -> None:
+    builds = [run.build for cell in cells for run in cell.runs]
+    connect(address, own_modules({name for build in builds for name in _modules(build)}))
+    cluster = _Cluster(address, workers)
+    work_on(cells, on_progress, cluster, workers=cluster.wanted(), threads=threads)
+
+
+def _modules(build: Any) -> Iterator[str]:
+    """Modules of a memory's class and of the memories that it wraps."""
+    if isinstance(build, partial):
+        yield build.func.__module__
+        for value in build.keywords.values():
+            yield from _modules(value)
+    elif isinstance(build, type):
+        yield build.__module__
+
+
+# --- connecting -----------------------------------------------------------------------------------------------------------
+
+_connection: tuple[str, tuple[Path, ...]] | None = None
+"""Address and user's modules of the connection that `connect` made."""
+
+
+def connect(address: str, modules: Sequence[Path]) -> None:
+    """Connect this process to a cluster, which gets the source of this project and of `modules`; keeps a connection that there is.
+
+    Raises:
+        RunError: Ray is not installed, or there is no cluster at the address, or one that this process cannot work with.
+    """
+    global _connection
+    try:
+        import ray
+    except ImportError as error:
+        raise RunError("executor=ray needs Ray, the extra `ray`: pip install -c constraints.txt -e '.[ray]'") from error
+    wanted = (address, tuple(modules))
+    if ray.is_initialized():
+        if _connection in (None, wanted):  # None: the caller's own connection
+            return
+        ray.shutdown()
+    check_reachable(address)
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    handlers = {number: signal.getsignal(number) for number in stopping.SIGNALS}
+    try:
+        with tempfile.TemporaryDirectory() as empty:
+            ray.init(address, **_options(address, modules, empty))
+    except Exception as error:
+        raise RunError(f"no connection to Ray at {address}: {_last_line(error)}{_hint(address, error)}") from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():  # Ray sets some of its own
+                signal.signal(number, handler)
+    _connection = wanted
+
+
+def _options(address: str, modules: Sequence[Path], empty: str) -> dict[str, Any]:
+    """How Ray is started or connected to."""
+    source = [str(path) for path in (*map(package_folder, PACKAGES), *modules)]
+    options: dict[str, Any] = {
+        # Without a working folder, a worker would first look for modules where this command was started.
+        "runtime_env": {"py_modules": source, "working_dir": empty},
+        # Messages of the cluster's processes are not printed: what matters of them comes back as an error.
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+    }
+    if address == "local":
+        options |= {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "object_store_memory": LOCAL_STORE}
+    return options
+
+
+def check_reachable(address: str) -> None:
+    """Check that a machine takes connections at an address; Ray itself would try for a minute.
+
+    Raises:
+        RunError: it does not, or the address has none of the four forms.
+    """
+    if address in ("local", "auto"):
+        return
+    parts = re.fullmatch(r"(?:ray://)?\[?([\w.:-]+?)\]?:(\d{1,5})", address)
+    if parts is None:
+        raise RunError(f"ray.address={address} is none of {FORMS}")
+    host, port = parts[1], int(parts[2])
+    try:
+        network.check(host)
+        socket.create_connection((host, port), REACH).close()
+    except (OSError, OverflowError) as error:
+        raise RunError(f"no Ray cluster answers at {address} ({error}); start one with: ray start --head") from error
+
+
+def _hint(address: str, error: Exception) -> str:
+    text = f"{error} {error.__cause__}"
+    no_token = address.startswith("ray://") and "timeout" in text and os.environ.get("RAY_AUTH_MODE") != "token"
+    if no_token or "Unauthenticated" in text or "InvalidAuthToken" in text:
+        return "; if it asks for a token, set RAY_AUTH_MODE=token here, and give this machine the one of the cluster (ray get-auth-token)"
+    if "ersion mismatch" in text:
+        return " (install the same versions on this machine and on the cluster)"
+    if not address.startswith("ray://") and (isinstance(error, ConnectionError) or "raylet" in text):
+        return "; a machine outside of the cluster connects with ray.address=ray://head:10001"
+    return ""
+
+
+def _last_line(error: BaseException) -> str:
+    """The end of an error of Ray, which says what happened, on one line and without secrets."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return redact(lines[-1] if lines else type(error).__name__)[:300]
+
+
+# --- workers --------------------------------------------------------------------------------------------------------------
+
+_END = object()
+"""Ends the thread that sends messages to a worker."""
+
+
+class _Actor(Worker):
+    """A worker on the cluster; it may have to wait for a free core there."""
+
+    def __init__(self, cluster: _Cluster, slots: int, files: int) -> None:
+        super().__init__(slots)
+        self._cluster, self._home = cluster, Home("a machine of the cluster", {}, "")
+        self._actor = cluster.actor_class.remote(slots, files, network.forbidden())
+        self._outgoing: SimpleQueue[Any] = SimpleQueue()
+        self._misread: Exception | None = None
+        threading.Thread(target=self._send_all, name="to worker", daemon=True).start()
+        self.listen()
+
+    def listen(self) -> None:
+        """Ask for its next messages."""
+        self.heard = self._actor.hear.remote()
+
+    def send(self, message: Any) -> None:
+        if message is not None:  # the end; `kill` does that
+            self._outgoing.put(message)
+
+    def wait(self, seconds: float) -> None:
+        pass
+
+    def kill(self) -> None:
+        import ray
+
+        self._outgoing.put(_END)
+        ray.kill(self._actor)
+
+    def check(self, ready: Ready) -> None:
+        assert ready.home is not None
+        self._home = ready.home
+        if difference := self._cluster.home.difference(ready.home):
+            raise RunError(
+                f"the worker on {ready.home.machine} has {difference}; install the same there: "
+                "pip install -c constraints.txt -e '.[ray]'"
+            )
+
+    def located(self, error: BaseException) -> BaseException:
+        if isinstance(error, OSError) and error.errno in FATAL_ERRNOS:
+            kept = "finished cells and all answers of models are kept: run the same command again"
+            return RunError(f"on {self._home.machine}: {error}; {kept}")
+        return error
+
+    def died(self, error: Exception) -> Died:
+        """The end of the worker, with its machine.
+
+        Raises:
+            RunError: it could not read what it was sent, as no other worker could.
+        """
+        if self._misread is not None:
+            raise RunError(
+                f"the worker on {self._home.machine} cannot read what it is sent: {_last_line(self._misread)}"
+            )
+        address = re.search(r"ip(?:=|: )([\w.:]+)", str(error))
+        machine = f"the machine {address[1]}" if address and not self.ready else self._home.machine
+        return Died(f"on {machine} ended: {_last_line(error)}")
+
+    def _send_all(self) -> None:
+        import ray
+
+        try:
+            while _END not in (messages := drained(self._outgoing)):
+                templates = [self._cluster.stored(message) for message in messages if isinstance(message, Template)]
+                others = [message for message in messages if not isinstance(message, Template)]
+                ray.get(self._actor.take.remote(packed(others), *templates))
+        except ray.exceptions.RayTaskError as error:
+            self._misread = error
+            ray.kill(self._actor)
+        except (ray.exceptions.RayError, ConnectionError):
+            return  # the worker is gone, which `hear` notices, too
+
+
+class _Cluster:
+    """The transport: calls of the workers' methods."""
+
+    shares_disk = False
+    tries = 5  # machines of a cluster come and go
+
+    def __init__(self, address: str, workers: int | None) -> None:
+        import ray
+
+        self.home = this_home()
+        self.actor_class = ray.remote(num_cpus=1, max_concurrency=2, scheduling_strategy="SPREAD")(ClusterWorker)
+        self._address, self._workers = address, workers
+        self._cores, self._counted = 1, 0.0
+        self._waiting_since: float | None = time.monotonic()
+        self._stored: dict[int, Any] = {}
+        self._storing = threading.Lock()
+
+    def wanted(self) -> int:
+        import ray
+
+        if self._workers is None and time.monotonic() - self._counted > RECOUNT:
+            self._cores, self._counted = max(1, int(ray.cluster_resources().get("CPU", 1))), time.monotonic()
+        return self._workers or self._cores
+
+    def start(self, slots: int, files: int) -> _Actor:
+        return _Actor(self, slots, files)
+
+    def stored(self, template: Template) -> Any:
+        """The cluster's reference to a template, which is stored there once."""
+        import ray
+
+        with self._storing:
+            if template.number not in self._stored:
+                self._stored[template.number] = ray.put(packed(template))
+            return self._stored[template.number]
+
+    def hear(self, workers: Sequence[_Actor], seconds: float) -> Iterator[tuple[_Actor, Any]]:
+        import ray
+
+        self._say_what_is_waited_for(workers)
+        by_call = {worker.heard: worker for worker in workers}
+        try:
+            arrived, _ = ray.wait(list(by_call), timeout=seconds)
+            arrived, _ = ray.wait(list(by_call), num_returns=len(by_call), timeout=0) if arrived else ([], [])
+        except ConnectionError as error:
+            lost = f"the connection to Ray at {self._address} is lost ({_last_line(error)})"
+            raise RunError(f"{lost}; run the same command again: nothing that was paid for is lost") from error
+        for call in arrived:
+            worker = by_call[call]
+            try:
+                messages = unpacked(ray.get(call))
+            except (ray.exceptions.RayError, ConnectionError) as error:
+                yield worker, worker.died(error)
+                continue
+            worker.listen()
+            yield from ((worker, message) for message in messages)
+
+    def _say_what_is_waited_for(self, workers: Sequence[_Actor]) -> None:
+        if any(worker.ready for worker in workers):
+            self._waiting_since = None
+        elif self._waiting_since is not None and time.monotonic() - self._waiting_since > PATIENCE:
+            self._waiting_since = None
+            text = f"waiting for a free core of the Ray cluster at {self._address}; it has {self._cores_in_words()}"
+            print(text, file=sys.stderr, flush=True)
+
+    def _cores_in_words(self) -> str:
+        import ray
+
+        free, all_cores = ray.available_resources().get("CPU", 0), ray.cluster_resources().get("CPU", 0)
+        return f"{all_cores:g} cores, {free:g} of them free"

@@ -1,0 +1,63 @@
+"""A worker on a Ray cluster: an actor that takes packed messages and is asked for its own.
+
+Messages are packed as for a worker process, not by Ray: arrays that Ray unpacks cannot be written to.
+"""
+
+from __future__ import annotations
+
+from multiprocessing.reduction import ForkingPickler
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from eval.executors.home import this_home
+from eval.executors.worker import Cells, Ready
+from eval.loop import allow_files
+from memsys.lean import collect_rarely
+from memsys.llm.network import forbid_network
+
+
+def packed(messages: Any) -> bytes:
+    """Messages as bytes."""
+    return bytes(ForkingPickler.dumps(messages))
+
+
+def unpacked(content: bytes) -> Any:
+    """Messages from the bytes of a process of this run."""
+    return ForkingPickler.loads(content)
+
+
+def drained(queue: SimpleQueue[Any]) -> list[Any]:
+    """What a queue holds; waits until it holds something."""
+    messages = [queue.get()]
+    try:
+        while True:
+            messages.append(queue.get_nowait())
+    except Empty:
+        return messages
+
+
+class ClusterWorker:
+    """The actor. It has two threads, and the driver has one call of `take` and one of `hear` open at most: neither waits for the other."""
+
+    def __init__(self, slots: int, files: int, network_forbidden: bool) -> None:
+        import ray
+
+        import eval.executors.preloaded  # noqa: F401
+
+        forbid_network(network_forbidden)
+        collect_rarely()
+        allow_files(files)
+        self._outgoing: SimpleQueue[Any] = SimpleQueue()
+        self._cells = Cells(self._outgoing.put, slots)
+        self._outgoing.put(Ready(this_home(ray.util.get_node_ip_address())))
+
+    def take(self, messages: bytes, *templates: bytes) -> None:
+        """Act on messages of the driver, templates first."""
+        for content in templates:
+            self._cells.take(unpacked(content))
+        for message in unpacked(messages):
+            self._cells.take(message)
+
+    def hear(self) -> bytes:
+        """The messages for the driver since the last call; waits until there are some."""
+        return packed(drained(self._outgoing))

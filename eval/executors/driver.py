@@ -1,0 +1,263 @@
+"""The driver of a pool of workers: it hands out cells, answers the workers' calls, and passes their progress on.
+
+The driver keeps the run folders locked, reads the cases, and owns the services (`eval.executors.desk`). How workers are started and how
+messages travel is the transport's part: `eval.executors.processes` on this machine, `eval.executors.cluster` on a Ray cluster.
+
+A worker that dies is replaced. Each cell that it worked on is tried again, in a worker that has nothing else to do; a cell that loses
+too many workers becomes an error for each of its open questions, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Protocol
+
+from eval.case import fail_case, is_answered, report_kept
+from eval.executors.case_files import commit, files_of
+from eval.executors.cells import Cell, Job, Jobs, order_of, template
+from eval.executors.channel import Ask
+from eval.executors.desk import Desk, runs_anywhere
+from eval.executors.worker import Done, Ready, Steps, Template
+from eval.run import OnProgress, Run
+from eval.store import RunError
+from memsys.llm import stopping
+
+PAUSE = 0.25
+"""Seconds after which the driver looks whether a stop was requested."""
+STILLBORN = 3
+"""Workers that may die in a row before they have started."""
+MOST_RESIDENT = 1 << 30
+"""A worker that occupies more bytes after a cell is replaced."""
+FAREWELL = 5.0
+"""Seconds that workers without work get to end by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A worker has ended without being asked to."""
+
+    how: str
+
+
+class Worker(ABC):
+    """A worker as the driver sees it."""
+
+    def __init__(self, slots: int) -> None:
+        self.jobs: dict[int, Job] = {}
+        self.templates: set[int] = set()
+        self.ready = self.retiring = False
+        self._slots = slots
+
+    def takes(self, job: Job) -> bool:
+        """Whether it has room for a job; one that has lost a worker is worked on alone."""
+        alone = job.deaths > 0 or any(other.deaths for other in self.jobs.values())
+        return self.ready and not self.retiring and len(self.jobs) < (1 if alone else self._slots)
+
+    @abstractmethod
+    def send(self, message: Any) -> None:
+        """Send a message, without waiting for the worker to take it; a worker that has died gets none."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Wait for a worker that was sent None to end by itself."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End the worker at once."""
+
+    def check(self, ready: Ready) -> None:
+        """Look at what a worker says of itself when it has started.
+
+        Raises:
+            RunError: it may not work on the cells.
+        """
+        assert ready.home is None
+
+    def located(self, error: BaseException) -> BaseException:
+        """The error that ends the run, with the worker's machine where it matters."""
+        return error
+
+
+class Transport(Protocol):
+    """Where workers run, and how messages come from them."""
+
+    shares_disk: bool
+    """Whether workers write into the run folders; otherwise the driver sends them a case's files and commits what comes back."""
+    tries: int
+    """Workers that a cell may lose before its questions become errors."""
+
+    def wanted(self) -> int:
+        """Most workers at present."""
+
+    def start(self, slots: int, files: int) -> Worker:
+        """Start a worker that works on `slots` cells at once, which have `files` files open."""
+
+    def hear(self, workers: Sequence[Any], seconds: float) -> Iterable[tuple[Worker, Any]]:
+        """The messages that have arrived, or arrive within some seconds; `Died` is the last of a worker."""
+
+
+def work_on(
+    cells: Sequence[Cell], on_progress: OnProgress, transport: Transport, *, workers: int, threads: int
+) -> None:
+    """Work on all cells with the workers of a transport.
+
+    Args:
+        workers: how many there will be; only the number of cells that one of them opens depends on it.
+        threads: cells that are open at once over all workers where services are online; offline, each worker has one.
+    """
+    online = not all(runs_anywhere(cell.runs[0].services) for cell in cells)
+    fair = -(-len(cells) // workers)  # the first worker to start takes no more than its share
+    driver = _Driver(cells, on_progress, transport, max(1, min(threads // workers, fair)) if online else 1)
+    try:
+        driver.work()
+    finally:
+        driver.close()
+
+
+class _Driver:
+    def __init__(self, cells: Sequence[Cell], on_progress: OnProgress, transport: Transport, slots: int) -> None:
+        self._on_progress, self._transport, self._slots = on_progress, transport, slots
+        self._files = 256 + 3 * slots * max((len(cell.runs) for cell in cells), default=0)
+        self._jobs = Jobs([Job(number, cell) for number, cell in enumerate(cells)])
+        self._workers: list[Worker] = []
+        self._desk = Desk()
+        self._templates: dict[int, Template] = {}
+        self._stillborn = 0
+        self._error: BaseException | None = None
+
+    def work(self) -> None:
+        """Work on all cells; once a cell ends the run, no other is begun, and its error is raised when those under way have ended."""
+        self._hand_out()
+        while any(worker.jobs for worker in self._workers) or (self._jobs.waiting and self._error is None):
+            stopping.check()
+            for worker, message in self._transport.hear(self._workers, PAUSE):
+                self._take(worker, message)
+            self._hand_out()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """End all workers: those that are idle by themselves, the others at once."""
+        self._desk.close()
+        idle = [worker for worker in self._workers if worker.ready and not worker.jobs]
+        for worker in idle:
+            worker.send(None)
+        deadline = time.monotonic() + FAREWELL
+        for worker in idle if not stopping.requested() else ():
+            worker.wait(max(0.0, deadline - time.monotonic()))
+        for worker in self._workers:
+            worker.kill()
+
+    # --- handing out ------------------------------------------------------------------------------------------------------
+
+    def _hand_out(self) -> None:
+        while self._jobs.waiting and self._error is None:
+            job = self._jobs.next()
+            if self._answered(job):
+                self._jobs.take(job)
+            elif (worker := self._free(job)) is not None:
+                self._jobs.take(job)
+                self._give(worker, job)
+            else:
+                self._start_workers()
+                return
+
+    def _answered(self, job: Job) -> bool:
+        """Whether a job has been done in an earlier run; if so, its progress is reported."""
+        if job.looked_at or not job.cell.may_be_answered():
+            return False
+        job.looked_at, case = True, job.cell.case()
+        if not is_answered(job.cell.runs, case):
+            return False
+        report_kept(job.cell.runs, case, self._on_progress)
+        return True
+
+    def _free(self, job: Job) -> Worker | None:
+        """The worker that gets a job: of those with room the one with the fewest cells."""
+        free = [worker for worker in self._workers if worker.takes(job)]
+        return min(free, key=lambda worker: len(worker.jobs), default=None)
+
+    def _start_workers(self) -> None:
+        """Start as many workers as there may be and as there are jobs for."""
+        starting = sum(not worker.ready for worker in self._workers)
+        more = min(self._transport.wanted() - len(self._workers), len(self._jobs.waiting) - starting)
+        self._workers += [self._transport.start(self._slots, self._files) for _ in range(more)]
+
+    def _give(self, worker: Worker, job: Job) -> None:
+        numbers = tuple(self._template(worker, run) for run in job.cell.runs)
+        job.started = time.monotonic()
+        worker.jobs[job.number] = job
+        order = order_of(job, numbers)
+        job.case_id = order.case.id
+        if not self._transport.shares_disk:
+            order = replace(order, files=tuple(files_of(run.case_folder(job.case_id)) for run in job.cell.runs))
+        worker.send(order)
+
+    def _template(self, worker: Worker, run: Run) -> int:
+        """The number of a run's template, which the worker is sent if it has not got it."""
+        if id(run) not in self._templates:
+            self._templates[id(run)] = Template(len(self._templates), _sendable_run(self._desk, run))
+        sent = self._templates[id(run)]
+        if sent.number not in worker.templates:
+            worker.templates.add(sent.number)
+            worker.send(sent)
+        return sent.number
+
+    # --- hearing ----------------------------------------------------------------------------------------------------------
+
+    def _take(self, worker: Worker, message: Any) -> None:
+        if isinstance(message, Ask):
+            self._desk.answer(message, worker.send)
+        elif isinstance(message, Steps):
+            for step in message.steps:
+                self._on_progress(step)
+        elif isinstance(message, Ready):
+            worker.check(message)
+            worker.ready, self._stillborn = True, 0
+        elif isinstance(message, Done):
+            self._ended(worker, message)
+        elif isinstance(message, Died):
+            self._died(worker, message)
+
+    def _ended(self, worker: Worker, done: Done) -> None:
+        job = worker.jobs.pop(done.number)
+        if done.files is not None:
+            commit([run.case_folder(job.case_id) for run in job.cell.runs], done.files)
+        self._jobs.took(job, time.monotonic() - job.started)
+        self._error = self._error or (None if done.error is None else worker.located(done.error))
+        worker.retiring |= done.resident_bytes > MOST_RESIDENT
+        if worker.retiring and not worker.jobs:
+            self._workers.remove(worker)
+            worker.kill()
+
+    def _died(self, worker: Worker, died: Died) -> None:
+        self._workers.remove(worker)
+        worker.kill()
+        self._stillborn += not worker.ready
+        if self._stillborn >= STILLBORN:
+            raise RunError(f"worker processes do not start: the last one {died.how}; use executor=threads")
+        for job in worker.jobs.values():
+            job.deaths += 1
+            if job.deaths < self._transport.tries:
+                self._jobs.put_back(job)
+            else:
+                why = f"build: its worker process {died.how}, {job.deaths} times"
+                fail_case(job.cell.runs, job.cell.case(), why, self._on_progress)
+
+
+def _sendable_run(desk: Desk, run: Run) -> Run:
+    """The run as workers get it.
+
+    Raises:
+        RunError: something of it cannot be sent to another process.
+    """
+    sent = replace(template(run), services=desk.stand_ins(run.services))
+    try:
+        ForkingPickler.dumps(sent)
+    except Exception as error:
+        raise RunError(f"{run.name} cannot be sent to another process ({error}); use executor=threads") from error
+    return sent

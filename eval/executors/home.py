@@ -1,0 +1,55 @@
+"""What a worker on another machine must have in common with the driver: this project's source, Python, and the packages that compute."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from eval.provenance import PACKAGES, versions
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a worker runs."""
+
+    machine: str
+    versions: Mapping[str, str]
+    """Of Python and of packages, by name."""
+    source: str
+    """sha256 of this project's modules."""
+
+    def difference(self, other: Home) -> str:
+        """What another machine has that this one has not, in words; empty if there is no difference that can change a number."""
+        names = sorted({*self.versions, *other.versions})
+        pairs = [(name, self.versions.get(name, "unknown"), other.versions.get(name, "unknown")) for name in names]
+        parts = [f"{name} {theirs} instead of {ours}" for name, ours, theirs in pairs if ours != theirs]
+        return ", ".join(parts + ["other source code of this project"] * (self.source != other.source))
+
+
+def this_home(address: str = "") -> Home:
+    """This machine and this process.
+
+    Args:
+        address: of the machine, where it is known.
+    """
+    name = socket.gethostname()
+    python = ".".join(platform.python_version_tuple()[:2])
+    return Home(f"{name} ({address})" if address else name, {"Python": python, **versions("ray")}, _source())
+
+
+def _source() -> str:
+    hashed = hashlib.sha256()
+    for folder in (package_folder(name) for name in PACKAGES):
+        for path in sorted(folder.rglob("*.py")):
+            hashed.update(path.relative_to(folder.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return hashed.hexdigest()
+
+
+def package_folder(name: str) -> Path:
+    """The folder of a package of this project."""
+    return Path(str(import_module(name).__file__)).parent

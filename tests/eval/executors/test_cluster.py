@@ -1,0 +1,279 @@
+"""Cells on a Ray cluster: the bytes of threads, killed workers and drivers, and errors that say where and what to do."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from executed_runs import CASES, contents
+from mortal_memories import Counted, CountedEmbedder, Full, Mortal
+from omegaconf import OmegaConf
+
+from eval.executors import cluster
+from eval.executors.cluster import check_reachable, connect, in_ray
+from eval.executors.home import Home, this_home
+from eval.loop import run_all
+from eval.provenance import own_modules
+from eval.run import Progress, Run
+from eval.store import RunError
+from memsys.llm.cache import CachedLLM
+from memsys.llm.meter import Metered
+from memsys.llm.network import forbid_network
+from memsys.llm.pricing import ModelSettings
+from memsys.llm.store import Store
+from memsys.systems.bm25 import BM25
+from memsys.systems.memtree import MemTree
+from memsys.systems.released import Released
+from scripts.experiment.executors import executor_of
+from scripts.mock.endpoint import Mock, application, serving
+
+Make = Callable[..., Run]
+ROOT = Path(__file__).resolve().parents[3]
+needs_ray = [
+    pytest.mark.integration,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'"),
+]
+
+
+def integration(test: Callable[..., None]) -> Callable[..., None]:
+    for mark in needs_ray:
+        test = mark(test)
+    return test
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster of this machine with two cores, and a token of its own; the connection to it ends with the module."""
+    port, client_port = free_ports(2)
+    log = tmp_path_factory.mktemp("ray") / "log"
+    token = log.with_name("token")
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    flags = ["--head", "--block", "--num-cpus=2", f"--port={port}", f"--ray-client-server-port={client_port}"]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,  # a short path: for sockets
+        log.open("w") as file,
+    ):
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        more = ["--node-ip-address=127.0.0.1", "--include-dashboard=false", f"--temp-dir={folder}"]
+        start = [sys.executable, "-m", "ray.scripts.scripts", "start", *flags, *more]
+        head = subprocess.Popen(start, stdout=file, stderr=file)
+        try:
+            while "Ray runtime started" not in log.read_text():
+                assert head.poll() is None, log.read_text()
+                time.sleep(0.2)
+            yield f"127.0.0.1:{port}"
+        finally:
+            import ray
+
+            ray.shutdown()
+            head.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                head.wait(30)
+            head.kill()
+            head.wait()
+
+
+# --- on a cluster ---------------------------------------------------------------------------------------------------------
+
+
+@integration
+def test_ray_gives_the_bytes_of_threads(make_run: Make, address: str) -> None:
+    def made(folder: str) -> list[Run]:
+        llm = Metered(Counted())
+        online = make_run(CASES, build=partial(MemTree), folder=f"{folder}-online", llm=llm, reader=llm)
+        return [
+            make_run(CASES, build=partial(MemTree), folder=f"{folder}-offline", vectors=True),
+            replace(online, services=replace(online.services, embedder=CountedEmbedder())),
+            *(make_run(CASES, build=partial(BM25, k=k), folder=f"{folder}-{k}", shared="bm25") for k in (1, 4)),
+        ]
+
+    runs, on_ray = made("threads"), made("ray")
+    steps: tuple[list[Progress], list[Progress]] = ([], [])
+    run_all(runs, on_progress=steps[0].append)
+    run_all(on_ray, on_progress=steps[1].append, executor=in_ray(address, None, 8))
+    for one, other in zip(runs, on_ray, strict=True):
+        ours, theirs = contents(one), contents(other)
+        assert {name for name in ours | theirs if ours.get(name) != theirs.get(name)} == set()
+    assert Counter(steps[0]) == Counter(steps[1])
+
+
+@integration
+def test_a_killed_worker_costs_no_finished_call(make_run: Make, address: str, tmp_path: Path) -> None:
+    lives = tmp_path / "lives"
+    lives.mkdir()
+
+    def made(folder: str) -> tuple[Run, Counted]:
+        llm = Counted()
+        model = Metered(CachedLLM(llm, Store(tmp_path / f"{folder}.sqlite"), ModelSettings("m"), "here"))
+        return make_run(CASES, build=partial(Mortal, str(lives)), reader=model, folder=folder), llm
+
+    (undisturbed, all_calls), (run, calls) = made("undisturbed"), made("killed")
+    run_all([undisturbed])
+    for life in "123":
+        (lives / life).touch()
+    run_all([run], executor=in_ray(address, 2, 4))
+    assert not list(lives.iterdir()), "three workers were killed"
+    whole, once = contents(run), contents(undisturbed)
+    differing = {name for name in whole | once if whole.get(name) != once.get(name)}
+    assert all(name.endswith("effort.jsonl") for name in differing), "it says what came from the cache"
+    assert calls.calls == all_calls.calls
+
+
+@integration
+def test_a_full_disk_of_a_worker_ends_the_run_with_its_machine_and_keeps_what_is_done(
+    make_run: Make, address: str
+) -> None:
+    run = make_run(CASES, build=partial(Full, "case-4"))
+    with pytest.raises(RunError, match=rf"^on {socket.gethostname()} \(.*No space left.*run the same command again"):
+        run_all([run], executor=in_ray(address, 1, 1))
+    assert len(list(run.folder.glob("cases/*/case.json"))) == 4
+
+
+@integration
+def test_a_worker_with_other_source_is_refused_with_its_machine(
+    make_run: Make, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "this_home", lambda: replace(this_home(), source="edited"))
+    run = make_run(CASES)
+    with pytest.raises(RunError, match=rf"worker on {socket.gethostname()} .* other source code of this project"):
+        run_all([run], executor=in_ray(address, 1, 1))
+    assert not list(run.folder.glob("cases/*"))
+
+
+@integration
+def test_a_memory_that_a_worker_cannot_import_ends_the_run(
+    make_run: Make, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "own_modules", lambda modules: [])
+    run = make_run(CASES, build=partial(Full, "nobody"))
+    with pytest.raises(
+        RunError, match=r"worker on .* cannot read what it is sent: .*No module named 'mortal_memories'"
+    ):
+        run_all([run], executor=in_ray(address, 1, 1))
+
+
+@integration
+@pytest.mark.timeout(600)
+def test_a_killed_driver_repeats_no_call_but_those_in_flight_when_it_is_started_again(
+    address: str, tmp_path: Path
+) -> None:
+    in_flight, mock = 4, Mock(latency=0.05)
+
+    def start(url: str, executor: str) -> subprocess.Popen[bytes]:
+        models = [f"models.{role}=mock" for role in ("memory", "reader", "judge", "embedder")]
+        cut = ["profile=smoke", "memory=memtree", "dataset=locomo", "data.size=12", "data.max_cases=2", "yes=true"]
+        ends = [f"endpoint.base_url={url}", f"endpoint.in_flight={in_flight}", "endpoint.label=mock"]
+        where = [f"results={tmp_path / executor}", f"executor={executor}", f"ray.address={address}"]
+        command = [sys.executable, "-m", "scripts.run", *cut, *models, *ends, "endpoint.probe=false", *where]
+        return subprocess.Popen(command, cwd=ROOT)
+
+    def predictions(executor: str) -> dict[str, bytes]:
+        files = sorted((tmp_path / executor).rglob("predictions.jsonl"))
+        return {str(path.relative_to(tmp_path / executor)): path.read_bytes() for path in files}
+
+    with serving(application(mock)) as url:
+        assert start(url, "threads").wait() == 0
+        all_calls = len(mock.answered)
+        mock.answered.clear()
+        killed = start(url, "ray")
+        while len(mock.answered) < all_calls // 2:
+            assert killed.poll() is None
+            time.sleep(0.01)
+        killed.kill()
+        killed.wait()
+        assert start(url, "ray").wait() == 0
+    assert predictions("ray") == predictions("threads")
+    assert len(predictions("ray")) == 2
+    assert len(mock.answered) == all_calls
+    assert sum(count - 1 for count in mock.answered.values()) <= in_flight
+
+
+# --- without one ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_address_without_a_cluster_is_one_clear_line(subtests: pytest.Subtests) -> None:
+    (port,) = free_ports(1)
+    cases = {
+        f"127.0.0.1:{port}": rf"no Ray cluster answers at 127\.0\.0\.1:{port} .*refused.*ray start --head",
+        f"ray://localhost:{port}": rf"no Ray cluster answers at ray://localhost:{port} ",
+        "head": r"ray\.address=head is none of local, auto, host:port or ray://host:port",
+        "http://head:6379": "is none of",
+        "127.0.0.1:99999": "no Ray cluster answers",
+    }
+    for address, message in cases.items():
+        with subtests.test(address), pytest.raises(RunError, match=message) as raised:
+            check_reachable(address)
+        assert "\n" not in str(raised.value)
+    check_reachable("local")
+
+
+def test_another_machine_is_not_connected_to_where_the_network_is_forbidden() -> None:
+    forbid_network()
+    with pytest.raises(RunError, match=r"network=false: refused to connect to 192\.0\.2\.77"):
+        check_reachable("192.0.2.77:6379")
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RunError, match=r"executor=ray needs Ray.*\[ray\]"):
+        connect("local", [])
+
+
+def test_a_refused_connection_says_what_to_do(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    refused = ConnectionError("ray client connection timeout")
+    cases = {
+        "a token is missing": ("ray://head:10001", refused, "RAY_AUTH_MODE=token"),
+        "from outside": ("head:6379", ConnectionError("no node here"), "ray://head:10001"),
+        "versions": ("ray://head:10001", RuntimeError("Version mismatch: 2.1 and 2.2"), "install the same versions"),
+    }
+    for name, (address, error, remedy) in cases.items():
+        with subtests.test(name):
+            assert remedy in cluster._hint(address, error)
+
+
+def test_differences_between_machines_are_named() -> None:
+    here = Home("here", {"Python": "3.11", "ray": "2.60.0", "numpy": "2.3"}, "source")
+    assert here.difference(replace(here, machine="there")) == ""
+    assert here.difference(Home("there", {"Python": "3.12", "ray": "2.60.0"}, "other")) == (
+        "Python 3.12 instead of 3.11, numpy unknown instead of 2.3, other source code of this project"
+    )
+
+
+def test_a_users_own_memory_is_sent_with_what_it_imports() -> None:
+    names = {path.name for path in own_modules(cluster._modules(partial(Mortal, "lives")))}
+    assert names == {"mortal_memories.py"}
+    assert own_modules(cluster._modules(partial(BM25))) == []
+
+
+def test_executor_ray_is_a_setting_and_released_products_are_refused_there(make_run: Make) -> None:
+    cfg = OmegaConf.create({"executor": "ray", "ray": {"address": "head:6379"}, "workers": 3, "threads": None})
+    chosen = executor_of(cfg, [make_run(CASES)])
+    assert isinstance(chosen, partial)
+    assert chosen.keywords == {"address": "head:6379", "workers": 3, "threads": 8}
+    with pytest.raises(RunError, match="executor=threads"):
+        executor_of(cfg, [make_run(CASES, build=partial(Released, "product"))])
