@@ -526,6 +526,7 @@ def test_fetch_gets_every_published_file_of_answers_and_states_its_licence(
         find(shipped[0].file, root=tmp_path)
 
 
+@pytest.mark.slow
 def test_every_official_download_can_be_asked_for_by_its_name() -> None:
     for each in manifest().values():
         if each.downloadable:

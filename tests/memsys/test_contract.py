@@ -430,6 +430,7 @@ def accepted(name: str, setting: str, value: Any) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_an_unknown_choice_is_refused_naming_the_known_ones() -> None:
     asked = 0
     for name in BUILDS:
@@ -584,6 +585,7 @@ def test_an_empty_history_is_an_empty_recall(name: str) -> None:
     json.dumps(memory.report())
 
 
+@pytest.mark.slow
 @each_build
 def test_strange_units_do_no_harm(name: str) -> None:
     memory = feed(fresh(name), STRANGE)

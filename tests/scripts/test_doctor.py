@@ -101,6 +101,7 @@ def test_the_quirks_of_a_bare_server_are_found() -> None:
     assert examination.settings == ModelSettings("m", json_output="none", logprobs=False)
 
 
+@pytest.mark.slow
 def test_each_quirk_alone_is_found(subtests: pytest.Subtests) -> None:
     for quirk, asked, said in [
         ({"temperature": "refused"}, "temperature", "stop: refused"),
@@ -259,6 +260,7 @@ def test_a_memory_that_reads_log_probabilities_is_refused_by_name_where_there_ar
         _run(tmp_path, "xmemory", "models.reader=gpt-5-nano")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("memory", "overrides"),
     [

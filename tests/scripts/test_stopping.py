@@ -125,6 +125,7 @@ def test_a_first_signal_sends_nothing_more_awaits_what_is_under_way_and_says_so(
     assert sum(mock.answered.values()) == before
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("share", [0.2, 0.95])
 def test_a_stop_in_any_phase_resumes_to_the_same_bytes(tmp_path: Path, undisturbed: Whole, share: float) -> None:
     mock = Mock(latency=0.05)
@@ -153,6 +154,7 @@ def test_a_second_signal_quits_at_once_although_the_server_hangs(tmp_path: Path)
         assert command.err.strip().splitlines()[-1] == "stopped at once"
 
 
+@pytest.mark.integration
 def test_calls_to_a_server_that_hangs_are_given_up_after_a_few_seconds(tmp_path: Path) -> None:
     with run_of(tmp_path, Mock(latency=300.0), "memtree") as command:
         command.wait_for(lambda: command.arrived >= 1)
@@ -185,6 +187,7 @@ def test_a_signal_while_a_dataclass_is_made_keeps_its_exit_code(tmp_path: Path) 
     assert subprocess.run([sys.executable, "-m", "making"], env=path, check=False).returncode == 143
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("module", ["scripts.sweep", "scripts.figures", "scripts.growth", "scripts.reproduce"])
 def test_every_kind_of_experiment_stops(tmp_path: Path, module: str) -> None:
     more = {
@@ -203,6 +206,7 @@ def test_every_kind_of_experiment_stops(tmp_path: Path, module: str) -> None:
         assert "Traceback" not in command.err
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("processes", "to"), [(1, "group"), (2, "group"), (2, "parent")])
 def test_making_everything_stops_with_its_children(tmp_path: Path, processes: int, to: str) -> None:
     more = ["only=memtree_t", "only=timem_t", f"processes={processes}"]
@@ -220,6 +224,7 @@ def test_making_everything_stops_with_its_children(tmp_path: Path, processes: in
         assert command.err.count(SAID) == 1
 
 
+@pytest.mark.integration
 def test_the_children_of_a_killed_command_stop_by_themselves(tmp_path: Path) -> None:
     more = ["only=memtree_t", "only=timem_t", "processes=2"]
     with started(tmp_path, Mock(latency=0.1), "scripts.reproduce_all", *more) as command:

@@ -60,6 +60,7 @@ def run_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SMALL = ["data.size=6", "data.max_cases=1"]
 
 
+@pytest.mark.integration
 def test_quality_stands_against_both_costs_for_every_row_that_was_run(run_table: Path, capsys: Any) -> None:
     assert main(["pareto", "segtreemem_t4", "profile=smoke", f"results={run_table}", *SMALL]) == 0
     said = capsys.readouterr().out

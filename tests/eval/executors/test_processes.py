@@ -163,6 +163,7 @@ def test_workers_that_do_not_start_end_the_run_and_fail_no_question(
     assert not list(run.folder.glob("cases/*/predictions.jsonl"))
 
 
+@pytest.mark.integration
 def test_a_worker_that_has_grown_too_large_is_replaced(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "MOST_RESIDENT", 1)
     started: list[int] = []
@@ -179,6 +180,7 @@ def test_a_worker_that_has_grown_too_large_is_replaced(make_run: Make, monkeypat
     assert all(is_answered([run], case) for case in CASES)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_a_signal_ends_all_workers_and_leaves_nothing_behind(tmp_path: Path, number: int) -> None:
     pids = tmp_path / "pids"
