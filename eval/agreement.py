@@ -15,7 +15,7 @@ import numpy as np
 from eval.stats import ENOUGH_CLUSTERS, Interval
 
 RIGHT = 0.5
-"""A value from here on calls an answer right."""
+"""A score from here on calls an answer right, wherever answers are sorted into right and wrong."""
 DRAWS = 2000
 
 Verdicts = Mapping[Any, bool]

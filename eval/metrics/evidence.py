@@ -66,6 +66,11 @@ def content_words(text: str) -> frozenset[str]:
     return _words(text) - _stop_words()
 
 
+def answer_words(gold: Gold) -> frozenset[str]:
+    """The content words of the first gold answer; none for an unanswerable question."""
+    return content_words(gold.answers[0]) if gold.answerable and gold.answers else frozenset()
+
+
 def hit_count(words: frozenset[str], text: str) -> int:
     """The number of the words that occur in a text as whole words."""
     return len(words & _words(text))
@@ -106,7 +111,7 @@ def recalled(run_folder: Path, cases: Iterable[Case]) -> Iterator[tuple[Case, Go
             prediction = predictions.get(question.id)
             if prediction is None:
                 continue
-            words = content_words(gold.answers[0]) if gold.answerable and gold.answers else frozenset()
+            words = answer_words(gold)
             recall = None
             if words and prediction.outcome != "error":
                 ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])

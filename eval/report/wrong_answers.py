@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from eval.agreement import RIGHT
 from eval.records import Prediction
 from eval.score_files import read_scores
 from eval.store import RunError, read_predictions
-
-RIGHT = 0.5
-"""A mean score below this is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

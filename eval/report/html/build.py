@@ -11,9 +11,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from eval.agreement import RIGHT
 from eval.report.html.cleaning import Cleaner, cleaner
 from eval.report.html.memories import COSTS, memory_page, nodes_page, run_costs
-from eval.report.html.scoring import RIGHT, Scorer, scorers, stale
+from eval.report.html.scoring import Scorer, scorers, stale
 from eval.report.html.sets import write_set
 from eval.report.html.shards import Shards
 from eval.report.html.sources import RunFolder, RunSet, Sources

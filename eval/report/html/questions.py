@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
-from eval.metrics.evidence import content_words, coverage
+from eval.metrics.evidence import answer_words, coverage
 from eval.records import Prediction
 from eval.report.html.cleaning import LONGEST, clipped
 from eval.report.html.scoring import Scorer
@@ -71,7 +71,7 @@ def gold_page(case: Case | None, question: Question | None, gold: Gold | None) -
     """The question, its gold, and the turns of its evidence with their neighbours, session by session."""
     if case is None or question is None or gold is None:
         return {"text": None, "gold": [], "evidence": [], "words": [], "options": []}
-    words = content_words(gold.answers[0]) if gold.answerable and gold.answers else frozenset()
+    words = answer_words(gold)
     return {
         "text": clipped(question.text),
         "options": [clipped(option) for option in question.options],
@@ -153,7 +153,7 @@ def _covered(
     prediction: Prediction, items: Sequence[tuple[Mapping[str, Any], float]], gold: Gold | None
 ) -> dict[str, Any]:
     """How many items must be read, best first, until every content word of the gold answer has occurred."""
-    words = content_words(gold.answers[0]) if gold is not None and gold.answerable and gold.answers else frozenset()
+    words = answer_words(gold) if gold is not None else frozenset()
     if not words or prediction.outcome == "error":
         return {}
     ranking = sorted(range(len(items)), key=lambda place: -items[place][1])

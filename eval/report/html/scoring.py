@@ -8,15 +8,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from eval.agreement import RIGHT
 from eval.report.cell import ALL, Cell, Column, categories
 from eval.report.html.sources import RunFolder, RunSet, TableFile
 from eval.report.scores import Asked, outcomes
 from eval.report.table_file import ends
 from eval.score_files import score_files
 from eval.stats import Difference, holm
-
-RIGHT = 0.5
-"""A score from here on counts as right where answers are sorted into right and wrong."""
 
 
 @dataclass(frozen=True, slots=True)
