@@ -20,6 +20,7 @@ from eval.store import (
     Appender,
     item_key,
     item_record,
+    linked,
     read_items,
     read_lines,
     read_predictions,
@@ -126,7 +127,7 @@ class CaseLog:
         )
         if self.run.vectors:
             content = _as_npy(nodes)
-            if first is None or not _linked(first._folder / "vectors.npy", place, content):
+            if first is None or not linked(first._folder / "vectors.npy", place, content):
                 replace_file(place, content)
 
     def finish(self, case: Case, dropped: Sequence[str]) -> None:
@@ -158,17 +159,6 @@ class CaseLog:
         """Close the files; closing twice does no harm."""
         for file in (self._predictions, self._item_lines, self._efforts):
             file.close()
-
-
-def _linked(stored: Path, place: Path, content: bytes) -> bool:
-    """Whether `place` became a hard link to `stored`: its content must be the same, and the file system must know hard links."""
-    try:
-        if stored.read_bytes() != content:
-            return False
-        place.hardlink_to(stored)
-    except (OSError, NotImplementedError):
-        return False
-    return True
 
 
 def _as_npy(nodes: Sequence[NodeView]) -> bytes:

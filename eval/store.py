@@ -129,6 +129,18 @@ def write_lines(path: Path, records: Iterable[Any]) -> None:
     replace_file(path, b"".join(map(line, records)))
 
 
+def linked(stored: Path, place: Path, content: bytes) -> bool:
+    """Whether `place` became a hard link to `stored`: its content must be the same, and the file system must know hard links."""
+    try:
+        if stored.read_bytes() != content:
+            return False
+        place.unlink(missing_ok=True)
+        place.hardlink_to(stored)
+    except (OSError, NotImplementedError):
+        return False
+    return True
+
+
 def replace_file(path: Path, content: bytes | str) -> None:
     """Replace a file, atomically; of two processes that do, the later one wins. Secrets in text are redacted."""
     path.parent.mkdir(parents=True, exist_ok=True)

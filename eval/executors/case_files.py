@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from eval.store import replace_file
+from eval.store import linked, replace_file
 
 Files = Mapping[str, bytes]
 """Contents by name."""
@@ -31,8 +29,8 @@ def place(folder: Path, files: Files) -> None:
 def commit(folders: Sequence[Path], contents: Sequence[Files]) -> None:
     """Make these files the contents of a cell's case folders, one for each run.
 
-    `case.json` comes last, so that a case counts as complete only when all its files are there. A file that equals the first run's is
-    linked to it, as in a run without workers.
+    `case.json` comes last, so that a case counts as complete only when all its files are there. Vectors that equal the first run's
+    are linked to them, as in a run without workers.
     """
     for folder, files in zip(folders, contents, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,19 +39,11 @@ def commit(folders: Sequence[Path], contents: Sequence[Files]) -> None:
                 path.unlink()
         for name in sorted(files, key=lambda name: (name == SIGN, name)):
             first = folders[0] / name
-            if folder == folders[0] or files[name] != contents[0].get(name) or not _linked(first, folder / name):
+            shared = folder != folders[0] and name.endswith(
+                ".npy"
+            )  # vectors; other files may be changed by a later run
+            if not (shared and linked(first, folder / _checked(name), files[name])):
                 replace_file(folder / _checked(name), files[name])
-
-
-def _linked(stored: Path, path: Path) -> bool:
-    """Whether `path` became a hard link to the vectors of the first run; other files may be changed by a later run."""
-    if path.suffix != ".npy":
-        return False
-    with suppress(OSError, NotImplementedError):
-        path.unlink(missing_ok=True)
-        os.link(stored, path)
-        return True
-    return False
 
 
 def _checked(name: str) -> str:
