@@ -58,9 +58,16 @@ PREAMBLE = (
     r"\usepackage[utf8]{inputenc}",
     r"\usepackage{booktabs}",
     r"\usepackage{siunitx}",
-    r"\usepackage{adjustbox}",
+    r"\usepackage{graphicx}",
 )
 """What a document needs to take the table."""
+
+FITTED = (
+    r"\ifdim\dimexpr\ht0+\dp0\relax>0.8\textheight \sbox0{\resizebox*{!}{0.8\textheight}{\usebox0}}\fi",
+    r"\ifdim\wd0>\linewidth \sbox0{\resizebox{\linewidth}{!}{\usebox0}}\fi",
+    r"\usebox0",
+)
+"""Prints box 0, smaller where it would not fit the page. (adjustbox does this too; its Debian package is 155 MB.)"""
 
 
 def escaped(text: str) -> str:
@@ -116,12 +123,7 @@ def _group(table: Table, places: Sequence[int], title: str, label: str) -> str:
     rows = [row for row in table.rows if not _says_nothing(row, places)]
     printed = [place for place in places if any(_published(row.cells[place]) for row in rows)]
     shapes = "".join(_columns([row.cells[place] for row in rows], place in printed) for place in places)
-    lines = [
-        r"\begin{table}[p]",
-        r"\centering",
-        r"\small",
-        r"\begin{adjustbox}{max width=\linewidth, max totalheight=0.8\textheight}",
-    ]
+    lines = [r"\begin{table}[p]", r"\centering", r"\small", r"\sbox0{%"]
     lines += [rf"\begin{{tabular}}{{l{shapes}}}", r"\toprule"]
     lines += [_heads(table, places, printed), r"\midrule"]
     for position, row in enumerate(rows):
@@ -130,7 +132,7 @@ def _group(table: Table, places: Sequence[int], title: str, label: str) -> str:
         cells = [_cell(row.cells[place], table.pairs.get((row.name, place)), place in printed) for place in places]
         name = escaped(row.title) + (r"\textsuperscript{\dag}" if row.name == table.reference else "")
         lines.append(" & ".join([name, *cells]) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}"]
+    lines += [r"\bottomrule", r"\end{tabular}}%", *FITTED]
     lines += [rf"\caption{{{_caption(table, rows, places, title)}}}", rf"\label{{{label}}}", r"\end{table}"]
     return "\n".join(lines)
 

@@ -1,13 +1,15 @@
 """Logs configuration, numbers, tables and figures to a Weights & Biases run.
 
-The logger is off unless `logger=wandb`. By default the run is written below `<results>/wandb` and nothing leaves this machine (`wandb
-sync` uploads it later); only `logger.mode=online` connects. The logged configuration names the environment variable that holds a key,
-never the key. No host name, source code or git state is collected.
+The logger is off unless `logger=wandb`. A command has one W&B run from its start (`scripts.experiment.live_log` logs while it works); the
+functions here log to that run, or to one of their own. By default the run is written below `<results>/wandb` and nothing leaves this
+machine (`wandb sync` uploads it later); only `logger.mode=online` connects. The logged configuration names the environment variable that
+holds a key, never the key. No host name, source code or git state is collected, and W&B's telemetry is off.
 """
 
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,7 @@ from eval.report.cell import Cell
 from eval.report.rendering import as_csv
 from eval.report.tables import Measure, Table
 from eval.store import RunError
-from eval.watching import Watcher
+from eval.watching import Seen, Watcher
 from memsys.llm.secrets import redact_values
 
 MODES = ("offline", "online")
@@ -29,7 +31,7 @@ def log_table(config: Mapping[str, Any], table: Table) -> None:
     Raises:
         RunError: the logger or mode is unknown, or the mode is online where the profile forbids the network.
     """
-    with _run(config, table.name, "table") as run:
+    with logged(config, table.name, "table") as run:
         if run is not None:
             run.summary.update(means(table) | progress_of(table))
             _log_csv(run, table.name, as_csv(table))
@@ -41,7 +43,7 @@ def log_sweep(config: Mapping[str, Any], name: str, file: Path) -> None:
     Raises:
         RunError: as `log_table`.
     """
-    with _run(config, name, "sweep") as run:
+    with logged(config, name, "sweep") as run:
         if run is not None:
             _log_csv(run, name, file.read_text(encoding="utf-8"))
 
@@ -52,7 +54,7 @@ def log_figure(config: Mapping[str, Any], name: str, files: Sequence[Path]) -> N
     Raises:
         RunError: as `log_table`.
     """
-    with _run(config, name, "figure") as run:
+    with logged(config, name, "figure") as run:
         if run is not None:
             import wandb
 
@@ -81,10 +83,15 @@ def progress_of(table: Table) -> dict[str, int]:
     for row in table.rows:
         for dataset, folder in row.runs.items():
             if (seen := watcher.run(folder)) is not None:
-                counts = {"cases": seen.cases, "answered": seen.answered, "errors": seen.errors, "judged": seen.judged}
-                counts |= {"tokens": seen.tokens, "failed_calls": seen.failed_calls}
-                numbers |= {f"runs/{row.name}/{dataset}/{name}": count for name, count in counts.items()}
+                numbers |= counts_of(seen, f"runs/{row.name}/{dataset}")
     return numbers
+
+
+def counts_of(seen: Seen, name: str) -> dict[str, int]:
+    """What `scripts.watch` shows of a run, each number under `name`."""
+    counts = {"cases": seen.cases, "answered": seen.answered, "errors": seen.errors, "judged": seen.judged}
+    counts |= {"tokens": seen.tokens, "failed_calls": seen.failed_calls}
+    return {f"{name}/{key}": count for key, count in counts.items()}
 
 
 def _log_csv(run: Any, name: str, text: str) -> None:
@@ -95,18 +102,34 @@ def _log_csv(run: Any, name: str, text: str) -> None:
 
 
 @contextmanager
-def _run(config: Mapping[str, Any], name: str, kind: str) -> Iterator[Any]:
-    """A W&B run that is finished when the block ends; None when the logger is off."""
-    chosen = config["logger"]
-    if chosen["name"] == "none":
+def logged(config: Mapping[str, Any], name: str, kind: str) -> Iterator[Any]:
+    """The W&B run of this process, or a new one that is finished when the block ends; None when the logger is off.
+
+    Raises:
+        RunError: the logger or mode is unknown, W&B is not installed, or the mode is online where the profile forbids the network.
+    """
+    if config["logger"]["name"] == "none":
         yield None
         return
     _check(config)
+    os.environ["WANDB_ERROR_REPORTING"] = "false"  # else W&B calls its own servers about itself, even in offline mode
     try:
         import wandb
     except ImportError as error:
         raise RunError("logger=wandb needs wandb: pip install 'memsys-bench[wandb]'") from error
+    if (begun := getattr(wandb, "run", None)) is not None:  # the command's own
+        begun.config.update(redact_values(config), allow_val_change=True)
+        yield begun
+        return
+    run = _begun(wandb, config, name, kind)
+    try:
+        yield run
+    finally:
+        run.finish()
 
+
+def _begun(wandb: Any, config: Mapping[str, Any], name: str, kind: str) -> Any:
+    """A new W&B run below the results folder that collects nothing by itself."""
     folder = Path(config["results"])  # W&B makes a subfolder `wandb`
     folder.mkdir(parents=True, exist_ok=True)
     quiet = wandb.Settings(
@@ -119,20 +142,16 @@ def _run(config: Mapping[str, Any], name: str, kind: str) -> Iterator[Any]:
         x_disable_stats=True,
         x_disable_machine_info=True,
     )
-    run = wandb.init(
-        project=chosen["project"],
-        entity=chosen["entity"],
-        mode=chosen["mode"],
+    return wandb.init(
+        project=config["logger"]["project"],
+        entity=config["logger"]["entity"],
+        mode=config["logger"]["mode"],
         dir=str(folder),
         name=name,
         job_type=kind,
         config=redact_values(config),
         settings=quiet,
     )
-    try:
-        yield run
-    finally:
-        run.finish()
 
 
 def _check(config: Mapping[str, Any]) -> None:

@@ -52,9 +52,15 @@ def configured(cfg: DictConfig, command: str, work: Callable[[DictConfig], int])
         command: the primary file of `conf`.
         work: takes the configuration with every value converted to its type.
     """
+    from scripts.experiment.live_log import live
     from scripts.settings.checking import checked
 
-    return guarded(lambda: work(checked(cfg, command)), traceback=str(cfg.get("traceback")).lower() == "true")
+    def watched() -> int:
+        settings = checked(cfg, command)
+        with live(settings, command):
+            return work(settings)
+
+    return guarded(watched, traceback=str(cfg.get("traceback")).lower() == "true")
 
 
 def _message(error: Exception) -> str:

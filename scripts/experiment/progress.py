@@ -2,7 +2,7 @@
 
 A thread of its own shows the line, so that it keeps updating while nothing finishes: a server that never answers, a clustering that
 takes minutes. A terminal gets a few lines that are drawn again in place (`scripts.experiment.progress_screen`); anywhere else a new line
-is printed every fifteen seconds.
+is printed every fifteen seconds. `FOLLOWERS` are told the same numbers.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ SILENT, TERMINAL_PAUSE, FILE_PAUSE = 2.0, 0.5, 15.0
 """Seconds before the first line, between updates on a terminal, and between lines in a file."""
 LONG = 10.0
 """After this many seconds the line names what the run is waiting for."""
+FOLLOWERS: list[Callable[[State, bool], None]] = []
+"""Of this process: called with the state of every line at each update, and with True at its end."""
 
 
 @dataclass
@@ -128,6 +130,7 @@ class ProgressLine:
                 limit=sum(each.limit for each in traffic),
                 waiting=sum(each.waiting for each in traffic),
                 batched=sum(each.batched for each in traffic),
+                tokens=tokens,
                 tokens_per_second=tokens / max(now - self._started, 0.1),
                 dollars=sum(each.dollars for each in traffic),
                 seconds_left=self._seconds_left(now),
@@ -152,10 +155,16 @@ class ProgressLine:
         if self._beating.is_alive():
             self._beating.join()
         SCREEN.drop(self)
+        self._tell(last=True)
+
+    def _tell(self, *, last: bool) -> None:
+        for follower in tuple(FOLLOWERS):
+            follower(self.state(), last)
 
     def _beat_on(self) -> None:
         while not self._ended.wait(TERMINAL_PAUSE):
             self.beat()
+            self._tell(last=False)
 
     def _counts(self) -> Iterator[str]:
         if self.outcomes["error"]:

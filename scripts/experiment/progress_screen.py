@@ -43,6 +43,8 @@ class State:
     """Calls that may be in flight now; 0 when unknown."""
     waiting: int
     batched: int
+    tokens: int
+    """In and out, of calls that have ended since the phase began."""
     tokens_per_second: float
     dollars: float
     """Spent by the process so far; 0 when nothing has a price."""
