@@ -81,12 +81,12 @@ def _cell(cell: AnyCell, results: Path) -> dict[str, Any]:
         return {"kind": "text", "text": cell}
     start = {"text": shown(cell), "verdict": cell.verdict(), "published": _published(cell.published, cell.column.scale)}
     if isinstance(cell, Measure):
-        return {"kind": "measure", **start, "estimates": {"all": _estimate(cell.ours)}}
+        return {"kind": "measure", **start, "estimates": {"all": estimated(cell.ours)}}
     names = categories(cell.column)
     return {
         "kind": "score",
         **start,
-        "estimates": {name: _estimate(cell.estimate(name)) for name in names},
+        "estimates": {name: estimated(cell.estimate(name)) for name in names},
         "counts": {name: [*_counts(cell, name)] for name in names},
         "files": [] if cell.chooses else [relative(path, results) for path in cell.score_files],
         "repeats": cell.repeats,
@@ -99,7 +99,8 @@ def _counts(cell: Cell, category: str) -> tuple[int, ...]:
     return counts.questions, counts.scored, counts.unscored, counts.errored, counts.not_reached, counts.cut
 
 
-def _estimate(ours: Estimate | None) -> dict[str, Any] | None:
+def estimated(ours: Estimate | None) -> dict[str, Any] | None:
+    """A mean with its intervals, as the report reads it."""
     if ours is None:
         return None
     return {

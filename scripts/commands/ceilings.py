@@ -3,12 +3,14 @@
 Lays a list of wrong gold answers over the scores of finished runs (`eval.report.errata`): `locomo` is the audit beside the raw LoCoMo file
 (`python -m scripts.fetch locomo_corrected`), any other a CSV file of your own with the columns case, question and gold (ids as the run has
 them; gold may be empty). Prints the score as released, without the known errors, and with corrected answers where no model is needed, by
-category, and marks the cells that are above what a perfect memory would get. Nothing is asked of a model.
+category, and marks the cells that are above what a perfect memory would get. Nothing is asked of a model. The same is written to
+`<results>/ceilings`, where the report finds it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +20,10 @@ from data_loaders.schema import Case
 from eval.report.errata import Key, Layer, Overlaid, audited_layer, overlaid, read_layer
 from eval.report.rendering import by_case, grid, number, span
 from eval.report.scores import asked, mean_scores, read_draws
+from eval.report.table_file import estimated
 from eval.score_files import only_score_file
 from eval.stats import Estimate
-from eval.store import RunError, read_predictions, safe_name, stand_ins
+from eval.store import RunError, read_predictions, replace_file, safe_name, stand_ins
 from scripts.experiment.options import load_option, metric_options
 from scripts.experiment.run_folder import data_of, record_of
 from scripts.experiment.scorers import metrics
@@ -52,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for folder, record in records.items():
         groups = ceilings_of(folder, record, options.scores, layer, options.data)
         rows += [[record["name"] if place == 0 else "", *cells(group)] for place, group in enumerate(groups)]
+        _write(folder, record, options.scores, layer, groups)
     print(f"# {options.scores} with the errata {layer.name}\n")
     if any(stand_ins(record) for record in records.values()):
         print("STAND-IN: engines without a model; these numbers test the machinery.\n")
@@ -72,6 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     )
     return 0
+
+
+def _write(folder: Path, record: Mapping[str, Any], metric: str, layer: Layer, groups: Sequence[Overlaid]) -> None:
+    """Write the file that the report shows."""
+    title = f"{record['name']} on {record['dataset']['name']}, {metric}, errata {layer.name}"
+    name = f"{folder.name}-{safe_name(metric)}-{safe_name(layer.name)}.json"
+    text = json.dumps(as_json(title, groups, stand_ins(record)), indent=1)
+    replace_file(folder.parents[2] / "ceilings" / name, text)
 
 
 def _audit(root: Path | None) -> Layer:
@@ -132,6 +144,24 @@ def cells(group: Overlaid) -> list[str]:
     counts = [group.category, str(group.released.n), str(group.faulty)]
     means = [_mean_text(each) for each in (group.released, group.sound, group.corrected)]
     return [*counts, *means, number(group.ceiling), ABOVE if group.above else ""]
+
+
+def as_json(title: str, groups: Sequence[Overlaid], stand_in: Sequence[str]) -> dict[str, Any]:
+    """The overlaid scores as the HTML report reads them, all questions first."""
+    rows = [
+        {
+            "category": group.category,
+            "n": group.released.n,
+            "faulty": group.faulty,
+            "released": estimated(group.released),
+            "sound": estimated(group.sound),
+            "corrected": estimated(group.corrected),
+            "ceiling": group.ceiling,
+            "above": group.above,
+        }
+        for group in groups
+    ]
+    return {"title": title, "stand_ins": list(stand_in), "rows": rows}
 
 
 def _mean_text(mean: Estimate | None) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 from eval.case_log import effort
+from eval.judge import Judge
 from eval.reader import Reader
 from eval.records import Prediction
 from eval.report.cell import Cell, Column
@@ -41,6 +42,7 @@ HOSTILE = (
     "\ud800 half a character",
 )
 CATEGORIES = ("single", "multi", "temporal")
+JUDGE = Judge("invented", "Invented judge", "label", "judge/mem0")
 READER = Reader("invented", "Invented", "reader/segtree", None, 64, 0.0)
 RECALLED = 8
 TURNS = 40
@@ -114,6 +116,8 @@ def _write_run(folder: Path, number: int, cases: Sequence[Case], size: Size) -> 
     for case in cases:
         judged += _write_case(folder / "cases" / case.id, case, rng, size)
     write_lines(folder / "scores" / "judge_invented-000000000000.jsonl", judged)
+    settings = {"judge": asdict(JUDGE), "prompts": Prompts().digest(JUDGE.prompt_names)}
+    replace_file(folder / "scores" / "judge_invented-000000000000.json", json.dumps(settings))
     overlap = [{**line, "value": round(float(rng.random()), 6)} for line in judged if line["repeat"] == 0]
     write_lines(folder / "scores" / "f1-000000000001.jsonl", overlap)
 

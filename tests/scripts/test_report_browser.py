@@ -137,6 +137,18 @@ def test_a_question_shows_gold_evidence_recall_verdicts_and_the_prompt(browser: 
     assert any(question in text for text in texts(browser, "article pre"))
 
 
+def test_the_link_of_a_judges_prompt_opens_it_and_nothing_else(browser: Browser, page: Path) -> None:
+    browser.open(page, "#/question")
+    browser.run("document.querySelector('article details[data-sent^=judge]').open = true")
+    browser.wait("document.querySelectorAll('article details[data-sent^=judge] pre').length > 0")
+    link = browser.run("document.querySelector('article details[data-sent^=judge] a').getAttribute('href')")
+    browser.open(page, link)
+    assert len(texts(browser, "article details[open]")) == 1
+    sent = " ".join(texts(browser, "article details[open] pre"))
+    assert browser.run("document.querySelector('h2.text').textContent") in sent
+    assert browser.run("document.querySelector('article .answer').textContent") in sent
+
+
 def test_a_reader_rates_and_the_browser_keeps_and_exports_it(browser: Browser, page: Path) -> None:
     browser.open(page, "#/question")
     click(browser, "article .rate button:nth-child(3)")

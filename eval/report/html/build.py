@@ -17,7 +17,8 @@ from eval.report.html.memories import COSTS, memory_page, nodes_page, run_costs
 from eval.report.html.scoring import Scorer, scorers, stale
 from eval.report.html.sets import write_set
 from eval.report.html.shards import Shards
-from eval.report.html.sources import RunFolder, RunSet, Sources
+from eval.report.html.sources import RunFolder, RunSet, Sources, TableFile
+from eval.report.html.waterfalls import waterfalls
 from eval.store import RunError, stand_ins
 
 MARK = "memsys-report.txt"
@@ -87,16 +88,20 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
     shards = Shards(draft / "data", clean)
     sets: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
+    losses = list(sources.losses)
     for number, own in enumerate(sources.sets):
         on_progress(f"{own.name}: {len(own.runs)} runs, {len(own.asked)} questions")
         every = scorers(own.runs, sources.tables)
         written = write_set(shards, number, own, every)
         for place, run in enumerate(own.runs):
             name = f"run{len(runs)}"
-            shards.write(name, memory_page(run, own, _write_trees(shards, name, run, own, wanted.trees)))
+            judges = [each.stem for each in every if each.is_judge]
+            shards.write(name, memory_page(run, own, _write_trees(shards, name, run, own, wanted.trees), judges))
             runs.append(_run_line(run, own, number, place, written.answered[place]))
         sets.append(_set_line(own, every, written.blocks))
-    for number, table in enumerate((*sources.tables, *sources.losses)):
+        losses += waterfalls(own, every)
+    more = (*sources.tables, *losses, *sources.ceilings)
+    for number, table in enumerate(more):
         shards.write(f"table{number}", table.content)
     tables = [
         {"stem": table.stem, "title": table.content["title"], "caption": table.content["caption"]}
@@ -107,13 +112,19 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
         "sets": sets,
         "runs": runs,
         "tables": tables,
-        "losses": [[len(tables) + number, loss.stem] for number, loss in enumerate(sources.losses)],
+        "losses": _places(more, losses),
+        "ceilings": _places(more, sources.ceilings),
         "missing": [*sources.missing, *_unfinished(runs), *stale(sources.results, sources.sets, sources.tables)],
         "costs": COSTS,
         "right": RIGHT,
     }
     shards.write("index", index)
     _write_pages(draft, sources, wanted, clean, clean.value(index["missing"]))
+
+
+def _places(every: Sequence[TableFile], own: Sequence[TableFile]) -> list[list[Any]]:
+    """Number of the data file and name of each of these files."""
+    return [[number, file.stem] for number, file in enumerate(every) if any(file is each for each in own)]
 
 
 def _set_line(own: RunSet, every: Sequence[Scorer], blocks: int) -> dict[str, Any]:

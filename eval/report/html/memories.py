@@ -10,6 +10,7 @@ from typing import Any
 
 from eval.costs import BUILD, by_purpose, costs, phases
 from eval.report.html.cleaning import clipped
+from eval.report.html.judge_prompts import judge_templates
 from eval.report.html.sources import RunFolder, RunSet, pretty
 from eval.report.rendering import PHASES
 from eval.store import RunError, read_lines, read_predictions
@@ -40,11 +41,12 @@ def run_costs(run: RunFolder) -> dict[str, float | None]:
     return {name: getattr(found, name) for name, _ in COSTS}
 
 
-def memory_page(run: RunFolder, runs: RunSet, trees: Mapping[str, str]) -> dict[str, Any]:
+def memory_page(run: RunFolder, runs: RunSet, trees: Mapping[str, str], judges: Sequence[str] = ()) -> dict[str, Any]:
     """Everything about a run but its answers.
 
     Args:
         trees: by case id, the data file of its nodes, or a sentence that begins with `-` and says why there is none.
+        judges: names of the judges' score files without their ending.
     """
     cases = list(dict.fromkeys(question.case_id for question in runs.asked))
     return {
@@ -56,7 +58,7 @@ def memory_page(run: RunFolder, runs: RunSet, trees: Mapping[str, str]) -> dict[
         "totals": asdict(costs(run.folder)),
         "purposes": _purposes(run.folder),
         "growth": growth(run, cases),
-        "prompts": _prompts(run),
+        "prompts": _prompts(run, judges),
         "cases": [[case_id, trees[case_id]] for case_id in cases if case_id in trees],
         "errors": _errors(run, cases),
     }
@@ -102,14 +104,14 @@ def _thinned(points: list[list[float]]) -> list[list[float]]:
     return [*points[:-1:step], points[-1]]
 
 
-def _prompts(run: RunFolder) -> list[list[str]]:
-    """Name, hash and text of each prompt of the run; why there is no text where the file is another one now."""
+def _prompts(run: RunFolder, judges: Sequence[str]) -> list[list[str]]:
+    """Name, hash and text of each prompt of memory, reader and judges; why there is no text where the file is another one now."""
     pages = []
     try:
         known: Prompts | None = Prompts(run.record.get("prompts_dir"))
     except PromptError:
         known = None
-    for name, digest in sorted(run.record.get("prompts", {}).items()):
+    for name, digest in sorted({**run.record.get("prompts", {}), **judge_templates(run, judges)}.items()):
         text = "not shown: the file has changed since the run, or is gone"
         if known is not None and _digest(known, name) == digest:
             prompt = known[name]

@@ -17,6 +17,7 @@ from data_loaders.schema import Case, Gold, Question
 from eval.metrics.evidence import answer_words, coverage
 from eval.records import Prediction
 from eval.report.html.cleaning import LONGEST, clipped
+from eval.report.html.judge_prompts import judge_prompts
 from eval.report.html.scoring import Scorer
 from eval.report.html.sources import RunFolder
 from eval.report.sent_prompt import rendered_again
@@ -228,3 +229,29 @@ def verdict_lines(lines: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[A
         [place, line["repeat"], line["value"], clipped(line.get("why", "")), line.get("detail", {})]
         for place, line in lines
     ]
+
+
+def judged_pages(
+    files: CaseFiles,
+    every: Sequence[Scorer],
+    lines: Sequence[tuple[int, Mapping[str, Any]]],
+    question: Question,
+    gold: Gold,
+    texts: Texts,
+) -> dict[int, dict[str, Any]]:
+    """By judge's place, the requests for its first verdict, or why they are not shown; repeats are sent the same."""
+    prediction = files.predictions[str(lines[0][1]["question_id"])] if lines else None
+    pages: dict[int, dict[str, Any]] = {}
+    for place, line in lines:
+        if place in pages or not every[place].is_judge or prediction is None:
+            continue
+        recalled = "\n".join(files.items[key]["text"] for key in prediction.items)
+        judged = {"answer": prediction.answer, "recalled": recalled}
+        try:
+            asked, count = judge_prompts(files.run, every[place].stem, line, judged, question, gold)
+        except RunError as error:
+            pages[place] = {"why": str(error)}
+            continue
+        requests = [[[role, [texts.place(piece) for piece in pieces]] for role, pieces in each] for each in asked]
+        pages[place] = {"requests": requests, "count": count}
+    return pages

@@ -16,6 +16,7 @@ from eval.report.html.questions import (
     answer_page,
     case_files,
     gold_page,
+    judged_pages,
     verdict_lines,
     verdicts,
 )
@@ -91,7 +92,7 @@ def _write_blocks(
         known = {} if case is None else {question.id: (question, gold) for question, gold in case.questions}
         for each in asked:
             question, gold = known.get(each.question_id, (None, None))
-            page = _question_page(each, case, question, gold, files, lines, block.texts)
+            page = _question_page(each, case, question, gold, files, every, lines, block.texts)
             rows.append(_row(each, page))
             for place, answer in enumerate(page["runs"]):
                 answers[place].append((answer.get("answer", "")[:SEARCHED], _outcome(answer)))
@@ -123,12 +124,16 @@ def _question_page(
     question: Question | None,
     gold: Gold | None,
     files: Sequence[CaseFiles],
+    every: Sequence[Scorer],
     lines: Sequence[Verdicts],
     texts: Texts,
 ) -> dict[str, Any]:
     pages = [answer_page(own, place, each.question_id, question, gold, texts) for place, own in enumerate(files)]
-    for page, own in zip(pages, lines, strict=True):
-        page["verdicts"] = verdict_lines(own.get(each.key, ()))
+    for page, read, own in zip(pages, files, lines, strict=True):
+        given = own.get(each.key, ())
+        page["verdicts"] = verdict_lines(given)
+        if question is not None and gold is not None and each.question_id in read.predictions:
+            page["judged"] = judged_pages(read, every, given, question, gold, texts)
     start = {"case": each.case_id, "id": each.question_id, "category": each.category}
     return {**start, **gold_page(case, question, gold), "runs": pages}
 

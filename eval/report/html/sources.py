@@ -73,6 +73,8 @@ class Sources:
     tables: tuple[TableFile, ...]
     losses: tuple[TableFile, ...]
     """Where answers are lost, step by step: files of `<results>/losses`."""
+    ceilings: tuple[TableFile, ...]
+    """Scores with known errors of the gold laid over them: files of `<results>/ceilings`."""
     missing: list[str] = field(default_factory=list)
     """Sentences about what is not there."""
 
@@ -99,7 +101,8 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
         by_data.setdefault(data, []).append((key, record))
     sets = tuple(_set(results, key, runs, titles, cases_of) for key, runs in sorted(by_data.items()))
     missing += [f"{each.name}: questions and gold are not shown: {each.why}" for each in sets if each.why]
-    return Sources(results, sets, tables, _table_files(results / "losses", missing), missing)
+    losses, ceilings = (_table_files(results / name, missing) for name in ("losses", "ceilings"))
+    return Sources(results, sets, tables, losses, ceilings, missing)
 
 
 def _tables(results: Path, stems: Sequence[str], missing: list[str]) -> tuple[TableFile, ...]:

@@ -64,7 +64,7 @@ addEventListener("beforeprint", () => document.querySelectorAll("details:not([op
 addEventListener("afterprint", () => document.querySelectorAll("details[data-printed]").forEach((box) => { box.open = false; delete box.dataset.printed; }));
 report.load("index").then((index) => {
   report.index = index;
-  const names = ["overview", "compare", "question", "memory", "cost", "published", ...(index.losses.length ? ["losses"] : [])];
+  const names = ["overview", "compare", "question", "memory", "cost", "published", ...(index.losses.length + index.ceilings.length ? ["losses"] : [])];
   document.getElementById("nav").append(...names.map((name) => el("a", { href: `#/${name}`, "data-page": name }, report.pages[name].title)));
   return show();
 }).catch((error) => document.getElementById("page").replaceChildren(el("p", { class: "badge warning" }, `The report cannot be read: ${error.message}`)));

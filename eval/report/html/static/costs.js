@@ -71,10 +71,34 @@ report.pages.published = {
 report.pages.losses = {
   title: "Losses",
   async draw(page) {
-    page.append(el("h2", null, "Where answers are lost"));
-    for (const [number_, stem] of report.index.losses) {
-      const loss = await report.load(`table${number_}`), most = Math.max(...loss.steps.map((step) => step.value), 0);
-      page.append(el("section", { class: "card" }, el("h3", null, loss.title), sortable([{ title: "Step", cell: (step) => step.name }, { title: loss.unit || "questions", number: true, cell: (step) => amount(step.value) }, { title: "", cell: (step) => intervalBar(step.value, null, null, null, 0, most) }, { title: "", cell: (step) => step.note || "" }], loss.steps), el("p", { class: "note" }, `File: losses/${stem}.json`)));
-    }
+    const { losses, ceilings } = report.index;
+    page.append(el("h2", null, "Where answers are lost, and what could be won"));
+    for (const [number_, stem] of losses) page.append(lossCard(await report.load(`table${number_}`), stem));
+    if (ceilings.length) page.append(el("h2", null, "Ceilings: scores with the known errors of gold answers laid over them"), el("p", { class: "note" }, "Ceiling: the share of questions whose gold answer is sound, which is all that a perfect memory can win as released. A score above it was earned by agreeing with errors."));
+    for (const [number_, stem] of ceilings) page.append(ceilingCard(await report.load(`table${number_}`), stem));
   },
 };
+
+// A waterfall: each bar begins where the one above ended, from 1 down to the score.
+function lossCard(loss, stem) {
+  let left = 1;
+  const rows = loss.steps.map((step) => {
+    const total = step.name === "score", high = total ? step.value : left;
+    if (!total) left -= step.value;
+    return { ...step, low: total ? 0 : left, high };
+  });
+  return el("section", { class: "card" }, el("h3", null, loss.title), sortable([{ title: "Step", cell: (step) => step.name }, { title: loss.unit || "questions", number: true, cell: (step) => number(step.value) }, { title: "from 1 down to the score", cell: fallBar }, { title: "with 95 % intervals", cell: (step) => step.note || "" }], rows), el("p", { class: "note" }, `File: losses/${stem}.json`));
+}
+
+function fallBar(step) {
+  const from = Math.max(0, Math.min(step.low, step.high)), to = Math.min(1, Math.max(step.low, step.high)), width = 260;
+  return svg("svg", { class: "bar", viewBox: `0 0 ${width} 14`, preserveAspectRatio: "none", role: "img", "aria-label": `${step.name} ${number(step.value)}` },
+    svg("line", { class: "axis", x1: 0, x2: width, y1: 13, y2: 13 }), svg("rect", { fill: step.name === "score" ? "var(--accent)" : step.value < 0 ? "var(--good)" : "var(--bad)", x: from * width, y: 2, width: Math.max(1, (to - from) * width), height: 9 }));
+}
+
+function ceilingCard(own, stem) {
+  const mean = (title, field) => ({ title, number: true, cell: (row) => row[field] ? `${number(row[field].mean)} ${between(preferred(row[field]))}` : "–", value: (row) => row[field] ? row[field].mean : null });
+  return el("section", { class: "card" }, el("h3", null, own.title), own.stand_ins.length ? el("p", { class: "badge warning" }, `STAND-IN: ${own.stand_ins.join(", ")}`) : "",
+    sortable([{ title: "Questions", cell: (row) => row.category }, { title: "n", number: true, cell: (row) => row.n }, { title: "wrong gold", number: true, cell: (row) => row.faulty }, mean("as released", "released"), mean("without known errors", "sound"), mean("corrected", "corrected"),
+      { title: "ceiling", number: true, cell: (row) => number(row.ceiling) }, { title: "", cell: (row) => row.above ? el("span", { class: "badge bad" }, "above its ceiling") : "" }], own.rows), el("p", { class: "note" }, `File: ceilings/${stem}.json`));
+}

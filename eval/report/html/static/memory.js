@@ -12,7 +12,8 @@ report.pages.memory = {
       el("a", { href: report.link("compare", { a: run.key }) }, "Compare it")),
       el("ul", { class: "worth" }, el("li", { class: set.status === "official" ? null : "warning" }, `${set.name}: ${set.status} data${set.cut ? `, subset: ${set.cut}` : ""}`), el("li", { class: run.stand_ins.length ? "warning" : null }, run.stand_ins.length ? `STAND-IN: ${run.stand_ins.join(", ")}` : `reader ${run.reader}`), el("li", { class: run.answered < run.asked ? "warning" : null }, `${run.answered} of ${run.asked} questions, ${run.finished} of ${run.cases} histories`), el("li", null, `runs/${run.key}`)));
     page.append(el("div", { class: "grid" }, outcomesCard(data), totalsCard(data)), growthCard(data), phasesCard(data), purposesCard(data));
-    page.append(await treeCard(data, query), settingsCard(data), promptsCard(data));
+    page.append(await treeCard(data, query), settingsCard(data), promptsCard(data, run));
+    openNamed(page, "prompt", query.get("prompt"));
   },
 };
 
@@ -35,7 +36,15 @@ function growthCard(data) {
 const phasesCard = (data) => el("section", { class: "card" }, el("h3", null, "Costs by phase"), plainTable(["phase", ...data.phase_titles], data.phases));
 const purposesCard = (data) => data.purposes.length ? el("section", { class: "card" }, el("h3", null, "Calls by purpose"), plainTable(["purpose", "calls", "attempts", "failures", "parse failures"], data.purposes)) : "";
 const settingsCard = (data) => lazyCard("Settings (run.json)", () => el("pre", null, data.settings));
-const promptsCard = (data) => lazyCard(`Prompts (${data.prompts.length})`, () => data.prompts.map(([name, digest, text]) => el("details", null, el("summary", null, `${name} · ${digest}`), el("pre", { dir: "auto" }, text))));
+const promptsCard = (data, run) => {
+  const card = lazyCard(`Prompts of memory, reader and judges (${data.prompts.length})`, () => data.prompts.map(([name, digest, text]) => {
+    const box = el("details", null, el("summary", null, `${name} · ${digest}`), el("p", { class: "meta" }, el("a", { href: report.link("memory", { run: run.key, prompt: name }) }, "permanent link")), el("pre", { dir: "auto" }, text));
+    box.dataset.prompt = name;
+    return box;
+  }));
+  if (report.address().query.has("prompt")) card.fillNow();
+  return card;
+};
 const lazyCard = (title, make) => { const box = lazy(title, make); box.classList.add("card"); return box; };
 
 async function treeCard(data, query) {

@@ -39,6 +39,7 @@ report.pages.question = {
     const answers = question.runs.map((answer) => ({ answer, run: own[answer.run] })).sort((x, y) => rank(order, x.run) - rank(order, y.run));
     const words = new Set(question.words);
     page.append(el("h3", null, `${plural(answers.length, "answer")}`), el("div", { class: "grid" }, answers.map(({ answer, run }) => answerCard(set, question, answer, run, block.texts, words))), exportCard());
+    openNamed(page, "sent", query.get("sent"));
   },
 };
 
@@ -70,9 +71,31 @@ function answerCard(set, question, answer, run, texts, words) {
   const covered = answer.covered_by === undefined ? "" : answer.covered_by === null ? "; the words of the gold answer are not all in it" : `; all words of the gold answer within the first ${answer.covered_by}`;
   card.append(lazy(`Recalled ${plural(answer.items.length, "item")}, ${held} with evidence${covered}`, () => answer.items.map(([place, id, score, level, kind, turns], number) =>
     el("div", { class: turns.length ? "item evidence" : "item" }, el("div", { class: "head" }, `${number + 1} · ${score.toFixed(4)} · ${kind}, level ${level} · ${id}`, turns.length ? el("strong", { class: "good" }, ` · evidence ${turns.join(", ")}`) : ""), longText(texts[place], words)))));
-  card.append(answer.prompt ? lazy("The prompt as it was sent", () => answer.prompt.map(([role, parts]) => [el("p", { class: "meta" }, role), el("pre", { dir: "auto" }, parts.map((part) => typeof part === "number" ? texts[part] : part).join(""))])) : el("p", { class: "meta" }, `Prompt not shown: ${answer.no_prompt}`));
+  card.append(answer.prompt ? promptBox("The reader's prompt as it was sent", set, question, run, "reader", [answer.prompt], 1, texts) : el("p", { class: "meta" }, `Prompt not shown: ${answer.no_prompt}`));
+  for (const [place, judged] of Object.entries(answer.judged || {})) {
+    const { title, stem } = set.scorers[place];
+    card.append(judged.why ? el("p", { class: "meta text" }, `Prompt of ${title} not shown: ${judged.why}`) : promptBox(`The prompt of ${title} as it was sent`, set, question, run, stem, judged.requests, judged.count, texts));
+  }
   card.append(rateBox(run, question, answer));
   return card;
+}
+
+// Requests, each a list of roles with their pieces; the address names the box that is open.
+function promptBox(title, set, question, run, name, requests, count, texts) {
+  const sent = `${name}@${run.key}`, link = report.link("question", { set: set.key, case: question.case, id: question.id, sent });
+  const written = (parts) => parts.map((part) => typeof part === "number" ? texts[part] : part).join("");
+  const box = lazy(title, () => [el("p", { class: "meta" }, el("a", { href: link }, "permanent link"), count > requests.length ? ` · ${count} requests, the first ${requests.length} are shown` : ""),
+    requests.map((messages) => messages.map(([role, parts]) => [el("p", { class: "meta" }, role), el("pre", { dir: "auto" }, written(parts))]))]);
+  box.dataset.sent = sent;
+  return box;
+}
+
+// Opens the box that the address names, and brings it into view.
+function openNamed(page, name, value) {
+  const box = value && [...page.querySelectorAll(`details[data-${name}]`)].find((each) => each.dataset[name] === value);
+  if (!box) return;
+  for (let above = box; above; above = above.parentElement && above.parentElement.closest("details")) { if (above.fillNow) above.fillNow(); above.open = true; }
+  setTimeout(() => box.scrollIntoView({ block: "start" }), 0);
 }
 
 // Contents that are made when they are first opened.
