@@ -116,6 +116,7 @@ def test_waterfalls_and_ceilings_are_in_the_report_and_add_up(
     falls = [data(report, f"table{number}") for number, _ in index["losses"]]
     assert len(falls) == 2
     for fall in falls:
+        assert all((results / name).is_file() for name in fall["from"].split(" and "))
         assert sum(step["value"] for step in fall["steps"]) == pytest.approx(1.0, abs=1e-4)
     ((number, _),) = index["ceilings"]
     every = data(report, f"table{number}")["rows"][0]

@@ -26,7 +26,8 @@ def waterfalls(own: RunSet, every: Sequence[Scorer]) -> Iterator[TableFile]:
         losses = list(losses_of(run.folder, _file(run, scorer), _file(evidence, scorer), own.cases))
         if losses:
             title = f"{run.title} on {own.name}, {scorer.title}"
-            yield TableFile(f"{run.folder.name}-{scorer.stem}", as_json(title, waterfall(losses)))
+            files = " and ".join(f"runs/{each.key}/scores/{scorer.stem}.jsonl" for each in (run, evidence))
+            yield TableFile(f"{run.folder.name}-{scorer.stem}", {**as_json(title, waterfall(losses)), "from": files})
 
 
 def _file(run: RunFolder, scorer: Scorer) -> Path:

@@ -87,7 +87,7 @@ function lossCard(loss, stem) {
     if (!total) left -= step.value;
     return { ...step, low: total ? 0 : left, high };
   });
-  return el("section", { class: "card" }, el("h3", null, loss.title), sortable([{ title: "Step", cell: (step) => step.name }, { title: loss.unit || "questions", number: true, cell: (step) => number(step.value) }, { title: "from 1 down to the score", cell: fallBar }, { title: "with 95 % intervals", cell: (step) => step.note || "" }], rows), el("p", { class: "note" }, `File: losses/${stem}.json`));
+  return el("section", { class: "card" }, el("h3", null, loss.title), sortable([{ title: "Step", cell: (step) => step.name }, { title: loss.unit || "questions", number: true, cell: (step) => number(step.value) }, { title: "from 1 down to the score", cell: fallBar }, { title: "with 95 % intervals", number: true, cell: (step) => step.note || "" }], rows), el("p", { class: "note" }, loss.from ? `Computed from ${loss.from}` : `File: losses/${stem}.json`));
 }
 
 function fallBar(step) {
