@@ -169,6 +169,10 @@ def _share(kinds: Sequence[Sequence[Verdict]]) -> Share | None:
     return Share(mean, min(trials, float(size)), size)
 
 
+MISFIT = "its card does not fit"
+"""End of the reason where a score lies outside what the judge gives to wrong and to right probes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Corrected:
     """A share of right answers, corrected for a judge's errors."""
@@ -193,15 +197,15 @@ def corrected(observed: Estimate, judge: Card, seed: int = 0) -> Corrected | str
         return "by its card the judge does not tell right from wrong"
     draws = (share + refuses - 1.0)[informed] / (keeps + refuses - 1.0)[informed]
     low, high = np.quantile(draws, (0.025, 0.975))
-    # No share of right answers gives such a score: these answers are wrong, or right, in other ways than the probes.
-    if high < 0.0:
-        return "it accepts fewer of these answers than of the wrong probes, so its card does not fit them"
-    if low > 1.0:
-        return "it accepts more of these answers than of the right probes, so its card does not fit them"
     rejected, accepted = judge.rejected.mean, judge.accepted.mean
+    # No share of right answers gives such a score: these answers are wrong, or right, in other ways than the probes.
+    if observed.mean < accepted:
+        return f"it accepts fewer of these answers than of the wrong probes, so {MISFIT}"
+    if observed.mean > 1.0 - rejected:
+        return f"it accepts more of these answers than of the right probes, so {MISFIT}"
     mean = (observed.mean - accepted) / (1.0 - rejected - accepted)
-    point, low, high = (min(max(float(each), 0.0), 1.0) for each in (mean, low, high))
-    return Corrected(point, Interval(low, high))
+    low, high = (min(max(float(each), 0.0), 1.0) for each in (low, high))
+    return Corrected(mean, Interval(low, high))
 
 
 def _effective(observed: Estimate) -> float:

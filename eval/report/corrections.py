@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eval.judge_card import Corrected, Share
+from eval.judge_card import MISFIT, Corrected, Share
 from eval.report.cell import ALL, Cell
 from eval.report.tables import AnyCell, Table
 
@@ -16,8 +16,10 @@ def is_corrected(table: Table) -> bool:
 
 
 def corrected_text(fixed: Corrected | str) -> str:
-    """A corrected score with its interval; `–` where there is none (`correction_lines` says why)."""
-    return "–" if isinstance(fixed, str) else shown_share(fixed)
+    """A corrected score with its interval, or that there is none (`correction_lines` says why)."""
+    if isinstance(fixed, str):
+        return f"not corrected: {MISFIT}" if fixed.endswith(MISFIT) else "not corrected"
+    return f"corrected {shown_share(fixed)}"
 
 
 def shown_share(share: Share | Corrected) -> str:

@@ -55,7 +55,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
         spread = "" if cell.spread is None else f" ± {cell.spread:.3f}"
         parts.insert(0, f"{ours.mean:.3f}{spread} {span(ours.by_question)} {by_case(ours)}".strip())
     if (fixed := cell.corrected(category)) is not None:
-        parts.insert(1, f"corrected {corrected_text(fixed)}")
+        parts.insert(1, corrected_text(fixed))
     if counts.aborted:
         parts.append(f"{counts.aborted} aborted")
     if counts.cut:

@@ -17,6 +17,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from eval.costs import Costs, costs, dollars, phases
+from eval.judge_card import MISFIT
 from eval.power import detectable
 from eval.report.cell import Cell
 from eval.report.corrections import corrected_text, correction_lines
@@ -245,13 +246,13 @@ def _cost(name: str, digits: int) -> Callable[[Entry], str]:
 def _corrected(entry: Entry) -> str:
     fixed = entry.cell.corrected() if isinstance(entry.cell, Cell) else None
     if fixed is None or isinstance(fixed, str):
-        return "" if fixed is None else NONE
+        return "" if fixed is None else "no fit" if fixed.endswith(MISFIT) else NONE
     return f"{number(fixed.mean)} ± {number((fixed.interval.high - fixed.interval.low) / 2)}"
 
 
 def _corrected_span(entry: Entry) -> str:
     fixed = entry.cell.corrected() if isinstance(entry.cell, Cell) else None
-    return "" if fixed is None else corrected_text(fixed)
+    return "" if fixed is None else corrected_text(fixed).removeprefix("corrected ")
 
 
 def _by_question(entry: Entry) -> str:

@@ -11,6 +11,7 @@ from scipy.stats import beta
 from statsmodels.stats.proportion import proportion_confint
 
 from eval.judge_card import Card, Correction, Share, Verdict, card, corrected, read_card, write_card
+from eval.report.corrections import corrected_text
 from eval.stats import estimate
 from eval.store import RunError
 
@@ -143,6 +144,17 @@ def test_why_a_score_is_not_corrected_is_said() -> None:
     assert "fewer of these answers than of the wrong probes" in str(corrected(few, carded(0.1, 0.4)))
     assert "more of these answers than of the right probes" in str(corrected(many, carded(0.3, 0.1)))
     assert Correction(None, "make one").of(observed, [1.0]) == "no judge card; make one"
+
+
+def test_a_score_outside_of_what_the_probes_get_is_not_corrected_to_nothing() -> None:
+    """Zep's case: .35 of 20 answers are accepted, and .4 of the wrong probes; 20 are too few to tell the two apart."""
+    below, above = (estimate([1.0] * right + [0.0] * (20 - right), ["c"] * 20) for right in (7, 19))
+    for observed, judge in ((below, carded(0.2, 0.4)), (above, carded(0.1, 0.2))):
+        fixed = corrected(observed, judge)
+        assert corrected_text(fixed) == "not corrected: its card does not fit"
+    inside = corrected(estimate([1.0] * 9 + [0.0] * 11, ["c"] * 20), carded(0.2, 0.4))
+    assert not isinstance(inside, str)
+    assert inside.mean == pytest.approx(0.125)
 
 
 def test_a_card_is_read_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
