@@ -50,8 +50,8 @@ class Components:
     variances: Mapping[str, float | None]
     """By part; None for a part that cannot be told apart from the one above it in `PARTS`' nesting."""
     intervals: Mapping[str, Interval | None]
-    """95 %, by leaving out one history at a time; None below five histories. Approximate: variances are skewed, and with ten histories
-    the interval of `history` covers 85 %, the others 90 to 95 %."""
+    """95 %; None below five histories. Of *history* by a modified large-sample interval, which covers 95 to 97 % with ten histories; of the
+    others by leaving out one history at a time, which covers 90 to 95 %: variances are skewed."""
 
     def positive(self, part: str) -> float:
         """The variance of a part; 0 where it is negative or not told apart."""
@@ -92,7 +92,6 @@ def _blocks(draws: Draws) -> list[np.ndarray]:
 def mean_squares(blocks: Sequence[np.ndarray]) -> dict[str, float | None]:
     """Mean squares of the nested analysis of variance by effect; None where an effect has no degree of freedom."""
     builds, repeats = blocks[0].shape[1:]
-    sizes = np.array([len(block) for block in blocks])
     whole = float(np.concatenate(blocks).mean())
     sums = dict.fromkeys(PARTS, 0.0)
     for block in blocks:
@@ -104,14 +103,21 @@ def mean_squares(blocks: Sequence[np.ndarray]) -> dict[str, float | None]:
         sums["build"] += repeats * len(block) * float(((by_build - centre) ** 2).sum())
         sums["question"] += repeats * builds * float(((by_question - centre) ** 2).sum())
         sums["history"] += block.size * float((centre - whole) ** 2)
-    freedom = {
+    freedom = _freedom(blocks)
+    return {part: sums[part] / freedom[part] if freedom[part] else None for part in PARTS}
+
+
+def _freedom(blocks: Sequence[np.ndarray]) -> dict[str, int]:
+    """Degrees of freedom of each mean square."""
+    builds, repeats = blocks[0].shape[1:]
+    sizes = np.array([len(block) for block in blocks])
+    return {
         "judge": int(sizes.sum()) * builds * (repeats - 1),
         "answer": int((sizes - 1).sum()) * (builds - 1),
         "build": len(blocks) * (builds - 1),
         "question": int((sizes - 1).sum()),
         "history": len(blocks) - 1,
     }
-    return {part: sums[part] / freedom[part] if freedom[part] else None for part in PARTS}
 
 
 def _variances(blocks: Sequence[np.ndarray]) -> dict[str, float | None]:
@@ -139,7 +145,7 @@ def _variances(blocks: Sequence[np.ndarray]) -> dict[str, float | None]:
 
 
 def _intervals(blocks: Sequence[np.ndarray]) -> dict[str, Interval | None]:
-    """Jackknife over histories with Student's t; a variance's interval begins at 0 or above."""
+    """Jackknife over histories with Student's t, but `_of_history` for histories; a variance's interval begins at 0 or above."""
     none: dict[str, Interval | None] = dict.fromkeys(PARTS)
     count = len(blocks)
     if count < ENOUGH_CLUSTERS:
@@ -153,7 +159,38 @@ def _intervals(blocks: Sequence[np.ndarray]) -> dict[str, Interval | None]:
         gaps = np.array([other for other in others if other is not None]) - value
         half = t_point(count - 1) * float(((count - 1) / count * (gaps**2).sum()) ** 0.5)
         none[part] = Interval(max(0.0, value - half), max(0.0, value + half))
+    if whole["history"] is not None:
+        none["history"] = _of_history(blocks, whole["history"])
     return none
+
+
+def _of_history(blocks: Sequence[np.ndarray], value: float) -> Interval:
+    """The modified large-sample interval of Ting et al. (1990), without its cross terms, of the variance between histories.
+
+    Few histories make a skewed estimate, of which a symmetric interval covers too little. Each mean square is taken for a multiple of
+    chi-squared and gives its own distance up and down; the distances are added as squares. Effects of a history that are far from
+    normal are covered less well.
+    """
+    from scipy.special import chdtri  # imported here: it takes half a second
+
+    builds, repeats = blocks[0].shape[1:]
+    sizes = np.array([len(block) for block in blocks], dtype=float)
+    squares, freedom = mean_squares(blocks), dict[str, float](_freedom(blocks))
+    freedom["history"] = (
+        float(sizes.sum() ** 2 / (sizes**2).sum()) - 1.0
+    )  # of unequal histories, the large ones count more
+    size = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(sizes) - 1)
+    within, between = 1.0 / (size * builds * repeats), 1.0 / (sizes.mean() * repeats * builds)
+    known = squares["build"] is not None and squares["answer"] is not None
+    terms = {"history": within, "question": -within, **({"build": -between, "answer": between} if known else {})}
+    below = above = 0.0
+    for part, factor in terms.items():
+        own, square = freedom[part], factor * (squares[part] or 0.0)
+        down = square * (1.0 - own / float(chdtri(own, 0.025)))
+        up = square * (own / float(chdtri(own, 0.975)) - 1.0)
+        below += (down if factor > 0 else up) ** 2
+        above += (up if factor > 0 else down) ** 2
+    return Interval(max(0.0, value - below**0.5), max(0.0, value + above**0.5))
 
 
 def paired(first: Draws, second: Draws) -> dict[tuple[str, str], np.ndarray]:

@@ -122,6 +122,17 @@ def test_intervals_cover_the_true_variance_and_need_five_histories() -> None:
     assert set(components(simulated(rng, [9] * 4, 3, 2)).intervals.values()) == {None}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("sizes", "level"), [([12] * 10, 0.3), ([6, 9, 12, 15, 18] * 2, 1.0)])
+def test_ten_histories_are_enough_for_an_interval_of_their_variance(sizes: list[int], level: float) -> None:
+    rng, rounds, covered = np.random.default_rng(3), 200, 0
+    for _ in range(rounds):
+        interval = components(simulated(rng, sizes, 3, 2, history=level)).intervals["history"]
+        assert interval is not None
+        covered += interval.low <= level**2 <= interval.high
+    assert covered / rounds >= 0.92
+
+
 def test_a_paired_difference_has_no_question_effect_that_both_memories_share() -> None:
     rng = np.random.default_rng(12)
     shared = {key: array[:, :1].mean() for key, array in simulated(rng, [20] * 10, 1, 1).items()}
