@@ -14,6 +14,8 @@ from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scor
 from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified
 
 ALL, ANSWERABLE = "all", "answerable"
+ABOVE_CEILING = "ABOVE ITS CEILING"
+"""Marks a score that is higher than what a perfect memory gets, before that number."""
 AGGREGATES = ("question", "case", "category")
 
 
@@ -60,6 +62,8 @@ class Cell:
     """How many of the judge's repeats count, the first ones; a file may hold more from an earlier run. None counts all."""
     correction: Correction | None = None
     """What corrects a judge's score for its errors; None where nobody asked for that, or no judge gave the score."""
+    errata: frozenset[tuple[str, str]] = frozenset()
+    """Questions whose gold answer is known to be wrong; empty where nobody asked (`errata=`)."""
 
     @cached_property
     def draws(self) -> Draws:
@@ -135,6 +139,18 @@ class Cell:
         if self.correction is None or ours is None:
             return None
         return self.correction.of(ours, (value for own in self.draws.values() for _, value in own))
+
+    def ceiling(self, category: str = ALL) -> float | None:
+        """The share of scored questions with a sound gold answer, which a perfect memory gets; None where no errata are known."""
+        scored = [question.key for question in self._questions(category) if question.key in self.scores]
+        if not self.errata or not scored:
+            return None
+        return sum(key not in self.errata for key in scored) / len(scored)
+
+    def above_ceiling(self, category: str = ALL) -> bool:
+        """Whether the mean is above the ceiling: it was earned by agreeing with wrong gold answers."""
+        ours, ceiling = self.estimate(category), self.ceiling(category)
+        return ours is not None and ceiling is not None and ceiling < 1.0 and ours.mean > ceiling
 
     def bounds(self, category: str = ALL) -> Interval | None:
         """The mean over all questions if every one without a score were wrong, and if every one were right."""

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from eval.costs import Costs, PhaseCost, Price, costs, dollars, effort_missing, phases
 from eval.imported import NOT_RECORDED
-from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories
+from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, Column, categories
 from eval.report.corrections import FIELDS as CORRECTED
 from eval.report.corrections import corrected_fields, corrected_text, correction_lines, is_corrected
 from eval.report.detectable import detectable_lines
@@ -56,6 +56,8 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
         parts.insert(0, f"{ours.mean:.3f}{spread} {span(ours.by_question)} {by_case(ours)}".strip())
     if (fixed := cell.corrected(category)) is not None:
         parts.insert(1, corrected_text(fixed))
+    if cell.above_ceiling(category):
+        parts.insert(1, f"{ABOVE_CEILING} {number(cell.ceiling(category))}")
     if counts.aborted:
         parts.append(f"{counts.aborted} aborted")
     if counts.cut:

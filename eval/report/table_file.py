@@ -91,6 +91,8 @@ def _cell(cell: AnyCell, results: Path) -> dict[str, Any]:
         "files": [] if cell.chooses else [relative(path, results) for path in cell.score_files],
         "repeats": cell.repeats,
         "spread": cell.spread,
+        "ceiling": cell.ceiling(),
+        "above_ceiling": cell.above_ceiling(),
     }
 
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from eval.costs import Costs, costs, dollars, phases
 from eval.judge_card import MISFIT
 from eval.power import detectable
-from eval.report.cell import Cell
+from eval.report.cell import ABOVE_CEILING, Cell
 from eval.report.corrections import corrected_text, correction_lines
 from eval.report.detectable import pair_differences
 from eval.report.names import fitting, shortened
@@ -380,7 +380,7 @@ RIGHT = frozenset(
 
 
 def _notes(entries: Sequence[Entry], names: Mapping[str, str], width: int) -> Iterator[Text]:
-    """A line for each cell with failures, and for each state that did not fit into its column."""
+    """A line for each cell with failures or above its ceiling, and for each state that did not fit into its column."""
     for entry in entries:
         name = names[entry.row.name]
         if isinstance(entry.cell, str):
@@ -388,6 +388,8 @@ def _notes(entries: Sequence[Entry], names: Mapping[str, str], width: int) -> It
                 yield Text(f"  {name}: {entry.cell}")
         elif isinstance(entry.cell, Cell) and (failures := _failures(entry.cell)):
             yield Text(fitting(f"  {name}: {failures}", width), style="red")
+        if isinstance(entry.cell, Cell) and entry.cell.above_ceiling():
+            yield Text(fitting(f"  {name}: {ABOVE_CEILING} {number(entry.cell.ceiling())}", width), style="red")
 
 
 def _failures(cell: Cell) -> str:

@@ -11,27 +11,25 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case
-from eval.report.errata import Key, Layer, Overlaid, audited_layer, overlaid, read_layer
+from eval.report.cell import ABOVE_CEILING
+from eval.report.errata import Key, Layer, Overlaid, overlaid
 from eval.report.rendering import by_case, grid, number, span
 from eval.report.scores import asked, mean_scores, read_draws
 from eval.report.table_file import estimated
 from eval.score_files import only_score_file
 from eval.stats import Estimate
 from eval.store import RunError, read_predictions, replace_file, safe_name, stand_ins
-from scripts.experiment.options import load_option, metric_options
+from scripts.experiment.errata import AUDITED, in_order, layer_of
+from scripts.experiment.options import metric_options
 from scripts.experiment.run_folder import data_of, record_of
 from scripts.experiment.scorers import metrics
 from scripts.settings.arguments import add_traceback
-
-AUDITED = "locomo"
-"""The layer that is made of the audit's file, in place of a CSV file."""
-ABOVE = "ABOVE ITS CEILING"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_traceback(parser)
     options = parser.parse_args(arguments)
     records = {folder: record_of(folder) for folder in options.runs}
-    layer = _audit(options.data) if options.errata == AUDITED else read_layer(Path(options.errata))
+    layer = layer_of(options.errata, options.data)
     rows: list[list[str]] = []
     for folder, record in records.items():
         groups = ceilings_of(folder, record, options.scores, layer, options.data)
@@ -86,26 +84,6 @@ def _write(folder: Path, record: Mapping[str, Any], metric: str, layer: Layer, g
     replace_file(folder.parents[2] / "ceilings" / name, text)
 
 
-def _audit(root: Path | None) -> Layer:
-    """The audit of LoCoMo as a layer, whatever cut of the data the runs have.
-
-    Raises:
-        DataError: the raw file or the audit's is missing.
-    """
-    from omegaconf import OmegaConf
-
-    from scripts.experiment.datasets import data
-
-    whole = {"source": "real", "root": None if root is None else str(root), "unpinned": False}
-    cfg = OmegaConf.create({"data": {**whole, "transform": "none", "size": "all", "max_cases": None, "seed": 0}})
-    released, corrected = (data(cfg, load_option("dataset", f"locomo_{name}")) for name in ("audited", "corrected"))
-    return audited_layer("locomo-audit", _cases(released.cases), _cases(corrected.cases))
-
-
-def _cases(cases: Sequence[Case]) -> Iterator[Case]:
-    return (cases[index] for index in range(len(cases)))
-
-
 def ceilings_of(
     folder: Path, record: Mapping[str, Any], metric: str, layer: Layer, root: Path | None
 ) -> list[Overlaid]:
@@ -115,7 +93,7 @@ def ceilings_of(
         RunError: the run has no scores by the metric, or the layer names none of its questions.
     """
     cases = data_of(record, root)
-    questions = asked(_cases(cases))
+    questions = asked(in_order(cases))
     if not any(question.key in layer.gold for question in questions):
         raise RunError(f"{folder}: the errata {layer.name} name none of its {len(questions)} questions")
     scores = mean_scores(read_draws([only_score_file(folder, metric)], questions))
@@ -128,7 +106,7 @@ def _again(folder: Path, cases: Sequence[Case], metric: str, layer: Layer) -> di
         return {}
     (scorer,) = metrics([metric])
     scores = {}
-    for case in _cases(cases):
+    for case in in_order(cases):
         predictions = read_predictions(folder / "cases" / safe_name(case.id))
         for question, gold in case.questions:
             right, prediction = layer.gold.get((case.id, question.id)), predictions.get(question.id)
@@ -143,7 +121,7 @@ def cells(group: Overlaid) -> list[str]:
     """A group as the cells of a printed row."""
     counts = [group.category, str(group.released.n), str(group.faulty)]
     means = [_mean_text(each) for each in (group.released, group.sound, group.corrected)]
-    return [*counts, *means, number(group.ceiling), ABOVE if group.above else ""]
+    return [*counts, *means, number(group.ceiling), ABOVE_CEILING if group.above else ""]
 
 
 def as_json(title: str, groups: Sequence[Overlaid], stand_in: Sequence[str]) -> dict[str, Any]:

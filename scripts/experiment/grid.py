@@ -23,6 +23,7 @@ from eval.stats import Estimate
 from eval.store import RunError
 from scripts.experiment.column_groups import ColumnGroup
 from scripts.experiment.datasets import Data
+from scripts.experiment.errata import layer_of
 from scripts.experiment.judge_cards import correction
 from scripts.experiment.layout import (
     FIGURES,
@@ -71,6 +72,7 @@ class Grid:
     _cells: dict[tuple[str, str, str], AnyCell] = field(default_factory=dict)
     _files: dict[tuple[str, str], list[dict[str, Path]]] = field(default_factory=dict)
     _guessable: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
+    _errata: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
 
     def cell(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """The cell of a row, a column group and a metric; a string says why there is no number."""
@@ -117,7 +119,8 @@ class Grid:
         reached = outcomes((run.folder for run in self._replicates(line, group)), group.questions)
         repeats = None if "theirs" in metric else self.cfg.judge.repeats
         column = column or self.column(group, metric)
-        return Cell(column, reached, files, repeats=repeats, correction=self._correction(group, metric))
+        fix = self._correction(group, metric)
+        return Cell(column, reached, files, repeats=repeats, correction=fix, errata=self.errata())
 
     def column(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Column:
         """The column of a metric, without guessable questions where `guessable=exclude` leaves them out."""
@@ -152,6 +155,20 @@ class Grid:
             )
         answerable = {question.key for question in group.questions if question.answerable}
         return {key: score for key, score in scores.items() if key in answerable and score >= RIGHT}
+
+    def errata(self) -> frozenset[tuple[str, str]]:
+        """Questions whose gold answer is known to be wrong, as `errata=` says; empty where nobody asked.
+
+        Raises:
+            RunError: they name no question of the table.
+        """
+        name = self.cfg.get("errata")
+        if name and name not in self._errata:
+            root = None if self.cfg.data.root is None else Path(self.cfg.data.root).expanduser()
+            self._errata[name] = frozenset(layer_of(name, root).gold)
+            if not any(question.key in self._errata[name] for group in self.groups for question in group.questions):
+                raise RunError(f"errata={name} names no question of this table")
+        return self._errata[name] if name else frozenset()
 
     def _correction(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Correction | None:
         if not self.cfg.judge.corrected or group.dataset is None:

@@ -134,6 +134,10 @@ def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> li
     notes += [f"Imported: {facts['title']}: {described(facts)}." for facts in imported.values()]
     notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
     notes += [*guessable_notes(cfg, behind), *waivers(behind.runs.values())]
+    if wrong := behind.grid.errata():
+        notes.append(
+            f"Errata {cfg.errata}: {len(wrong)} gold answers are known to be wrong. A score above the share of sound ones is marked."
+        )
     return [*notes, *behind.grid.choices(), *([behind.capped] if behind.capped else [])]
 
 

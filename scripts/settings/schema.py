@@ -319,6 +319,7 @@ class Chosen(Common):
 
 class Reproduce(Chosen):
     print: Printed | None
+    errata: Text | None
     guessable: Literal["keep", "list", "exclude"]
     table: Table
     report: bool

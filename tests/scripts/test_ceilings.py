@@ -10,6 +10,8 @@ import pytest
 from eval.store import RunError, read_lines, write_lines
 from scripts.commands.ceilings import main
 from scripts.door import Lab
+from scripts.experiment.launch import composed
+from scripts.experiment.table import reproduce
 
 pytestmark = pytest.mark.slow
 
@@ -53,3 +55,30 @@ def test_a_run_is_scored_with_and_without_the_errors_of_a_csv_file(
     errata.write_text("case,question,gold\nnobody,q1,x\n", encoding="utf-8")
     with pytest.raises(RunError, match="name none of its"):
         main([str(folder), "--scores", "locomo_f1", "--errata", str(errata)])
+
+
+def test_a_table_marks_the_cells_above_their_ceiling_and_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = ["table=segtreemem_t4", "columns=[locomo]", "only=[bm25, nothing]"]
+    settings = ["profile=smoke", "data.size=10", f"results={tmp_path}", "executor=threads", *table]
+    assert reproduce(composed("reproduce", settings)) == 0
+    (folder,) = (tmp_path / "runs" / "locomo").glob("bm25-*")
+    (scores,) = folder.glob("scores/locomo_f1-*.jsonl")
+    values = {(line["case_id"], line["question_id"]): line["value"] for line in read_lines(scores)}
+    share = sum(values.values()) / len(values)
+    assert share > 0.1
+    wrong = sorted(values)[: len(values) - int(share * len(values)) + 1]  # the sound ones are fewer than the score
+    errata = tmp_path / "mine.csv"
+    with errata.open("w", newline="") as handle:
+        csv.writer(handle).writerows([("case", "question", "gold"), *((*key, "") for key in wrong)])
+    capsys.readouterr()
+    assert reproduce(composed("reproduce", [*settings, f"errata={errata}", "print=plain"])) == 0
+    (bm25, nothing, *_) = (
+        line for line in capsys.readouterr().out.splitlines() if line.startswith(("| BM25 |", "| No memory |"))
+    )
+    assert f"ABOVE ITS CEILING {1 - len(wrong) / len(values):.3f}" in bm25
+    assert "CEILING" not in nothing
+    errata.write_text("case,question,gold\nnone,none,\n")
+    assert reproduce(composed("reproduce", [*settings, f"errata={errata}"])) == 2
+    assert "names no question of this table" in capsys.readouterr().err

@@ -66,7 +66,7 @@ function leaderboard(table, at, query) {
     { title: "95 % interval", cell: ({ ours, cell }) => { const own = preferred(ours); return ours ? intervalBar(ours.mean, own ? own[0] : null, own ? own[1] : null, cell.published ? cell.published.value : null, from, to) : ""; } },
     { title: "n", number: true, value: ({ ours }) => ours ? ours.n : null, cell: ({ ours, cell }) => ours ? `${ours.n}${cell.counts && cell.counts.all[0] > ours.n ? ` of ${cell.counts.all[0]}` : ""}` : "" },
     { title: "Published", number: true, value: ({ cell }) => cell.published ? cell.published.value : null, cell: ({ cell }) => cell.published ? cell.published.text : "–" },
-    { title: "Verdict", value: ({ cell }) => cell.verdict ?? "", cell: ({ cell }) => verdictBadge(cell.published ? cell.verdict : "") },
+    { title: "Verdict", value: ({ cell }) => cell.verdict ?? "", cell: ({ cell }) => [verdictBadge(cell.published ? cell.verdict : ""), cell.above_ceiling ? el("span", { class: "badge bad" }, `above its ceiling ${number(cell.ceiling)}`) : ""] },
     ...report.index.costs.map(([name, title]) => ({ title, number: true, down: false, value: ({ run }) => run ? run.costs[name] : null, cell: ({ run }) => run ? amount(run.costs[name]) : "" })),
     { title: "USD", number: true, down: false, value: (row) => Number.isFinite(Number(usd(row))) ? Number(usd(row)) : null, cell: usd },
     { title: "", cell: ({ row, run }) => run && reference && reference.run && row !== reference.row && run.set === reference.run.set ? el("a", { href: report.link("compare", { a: run.key, b: reference.run.key }), title: `question by question against ${reference.row.title}` }, "compare") : "" },
