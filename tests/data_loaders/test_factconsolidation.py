@@ -121,10 +121,31 @@ def test_a_gold_answer_that_breaks_the_rule_keeps_its_text_and_is_noted() -> Non
     )
 
 
-def test_a_multi_hop_question_has_no_evidence_and_no_conflict_group() -> None:
-    for question, gold in load(SAMPLE)[0].questions:
-        if question.id.startswith("mh"):
-            assert (gold.evidence, gold.groups) == ((), ("multi-hop 6k",))
+def test_the_evidence_of_a_multi_hop_question_is_its_one_chain_and_it_has_no_conflict_group() -> None:
+    case = load(SAMPLE)[0]
+    chains = {question.text: gold for question, gold in case.questions if question.id.startswith("mh")}
+    assert {gold.groups for gold in chains.values()} == {("multi-hop 6k",)}
+    texts = {turn.id: turn.text for turn in case.turns}
+    gold = chains["What is the country of citizenship of the author of The Salt Ladder?"]
+    first, second = (texts[serial].partition(". ")[2] for serial in gold.evidence)
+    author = first.removeprefix("The author of The Salt Ladder is ").removesuffix(".")
+    assert second == f"{author} is a citizen of {gold.answers[0]}."
+    assert chains["Which city was the Mayor of Ostrelle born in?"].evidence == ()  # no newest facts lead to its answer
+
+
+def test_two_chains_to_an_answer_are_no_evidence(tmp_path: Path) -> None:
+    facts = [
+        "The author of A is Ida.",
+        "The director of A is Ulf.",
+        "Ida is a citizen of Auria.",
+        "Ulf is a citizen of Auria.",
+    ]
+    heading = row("mh")["context"].split("\n")[0]
+    for kept, chain in ((facts, ()), ([facts[0], facts[2]], ("0", "1"))):
+        context = "\n".join([heading, *(f"{number}. {fact}" for number, fact in enumerate(kept))])
+        changed = row("mh", context=context, questions=["Where is the writer of A a citizen?"], answers=[["Auria"]])
+        case = only(tmp_path, changed)
+        assert case.questions[0][1].evidence == chain
 
 
 def test_a_question_that_asks_for_no_fact_of_the_list_is_noted_and_has_no_evidence(tmp_path: Path) -> None:
