@@ -261,7 +261,7 @@ def _chain(question: str, answers: Sequence[str], pool: _Pool) -> tuple[str, ...
     """Serial numbers of the newest facts that lead from a subject in the question to an answer; empty unless there is one such chain."""
     named = [subject for subject in pool.by_subject if subject in question]
     starts = [name for name in named if not any(name != other and name in other for other in named)]
-    open_chains = [(fact,) for start in starts for fact in pool.by_subject[start]]
+    open_chains: list[tuple[Fact, ...]] = [(fact,) for start in starts for fact in pool.by_subject[start]]
     found: list[tuple[Fact, ...]] = []
     for _ in range(_MOST_HOPS - 1):
         open_chains = [
