@@ -282,8 +282,8 @@ def _gold(hops: str, question: str, answers: tuple[str, ...], detail: Mapping[st
     if hops == "mh":
         newest = any(answer in pool.newest for answer in answers)
         chain = _chain(question, answers, pool)
-        derived = {"gold_is_newest": newest, "evidence_derived": bool(chain)}
-        return Gold(answers, chain, category, detail={**detail, **derived}, groups=groups)
+        found = {"gold_is_newest": newest, "evidence_derived": bool(chain)}
+        return Gold(answers, chain, category, detail={**detail, **found}, groups=groups)
     facts = next((pool.by_key[key] for key in question_keys(question) if key in pool.by_key), ())
     if not facts:
         return Gold(answers, (), category, detail={**detail, "gold_is_newest": None, "conflict": None}, groups=groups)
