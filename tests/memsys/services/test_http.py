@@ -288,6 +288,7 @@ REPLIES: dict[str, dict[str, Any]] = {
 """Replies in the shape that the public documentation shows."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(REPLIES))
 def test_the_file_of_a_public_service_sends_and_reads_what_its_documentation_shows(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -153,6 +153,7 @@ def test_two_processes_give_the_same_ids(toy: Callable[..., Released]) -> None:
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "error", "why"),
     [
