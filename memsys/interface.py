@@ -99,7 +99,7 @@ class MemorySystem(ABC):
     WAITS_TO_READ: ClassVar[bool] = False
     """Whether its reads wait for a service, so that the run loop reads several questions at once although no model is called."""
     WAIVED: ClassVar[Mapping[str, str]] = {}
-    """Tests of the memory contract and checks of conformance that it cannot pass, with the reasons; a file of `conf/memory` may add to
+    """Promises of the memory contract and checks of conformance that it cannot keep, with the reasons; a file of `conf/memory` may add to
     them (`waived`). Those of programs outside this process are printed under their tables."""
 
     @abstractmethod

@@ -39,7 +39,7 @@ def summary_tree() -> Raptor:
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_umap_does_not_mix_far_groups_and_gives_the_same_tree_and_the_same_map_twice() -> None:
     rng = np.random.default_rng(0)
     centres = np.eye(16)[:2].repeat(12, axis=0)

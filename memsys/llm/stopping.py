@@ -76,6 +76,7 @@ class _Stop:
         self.depth = 0
         self.installed = False
         self.quiet = False
+        self.lost = False
         self.given_up = 0
         self.asked, self.ended = threading.Event(), threading.Event()
 
@@ -129,6 +130,7 @@ def heeded() -> Iterator[None]:
         _stop.depth -= 1
         if outermost:
             _stop.installed = False
+            sys.unraisablehook = sys.__unraisablehook__
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -150,6 +152,7 @@ def forget() -> None:
 
 def _install() -> dict[int, Any]:
     _stop.installed = True
+    sys.unraisablehook = _on_unraisable
     heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     return {number: signal.signal(number, _on_signal) for number in heard}
 
@@ -160,9 +163,22 @@ def _on_signal(number: int, frame: Any) -> None:
         request(number)
         if _stop.depth:
             raise Interrupt
+    elif _stop.lost:
+        _stop.lost = False
+        raise Interrupt
     elif time.monotonic() - _stop.at > SAME_PRESS:
         _print("stopped at once")
         _quit(128 + number)
+
+
+def _on_unraisable(lost: Any) -> None:
+    """Send the signal again where Python dropped its `Interrupt`: it came in a callback or a `__del__`, from which nothing is raised."""
+    if lost.exc_type is not Interrupt:
+        sys.__unraisablehook__(lost)
+    elif _stop.depth:
+        _stop.lost = True
+        # From another thread and a little later: raised in here, it would be dropped once more.
+        threading.Timer(0.02, os.kill, (os.getpid(), _stop.signal or signal.SIGINT)).start()
 
 
 def _print(text: str) -> None:

@@ -26,21 +26,22 @@ def arrows() -> set[tuple[str, str]]:
     }
 
 
-def rooms() -> list[str]:
+def rooms(pairs: set[tuple[str, str]]) -> list[str]:
     """The packages that import or are imported, floor by floor."""
     return sorted(
-        {room for pair in arrows() for room in pair}, key=lambda room: (PACKAGES.index(room.split(".")[0]), room)
+        {room for pair in pairs for room in pair}, key=lambda room: (PACKAGES.index(room.split(".")[0]), room)
     )
 
 
 def drawing() -> str:
     """Mermaid: a box a package; arrows point from a package to those it imports, implied ones left out."""
+    pairs = arrows()
     lines = ["```mermaid", "flowchart BT"]
     for package in PACKAGES:
         lines.append(f"  subgraph {package}_floor [{package}]")
-        lines += [f"    {room.replace('.', '_')}[{room}]" for room in rooms() if room.split(".")[0] == package]
+        lines += [f"    {room.replace('.', '_')}[{room}]" for room in rooms(pairs) if room.split(".")[0] == package]
         lines.append("  end")
-    lines += [f"  {here.replace('.', '_')} --> {there.replace('.', '_')}" for here, there in sorted(_direct(arrows()))]
+    lines += [f"  {here.replace('.', '_')} --> {there.replace('.', '_')}" for here, there in sorted(_direct(pairs))]
     return "\n".join([*lines, "```", ""])
 
 

@@ -57,9 +57,7 @@ def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
     records = {run.name: run.record for run in runs}
     lines = [f"UNTESTED: {name}: {record['untested']}." for name, record in records.items() if "untested" in record]
     for name, record in records.items():
-        reasons = "; ".join(
-            f"{test.removeprefix('test_')} ({reason})" for test, reason in record.get("waived", {}).items()
-        )
+        reasons = "; ".join(f"{promise} ({reason})" for promise, reason in record.get("waived", {}).items())
         lines += [f"Waived for {name}: {reasons}."] if reasons else []
     return tuple(lines)
 

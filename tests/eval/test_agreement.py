@@ -54,6 +54,7 @@ def test_only_answers_that_two_graders_share_count() -> None:
     assert found.kappa is None, "kappa is for two graders"
 
 
+@pytest.mark.slow
 def test_intervals_of_simulated_graders_cover_the_true_agreement() -> None:
     rng, rounds, covered = np.random.default_rng(8), 200, np.zeros(2)
     truth = 0.8 * 0.7  # both see the truth; otherwise they agree by chance

@@ -22,6 +22,7 @@ def at(budget: int, score: float, tokens: int | None = None) -> AtBudget:
     return AtBudget(budget, dict.fromkeys(KEYS, tokens or budget), dict.fromkeys(KEYS, score))
 
 
+@pytest.mark.slow
 def test_the_band_covers_the_true_curve_at_all_budgets_at_once(subtests: pytest.Subtests) -> None:
     truth, samples = np.array([0.3, 0.5, 0.6]), 200
     rng = np.random.default_rng(1)

@@ -72,6 +72,7 @@ def test_mean_squares_are_those_of_statsmodels_and_the_variances_follow_by_hand(
     assert components(draws).variances == pytest.approx(by_hand, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_variances_are_unbiased_where_histories_differ_in_size() -> None:
     rng, sizes = np.random.default_rng(5), [1, 1, 2, 3, 4, 25]
     found = [components(simulated(rng, sizes, 3, 2, history=1.0)).variances for _ in range(225)]
@@ -92,6 +93,7 @@ def test_a_source_that_does_nothing_gets_nothing_and_one_that_does_everything_ge
             assert all(parts.positive(each) < 0.3 for each in PARTS if each != part)
 
 
+@pytest.mark.slow
 def test_what_was_drawn_once_stays_in_the_effect_above_it(subtests: pytest.Subtests) -> None:
     rng = np.random.default_rng(9)
     everything = sum(value**2 for value in TRUE.values())
@@ -110,6 +112,7 @@ def test_what_was_drawn_once_stays_in_the_effect_above_it(subtests: pytest.Subte
     assert alone.positive("answer") == pytest.approx(TRUE["build"] ** 2 + TRUE["answer"] ** 2, rel=0.2)
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_true_variance_and_need_five_histories() -> None:
     rng, covered = np.random.default_rng(11), dict.fromkeys(PARTS, 0)
     for _ in range(60):

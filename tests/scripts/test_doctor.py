@@ -60,6 +60,7 @@ def test_fewer_calls_are_advised_where_more_are_slower() -> None:
     assert pace(10.0, 7.1)[0] is None
 
 
+@pytest.mark.slow
 def test_the_quirks_of_a_local_server_are_found() -> None:
     examination = examined(SETS["ollama"])
     said = found(examination)
@@ -175,6 +176,7 @@ def test_the_doctor_spends_within_the_cap() -> None:
 # --- what is written ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_file_it_writes_is_a_settings_file_that_runs_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

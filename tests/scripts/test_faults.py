@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -143,18 +144,20 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize(
     "name", ["predictions.jsonl", "items.jsonl", "effort.jsonl", "nodes.jsonl", "case.json", "run.json", "scores", "vectors.npy"]
 )  # fmt: skip
 def test_a_damaged_file_is_one_line_with_its_name_or_is_made_again(
-    name: str, damage: str, finished: Path, tmp_path: Path, capsys: Any
+    name: str, finished: Path, tmp_path: Path, capsys: Any, subtests: pytest.Subtests
 ) -> None:
-    import shutil
+    for damage in DAMAGE:
+        with subtests.test(damage):
+            results = tmp_path / damage.replace(" ", "-") / "results"
+            shutil.copytree(finished.parents[2], results)
+            spoil_and_run(results, results / "runs" / "locomo" / finished.name, name, damage, capsys)
 
-    results = tmp_path / "results"
-    shutil.copytree(finished.parents[2], results)
-    folder = results / "runs" / "locomo" / finished.name
+
+def spoil_and_run(results: Path, folder: Path, name: str, damage: str, capsys: Any) -> None:
     where = {"run.json": "run.json", "scores": "scores/mem0_f1*.jsonl"}.get(name, f"cases/*/{name}")
     (path,) = folder.glob(where)
     question = store.read_lines(next(folder.glob("cases/*/predictions.jsonl")), again=False)[0]["question_id"]

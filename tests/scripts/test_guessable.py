@@ -31,6 +31,7 @@ def rows_of(file: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
 
 
+@pytest.mark.slow
 def test_guessable_questions_are_listed_and_left_out_of_every_row_on_request(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

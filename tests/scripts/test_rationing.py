@@ -47,6 +47,7 @@ def requests(count: int) -> list[Request]:
     return [Request((("user", f"question {number}"),), "test.step") for number in range(count)]
 
 
+@pytest.mark.slow
 def test_a_client_that_knows_nothing_learns_the_rate_from_the_first_replies_and_loses_no_call() -> None:
     mock = Mock(rations=Rations(rpm=3000))
     with serving(application(mock)) as url:

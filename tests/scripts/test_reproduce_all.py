@@ -67,9 +67,13 @@ def test_two_processes_make_the_same_list_in_the_same_order(tmp_path: Path) -> N
 def test_what_fails_is_in_the_list_and_the_others_are_made(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def made(_: Any) -> Outcome:
+        return Outcome(0, tmp_path / "table.md")
+
     def broken(_: Any) -> int:
         raise RunError("no such thing")
 
+    monkeypatch.setattr(table, "make_table", made)
     monkeypatch.setattr(figures, "make_figure", broken)
     arguments = ["only=memtree_t5", "only=memtree_fa1", "processes=1", "profile=smoke", f"results={tmp_path}"]
     assert reproduce_all.main(arguments) == 1

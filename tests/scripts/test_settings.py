@@ -58,10 +58,11 @@ def test_the_switches_are_found() -> None:
 
 
 def test_a_switch_written_as_a_word_means_what_it_says(subtests: pytest.Subtests) -> None:
-    for name in SWITCHES:
-        for word, value in [("no", False), ("off", False), ("0", False), ("yes", True), ("1", True)]:
-            with subtests.test(name=name, word=word, value=value):
-                assert OmegaConf.select(checked(configuration("config", f"{name}={word}"), "config"), name) is value
+    for word, value in [("no", False), ("off", False), ("0", False), ("yes", True), ("1", True)]:
+        cfg = checked(configuration("config", *(f"{name}={word}" for name in SWITCHES)), "config")
+        for name in SWITCHES:
+            with subtests.test(name=name, word=word):
+                assert OmegaConf.select(cfg, name) is value
 
 
 def test_a_switch_that_is_neither_is_refused(subtests: pytest.Subtests) -> None:

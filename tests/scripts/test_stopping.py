@@ -187,6 +187,25 @@ def test_a_signal_while_a_dataclass_is_made_keeps_its_exit_code(tmp_path: Path) 
     assert subprocess.run([sys.executable, "-m", "making"], env=path, check=False).returncode == 143
 
 
+def test_a_signal_that_python_drops_is_raised_again(tmp_path: Path) -> None:
+    (tmp_path / "dropping.py").write_text(
+        "import os, signal, sys, time\n"
+        "from scripts.experiment.exits import guarded\n"
+        "class Dying:\n"
+        "    def __del__(self):\n"  # Python only prints what is raised in here
+        "        os.kill(os.getpid(), signal.SIGTERM); time.sleep(1)\n"
+        "def work():\n"
+        "    Dying()\n"
+        "    try: time.sleep(60)\n"
+        "    finally: print('unwound')\n"  # the last resort, after ten seconds, unwinds nothing
+        "sys.exit(guarded(work))\n"
+    )
+    path = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    done = subprocess.run([sys.executable, "-m", "dropping"], env=path, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (143, "unwound\n")
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("module", ["scripts.sweep", "scripts.figures", "scripts.growth", "scripts.reproduce"])
 def test_every_kind_of_experiment_stops(tmp_path: Path, module: str) -> None:

@@ -23,12 +23,12 @@ pytestmark = pytest.mark.slow
 
 
 def test_calls_are_those_that_the_methods_make(tmp_path: Path) -> None:
-    found = {row.name: row for row in measure(["bm25", "memstream", "amem", "timem", "raptor"], tmp_path)}
+    found = {row.name: row for row in measure(["bm25", "memstream", "amem", "timem", "lattice"], tmp_path)}
     assert (found["bm25"].per_insertion, found["bm25"].per_query) == (0.0, 0.0)
     assert (found["memstream"].per_insertion, found["memstream"].per_query) == (1.0, 0.0)
     assert (found["amem"].per_insertion, found["amem"].per_query) == (2.0, 0.0)  # the question is looked up by its text
     assert found["timem"].per_query == 2.0
-    assert found["raptor"].offline
+    assert found["lattice"].offline
     assert "STAND-IN" in calls_table(list(found.values()))
 
 

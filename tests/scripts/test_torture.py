@@ -154,6 +154,7 @@ for number in (signal.SIGKILL, signal.SIGTERM):
 """
 
 
+@pytest.mark.slow
 def test_a_forked_command_ends_as_python_ends_and_is_killed_by_real_signals() -> None:
     done = subprocess.run([sys.executable, "-c", FORKING], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == [r"Ended(code=7, out='ending True\nat exit\n', err='')", "-9", "-15"], (

@@ -55,10 +55,10 @@ class Released(MemorySystem):
     EMBEDS_UNITS: ClassVar = False
     REHEARSED: ClassVar = False
     WAIVED: ClassVar = {
-        "test_reading_leaves_the_memory_as_it_was": "its state lies in another process; what it recalls is compared instead",
-        "test_no_clock_is_looked_at": "a product reads its clock, which is patched in its own process",
-        "test_two_memories_share_nothing": "its state lies in another process; a case has a process of its own",
-        "test_a_model_that_babbles_breaks_nothing": "its calls pass through the gateway, which counts misfits",
+        "reading leaves the memory as it was": "its state lies in another process; what it recalls is compared instead",
+        "no clock is looked at": "a product reads its clock, which is patched in its own process",
+        "two memories share nothing": "its state lies in another process; a case has a process of its own",
+        "a model that babbles breaks nothing": "its calls pass through the gateway, which counts misfits",
     }
 
     def __init__(

@@ -65,6 +65,7 @@ def gateway() -> Iterator[Gateway]:
     served.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["", *OF_WORKERS])
 def test_a_sabotaged_worker_is_refused_with_the_name_of_its_fault(gateway: Gateway, fault: str) -> None:
     settings = {

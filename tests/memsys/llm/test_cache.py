@@ -372,6 +372,7 @@ def test_a_call_keeps_its_place_in_flight_until_its_reply_is_committed(
     assert all((error is not None) == commit_fails for error in errors)
 
 
+@pytest.mark.slow
 def test_a_batch_of_texts_keeps_its_place_in_flight_until_its_vectors_are_committed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 import json
-import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import memory_stories
 import numpy as np
 import pytest
 import yaml
 from aiohttp import web
+from memory_contract import PROMISES
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.llm import network, stopping
@@ -36,15 +35,6 @@ REFERENCE: dict[str, Any] = {
 }
 SOON = {**REFERENCE["wait"], "seconds": 0.05, "every": 0.01}
 ASKED = Question("q", "Which garden has 4 tomatoes?")
-
-
-def load_contract() -> dict[str, Any]:
-    """The names of the memory contract, in a module of their own."""
-    spec = importlib.util.spec_from_file_location("contract_of_services", ROOT / "tests/memsys/test_contract.py")
-    assert spec is not None and spec.loader is not None  # noqa: PT018
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return vars(module)
 
 
 @pytest.fixture
@@ -89,19 +79,16 @@ def written(memory: HttpMemory, count: int = 5) -> HttpMemory:
 
 
 @pytest.mark.slow
-def test_the_reference_service_keeps_the_contract_but_for_what_is_waived(
-    memory: Callable[..., HttpMemory], subtests: pytest.Subtests
+def test_the_reference_service_keeps_every_promise_but_for_what_is_waived(
+    memory: Callable[..., HttpMemory], monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    contract = load_contract()
     url = memory().base_url
-    contract["factory"] = lambda name: partial(HttpMemory, **{**REFERENCE, "base_url": url})
-    contract["STANDS_FOR"] = {"service": "service"}
-    tests = {name: test for name, test in contract.items() if name.startswith("test_")}
-    of_one = {name for name, test in tests.items() if list(inspect.signature(test).parameters) == ["name"]}
-    assert set(HttpMemory.WAIVED) - {"test_a_model_that_babbles_breaks_nothing"} <= of_one
-    for name in sorted(of_one - set(HttpMemory.WAIVED)):
-        with subtests.test(name):
-            tests[name]("service")
+    monkeypatch.setattr(memory_stories, "factory", lambda name: partial(HttpMemory, **{**REFERENCE, "base_url": url}))
+    monkeypatch.setattr(memory_stories, "STANDS_FOR", {"service": "service"})
+    assert set(HttpMemory.WAIVED) <= set(PROMISES)
+    for words in sorted(set(PROMISES) - set(HttpMemory.WAIVED)):
+        with subtests.test(words):
+            PROMISES[words]("service")
 
 
 def test_what_is_written_is_recalled_with_its_date_its_speakers_and_its_turns(
@@ -301,6 +288,7 @@ REPLIES: dict[str, dict[str, Any]] = {
 """Replies in the shape that the public documentation shows."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(REPLIES))
 def test_the_file_of_a_public_service_sends_and_reads_what_its_documentation_shows(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -575,6 +575,7 @@ def test_the_two_rows_differ_in_their_leaves_and_in_how_much_they_collect() -> N
     assert (rows[0]["segment_tokens"], rows[0]["branching"]) == (1000, 8)
 
 
+@pytest.mark.slow
 def test_ten_thousand_units_make_a_shallow_tree() -> None:
     memory, llm = grown(10_000, leaf_summary="copy_if_short")
     assert memory.report()["levels"] == [10_000, 1250, 157, 20, 3, 1]

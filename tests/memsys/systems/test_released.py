@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import memory_stories
 import numpy as np
 import pytest
+from memory_contract import PROMISES
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
@@ -34,27 +32,6 @@ TOY = str(ROOT / "tests" / "products" / "toy.py")
 FORM = {"type": "object", "properties": {"facts": {"type": "array", "items": {"type": "string"}}}}
 STAND_IN = {"kind": "extract", "schema": FORM, "fields": {"text": "<new>(.*?)</new>", "time": r"Today is (\S+)\."}}
 PURPOSES = [{"name": "extract", "find": "^Toy", "stand_in": STAND_IN}]
-
-
-def load_contract() -> ModuleType:
-    """The module of the memory contract, apart from the one that pytest collects."""
-    path = Path(__file__).parents[1] / "test_contract.py"
-    spec = importlib.util.spec_from_file_location("contract_of_released", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-CONTRACT = load_contract()
-OF_ONE_MEMORY = {
-    name: test
-    for name, test in vars(CONTRACT).items()
-    if name.startswith("test_") and "name" in inspect.signature(test).parameters
-}
-"""Tests of the contract that try one memory."""
 
 
 @pytest.fixture(scope="module")
@@ -102,18 +79,19 @@ ASKED = Question("q", "Which garden has 4 tomatoes?")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("test", [name for name in sorted(OF_ONE_MEMORY) if name not in Released.WAIVED])
-def test_the_toy_keeps_the_contract_but_for_what_is_waived(
-    test: str, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+def test_the_toy_keeps_every_promise_but_for_what_is_waived(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
     settings = {"product": TOY, "purposes": PURPOSES, "k": 20}
-    monkeypatch.setattr(CONTRACT, "factory", lambda name: partial(Released, gateway=gateway, **settings))
-    monkeypatch.setattr(CONTRACT, "STANDS_FOR", {"toy": "toy"})
-    OF_ONE_MEMORY[test]("toy")
+    monkeypatch.setattr(memory_stories, "factory", lambda name: partial(Released, gateway=gateway, **settings))
+    monkeypatch.setattr(memory_stories, "STANDS_FOR", {"toy": "toy"})
+    for words in sorted(set(PROMISES) - set(Released.WAIVED)):
+        with subtests.test(words):
+            PROMISES[words]("toy")
 
 
-def test_only_tests_that_exist_are_waived_each_with_a_reason() -> None:
-    assert set(Released.WAIVED) <= set(OF_ONE_MEMORY)
+def test_only_promises_that_exist_are_waived_each_with_a_reason() -> None:
+    assert set(Released.WAIVED) <= set(PROMISES)
     assert all(len(reason.split()) > 4 for reason in Released.WAIVED.values())
 
 
@@ -175,6 +153,7 @@ def test_two_processes_give_the_same_ids(toy: Callable[..., Released]) -> None:
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "error", "why"),
     [
