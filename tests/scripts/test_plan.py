@@ -19,7 +19,18 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from scripts.experiment.datasets import data
 from scripts.experiment.models import Models, build_models
 from scripts.experiment.options import load_option
-from scripts.experiment.plan import BUILT, SAMPLED, ChosenQuestions, Duration, Plan, Share, _samples, plan, plan_text
+from scripts.experiment.plan import (
+    BUILT,
+    SAMPLED,
+    ChosenQuestions,
+    Duration,
+    Plan,
+    Share,
+    Usage,
+    _samples,
+    plan,
+    plan_text,
+)
 from scripts.experiment.runs import memory_run, reader
 
 pytestmark = pytest.mark.slow
@@ -83,6 +94,14 @@ def test_a_plan_from_a_sample_is_near_what_everything_takes(
     calls, tokens = spent(tmp_path, dataset, names, *more)
     assert planned.calls == pytest.approx(calls, rel=0.25)
     assert planned.tokens_in == pytest.approx(tokens, rel=0.25)
+
+
+def test_what_a_sample_used_counts_by_its_factor() -> None:
+    usage = Usage()
+    usage.add(10, calls=1, tokens_in=50, tokens_out=3)
+    usage.add(2, calls=1, tokens_in=5, tokens_out=4)
+    share = usage.share("memory", "m", None)
+    assert (share.calls, share.tokens_in, share.tokens_out) == (12, 510, 38)
 
 
 def test_the_probe_of_xmemory_is_planned_at_its_own_price(tmp_path: Path) -> None:

@@ -226,8 +226,9 @@ def test_a_call_that_fails_for_good_is_told_to_the_harness_as_well_as_to_the_cli
     with serving(application(Mock(faults=1.0, hang=0.01))) as url, in_front_of(url, tmp_path / "c.sqlite") as gateway:
         account = gateway.open("one", Account("one", label="toy"))
         with metering() as ledger, account.credit("build"):
-            status, _ = chat(account, "Hello")
+            status, body = chat(account, "Hello")
             assert status == 400, "which the OpenAI packages do not repeat"
+            assert json.loads(body)["error"]["code"] == "gateway_failure"
             assert len(account.failures) == sum(ledger.failures.values()) == 1
         with account.credit("build"):
             assert account.failures == [], "each step has its own"

@@ -49,7 +49,7 @@ def mem0_record(question: str, response: str, **more: Any) -> dict[str, Any]:
 
 def mem0_file(folder: Path, *records: dict[str, Any], conversation: str = "0") -> Path:
     own = [mem0_record(question, "Brioche", f1_score=0.5, bleu_score=0.25, llm_score=1) for question in QUESTIONS]
-    return saved(folder / "mem0.json", {conversation: [*own, *records]})
+    return saved(folder / "mem0.json", {conversation: [*records, *own]})  # what does not fit comes first
 
 
 def scored(lab: Lab, file: Path, name: str = "theirs", format: str | None = None) -> Scored:
@@ -263,7 +263,7 @@ def test_the_command_lists_mismatches_and_says_so_by_its_exit_code(
     assert "by Ines; mem0.json" in printed
     assert "| F1 (Mem0 sets), categories 1-4 | 0.333" in printed
     assert main([str(mem0_file(tmp_path, mem0_record("Who?", "x"))), *settings]) == 1
-    assert "not joined: [0][3] 'Who?': no question of this text in this conversation" in capsys.readouterr().out
+    assert "not joined: [0][0] 'Who?': no question of this text in this conversation" in capsys.readouterr().out
     assert main([str(mem0_file(tmp_path)), "dataset=locomo"]) == 2
     assert "as= is missing" in capsys.readouterr().err
 
