@@ -18,7 +18,7 @@ from memsys.llm.futures import keeping, release
 from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, check_window, completion_of, usage_of
+from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, Usage, check_window, completion_of, usage_of
 from memsys.llm.secrets import redact
 from memsys.llm.server import Sent, Server
 from memsys.tokens import count_tokens, truncate
@@ -90,8 +90,7 @@ class Client:
         most_tokens = sum(len(content.encode()) + 16 for _, content in request.messages)
         return self.settings.cost(most_tokens, self.settings.output_limit(request.max_tokens))
 
-    def _price(self, value: Mapping[str, Any]) -> float | None:
-        usage = usage_of(value)
+    def _price(self, usage: Usage) -> float | None:
         if usage.prompt is None or usage.completion is None:
             return None
         return self.settings.cost(usage.prompt, usage.completion, usage.cached or 0)
@@ -180,9 +179,8 @@ class HttpEmbedder:
             refused.set_exception(error)
             return refused
 
-    def _price(self, value: Mapping[str, Any]) -> float | None:
-        tokens = usage_of(value).prompt
-        return None if tokens is None else self.settings.cost(tokens, 0)
+    def _price(self, usage: Usage) -> float | None:
+        return None if usage.prompt is None else self.settings.cost(usage.prompt, 0)
 
     def _embedded(self, batch: Sequence[str], future: Future[Sent]) -> Sequence[Embedded | ModelError]:
         try:

@@ -399,7 +399,7 @@ class Endpoint:
             usage = usage_of(value)
             self._tokens_in += usage.prompt or 0
             self._tokens_out += usage.completion or 0
-            dollars = price(value)
+            dollars = price(usage)
             return dollars if dollars is not None and dollars >= 0.0 else None
         except Exception:  # a reply with malformed usage is kept; unknown cost counts as the highest possible
             return None

@@ -193,21 +193,21 @@ class Usage:
 def usage_of(value: Mapping[str, Any]) -> Usage:
     """The token counts of a raw reply. A malformed count is treated as missing; raises nothing."""
     usage = value.get("usage")
-    well_formed = isinstance(usage, Mapping)
-    usage = usage if isinstance(usage, Mapping) else {}
-    details = {name: usage.get(f"{name}_tokens_details") for name in ("prompt", "completion")}
-    reported = [
+    if type(usage) is not dict:
+        return Usage(None, None, None, None, malformed=usage is not None)
+    reported = (
         usage.get("prompt_tokens") or None,  # some servers report 0 for "not counted"; no prompt is empty
         usage.get("completion_tokens"),
-        _mapping(details["prompt"]).get("cached_tokens"),
-        _mapping(details["completion"]).get("reasoning_tokens"),
-    ]
+        _detail(usage.get("prompt_tokens_details"), "cached_tokens"),
+        _detail(usage.get("completion_tokens_details"), "reasoning_tokens"),
+    )
     counts = [_count(number) for number in reported]
-    malformed = any(count is None and number is not None for count, number in zip(counts, reported, strict=True))
-    malformed |= not well_formed and value.get("usage") is not None
-    malformed |= "prompt_tokens" in usage and usage["prompt_tokens"] is None
-    prompt, completion, cached, reasoning = counts
-    return Usage(prompt, completion, cached, reasoning, malformed=malformed)
+    malformed = counts.count(None) > reported.count(None) or usage.get("prompt_tokens", 0) is None
+    return Usage(counts[0], counts[1], counts[2], counts[3], malformed=malformed)
+
+
+def _detail(details: Any, name: str) -> Any:
+    return details.get(name) if type(details) is dict else None
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -215,6 +215,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _count(value: Any) -> int | None:
+    if type(value) is int:
+        return value if 0 <= value < 10**12 else None
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return int(value) if number and 0 <= value < 1e12 and value == int(value) else None
 

@@ -7,9 +7,10 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from memsys.llm.pricing import ModelSettings
+from memsys.llm.replies import Usage
 
-Price = Callable[[Mapping[str, Any]], float | None]
-"""Computes the cost of a decoded reply in US dollars; None when the reply has no usage or the price is unknown."""
+Price = Callable[[Usage], float | None]
+"""Computes the cost of a reply in US dollars; None when the reply has no usage or the price is unknown."""
 
 Sent = tuple[Any, float, int]
 """A decoded reply, the seconds of the successful attempt, and the number of attempts."""

@@ -23,6 +23,7 @@ from memsys.llm.futures import settle
 from memsys.llm.outcome import RETRIED, outcome_of
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import EndOfRun, ModelError
+from memsys.llm.replies import usage_of
 from memsys.llm.server import Parse, Price
 from memsys.llm.traffic import Traffic
 from memsys.llm.transport import Reply
@@ -288,7 +289,7 @@ class BatchEndpoint:
 
     def _cost(self, waiting: _Waiting, value: Any) -> float | None:
         try:
-            dollars = waiting.price(value)
+            dollars = waiting.price(usage_of(value))
         except Exception:  # a reply with malformed usage is kept; unknown cost counts as the highest possible
             return None
         return None if dollars is None else dollars * self.settings.discount

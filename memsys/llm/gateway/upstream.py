@@ -14,7 +14,7 @@ from memsys.llm.endpoint import Endpoint
 from memsys.llm.gateway.accounts import Purpose, text_of
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Request
-from memsys.llm.replies import usage_of
+from memsys.llm.replies import Usage
 from memsys.llm.server import Sent
 
 LIMITS = ("max_tokens", "max_completion_tokens")
@@ -68,8 +68,7 @@ class EndpointUpstream:
         future = self._endpoint.start("/chat/completions", sent, worst, self._price, lambda *parts: parts)
         return await asyncio.wrap_future(future)
 
-    def _price(self, value: Mapping[str, Any]) -> float | None:
-        usage = usage_of(value)
+    def _price(self, usage: Usage) -> float | None:
         if usage.prompt is None or usage.completion is None:
             return None
         return self._settings.cost(usage.prompt, usage.completion, usage.cached or 0)
