@@ -52,9 +52,9 @@ def check(folder: Path, name: str) -> None:
     # strict, in the module itself; what it imports is checked where it stands
     call(folder, str(SCRIPTS / "mypy"), "--follow-imports=silent", "-m", f"memsys.systems.{name}")
     said = call(folder, sys.executable, "-m", "pytest", "tests/memsys/test_contract.py", "-p", "no:cacheprovider")
-    passed = re.search(r"^(\d+) passed", said, re.MULTILINE)
+    passed = re.search(r"(\d+) subtests passed", said)
     assert passed is not None, said
-    assert int(passed[1]) >= 15, "the essential checks ran"
+    assert int(passed[1]) >= 13, "every promise was asked"
     ran = call(folder, sys.executable, "-m", "scripts.run", f"memory={name}", "data.size=4")
     assert f"results/runs/locomo/{name}-" in ran
 
