@@ -20,7 +20,7 @@ FIELDS = ("run", "case_id", "question_id", "answer", "value", "why")
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class RatingAgreement:
     """Ratings beside the verdicts of one judge on the same answers."""
 
     judge: str
@@ -44,7 +44,7 @@ class Ratings:
     """Ratings of answers that have changed since."""
     unknown: int
     """Ratings of runs or questions that are not below this results folder."""
-    agreements: tuple[Agreement, ...]
+    agreements: tuple[RatingAgreement, ...]
 
 
 def compare(file: Path, results: Path) -> Ratings:
@@ -102,12 +102,14 @@ def _verdicts(results: Path, run: str) -> dict[str, dict[tuple[str, str], tuple[
     return judges
 
 
-def _agreement(judge: str, pairs: Sequence[tuple[float, float]]) -> Agreement:
+def _agreement(judge: str, pairs: Sequence[tuple[float, float]]) -> RatingAgreement:
     sides = [(ours >= RIGHT, theirs >= RIGHT) for ours, theirs in pairs]
     agreeing = sum(ours == theirs for ours, theirs in sides)
     person, machine = (dict(enumerate(side)) for side in zip(*sides, strict=True))
     beyond_chance = kappa(person, machine)
-    return Agreement(judge, len(pairs), agreeing, fmean(p for p, _ in pairs), fmean(p for _, p in pairs), beyond_chance)
+    return RatingAgreement(
+        judge, len(pairs), agreeing, fmean(p for p, _ in pairs), fmean(p for _, p in pairs), beyond_chance
+    )
 
 
 def ratings_of(file: Path, run: Path, score_file: Path) -> dict[tuple[str, str], float]:

@@ -17,7 +17,7 @@ from eval.structure.otd import check_guarantee
 from eval.structure.revenue import from_vectors, leaf_hierarchy
 from eval.structure.revenue_report import report
 from eval.structure.tree import Shape, Tree, build_calls, mean_shape, shape, tokens_by_depth, without_chains
-from eval.structure.triplets import Agreement, Tier
+from eval.structure.triplets import Tier, TripletAgreement
 
 SEGTREE_T5 = {
     "segtree": ("SegTreeMem", "Batch"),
@@ -194,7 +194,7 @@ def evidence_lines(run_folder: Path, cases: Iterable[Case]) -> list[str]:
     ]
 
 
-def agreement_lines(agreements: Mapping[tuple[Tier, str], Agreement], annotator: str) -> list[str]:
+def agreement_lines(agreements: Mapping[tuple[Tier, str], TripletAgreement], annotator: str) -> list[str]:
     """A table of MemTree's triplet test by tier and depth.
 
     Args:

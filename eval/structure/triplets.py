@@ -89,7 +89,7 @@ class _Kin:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class TripletAgreement:
     """How often the annotator chose the descendant."""
 
     asked: int
@@ -122,9 +122,9 @@ def _fields(tree: Tree, one: Triplet) -> Mapping[str, Any]:
     return {"query": tree.texts[one.source], "options": options}
 
 
-def agreement(triplets: Sequence[Triplet], agreed: Sequence[bool | None]) -> dict[tuple[Tier, str], Agreement]:
+def agreement(triplets: Sequence[Triplet], agreed: Sequence[bool | None]) -> dict[tuple[Tier, str], TripletAgreement]:
     """Agreement by tier and depth of the alternatives: over all, and in the paper's bands (depth 1 to 5, and deeper)."""
-    by_group: dict[tuple[Tier, str], Agreement] = {}
+    by_group: dict[tuple[Tier, str], TripletAgreement] = {}
     for tier in TIERS:
         for band, low, high in (("all", 0, 10**9), ("depth 1-5", 0, 5), ("depth 6+", 6, 10**9)):
             said = [
@@ -132,7 +132,7 @@ def agreement(triplets: Sequence[Triplet], agreed: Sequence[bool | None]) -> dic
                 for one, verdict in zip(triplets, agreed, strict=True)
                 if one.tier == tier and low <= one.depth <= high
             ]
-            by_group[tier, band] = Agreement(
+            by_group[tier, band] = TripletAgreement(
                 len(said), sum(one is not None for one in said), sum(one is True for one in said)
             )
     return by_group

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -281,6 +282,11 @@ def composition_error(error: Exception) -> str:
     text = str(error)
     if text.startswith("Could not override '"):
         name = text.split("'")[1]
-        known = list(dict.fromkeys(each for schema in COMMANDS.values() for each in all_settings(schema)))
-        return f"{name} is not a setting of this command{nearest(name, known)}"
+        homes = {command: list(all_settings(schema)) for command, schema in COMMANDS.items()}
+        owners = ["run" if command == "config" else command for command, own in homes.items() if name in own]
+        if owners:
+            return f"{name} is not a setting of this command; it is one of {', '.join(owners)}"
+        return (
+            f"{name} is not a setting of this command{nearest(name, dict.fromkeys(itertools.chain(*homes.values())))}"
+        )
     return " ".join(text.split())[:400]

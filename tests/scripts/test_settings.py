@@ -281,6 +281,7 @@ def command(folder: Path, *arguments: str, module: str = "run") -> subprocess.Co
     ("argument", "said"),
     [
         ("data.siez=3", "error: data.siez is not a setting of this command; did you mean data.size?\n"),
+        ("table=local", "error: table is not a setting of this command; it is one of reproduce, budgets\n"),
         ("memory=bm26", "error: no memory called 'bm26'; did you mean bm25?\n"),
         ("memory=[bm25", "error: cannot read the setting 'memory=[bm25'; settings are written name=value\n"),
     ],
