@@ -37,7 +37,7 @@ def run_all(
 
     Args:
         threads: most memories that are built at once; None: as many as keep the endpoint busy, or a few without one.
-        on_answer: called when an answer is saved (`eval.judging_ahead`); not with an executor.
+        on_answer: called when an answer is saved (`eval.judging_ahead`); with an executor, when the answer's cell is finished.
         executor: works on the cells in place of the threads of this process (`eval.executors`).
 
     Raises:
@@ -58,7 +58,7 @@ def run_all(
         for run in runs:
             replace_file(run.folder / "run.json", json.dumps(run.record, indent=1, sort_keys=True, default=str))
         if executor is not None:
-            executor(cells_of(groups), on_progress)
+            executor(cells_of(groups), on_progress, on_answer)
             return
         most = min(OPEN, max(1, (allowed - len(runs) - 256) // files_of_a_cell))
         _run_cells(Opening(groups, threads, most), on_progress, on_answer)

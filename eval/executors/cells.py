@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from data_loaders.schema import Case
 from eval.executors.case_files import Files
-from eval.run import OnProgress, Run
+from eval.records import Prediction
+from eval.run import OnAnswer, OnProgress, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Cell:
         return all((run.case_folder(case_id) / "case.json").is_file() for run in self.runs)
 
 
-Executor = Callable[[Sequence[Cell], OnProgress], None]
+Executor = Callable[[Sequence[Cell], OnProgress, OnAnswer], None]
 """Works on every cell, longest first; raises what `eval.loop.run_all` raises."""
 
 
@@ -63,6 +64,8 @@ class Job:
     """Set when the job is handed out: reading it may parse the case anew."""
     looked_at: bool = False
     """Whether it is known that the cell's case is not answered already."""
+    before: tuple[Mapping[str, Prediction], ...] = ()
+    """What each run's folder held of the case when the job was handed out."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from eval.executors.home import Home, package_folder, this_home
 from eval.executors.worker import Ready, Template
 from eval.failures import FATAL_ERRNOS
 from eval.provenance import PACKAGES, own_modules
-from eval.run import OnProgress
+from eval.run import OnAnswer, OnProgress
 from eval.store import RunError
 from memsys.llm import network, stopping
 from memsys.llm.secrets import redact
@@ -56,11 +56,19 @@ def in_ray(address: str, workers: int | None, threads: int) -> Executor:
     return partial(_run, address=address, workers=workers, threads=threads)
 
 
-def _run(cells: Sequence[Cell], on_progress: OnProgress, *, address: str, workers: int | None, threads: int) -> None:
+def _run(
+    cells: Sequence[Cell],
+    on_progress: OnProgress,
+    on_answer: OnAnswer,
+    *,
+    address: str,
+    workers: int | None,
+    threads: int,
+) -> None:
     builds = [run.build for cell in cells for run in cell.runs]
     connect(address, own_modules({name for build in builds for name in _modules(build)}))
     cluster = _Cluster(address, workers)
-    work_on(cells, on_progress, cluster, workers=cluster.wanted(), threads=threads)
+    work_on(cells, on_progress, on_answer, cluster, workers=cluster.wanted(), threads=threads)
 
 
 def _modules(build: Any) -> Iterator[str]:

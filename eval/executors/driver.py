@@ -22,9 +22,10 @@ from eval.executors.cells import Cell, Job, Jobs, order_of, template
 from eval.executors.channel import Ask
 from eval.executors.desk import Desk, runs_anywhere
 from eval.executors.worker import Done, Ready, Steps, Template
-from eval.run import OnProgress, Run
-from eval.store import RunError
+from eval.run import OnAnswer, OnProgress, Run
+from eval.store import RunError, read_predictions
 from memsys.llm import stopping
+from memsys.llm.protocol import EndOfRun
 
 PAUSE = 0.25
 """Seconds after which the driver looks whether a stop was requested."""
@@ -101,17 +102,25 @@ class Transport(Protocol):
 
 
 def work_on(
-    cells: Sequence[Cell], on_progress: OnProgress, transport: Transport, *, workers: int, threads: int
+    cells: Sequence[Cell],
+    on_progress: OnProgress,
+    on_answer: OnAnswer,
+    transport: Transport,
+    *,
+    workers: int,
+    threads: int,
 ) -> None:
     """Work on all cells with the workers of a transport.
 
     Args:
+        on_answer: called for each new answer of a cell when the cell is finished and its files are there.
         workers: how many there will be; only the number of cells that one of them opens depends on it.
         threads: cells that are open at once over all workers where services are online; offline, each worker has one.
     """
     online = not all(runs_anywhere(cell.runs[0].services) for cell in cells)
     fair = -(-len(cells) // workers)  # the first worker to start takes no more than its share
-    driver = _Driver(cells, on_progress, transport, max(1, min(threads // workers, fair)) if online else 1)
+    slots = max(1, min(threads // workers, fair)) if online else 1
+    driver = _Driver(cells, on_progress, on_answer, transport, slots)
     try:
         driver.work()
     finally:
@@ -119,8 +128,10 @@ def work_on(
 
 
 class _Driver:
-    def __init__(self, cells: Sequence[Cell], on_progress: OnProgress, transport: Transport, slots: int) -> None:
-        self._on_progress, self._transport, self._slots = on_progress, transport, slots
+    def __init__(
+        self, cells: Sequence[Cell], on_progress: OnProgress, on_answer: OnAnswer, transport: Transport, slots: int
+    ) -> None:
+        self._on_progress, self._on_answer, self._transport, self._slots = on_progress, on_answer, transport, slots
         self._files = 256 + 3 * slots * max((len(cell.runs) for cell in cells), default=0)
         self._jobs = Jobs([Job(number, cell) for number, cell in enumerate(cells)])
         self._workers: list[Worker] = []
@@ -193,6 +204,7 @@ class _Driver:
         worker.jobs[job.number] = job
         order = order_of(job, numbers)
         job.case_id = order.case.id
+        job.before = tuple(read_predictions(run.case_folder(job.case_id)) for run in job.cell.runs)
         if not self._transport.shares_disk:
             order = replace(order, files=tuple(files_of(run.case_folder(job.case_id)) for run in job.cell.runs))
         worker.send(order)
@@ -229,10 +241,22 @@ class _Driver:
             commit([run.case_folder(job.case_id) for run in job.cell.runs], done.files)
         self._jobs.took(job, time.monotonic() - job.started)
         self._error = self._error or (None if done.error is None else worker.located(done.error))
+        self._tell_answers(job)
         worker.retiring |= done.resident_bytes > MOST_RESIDENT
         if worker.retiring and not worker.jobs:
             self._workers.remove(worker)
             worker.kill()
+
+    def _tell_answers(self, job: Job) -> None:
+        """Pass on the answers that a job has added; no more once the run ends."""
+        case = job.cell.case()
+        for run, before in zip(job.cell.runs, job.before, strict=True):
+            for question_id, prediction in read_predictions(run.case_folder(job.case_id)).items():
+                if self._error is None and before.get(question_id) != prediction:
+                    try:
+                        self._on_answer(run, case, prediction)
+                    except EndOfRun as error:
+                        self._error = error
 
     def _died(self, worker: Worker, died: Died) -> None:
         self._workers.remove(worker)

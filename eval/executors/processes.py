@@ -19,7 +19,7 @@ from typing import Any
 from eval.executors.cells import Cell, Executor
 from eval.executors.driver import Died, Worker, work_on
 from eval.executors.worker import work
-from eval.run import OnProgress
+from eval.run import OnAnswer, OnProgress
 from memsys.llm import network
 
 
@@ -37,8 +37,8 @@ def in_processes(workers: int, threads: int) -> Executor:
     return partial(_run, workers=workers, threads=threads)
 
 
-def _run(cells: Sequence[Cell], on_progress: OnProgress, *, workers: int, threads: int) -> None:
-    work_on(cells, on_progress, _Processes(workers), workers=workers, threads=threads)
+def _run(cells: Sequence[Cell], on_progress: OnProgress, on_answer: OnAnswer, *, workers: int, threads: int) -> None:
+    work_on(cells, on_progress, on_answer, _Processes(workers), workers=workers, threads=threads)
 
 
 _END = object()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from eval.executors.cells import Cell, Job, Jobs
 from eval.executors.desk import WorkerFailure, runs_anywhere, sendable
 from eval.executors.processes import in_processes
 from eval.loop import run_all
+from eval.records import Prediction
 from eval.run import Progress, Run
 from eval.store import RunError, read_lines, read_predictions
 from memsys.llm.meter import Metered
@@ -72,6 +74,28 @@ def test_the_driver_makes_every_call_and_each_once(make_run: Make) -> None:
     assert llm.threads == {os.getpid()}
     assert llm.calls == sum(sum(line["calls"].values()) for line in efforts) > len(CASES) * 6
     assert embedder.calls == sum(line["notes"].get("embedding_truncated", 0) for line in efforts) > 0
+
+
+def test_each_new_answer_is_told_once_when_its_cell_is_finished(make_run: Make) -> None:
+    told: list[tuple[str, str]] = []
+    run = make_run(CASES, build=partial(BM25))
+    run_all([run])
+    shutil.rmtree(run.case_folder(CASES[0].id))
+
+    def on_answer(run: Run, case: Case, prediction: Prediction) -> None:
+        assert read_predictions(run.case_folder(case.id))[prediction.question_id] == prediction, "it is saved"
+        told.append((case.id, prediction.question_id))
+
+    run_all([run], on_answer=on_answer, executor=in_processes(2, 4))
+    assert sorted(told) == sorted((CASES[0].id, question.id) for question, _ in CASES[0].questions)
+
+
+def test_a_run_ends_when_judging_ahead_ends(make_run: Make) -> None:
+    def on_answer(run: Run, case: Case, prediction: Prediction) -> None:
+        raise SpendingCapReached("the cap is reached")
+
+    with pytest.raises(SpendingCapReached):
+        run_all([make_run(CASES, build=partial(BM25))], on_answer=on_answer, executor=in_processes(1, 1))
 
 
 def test_runs_that_share_a_build_are_one_cell_and_leave_what_each_leaves_alone(make_run: Make) -> None:
