@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -10,7 +12,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -18,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from executed_runs import CASES, contents
-from mortal_memories import Counted, CountedEmbedder, Full, Mortal
+from mortal_memories import Counted, CountedEmbedder, Full, Mortal, Patient
 from omegaconf import OmegaConf
 
 from eval.executors import cluster
@@ -174,6 +177,47 @@ def test_a_memory_that_a_worker_cannot_import_ends_the_run(
         RunError, match=r"worker on .* cannot read what it is sent: .*No module named 'mortal_memories'"
     ):
         run_all([run], executor=in_ray(address, 1, 1))
+
+
+@integration
+def test_machines_may_join_a_cluster_and_leave_it_while_a_run_goes_on(
+    make_run: Make, address: str, tmp_path: Path
+) -> None:
+    seen, undisturbed = tmp_path / "run" / "seen", make_run(CASES, build=partial(BM25, k=3), folder="undisturbed")
+    seen.parent.mkdir()
+    seen.touch()
+    run_all([undisturbed])
+    run = make_run(CASES, build=partial(Patient, str(seen)))
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(run_all, [run], executor=in_ray(address, 3, 3))
+        wait_for_lines(seen, 2)  # the two cores that the cluster has
+        with joined(address):
+            wait_for_lines(seen, 3)  # a worker of the new machine, which is then gone with what it was doing
+        (seen.parent / "go").touch()
+        running.result()
+    names = {name for name in contents(run) if name.endswith(("predictions.jsonl", "items.jsonl"))}
+    assert {name: contents(run)[name] for name in names} == {name: contents(undisturbed)[name] for name in names}
+    assert len(seen.read_text().split()) == len(CASES) + 1, "one history was begun twice"
+
+
+@contextmanager
+def joined(address: str) -> Iterator[None]:
+    """One more machine of a cluster, with one core; it is killed at the end."""
+    flags = [f"--address={address}", "--block", "--num-cpus=1", "--node-ip-address=127.0.0.1"]
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start", *flags]
+    node = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield
+    finally:
+        os.killpg(node.pid, signal.SIGKILL)
+        node.wait()
+
+
+def wait_for_lines(file: Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while len(file.read_text().split()) < count:
+        assert time.monotonic() < deadline, f"{count} workers were expected to begin"
+        time.sleep(0.05)
 
 
 @integration
