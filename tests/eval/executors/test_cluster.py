@@ -193,11 +193,17 @@ def test_machines_may_join_a_cluster_and_leave_it_while_a_run_goes_on(
         wait_for_lines(seen, 2)  # the two cores that the cluster has
         with joined(address):
             wait_for_lines(seen, 3)  # a worker of the new machine, which is then gone with what it was doing
+            os.kill(parent_of(int(seen.read_text().split()[2])), signal.SIGKILL)
         (seen.parent / "go").touch()
         running.result()
     names = {name for name in contents(run) if name.endswith(("predictions.jsonl", "items.jsonl"))}
     assert {name: contents(run)[name] for name in names} == {name: contents(undisturbed)[name] for name in names}
     assert len(seen.read_text().split()) == len(CASES) + 1, "one history was begun twice"
+
+
+def parent_of(process: int) -> int:
+    """The process that started a process: of a worker, its machine's raylet."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @contextmanager
