@@ -193,7 +193,9 @@ def test_machines_may_join_a_cluster_and_leave_it_while_a_run_goes_on(
         wait_for_lines(seen, 2)  # the two cores that the cluster has
         with joined(address):
             wait_for_lines(seen, 3)  # a worker of the new machine, which is then gone with what it was doing
-            os.kill(parent_of(int(seen.read_text().split()[2])), signal.SIGKILL)
+            worker = int(seen.read_text().split()[2])
+            for process in (parent_of(worker), worker):
+                os.kill(process, signal.SIGKILL)
         (seen.parent / "go").touch()
         running.result()
     names = {name for name in contents(run) if name.endswith(("predictions.jsonl", "items.jsonl"))}
