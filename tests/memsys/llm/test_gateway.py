@@ -26,6 +26,7 @@ from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.store import Store
+from memsys.tokens import count_tokens
 from scripts.mock.endpoint import Mock, application, serving
 
 SCHEMA = {
@@ -188,11 +189,13 @@ def test_references_of_a_schema_are_put_in_place_and_one_to_itself_ends() -> Non
 
 
 def test_the_tokens_of_a_step_are_those_that_the_endpoint_counted(mock: tuple[Mock, str], tmp_path: Path) -> None:
+    asked: list[int] = []
     counted: list[int] = []
     answer = mock[0].said
 
     def noting(body: dict[str, Any], key: str) -> str:
         text = answer(body, key)
+        asked.append(sum(count_tokens(message["content"]) for message in body["messages"]))
         counted.append(len(text.split()))
         return text
 
@@ -205,6 +208,7 @@ def test_the_tokens_of_a_step_are_those_that_the_endpoint_counted(mock: tuple[Mo
             post(account, "embeddings", {"input": ["three short words", "two words"]})
         chat(account, "between two steps")
         assert (ledger.tokens_out, sum(ledger.calls.values()), ledger.sent) == (sum(counted[:5]), 5, 5)
+        assert ledger.tokens_in == sum(asked[:5]) > 0
         assert ledger.embedding_tokens == 5, "the mock counts words"
         assert sum(account.idle.calls.values()) == 1
 
