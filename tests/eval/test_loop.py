@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -289,14 +292,14 @@ def test_each_history_that_begins_says_how_many_units_it_has_and_each_of_them_is
     assert [one.units for one in again if one.outcome == "begun"] == [0, 0]  # nothing is left to be built
 
 
-def test_a_run_that_another_process_writes_is_waited_for(make_run: Make, capfd: Any) -> None:
-    run = make_run([history()])
+def test_a_run_that_another_process_writes_is_waited_for(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, heard = make_run([history()]), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", heard)  # reading pytest's capture in a loop may lose what is written meanwhile
     with ThreadPoolExecutor() as pool:
         with locked(run.folder):
             waiting = pool.submit(run_all, [run])
-            said = ""
-            while "waiting for another process" not in said:
-                said += capfd.readouterr().err
+            while "waiting for another process" not in heard.getvalue():
+                time.sleep(0.01)
                 assert not waiting.done()
             assert not (run.folder / "cases").exists()
         waiting.result(timeout=60)
