@@ -93,6 +93,8 @@ class MemorySystem(ABC):
     """Whether its topmost nodes have a common root that `nodes` does not yield."""
     REHEARSED: ClassVar[bool] = True
     """Whether the run makes a short build with offline engines before it times the first one. False if writes leave this process."""
+    REPLAYABLE: ClassVar[bool] = True
+    """Whether a run can be repeated from the cache of model calls. False if its state lies in a program that the cache knows nothing of."""
     PAST_K: ClassVar[str] = ""
     """Why a recall may hold more items than the setting `k`; empty if it may not."""
 

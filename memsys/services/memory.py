@@ -11,7 +11,7 @@ There is no paper and no `mode`. Decisions:
 - Recalled text is cut to `k` items; more of them, blank ones and repeated ids are counted.
 - The evidence of an item is what the service gives back of the turn ids it was sent, or of the ids that it gave to adds
   (`results.sources`); without them the turns whose text occurs in the item. The report counts both, and items of unknown evidence.
-- Nothing is cached and nothing can be replayed: the state is the service's.
+- Nothing is cached and nothing can be replayed: the state is the service's. `replay=true` shows finished runs and refuses others.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ class ServiceMemory(MemorySystem):
     READ_KNOBS: ClassVar = ("k",)
     EMBEDS_UNITS: ClassVar = False
     REHEARSED: ClassVar = False
+    REPLAYABLE: ClassVar = False
     WAITS_TO_READ: ClassVar = True
     WAIVED: ClassVar = {
         "reading leaves the memory as it was": "its state lies in another program; conformance compares what it recalls",

@@ -20,6 +20,7 @@ from scripts.experiment.local import estimate_text, pace, use_local_models
 from scripts.experiment.models import Models, build_models
 from scripts.experiment.plan import Plan, confirmed, plan
 from scripts.experiment.readiness import prepared
+from scripts.experiment.replays import workable
 from scripts.experiment.roles import chosen_models
 from scripts.experiment.runs import memory_run
 from scripts.experiment.scorers import judge_ahead
@@ -142,7 +143,7 @@ def _planned(
     if cfg.profile_name != "paper" and not (cfg.profile_name == "local" and models.memory.endpoint is not None):
         return None
     by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
-    return plan(cfg, models, by_folder.values(), _judges(cfg, backbone, groups))
+    return plan(cfg, models, workable(cfg, list(by_folder.values())), _judges(cfg, backbone, groups))
 
 
 def _agreed(cfg: DictConfig, models: Models, planned: Plan) -> bool:
