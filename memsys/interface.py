@@ -118,6 +118,13 @@ class MemorySystem(ABC):
     def read(self, question: Question) -> Recall:
         """Recall what is relevant to the question. Does not change the memory; several threads may call it at once."""
 
+    def clear_up(self) -> str:
+        """Remove what killed runs left behind outside this process; returns a sentence about it, empty where there was nothing.
+
+        Called once before the cases of a run are built, on a memory that is used for nothing else.
+        """
+        return ""
+
     def nodes(self) -> Iterator[NodeView]:
         """The nodes of the current structure; none for a memory without structure."""
         return iter(())

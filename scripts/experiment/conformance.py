@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from eval.conformance.checks import FAULTS, Verdict, examine
+from eval.loop import clear_up
 from eval.run import build_memory
 from eval.store import RunError
 from scripts.experiment.captions import engine
@@ -35,6 +36,7 @@ def _conformance(cfg: DictConfig) -> int:
     run = memory_run(cfg, lab.models, dataset, memory, reader(dataset.config["reader"]))
     check_no_replay(cfg, run, "conformance")
     recipe = recipe_of(dataset, memory)
+    clear_up([run])
     started = time.perf_counter()
     verdict = examine(lambda case: build_memory(run, case), run.unit)
     seconds = time.perf_counter() - started
