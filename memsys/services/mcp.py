@@ -106,9 +106,17 @@ class McpMemory(ServiceMemory):
     @property
     def _namespaces(self) -> Namespaces:
         program = self._program
-        name = urlsplit(program.url).netloc or Path(program.command).name
-        door = [program.args, sorted(program.env.items()), program.keys, sorted(program.headers.items())]
-        return namespaces_at(name, program.url or program.command, door)
+        door = [
+            program.command,
+            program.args,
+            sorted(program.env.items()),
+            program.keys,
+            sorted(program.headers.items()),
+        ]
+        if program.url:
+            return namespaces_at(urlsplit(program.url).netloc, program.url, door)
+        name = Path(program.command).name
+        return namespaces_at(name, " ".join((name, *program.args)), door)
 
     def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
         return self._session().call(call["tool"], filled(call["arguments"], values), self.step_seconds)
