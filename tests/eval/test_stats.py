@@ -34,7 +34,7 @@ def test_the_interval_of_graded_scores_is_students(n: int) -> None:
     low, high = stats.t.interval(0.95, n - 1, values.mean(), values.std(ddof=1) / n**0.5)
     found = by_question(values)
     assert found is not None
-    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-5)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-9)
 
 
 def test_scores_in_the_unit_interval_get_an_interval_within_it() -> None:
