@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import resource
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -21,7 +22,7 @@ from eval.cells import OPEN, OpenCell, Opening
 from eval.executors.cells import Executor, cells_of
 from eval.pool import Threads, UrgentPool
 from eval.question import Lanes
-from eval.run import OnAnswer, OnProgress, Run, ignore_answer, ignore_progress
+from eval.run import OnAnswer, OnProgress, Run, build_memory, ignore_answer, ignore_progress, innermost
 from eval.store import locked, replace_file
 
 
@@ -57,11 +58,20 @@ def run_all(
             locks.enter_context(locked(folder))
         for run in runs:
             replace_file(run.folder / "run.json", json.dumps(run.record, indent=1, sort_keys=True, default=str))
+        clear_up(runs)
         if executor is not None:
             executor(cells_of(groups), on_progress, on_answer)
             return
         most = min(OPEN, max(1, (allowed - len(runs) - 256) // files_of_a_cell))
         _run_cells(Opening(groups, threads, most), on_progress, on_answer)
+
+
+def clear_up(runs: Sequence[Run]) -> None:
+    """Have services delete what killed runs left with them, and say on standard error how much it was."""
+    for run in runs:
+        lives_elsewhere = run.control is None and not getattr(innermost(run.build), "REPLAYABLE", True)
+        if lives_elsewhere and run.cases and (said := build_memory(run, run.cases[0]).clear_up()):
+            print(f"note: {run.name}: {said}", file=sys.stderr, flush=True)
 
 
 def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -> None:

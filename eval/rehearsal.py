@@ -17,7 +17,7 @@ import numpy as np
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 from data_loaders.units import make_units
-from eval.run import needs
+from eval.run import innermost, needs
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem
 from memsys.llm.offline.extractive import ExtractiveLLM
@@ -100,9 +100,7 @@ def _live(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: 
 
 def _rehearsed(build: Any) -> bool:
     """Whether the innermost memory may be built and written for practice."""
-    while isinstance(build, partial) and "inner" in build.keywords:
-        build = build.keywords["inner"]
-    return bool(getattr(build.func if isinstance(build, partial) else build, "REHEARSED", True))
+    return bool(getattr(innermost(build), "REHEARSED", True))
 
 
 def _kind(build: Any) -> tuple[str, ...]:

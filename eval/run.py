@@ -150,6 +150,13 @@ def declared_prompts(build: Callable[..., MemorySystem]) -> tuple[str, ...]:
     return (*getattr(target, "PROMPTS", ()), *inner)
 
 
+def innermost(build: Callable[..., MemorySystem]) -> Any:
+    """The class, or the function, that makes the memory inside all wrappers."""
+    while isinstance(build, partial) and "inner" in build.keywords:
+        build = build.keywords["inner"]
+    return build.func if isinstance(build, partial) else build
+
+
 def needs(build: Callable[..., MemorySystem]) -> frozenset[str]:
     """Parameters of a memory's constructor that its configuration leaves open; services are among them."""
     target = build.func if isinstance(build, partial) else build

@@ -5,7 +5,6 @@ A last line that was cut when the process died is dropped when the file is read.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -19,6 +18,7 @@ from typing import Any
 
 from eval.fields import wrong_field
 from eval.records import Prediction
+from memsys.folders import alone
 from memsys.interface import Item
 from memsys.jsons import canonical, decoded, encoded
 from memsys.llm.secrets import redact_bytes
@@ -181,13 +181,11 @@ def locked(folder: Path) -> Iterator[None]:
 
     To avoid deadlocks, several folders must be locked in the order of their paths.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"waiting for another process that is writing {folder}", file=sys.stderr, flush=True)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+
+    def say() -> None:
+        print(f"waiting for another process that is writing {folder}", file=sys.stderr, flush=True)
+
+    with alone(folder, say):
         yield
 
 

@@ -93,6 +93,8 @@ class MemorySystem(ABC):
     """Whether its topmost nodes have a common root that `nodes` does not yield."""
     REHEARSED: ClassVar[bool] = True
     """Whether the run makes a short build with offline engines before it times the first one. False if writes leave this process."""
+    REPLAYABLE: ClassVar[bool] = True
+    """Whether a run can be repeated from the cache of model calls. False if its state lies in a program that the cache knows nothing of."""
     PAST_K: ClassVar[str] = ""
     """Why a recall may hold more items than the setting `k`; empty if it may not."""
 
@@ -115,6 +117,13 @@ class MemorySystem(ABC):
     @abstractmethod
     def read(self, question: Question) -> Recall:
         """Recall what is relevant to the question. Does not change the memory; several threads may call it at once."""
+
+    def clear_up(self) -> str:
+        """Remove what killed runs left behind outside this process; returns a sentence about it, empty where there was nothing.
+
+        Called once before the cases of a run are built, on a memory that is used for nothing else.
+        """
+        return ""
 
     def nodes(self) -> Iterator[NodeView]:
         """The nodes of the current structure; none for a memory without structure."""

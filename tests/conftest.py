@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,8 @@ sys.addaudithook(_refuse_the_network)
 for variable in [name for name in os.environ if name.endswith(SECRETS)]:
     del os.environ[variable]
 os.environ |= {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1"}
+os.environ["MEMSYS_NAMESPACES"] = tempfile.mkdtemp(prefix="memsys-namespaces-")
+atexit.register(shutil.rmtree, os.environ["MEMSYS_NAMESPACES"], ignore_errors=True)
 
 # A busy machine is no failing test: time decides nothing here.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

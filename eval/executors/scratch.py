@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -12,12 +11,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import IO
 
 from eval.executors.case_files import Files, files_of, place
 from eval.executors.cells import Order
 from eval.run import Run
-from eval.store import locked
+from memsys.folders import Held, abandoned, alone, hold
 
 
 @contextmanager
@@ -44,28 +42,14 @@ _making = threading.Lock()
 def _folder() -> Path:
     """This process's scratch folder."""
     with _making:  # cells begin at the same time, and a second folder's lock would be lost
-        return _made()[0]
+        return _made().path
 
 
 @lru_cache(maxsize=1)
-def _made() -> tuple[Path, IO[str]]:
-    """A new scratch folder, and the lock that keeps it; folders of processes that were killed are removed."""
+def _made() -> Held:
+    """A new scratch folder; folders of processes that were killed are removed."""
     all_folders = Path(tempfile.gettempdir()) / f"memsys-cells-{os.getuid()}"
-    with locked(all_folders):
-        for folder in all_folders.iterdir():
-            if folder.is_dir() and not _held(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-        own = Path(tempfile.mkdtemp(dir=all_folders))
-        handle = (own / ".held").open("w")
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    return own, handle
-
-
-def _held(folder: Path) -> bool:
-    """Whether a living process holds the lock of a folder."""
-    try:
-        with (folder / ".held").open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return isinstance(error, BlockingIOError)
-    return False
+    with alone(all_folders):
+        for folder in abandoned(all_folders):
+            shutil.rmtree(folder, ignore_errors=True)
+        return hold(all_folders)

@@ -39,7 +39,7 @@ class Sheet:
     footnote: tuple[str, ...]
     """Lines below the panels: what made the numbers, and what the marks mean."""
     draw: str
-    """lines, bars, stacked, heatmap, tree, map or pareto."""
+    """lines, bars, stacked, heatmap, tree, map, pareto or waterfall (`eval.report.fall`)."""
     x_label: str = ""
     y_label: str = ""
     across: int = 1

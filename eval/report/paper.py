@@ -14,7 +14,7 @@ from re import sub
 
 from eval.report.cell import Cell
 from eval.report.detectable import detectable_lines
-from eval.report.rendering import span
+from eval.report.rendering import number, span
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.stats import Estimate
 
@@ -50,6 +50,7 @@ ESCAPES: Mapping[str, str] = {
     "θ": r"\ensuremath{\theta}",
     "τ": r"\ensuremath{\tau}",
     "†": r"\textdagger{}",
+    "‡": r"\textdaggerdbl{}",
 }
 KEPT = ("SUBSET", "STAND-IN", "OTHER MODEL", "Models:", "Stopped")
 """Beginnings of the lines of a table's own caption that a paper's caption repeats."""
@@ -89,8 +90,8 @@ def paper_table(table: Table) -> str:
     preamble = "\n".join(f"%   {line}" for line in PREAMBLE)
     parts = [f"% {escaped(table.name)}. Needs in the preamble:\n{preamble}"]
     panels = list(_panels(table))
-    for number, (title, places) in enumerate(panels, 1):
-        parts.append(_group(table, places, title, f"tab:{_label(table.name)}-{number}"))
+    for place, (title, places) in enumerate(panels, 1):
+        parts.append(_group(table, places, title, f"tab:{_label(table.name)}-{place}"))
     return "\n\n".join(parts) + "\n"
 
 
@@ -145,7 +146,8 @@ def _says_nothing(row: Row, places: Sequence[int]) -> bool:
 def _columns(cells: Sequence[AnyCell], printed: bool) -> str:
     """Mean with marks, interval and, where a paper prints the column, its number."""
     whole = max((len(str(int(abs(ours.mean)))) for cell in cells if (ours := _ours(cell)) is not None), default=1)
-    shape = rf"S[table-format=-{whole}.3, table-align-text-after=false, table-space-text-post={{\textsuperscript{{***}}}}]@{{\,}}l"
+    higher = r"\ddag" if any(map(_too_high, cells)) else ""
+    shape = rf"S[table-format=-{whole}.3, table-align-text-after=false, table-space-text-post={{\textsuperscript{{***{higher}}}}}]@{{\,}}l"
     return shape + ("c" if printed else "")
 
 
@@ -165,7 +167,8 @@ def _cell(cell: AnyCell, pair: Pair | None, printed: bool) -> str:
     if ours is not None:
         digits = 1 if isinstance(cell, Measure) and abs(ours.mean) >= 100 else 3  # as in Markdown
         interval = span(ours.by_case or ours.by_question, digits=digits)
-        mark = rf"\textsuperscript{{{stars(pair)}}}" if stars(pair) else ""
+        signs = stars(pair) + (r"\ddag" if _too_high(cell) else "")
+        mark = rf"\textsuperscript{{{signs}}}" if signs else ""
         parts = [f"{ours.mean:.{digits}f}{mark}", rf"{{\scriptsize {interval}}}" if interval else ""]
     if printed:
         parts.append(_published(cell) or "--")
@@ -176,6 +179,11 @@ def stars(pair: Pair | None) -> str:
     """The marks of a comparison with the reference; empty where it is not significant, or was not tested."""
     adjusted = None if pair is None else pair.p if pair.p_by_case is None else pair.p_by_case
     return next((mark for limit, mark in MARKS if adjusted is not None and adjusted < limit), "")
+
+
+def _too_high(cell: AnyCell) -> bool:
+    """Whether a score is above its ceiling."""
+    return isinstance(cell, Cell) and cell.above_ceiling()
 
 
 def _ours(cell: AnyCell) -> Estimate | None:
@@ -207,10 +215,26 @@ def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: st
     if silent := len(table.rows) - len(rows):
         lines.append(f"{silent} rows without a number are left out.")
     reasons = sorted({cell.why_not for cell in cells if cell.published is not None and cell.why_not})
+    lines += _ceilings(table, rows, places)
     if reasons:
         lines.append(f"Published numbers are not comparable with ours: {', '.join(reasons)}.")
     lines += [line for line in detectable_lines(table) if f" of {title} at " in line]
     return escaped(" ".join(lines))
+
+
+def _ceilings(table: Table, rows: Sequence[Row], places: Sequence[int]) -> list[str]:
+    """The note below marked scores, with the ceiling of each."""
+    marked = [
+        f"{row.title}, {table.columns[place].metric}: {number(cell.ceiling())}"
+        for row in rows
+        for place in places
+        if isinstance(cell := row.cells[place], Cell) and cell.above_ceiling()
+    ]
+    if not marked:
+        return []
+    return [
+        f"‡ above its ceiling, the score of a perfect memory, because some gold answers are known to be wrong ({'; '.join(marked)})."
+    ]
 
 
 def _tested(table: Table) -> list[str]:

@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from memsys.folders import cache_folder
+
 ADAPTERS = Path(__file__).parent / "adapters"
 PINS = Path(__file__).resolve().parents[2] / "conf" / "product"
 OURS = ("worker.py", "surroundings.py")
@@ -54,8 +56,7 @@ INSTALLED = ".installed"
 
 def products_folder() -> Path:
     """Where the environments of products are: MEMSYS_PRODUCTS, or a folder in the user's cache."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(os.environ.get("MEMSYS_PRODUCTS") or Path(cache) / "memsys-bench" / "products")
+    return Path(os.environ.get("MEMSYS_PRODUCTS") or cache_folder() / "products")
 
 
 def place_of(product: str) -> Place:

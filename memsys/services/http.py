@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from memsys.interface import one_of, positive
 from memsys.llm.protocol import ModelError
 from memsys.services.endpoint import Address, Call, endpoint_of
+from memsys.services.leftovers import Namespaces, namespaces_at
 from memsys.services.memory import ServiceMemory
 from memsys.services.templates import filled, filled_path, mapping
 
@@ -83,6 +85,11 @@ class HttpMemory(ServiceMemory):
         query = mapping(f"{where}.query", call.get("query") or {}, set(call.get("query") or {}))
         repeatable = bool(call.get("repeatable", where in HARMLESS))
         return {"body": None, **call, "method": method, "query": query, "repeatable": repeatable}
+
+    @property
+    def _namespaces(self) -> Namespaces:
+        door = [self._address.key_env, self._address.headers]
+        return namespaces_at(urlsplit(self.base_url).netloc, self.base_url, door)
 
     def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
         return self._endpoint.ask(_call(call, values))

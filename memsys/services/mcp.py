@@ -19,11 +19,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from memsys.llm.outcome import check_base_url
 from memsys.llm.protocol import ModelError
+from memsys.services.leftovers import Namespaces, namespaces_at
 from memsys.services.memory import ServiceError, ServiceMemory
 from memsys.services.session import Program, Session
 from memsys.services.templates import filled, mapping
@@ -100,6 +102,21 @@ class McpMemory(ServiceMemory):
         if not call.get("tool") or not isinstance(call.get("arguments", {}), Mapping):
             raise ValueError(f"{where} must be {{tool: …, arguments: {{…}}}}, found {given!r}")
         return {"arguments": {}, **call}
+
+    @property
+    def _namespaces(self) -> Namespaces:
+        program = self._program
+        door = [
+            program.command,
+            program.args,
+            sorted(program.env.items()),
+            program.keys,
+            sorted(program.headers.items()),
+        ]
+        if program.url:
+            return namespaces_at(urlsplit(program.url).netloc, program.url, door)
+        name = Path(program.command).name
+        return namespaces_at(name, " ".join((name, *program.args)), door)
 
     def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
         return self._session().call(call["tool"], filled(call["arguments"], values), self.step_seconds)

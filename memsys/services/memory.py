@@ -3,7 +3,8 @@
 There is no paper and no `mode`. Decisions:
 
 - Each case has a namespace of its own, `memsys-<seed>-<random>`: two runs that go on at the same time, or one after a crash, must not
-  meet. It is deleted when the case ends. A killed run leaves its namespaces behind; their names say whose they are.
+  meet. It is deleted when the case ends. A killed run leaves its namespaces behind, and a file for each (`memsys.services.leftovers`);
+  the next run with the same service on this machine deletes them (`clear_up`).
 - A call that failed for good fails its step: a memory that silently lacks a unit would be scored as one that forgot it. `ok` names what
   a reply must say, for services that report failures with status 200.
 - `wait` is a rule: before questions are read, what was added must be reported as indexed. A time limit that passes is an error of the
@@ -11,7 +12,7 @@ There is no paper and no `mode`. Decisions:
 - Recalled text is cut to `k` items; more of them, blank ones and repeated ids are counted.
 - The evidence of an item is what the service gives back of the turn ids it was sent, or of the ids that it gave to adds
   (`results.sources`); without them the turns whose text occurs in the item. The report counts both, and items of unknown evidence.
-- Nothing is cached and nothing can be replayed: the state is the service's.
+- Nothing is cached and nothing can be replayed: the state is the service's. `replay=true` shows finished runs and refuses others.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ from memsys.interface import Item, MemorySystem, Recall, dated, one_of, positive
 from memsys.llm import meter, stopping
 from memsys.llm.protocol import ModelError
 from memsys.llm.secrets import redact
+from memsys.services.leftovers import Namespaces, new_namespace
 from memsys.services.templates import Condition, condition, mapping, placeholders, reached
 
 RESULTS = {"items": "", "text": "", "id": "", "score": "", "distance": "", "sources": "", "time": ""}
 SHORTEST = 12
 """Characters of a turn's text that can be recognised in an item; shorter ones occur in every dialogue."""
+FEW = 3
+"""Deletions that may fail before the others are left to the next run: the service is down, or refuses them all."""
 STEPS = ("open", "add", "end", "search", "reset", "delete")
 OF_A_CASE = {"namespace"}
 OF_A_UNIT = OF_A_CASE | {"unit", "session", "text", "dated_text", "time", "time_text", "timestamp", "turns", "turn_ids"}
@@ -95,6 +99,7 @@ class ServiceMemory(MemorySystem):
     READ_KNOBS: ClassVar = ("k",)
     EMBEDS_UNITS: ClassVar = False
     REHEARSED: ClassVar = False
+    REPLAYABLE: ClassVar = False
     WAITS_TO_READ: ClassVar = True
     WAIVED: ClassVar = {
         "reading leaves the memory as it was": "its state lies in another program; conformance compares what it recalls",
@@ -122,7 +127,7 @@ class ServiceMemory(MemorySystem):
             raise ValueError(f"{missing[0]} is missing: this memory needs {', '.join(self.NEEDED)}")
         self._oks = {name: condition(f"{name}.ok", given.get("ok")) for name, given in self._steps.items()}
         self._wait = None if wait is None else self._rule(wait)
-        self.namespace = f"memsys-{int(rng.integers(2**32)):08x}-{secrets.token_hex(4)}"
+        self.namespace = new_namespace(int(rng.integers(2**32)), secrets.token_hex(4))
         self._texts: dict[str, str] = {}
         self._adds: dict[str, tuple[str, ...]] = {}
         self._pending: list[str] = []
@@ -143,6 +148,11 @@ class ServiceMemory(MemorySystem):
     @abstractmethod
     def _send_at_last(self, call: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         """Make a call although a stop was requested, once and for a few seconds."""
+
+    @property
+    @abstractmethod
+    def _namespaces(self) -> Namespaces:
+        """The files of this process's namespaces at the service."""
 
     def _shut(self) -> None:
         """Give up what this memory alone holds, such as a process."""
@@ -192,6 +202,8 @@ class ServiceMemory(MemorySystem):
         """Empty the namespace; it can be written to again."""
         self._ask("reset" if "reset" in self._steps else "delete", {})
         self._opened = "reset" in self._steps
+        if not self._opened:
+            self._namespaces.remove(self.namespace)
         self._pending.clear()
 
     def close(self) -> None:
@@ -202,6 +214,7 @@ class ServiceMemory(MemorySystem):
                     self._send_at_last(self._steps["delete"], {"namespace": self.namespace})
                 else:
                     self._ask("delete", {})
+                self._namespaces.remove(self.namespace)
         except (ModelError, OSError, TimeoutError):
             self._count("not_deleted")
         finally:
@@ -216,23 +229,58 @@ class ServiceMemory(MemorySystem):
         """Calls that change the memory, and failures."""
         return {"counts": {name: n for name, n in sorted(self._counts.items()) if n}}
 
+    def clear_up(self) -> str:
+        if "delete" not in self._steps:
+            return ""
+        try:
+            left = self._namespaces.taken_over()
+        except OSError as error:
+            return f"the files of namespaces that killed runs left cannot be read: {error}"
+        kept, failures = list(left), list[str]()
+        try:
+            for namespace in left:
+                if len(failures) == FEW:
+                    break
+                try:
+                    self._ask("delete", {}, namespace)
+                    self._namespaces.remove(namespace)
+                    kept.remove(namespace)
+                except (ModelError, OSError, TimeoutError) as error:
+                    stopping.check()
+                    failures.append(redact(f"{type(error).__name__}: {error}")[:300])
+        finally:
+            self._shut()
+        return self._namespaces.cleared(len(left), kept, failures)
+
     # --- calls -----------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         if not self._opened:
+            if "delete" in self._steps:
+                self._record()
             if "open" in self._steps:
                 self._ask("open", {})
             self._opened = True
 
-    def _ask(self, step: str, values: Mapping[str, Any]) -> Any:
+    def _record(self) -> None:
+        """Write the namespace's file before the service hears of it. A disk that refuses is counted; the case goes on."""
+        try:
+            self._namespaces.add(self.namespace)
+        except OSError:
+            self._count("not_recorded")
+
+    def _ask(self, step: str, values: Mapping[str, Any], namespace: str = "") -> Any:
         """Make the call of a step.
+
+        Args:
+            namespace: in place of this memory's own.
 
         Raises:
             ModelError: it failed for good, or its reply says so.
         """
         self._count(step, reported=step != "search")
         try:
-            reply = self._send(step, self._steps[step], {**values, "namespace": self.namespace})
+            reply = self._send(step, self._steps[step], {**values, "namespace": namespace or self.namespace})
             if (ok := self._oks[step]) is not None and not ok.holds(reply):
                 raise ServiceError(
                     f"{step}: expected {ok.path or 'the reply'} to be {_either(ok)}, the reply is {_excerpt(reply)}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from eval.leaks import Report, check
 from scripts.experiment.exits import guarded
 from scripts.experiment.lab import Lab
+from scripts.experiment.replays import check_no_replay
 from scripts.experiment.runs import memory_run, reader
 from scripts.settings.arguments import add_traceback
 
@@ -38,6 +39,7 @@ def _check(settings: Sequence[str]) -> int:
         dataset, option = lab.load(), lab.memory()
         reading = reader(lab.cfg.protocol.reader or dataset.config["reader"])
         run = memory_run(lab.cfg, lab.models, dataset, option, reading, unit=lab.cfg.protocol.unit)
+        check_no_replay(lab.cfg, run, "the search for leaks")
         found = check(replace(run, folder=Path(folder) / "marked"))
     print("\n".join(report_lines(f"{option['title']} on {dataset.title}", found)))
     return 1 if found.leaks else 0

@@ -1,8 +1,9 @@
 """Where a memory loses its points: `python -m scripts.losses RUN --evidence GOLD_EVIDENCE_RUN --scores METRIC`.
 
 Compares a run with that of the memory `gold_evidence` on the same questions, and prints the mean loss of each step, over all questions
-and by category (`eval.losses` says what the steps are). The same numbers go to `<results>/losses/`. `make report` shows
-them, and computes those of a table's first metric itself where there is a run of `gold_evidence`.
+and by category (`eval.losses` says what the steps are). The same numbers go to `<results>/losses/`; with `--figure` those over all
+questions are drawn, too (PDF, PNG and CSV in `<results>/figures/`). `make report` shows them, and computes those of a table's first
+metric itself where there is a run of `gold_evidence`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.losses import Loss, waterfall
+from eval.losses import Loss, Waterfall, waterfall
 from eval.run_losses import as_json, losses_of, shown_estimate
 from eval.score_files import only_score_file
 from eval.store import RunError, replace_file, safe_name, stand_ins
 from scripts.experiment.run_folder import data_of, record_of
 from scripts.settings.arguments import add_traceback
+
+STAND_IN = "STAND-IN: engines without a model; the steps test the machinery."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--evidence", type=Path, help="the run folder of gold_evidence on the same data")
     parser.add_argument("--scores", required=True, help="a metric or judge of the run, such as locomo_f1 or judge_mem0")
     parser.add_argument("--data", type=Path, help="data root")
+    parser.add_argument("--figure", action="store_true", help="draw the waterfall, too")
     add_traceback(parser)
     options = parser.parse_args(arguments)
     record = record_of(options.run)
@@ -38,17 +42,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not losses:
         raise RunError(f"{options.run}: no question has a score by {options.scores}")
     title = f"{record['name']} on {record['dataset']['name']}, {options.scores}"
-    _print(title, losses, stand_in=bool(stand_ins(record)))
-    place = options.run.parents[2] / "losses" / f"{options.run.name}-{safe_name(options.scores)}.json"
-    replace_file(place, json.dumps(as_json(title, waterfall(losses)), indent=1))
-    print(f"\nwritten: {place}")
+    stand_in, fall = bool(stand_ins(record)), waterfall(losses)
+    _print(title, losses, stand_in=stand_in)
+    results, name = options.run.parents[2], f"{options.run.name}-{safe_name(options.scores)}"
+    place = results / "losses" / f"{name}.json"
+    replace_file(place, json.dumps(as_json(title, fall), indent=1))
+    files = [place]
+    if options.figure:
+        files += _drawn(results / "figures" / f"losses-{name}", title, fall, STAND_IN if stand_in else "")
+    print(f"\nwritten: {', '.join(map(str, files))}")
     return 0
+
+
+def _drawn(stem: Path, title: str, fall: Waterfall, note: str) -> list[Path]:
+    from eval.report.fall import fall_points, fall_sheet
+    from eval.report.figures import draw, save
+    from eval.report.points import as_csv
+
+    points = fall_points(fall)
+    sheet = fall_sheet(f"Where points are lost: {title}", points, (note,) if note else ())
+    files = save(draw(sheet, points), stem, " ".join([sheet.title, *sheet.footnote]))
+    table = stem.with_name(f"{stem.name}.csv")
+    replace_file(table, as_csv(points, note or "models"))
+    return [*files, table]
 
 
 def _print(title: str, losses: Sequence[Loss], *, stand_in: bool) -> None:
     print(f"# {title}\n")
     if stand_in:
-        print("STAND-IN: engines without a model; the steps test the machinery.\n")
+        print(f"{STAND_IN}\n")
     groups = {"all": list(losses)}
     for loss in losses:
         groups.setdefault(loss.category or "no category", []).append(loss)

@@ -51,7 +51,7 @@ def side_by_side(plan: Plan, actual: Meter) -> str:
         ("tokens in", str(sum(share.tokens_in for share in shares)), str(actual.tokens_in)),
         ("tokens out", str(sum(share.tokens_out for share in shares)), str(actual.tokens_out)),
         ("USD", usd, "unknown" if plan.usd is None else f"{actual.usd:.2f}"),
-        ("minutes", f"{plan.seconds / 60:.1f}", f"{actual.seconds / 60:.1f}"),
+        ("minutes", plan.duration.minutes, f"{actual.seconds / 60:.1f}"),
     ]
     lines = [f"  {name:<12}{estimated:>14}{used:>14}" for name, estimated, used in rows]
     head = f"  {'':<12}{'estimated':>14}{'actual':>14}"

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from eval.conformance.checks import FAULTS, Verdict, examine
+from eval.loop import clear_up
 from eval.run import build_memory
 from eval.store import RunError
 from scripts.experiment.captions import engine
 from scripts.experiment.exits import configured
 from scripts.experiment.lab import Lab
+from scripts.experiment.replays import check_no_replay
 from scripts.experiment.runs import memory_run, reader, recipe_of
 
 if TYPE_CHECKING:
@@ -32,7 +34,9 @@ def _conformance(cfg: DictConfig) -> int:
     if memory.get("gold_evidence"):
         raise RunError(f"{memory['name']} is made of the answer key; it has nothing to conform to")
     run = memory_run(cfg, lab.models, dataset, memory, reader(dataset.config["reader"]))
+    check_no_replay(cfg, run, "conformance")
     recipe = recipe_of(dataset, memory)
+    clear_up([run])
     started = time.perf_counter()
     verdict = examine(lambda case: build_memory(run, case), run.unit)
     seconds = time.perf_counter() - started

@@ -15,6 +15,7 @@ from eval.executors.processes import cores, in_processes
 from eval.run import Run, needs
 from eval.store import RunError
 from scripts.experiment.models import Models
+from scripts.experiment.replays import workable
 from scripts.experiment.steps import execute_capped
 
 if TYPE_CHECKING:
@@ -59,11 +60,15 @@ def answer_all(cfg: DictConfig, models: Models, runs: Sequence[Run], questions: 
 
     Returns:
         A caption line when not all of them were asked, because of a spending cap or a shard; else an empty string.
+
+    Raises:
+        RunError: a replay needs a service's run that is not finished.
     """
     if cfg.shard is None:
+        runs = workable(cfg, runs)
         return execute_capped(runs, questions, cfg.threads, models.traffic, models.ahead, executor_of(cfg, runs))
     number, shards = map(int, cfg.shard.split("/"))
-    chosen = [in_shard(run, number, shards) for run in runs]
+    chosen = workable(cfg, [in_shard(run, number, shards) for run in runs])
     capped = execute_capped(
         chosen, questions // shards, cfg.threads, models.traffic, models.ahead, executor_of(cfg, chosen)
     )

@@ -16,10 +16,11 @@ from scripts.experiment.datasets import Data, fetch_missing
 from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import Grid, Key, with_our_judge
 from scripts.experiment.layout import Line, belongs, published_of, read_lines_of, wanted_columns, wanted_rows
-from scripts.experiment.local import estimate_text, pace, use_local_models
+from scripts.experiment.local import at_pace, pace, use_local_models
 from scripts.experiment.models import Models, build_models
 from scripts.experiment.plan import Plan, confirmed, plan
 from scripts.experiment.readiness import prepared
+from scripts.experiment.replays import workable
 from scripts.experiment.roles import chosen_models
 from scripts.experiment.runs import memory_run
 from scripts.experiment.scorers import judge_ahead
@@ -86,7 +87,7 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     runs = {**_runs(cfg, models, groups, lines), **answers}
     planned = _planned(cfg, models, backbone, groups, runs) if run else None
     if planned is not None:
-        if not _agreed(cfg, models, planned):
+        if not _agreed(cfg, planned):
             return None
         runs = {key: replace(each, chain=planned.chains.get(each.folder, 0.0)) for key, each in runs.items()}
     before = meter(models)
@@ -139,18 +140,21 @@ def _planned(
     runs: Mapping[Key, Run],
 ) -> Plan | None:
     """The plan of the runs asked for, each folder once; None where nothing is paid for and no model runs on this machine."""
-    if cfg.profile_name != "paper" and not (cfg.profile_name == "local" and models.memory.endpoint is not None):
+    local = cfg.profile_name == "local" and models.memory.endpoint is not None and not cfg.replay
+    if cfg.profile_name != "paper" and not local:
         return None
     by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
-    return plan(cfg, models, by_folder.values(), _judges(cfg, backbone, groups))
+    planned = plan(cfg, models, workable(cfg, list(by_folder.values())), _judges(cfg, backbone, groups))
+    if not local:
+        return planned
+    return at_pace(planned, pace(cfg.endpoint.base_url, models.memory.name), cfg.endpoint.max_output_tokens or 512)
 
 
-def _agreed(cfg: DictConfig, models: Models, planned: Plan) -> bool:
+def _agreed(cfg: DictConfig, planned: Plan) -> bool:
     """Print the plan and ask whether to spend that; for a model on this machine print how many minutes it takes."""
     if cfg.profile_name == "paper":
         return confirmed(cfg, planned)
-    speed = pace(cfg.endpoint.base_url, models.memory.name)
-    print(estimate_text(planned, speed, cfg.endpoint.max_output_tokens or 512), file=sys.stderr)
+    print(planned.duration.text, file=sys.stderr)
     return True
 
 

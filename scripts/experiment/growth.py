@@ -10,6 +10,7 @@ from scripts.experiment.datasets import data
 from scripts.experiment.exits import configured
 from scripts.experiment.models import build_models
 from scripts.experiment.readiness import prepared
+from scripts.experiment.replays import check_no_replay
 from scripts.experiment.runs import memory_run, reader
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def _growth(cfg: DictConfig) -> int:
     dataset = data(cfg, dataset_config)
     answering = reader(cfg.protocol.reader or dataset_config["reader"])
     run = memory_run(cfg, models, dataset, memory_config, answering, unit=cfg.protocol.unit)
+    check_no_replay(cfg, run, "growth")
     path, text = growth_file(run, dataset.name, schedule), measure(run, dataset.name, schedule)
     replace_file(path, text)
     if models.stand_ins:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,14 +95,45 @@ def pace(base_url: str, model: str) -> Pace:
     )
 
 
-def estimate_text(plan: Plan, pace: Pace, most_reply_tokens: int) -> str:
-    """How long a plan takes at this pace: at least with replies as short as the plan's, at most with every reply at its limit."""
-    calls = sum(share.calls for share in plan.shares if share.role != "embedder")
-    tokens_in = sum(share.tokens_in for share in plan.shares if share.role != "embedder")
-    tokens_out = sum(share.tokens_out for share in plan.shares)
-    reading = tokens_in / pace.prompt_tokens_a_second
-    least, most = (reading + tokens / pace.reply_tokens_a_second for tokens in (tokens_out, calls * most_reply_tokens))
-    return (
-        f"Local model: {calls} calls with {tokens_in} prompt tokens, read at {pace.prompt_tokens_a_second:.0f} a second and "
-        f"written at {pace.reply_tokens_a_second:.0f} a second: about {max(1, round(least / 60))} to {max(1, round(most / 60))} minutes"
-    )
+@dataclass(frozen=True, slots=True)
+class LocalDuration:
+    """How long the calls of an experiment take one after the other, because a local model's speed is that of the machine."""
+
+    pace: Pace
+    calls: int
+    tokens_in: int
+    least_tokens_out: int
+    """With replies as short as the plan's."""
+    most_tokens_out: int
+    """With every reply at its limit."""
+
+    @property
+    def minutes(self) -> str:
+        """The range of the estimate in minutes."""
+        reading = self.tokens_in / self.pace.prompt_tokens_a_second
+        least, most = (
+            max(1, round((reading + tokens / self.pace.reply_tokens_a_second) / 60))
+            for tokens in (self.least_tokens_out, self.most_tokens_out)
+        )
+        return f"{least} to {most}"
+
+    @property
+    def text(self) -> str:
+        """The estimate with its reason."""
+        return (
+            f"Local model: {self.calls} calls with {self.tokens_in} prompt tokens, read at {self.pace.prompt_tokens_a_second:.0f} a "
+            f"second and written at {self.pace.reply_tokens_a_second:.0f} a second: about {self.minutes} minutes"
+        )
+
+
+def at_pace(plan: Plan, pace: Pace, most_reply_tokens: int) -> Plan:
+    """The plan with the duration that a local model of this pace needs.
+
+    Args:
+        most_reply_tokens: the limit of a reply.
+    """
+    asked = [share for share in plan.shares if share.role != "embedder"]
+    calls, tokens_in = sum(share.calls for share in asked), sum(share.tokens_in for share in asked)
+    tokens_out = sum(share.tokens_out for share in asked)
+    duration = LocalDuration(pace, calls, tokens_in, tokens_out, max(tokens_out, calls * most_reply_tokens))
+    return replace(plan, duration=duration)

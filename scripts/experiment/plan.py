@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from eval.costs import BUILD, phases
 from eval.power import POWER, planned
@@ -86,6 +86,11 @@ class Duration:
         return max(self.chain * self.latency, self.calls * self.latency / self.in_flight, self.by_rate)
 
     @property
+    def minutes(self) -> str:
+        """The estimate in minutes."""
+        return f"{self.seconds / 60:.1f}"
+
+    @property
     def text(self) -> str:
         """The estimate with its reason."""
         reasons = {
@@ -97,21 +102,28 @@ class Duration:
         return f"about {self.seconds / 60:.0f} minutes at {self.latency:.2g} s a call ({how}); decided by {reasons[self.seconds]}"
 
 
+class Lasting(Protocol):
+    """An estimate of how long an experiment takes."""
+
+    @property
+    def minutes(self) -> str:
+        """The estimate in minutes: a number, or a range."""
+
+    @property
+    def text(self) -> str:
+        """The estimate with its reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The estimate of a whole experiment."""
 
     shares: tuple[Share, ...]
-    duration: Duration
+    duration: Lasting
     detectable: tuple[str, ...] = ()
     """For each data set, a line with the smallest difference between two rows that would be detected."""
     chains: Mapping[Path, float] = field(default_factory=dict)
     """Dependent calls per unit of a run's sizes, by its folder."""
-
-    @property
-    def seconds(self) -> float:
-        """Estimated duration."""
-        return self.duration.seconds
 
     @property
     def usd(self) -> float | None:

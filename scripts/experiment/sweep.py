@@ -40,6 +40,7 @@ from scripts.experiment.layout import score_name
 from scripts.experiment.models import Models, build_models
 from scripts.experiment.plan import confirmed, plan
 from scripts.experiment.readiness import prepared
+from scripts.experiment.replays import workable
 from scripts.experiment.roles import STAND_IN, chosen_models
 from scripts.experiment.runs import memory_run
 from scripts.experiment.scorers import judge_ahead, judging, metrics
@@ -105,7 +106,8 @@ def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
         for number, read in enumerate(grid)
     }
     every_run = [run for replicates in runs.values() for run in replicates]
-    planned = plan(cfg, models, every_run, _judges(cfg, groups)) if cfg.profile_name == "paper" else None
+    asked = workable(cfg, every_run)
+    planned = plan(cfg, models, asked, _judges(cfg, groups)) if cfg.profile_name == "paper" else None
     if planned is not None and not confirmed(cfg, planned):
         return 3
     before = meter(models)

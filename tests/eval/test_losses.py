@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_history import history
 
-from data_loaders.schema import Gold
+from data_loaders.schema import Gold, Question, Unit
+from eval.loop import run_all
 from eval.losses import STEPS, Found, Loss, found, held, loss_of, waterfall
+from eval.run import Run
+from eval.run_losses import losses_of
+from eval.store import write_lines
+from memsys.interface import MemorySystem, NodeView, Recall, unit_item
 
 GOLD = Gold(("Oaxaca",), ("t1",), "single-hop")
 TURN = "Ines learned weaving with backstrap looms in Oaxaca last spring."
@@ -92,3 +101,51 @@ def test_the_means_of_the_steps_and_of_the_score_add_up_to_one() -> None:
     assert fall.score.mean + sum(mean.mean for mean in fall.steps.values()) == pytest.approx(1.0)
     assert list(fall.steps) == ["reader", "not stored", "misread"]
     assert fall.steps["misread"].by_case is not None
+
+
+class OneStep(MemorySystem):
+    """Loses the evidence of every question at exactly one step: `stored`, `recalled` and `ranked` say how far it gets.
+
+    A question about a fact names it, so that the memory can tell the evidence from the rest.
+    """
+
+    def __init__(self, stored: bool, recalled: bool, ranked: bool) -> None:
+        self.stored, self.recalled, self.ranked = stored, recalled, ranked
+        self._units: list[Unit] = []
+
+    def write(self, unit: Unit) -> None:
+        self._units.append(unit if self.stored else replace(unit, turns=unit.turns[1:]))  # Ann tells, Ben asks
+
+    def read(self, question: Question) -> Recall:
+        fact = question.text.split()[1]
+        items = [unit_item(unit, float((fact in unit.text) == self.ranked)) for unit in self._units]
+        return Recall(tuple(item for item in items if self.recalled or fact not in item.text))
+
+    def nodes(self) -> Iterator[NodeView]:
+        return (NodeView(unit.id, (), 0, "leaf", unit.text, None, unit.turn_ids) for unit in self._units)
+
+
+@pytest.mark.parametrize(
+    ("step", "reaches"),
+    [
+        ("not stored", (False, False, True)),
+        ("not found", (True, False, True)),
+        ("cut by the budget", (True, True, False)),
+        ("misread", (True, True, True)),
+    ],
+)
+def test_a_simulated_memory_that_loses_at_one_step_shows_it_in_exactly_that_bar(
+    step: str, reaches: tuple[bool, bool, bool], make_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    cases = [history(f"case-{number}") for number in range(6)]
+    run = make_run(cases, build=partial(OneStep, *reaches))
+    run = replace(run, reader=replace(run.reader, max_context_tokens=45))  # two of the six units
+    run_all([run])
+    keys = [(case.id, question.id) for case in cases for question, _ in case.questions]
+    for name, value in (("wrong", 0.0), ("right", 1.0)):
+        lines = [{"case_id": case, "question_id": question, "repeat": 0, "value": value} for case, question in keys]
+        write_lines(tmp_path / f"{name}.jsonl", lines)
+    losses = list(losses_of(run.folder, tmp_path / "wrong.jsonl", tmp_path / "right.jsonl", cases))
+    fall = waterfall(losses)
+    assert len(losses) == 36
+    assert {name: mean.mean for name, mean in fall.steps.items()} == {step: 1.0}

@@ -20,12 +20,19 @@ from eval.store import write_lines
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("n", [5, 10, 40, 1986])
+@pytest.mark.parametrize("n", [3, 5, 10, 40, 1986])
 def test_the_detectable_difference_is_that_of_statsmodels(n: int) -> None:
     from statsmodels.stats.power import TTestPower
 
-    expected = TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8)
-    assert detectable(Sampling(n**-0.5, n - 1)) == pytest.approx(expected, rel=1e-4)
+    ours = detectable(Sampling(n**-0.5, n - 1))
+    assert TTestPower().power(ours, n, 0.05) == pytest.approx(0.8, abs=1e-9)
+    assert ours == pytest.approx(TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8), rel=1e-4), (
+        "its solver stops early"
+    )
+
+
+def test_two_questions_have_a_detectable_difference_though_one_tail_is_too_thin_for_a_float() -> None:
+    assert detectable(Sampling(1.0, 1)) == pytest.approx(16.334, abs=1e-3)
 
 
 def test_a_true_difference_of_that_size_is_found_in_four_of_five_samples() -> None:

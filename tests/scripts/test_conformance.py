@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hydra.utils import instantiate
@@ -105,8 +106,19 @@ def test_tables_say_what_is_waived_and_untested_outside_this_process_alone(descr
     assert waived.endswith("order lost (a bag).")
 
 
+def of_killed_runs(option: dict[str, Any], url: str) -> None:
+    """Leave what a killed run leaves: the file of a namespace in a folder that no process holds."""
+    memory = instantiate({**option["build"], "base_url": url}, _convert_="all")(rng=np.random.default_rng(0))
+    left = memory._namespaces.folder / "1-dead"
+    left.mkdir(parents=True)
+    (left / f"{memory.namespace}.json").touch()
+
+
 @pytest.mark.slow
-def test_a_service_is_a_row_of_a_table_like_any_other(tmp_path: Path) -> None:
+def test_a_service_is_a_row_of_a_table_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MEMSYS_NAMESPACES", str(tmp_path / "namespaces"))
     lab = Lab("profile=smoke", f"results={tmp_path}", "network=false", "data.max_cases=1", "data.size=6")
     option = load_option("memory", "reference_http")
     dataset = lab.load("locomo")
@@ -114,7 +126,9 @@ def test_a_service_is_a_row_of_a_table_like_any_other(tmp_path: Path) -> None:
     service = Service(Store(delay=1), together=2)
     with serving(service.application()) as url:
         file.write_text(yaml.safe_dump({**option, "build": {**option["build"], "base_url": url}}))
+        of_killed_runs(option, url)
         scored = lab.score(lab.ask(str(file), dataset))
+    assert capsys.readouterr().err.count("note: reference_http: 1 of 1 namespaces that killed runs left") == 1
     lines = [
         json.loads(line)
         for path in scored.answers.folder.rglob("predictions.jsonl")
@@ -128,8 +142,6 @@ def test_a_service_is_a_row_of_a_table_like_any_other(tmp_path: Path) -> None:
 
 
 def test_every_file_of_a_service_can_be_built_and_calls_nobody(subtests: pytest.Subtests) -> None:
-    import numpy as np
-
     assert {"mem0_http", "reference_http", "reference_mcp", "zep_http"} <= set(SERVICES)
     for name in SERVICES:
         with subtests.test(name):

@@ -14,10 +14,11 @@ from memsys.llm.llama import LlamaServer
 from memsys.llm.protocol import EndOfRun
 from scripts.door import Lab
 from scripts.experiment import local, local_files
+from scripts.experiment.actual import Meter, side_by_side
 from scripts.experiment.launch import composed
-from scripts.experiment.local import Pace, estimate_text, use_local_models
+from scripts.experiment.local import Pace, at_pace, use_local_models
 from scripts.experiment.options import load_option, options
-from scripts.experiment.plan import Plan, Share
+from scripts.experiment.plan import Duration, Plan, Share
 
 
 @pytest.fixture
@@ -99,13 +100,16 @@ def test_a_local_model_fills_the_roles_that_name_none_and_is_named_by_its_conten
     assert cfg.prices["my-model"] == {"in": 0.0, "cached": 0.0, "out": 0.0}
 
 
-def test_the_estimate_is_reading_plus_writing_from_short_replies_to_full_ones() -> None:
+def test_the_minutes_said_at_the_start_stand_beside_the_actual_ones_at_the_end() -> None:
     shares = (Share("memory", "m", 100, 60_000, 600, 0.0), Share("reader", "m", 20, 60_000, 600, 0.0))
-    text = estimate_text(Plan(shares, 0.0), Pace(200.0, 10.0), 64)
+    by_calls = Duration(120.0, 120, 2, 0.5, measured=True)  # one minute, where calls are assumed to be short
+    plan = at_pace(Plan((*shares, Share("embedder", "e", 9, 9_000, 0, 0.0)), by_calls), Pace(200.0, 10.0), 64)
     # 120,000 ÷ 200 = 600 s of reading; 1,200 ÷ 10 = 120 s to 120 calls × 64 ÷ 10 = 768 s of writing
-    assert text.endswith(
+    assert plan.duration.text.endswith(
         "120 calls with 120000 prompt tokens, read at 200 a second and written at 10 a second: about 12 to 23 minutes"
     )
+    said = side_by_side(plan, Meter(120, 120_000, 4_000, 0.0, 1_200.0)).splitlines()
+    assert said[-1].split() == ["minutes", "12", "to", "23", "20.0"]
 
 
 @pytest.mark.integration

@@ -20,10 +20,12 @@ def test_the_loss_of_gold_evidence_is_the_reader_s_and_a_memory_s_adds_up(
     lab = Lab("profile=smoke", "data.size=20", f"results={tmp_path}", "protocol.judges=[]")
     runs = {name: lab.score(lab.ask(name, "locomo")).answers.folder for name in ("gold_evidence", "recency", "bm25")}
     for name, folder in runs.items():
-        assert main([str(folder), "--evidence", str(runs["gold_evidence"]), "--scores", "locomo_f1"]) == 0
+        assert main([str(folder), "--evidence", str(runs["gold_evidence"]), "--scores", "locomo_f1", "--figure"]) == 0
         written = json.loads((tmp_path / "losses" / f"{folder.name}-locomo_f1.json").read_text(encoding="utf-8"))
         values = {step["name"]: step["value"] for step in written["steps"]}
         assert sum(values.values()) == pytest.approx(1.0, abs=1e-4)
+        stem = f"losses-{folder.name}-locomo_f1"
+        assert {path.suffix for path in (tmp_path / "figures").glob(f"{stem}.*")} == {".pdf", ".png", ".csv"}
         if name == "gold_evidence":
             assert {step for step, lost in values.items() if lost} <= {"reader", "abstention", "score"}
         else:

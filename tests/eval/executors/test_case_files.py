@@ -177,7 +177,7 @@ def test_scratch_folders_of_dead_processes_are_removed_and_those_of_living_ones_
     assert not dead[0].exists(), "the second process removed it"
     assert dead[1].is_dir()
     assert own.is_dir()
-    scratch._made()[1].close()
+    scratch._made().handle.close()
     scratch._made.cache_clear()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from eval.report.cell import Cell
 from eval.report.paper import escaped, paper_table, standalone, stars
 from eval.report.rendering import shown
 from eval.report.tables import Pair, Table
@@ -58,6 +59,33 @@ def test_the_caption_says_n_the_stand_in_the_errors_and_the_test(table: Table) -
     assert "5 not reached" in paper_table(replace(table, rows=(worse, *table.rows[1:])))
 
 
+def with_errata(table: Table, row: int, share: float) -> Table:
+    """The table with errata for a share of the first metric's questions, so that a score above what is left is above its ceiling."""
+    cell = table.rows[row].cells[0]
+    assert isinstance(cell, Cell)
+    keys = sorted(cell.scores, key=cell.scores.__getitem__)  # the worst answers have wrong gold
+    known = replace(cell, errata=frozenset(keys[: round(share * len(keys))]))
+    rows = [*table.rows]
+    rows[row] = replace(rows[row], cells=(known, *rows[row].cells[1:]))
+    return replace(table, rows=tuple(rows))
+
+
+def test_a_score_above_its_ceiling_is_marked_and_the_note_below_says_the_ceiling(table: Table) -> None:
+    plain = paper_table(table)
+    assert "ddag" not in plain
+    assert "daggerdbl" not in plain
+    assert paper_table(with_errata(table, 0, 0.1)) == plain, "an erratum alone marks nothing"
+    text = paper_table(with_errata(table, 0, 0.9))
+    marked = [line for line in text.splitlines() if r"\ddag" in line and "tabular" not in line]
+    assert len(marked) == 1
+    assert marked[0].startswith("BM25")
+    assert marked[0].count(r"\ddag") == 1
+    ceiling = with_errata(table, 0, 0.9).rows[0].cells[0].ceiling()  # type: ignore[union-attr]
+    caption = text.partition(r"\caption{")[2]
+    assert r"\textdaggerdbl{} above its ceiling, the score of a perfect memory, because" in caption
+    assert f"(BM25, {table.columns[0].metric}: {ceiling:.3f})." in caption
+
+
 @pytest.mark.parametrize(
     ("by_question", "by_case", "mark"),
     [
@@ -93,7 +121,7 @@ def test_a_real_tex_compiles_the_table_whatever_its_titles_hold(table: Table, tm
         pytest.skip("no tectonic and no pdflatex; Debian: apt install --no-install-recommends texlive-science")
     rows = tuple(replace(row, title=f"{HOSTILE} {number}", ruled=True) for number, row in enumerate(table.rows))
     hostile = replace(table, title=HOSTILE, name=HOSTILE, rows=rows, caption=(*table.caption, f"Models: {HOSTILE}"))
-    for name, own in (("plain", table), ("hostile", hostile)):
+    for name, own in (("plain", table), ("hostile", hostile), ("ceiling", with_errata(table, 0, 0.9))):
         file = tmp_path / f"{name}.tex"
         file.write_text(standalone(own), encoding="utf-8")
         options = [] if "tectonic" in tex else ["-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape"]

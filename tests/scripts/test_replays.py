@@ -1,0 +1,58 @@
+"""`replay=true` with memories whose state is another program's: finished runs are shown, others refused without a call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eval.store import RunError
+from scripts.experiment.conformance import conformance
+from scripts.experiment.lab import Lab
+from scripts.experiment.launch import composed
+from scripts.experiment.options import load_option
+from scripts.mock.endpoint import serving
+from scripts.mock.memory_service import Service
+from scripts.mock.memory_store import Store
+
+SMALL = ("profile=smoke", "network=false", "data.max_cases=1", "data.size=4")
+
+
+def memory_at(url: str, folder: Path) -> str:
+    option = load_option("memory", "reference_http")
+    file = folder / "reference_http.yaml"
+    file.write_text(yaml.safe_dump({**option, "build": {**option["build"], "base_url": url}}))
+    return str(file)
+
+
+def test_a_replay_shows_a_finished_run_of_a_service_and_refuses_an_unfinished_one_without_asking_it(
+    tmp_path: Path,
+) -> None:
+    service = Service(Store())
+    with serving(service.application()) as url:
+        memory, settings = memory_at(url, tmp_path), (*SMALL, f"results={tmp_path}")
+        first = Lab(*settings)
+        cells = {name: cell.scores for name, cell in first.score(first.ask(memory, "locomo")).cells.items()}
+        asked = len(service.asked)
+        replay = Lab(*settings, "replay=true")
+        again = replay.score(replay.ask(memory, "locomo"))
+        assert {name: cell.scores for name, cell in again.cells.items()} == cells
+        (path,) = again.answers.folder.rglob("predictions.jsonl")
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+        with pytest.raises(
+            RunError, match=r"not finished: 1 of 1 histories, 1 questions without .* without replay=true"
+        ):
+            replay.ask(memory, "locomo")
+        assert len(service.asked) == asked, "neither asked the service"
+
+
+def test_a_replay_of_a_tool_server_that_was_never_run_is_refused_before_it_is_started(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="the run of reference_mcp on locomo is not finished: 1 of 1 histories"):
+        Lab(*SMALL, f"results={tmp_path}", "replay=true").ask("reference_mcp", "locomo", command="/nowhere")
+
+
+def test_conformance_of_a_service_cannot_be_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cfg = composed("config", [f"results={tmp_path}", "memory=reference_http", "replay=true"])
+    assert conformance(cfg) == 2
+    assert "conformance asks the service of reference_http itself" in capsys.readouterr().err
