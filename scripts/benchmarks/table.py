@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,11 @@ class Timed:
 
     def text(self) -> str:
         """The figures behind the ratio."""
+        least = max(self.floor, self.calls * LATENCY / IN_FLIGHT, self.cpu)
         return (
             f"{self.bound / self.wall:.3f} ({self.wall:.1f} s; chain {self.chain * LATENCY:.1f} s, calls "
             f"{self.calls * LATENCY / IN_FLIGHT:.1f} s, CPU {self.cpu:.1f} s; {self.calls} calls, {self.peak_mb:.0f} MB; "
-            f"within reach {self.bound / max(self.floor, self.cpu):.3f})"
+            f"within reach {self.bound / least:.3f})"
         )
 
 
@@ -94,30 +95,18 @@ def run_table(url: str, folder: Path, histories: int, memories: Sequence[str]) -
     """Build, answer and judge; returns the figures that this process knows."""
     import resource
 
-    from data_loaders.lazy import as_lazy
     from eval.judge import Judge
-    from eval.reader import Reader
-    from eval.run import Run, Services
+    from eval.run import Services
     from eval.score import Judging
     from memsys.embed import HashingEmbedder
     from memsys.prompts import Prompts
     from scripts.experiment.options import load_option
-    from scripts.experiment.runs import recipe_of
 
     llm, _, endpoint = services(url, folder / "cache.sqlite", IN_FLIGHT)
-    cases = as_lazy(histories_of_words(histories, QUESTIONS, TURNS))
     offered = Services(llm, llm, llm.in_role("probe"), HashingEmbedder(), Prompts(), gauges_at(endpoint))
-    reader = Reader(**load_option("reader", "segtree"))
-
-    class Named:
-        name, config = "bench", {"unit": {"rule": "ab_pair"}}
-
-    runs = []
-    for name in memories:
-        recipe = recipe_of(Named(), load_option("memory", name), None)  # type: ignore[arg-type]
-        runs.append(
-            Run(name, folder / "runs" / name, cases, cases.sizes, recipe.build, reader, dict(recipe.unit), offered)
-        )
+    chains = _chains(memories, folder / "plan")
+    cases = histories_of_words(histories, QUESTIONS, TURNS)
+    runs = [replace(_run(name, folder, cases, offered), chain=chains[name]) for name in memories]
     judging = Judging(Judge(**load_option("judge", "segtree")), llm, "mock", offered.prompts)
     with _sampled(endpoint) as timeline:
         started, cpu = time.perf_counter(), time.process_time()
@@ -134,6 +123,39 @@ def run_table(url: str, folder: Path, histories: int, memories: Sequence[str]) -
         "peak_mb": peak,
         "timeline": list(timeline),
     }
+
+
+def _run(name: str, folder: Path, cases: Sequence[Any], offered: Any) -> Any:
+    """The run of a memory with its settings of conf/memory."""
+    from data_loaders.lazy import as_lazy
+    from eval.reader import Reader
+    from eval.run import Run
+    from scripts.experiment.options import load_option
+    from scripts.experiment.runs import recipe_of
+
+    class Named:
+        name, config = "bench", {"unit": {"rule": "ab_pair"}}
+
+    lazy, reader = as_lazy(cases), Reader(**load_option("reader", "segtree"))
+    recipe = recipe_of(Named(), load_option("memory", name), None)  # type: ignore[arg-type]
+    return Run(name, folder / "runs" / name, lazy, lazy.sizes, recipe.build, reader, dict(recipe.unit), offered)
+
+
+def _chains(memories: Sequence[str], folder: Path) -> dict[str, float]:
+    """Dependent calls per unit of a history's size, estimated as a run's plan does: from a short history with the offline engine."""
+    from eval.loop import run_all
+    from eval.run import Services
+    from memsys.embed import HashingEmbedder
+    from memsys.llm.meter import Metered
+    from memsys.llm.offline.extractive import ExtractiveLLM
+    from memsys.prompts import Prompts
+    from scripts.experiment.plan import BUILD, OneSecond, dependent_calls
+
+    llm = Metered(OneSecond(ExtractiveLLM()))
+    offline = Services(llm, llm, llm.in_role("probe"), HashingEmbedder(), Prompts())
+    runs = [_run(name, folder, histories_of_words(1, 1), offline) for name in memories]
+    run_all(runs)
+    return {run.name: dependent_calls(run.folder, BUILD) / run.sizes[0] for run in runs}
 
 
 def run_and_judge(runs: Sequence[Any], judging: Any) -> None:
