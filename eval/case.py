@@ -254,7 +254,10 @@ class _Life:
 
     def _ask(self, memory: MemorySystem, knobs: Sequence[Mapping[str, Any]], position: int) -> None:
         raw = self.units[self.built : position] if memory.OFFLINE else ()
-        urgency = self.cell.remaining if position < len(self.units) else READING
+        last = position == len(self.units)
+        if last:
+            self.cell.built()  # cells that wait for reads leave room for builds
+        urgency = READING if last else self.cell.remaining
         readings = [
             Reading(log.run, _with_knobs(memory, own), raw, log, self.lanes, self.on_progress, urgency)
             for log, own in zip(self.logs, knobs, strict=True)

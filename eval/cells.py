@@ -1,8 +1,9 @@
 """When a cell is opened: as many are open as keep the endpoint busy, those with the longest chain of dependent calls first.
 
 A cell that is being built waits for one call after the other, so the endpoint is kept busy by many cells and not by fast ones. The next
-cell is opened when the endpoint has room, unless several open cells are not waiting for a call: those wait for a core, and another
-would wait with them. Without an endpoint, a few cells are open. A cell is a thread; one that waits costs about 0.1 MB.
+cell is opened when the builds leave room at the endpoint, unless several open cells are not waiting for a call: those wait for a core,
+and another would wait with them. Answers and verdicts take no room: they can wait for builds, but the table waits for the longest build.
+Without an endpoint, a few cells are open. A cell is a thread; one that waits costs about 0.3 MB.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from eval.pace import Pace
 from eval.run import Run, needs
-from memsys.llm.limits import Gauge
+from memsys.llm.limits import BUILDS, Gauge
 
 OPEN = 512
 """Most cells that are open at once."""
-LEAVES = 3.0
-"""Urgency of a build above that of reads after the history (`READING`), answers (`ANSWERING`) and verdicts, which are 0."""
-READING, ANSWERING = 2.0, 1.0
+READING, ANSWERING, JUDGING = 2.0, 1.0, 0.0
+"""Urgency of reads after the history, answers and verdicts; that of a build is `BUILDS` and more."""
 LOOK = 1.0
 """Seconds after which the room is looked at again, should no gauge have told of it."""
 WORKING = 8
@@ -54,7 +54,7 @@ class OpenCell:
     @property
     def remaining(self) -> float:
         """Dependent calls that its build still takes, by estimate: how urgent its next call is."""
-        return LEAVES + self._pace.calls(self._left)
+        return BUILDS + self._pace.calls(self._left)
 
     def step(self, calls: int, share: float) -> None:
         """Count a step of the build: its dependent calls, and the share of the history that it covers."""

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_loaders.schema import Case
+from eval.cells import JUDGING
 from eval.judge_parts import judge_requests
 from eval.records import Prediction
 from eval.run import OUTSTANDING, Run
 from eval.score import Judging, Sent, VerdictKey, verdict_key
+from memsys.llm.limits import urgent
 from memsys.llm.meter import metering
 from memsys.llm.protocol import Completion, EndOfRun, Request
 
@@ -114,7 +116,8 @@ class JudgingAhead:
 
 def _submitted(judging: Judging, request: Request) -> Future[Completion]:
     try:
-        return judging.llm.submit(request)
+        with urgent(JUDGING):
+            return judging.llm.submit(request)
     except BaseException as error:
         refused: Future[Completion] = Future()
         refused.set_exception(error)

@@ -12,7 +12,7 @@ from typing import Any
 from eval.executors.home import this_home
 from eval.executors.worker import Cells, Ready
 from eval.loop import allow_files
-from memsys.lean import collect_rarely
+from memsys.lean import prepare_for_many_calls
 from memsys.llm.network import forbid_network
 
 
@@ -45,7 +45,7 @@ class ClusterWorker:
         import eval.executors.preloaded  # noqa: F401
 
         forbid_network(network_forbidden)
-        collect_rarely()
+        prepare_for_many_calls()
         allow_files(files)
         self._outgoing: SimpleQueue[Any] = SimpleQueue()
         self._cells = Cells(self._outgoing.put, slots)

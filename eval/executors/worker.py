@@ -24,7 +24,7 @@ from eval.loop import allow_files
 from eval.pool import UrgentPool
 from eval.question import Lanes
 from eval.run import Progress, Run
-from memsys.lean import collect_rarely
+from memsys.lean import prepare_for_many_calls
 from memsys.llm.network import forbid_network
 
 PROGRESS_PAUSE = 0.2
@@ -168,7 +168,7 @@ def work(connection: Connection, slots: int, files: int, network_forbidden: bool
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     forbid_network(network_forbidden)
-    collect_rarely()
+    prepare_for_many_calls()
     allow_files(files)
     pipe = _Pipe(connection)
     cells = Cells(pipe.send, slots)

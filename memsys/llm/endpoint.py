@@ -21,7 +21,7 @@ from urllib.parse import urljoin
 
 from memsys.llm import network, stopping
 from memsys.llm.futures import Reply, settle
-from memsys.llm.limits import Places, urgency
+from memsys.llm.limits import BUILDS, Places, urgency
 from memsys.llm.outage import Unreachable, until_back
 from memsys.llm.outcome import Outcome, check_base_url, origin, outcome_of
 from memsys.llm.pricing import ModelSettings, Purse
@@ -289,7 +289,7 @@ class Endpoint:
         worst: float | None,
         price: Price,
         hand_over: Callable[[Sent], Awaitable[None]],
-        urgency: float = 0.0,
+        urgency: float = BUILDS,
     ) -> None:
         """Make attempts until one succeeds; its place in flight is kept until its reply was handed over and is on disk."""
         attempts = failures = refusals = pauses = 0
@@ -307,7 +307,7 @@ class Endpoint:
                 if outcome.value is not None:
                     return await hand_over((outcome.value, seconds, attempts))
             finally:
-                self.places.release()
+                self.places.release(urgency)
             if outcome.unreachable:
                 refusals += 1
                 if refusals > (self.retries if self._reached else min(self.retries, 2)):

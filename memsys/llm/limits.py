@@ -24,7 +24,10 @@ FALL, LEAST_BY_LATENCY = 0.8, 0.25
 SLOW, GAIN = 2.0, 1.1
 """Latency is rising when calls take so many times as long as the same kind at its best; more than `GAIN` x the throughput excuses it."""
 
-_urgency: ContextVar[float] = ContextVar("urgency", default=0.0)
+BUILDS = 3.0
+"""Urgency from which on a call belongs to a build. A call that nobody gave an urgency counts as one, such as a released product's."""
+
+_urgency: ContextVar[float] = ContextVar("urgency", default=BUILDS)
 
 
 @contextmanager
@@ -38,18 +41,18 @@ def urgent(urgency: float) -> Iterator[None]:
 
 
 def urgency() -> float:
-    """The urgency of calls submitted in this context; 0 where none is given."""
+    """The urgency of calls submitted in this context; `BUILDS` where none is given."""
     return _urgency.get()
 
 
 class Gauge(Protocol):
-    """How busy something is that calls are sent to."""
+    """How busy builds keep something that calls are sent to."""
 
     def load(self) -> tuple[int, int]:
-        """Calls that are in flight or wait, and how many may be in flight."""
+        """Calls of builds that are in flight or wait, and how many calls of any kind may be in flight."""
 
     def watch(self, on_room: Callable[[], None]) -> None:
-        """Call a function, in the event loop's thread, whenever the number of calls changes and is below the limit."""
+        """Call a function, in the event loop's thread, whenever the number of these calls changes and is below the limit."""
 
     def unwatch(self, on_room: Callable[[], None]) -> None:
         """Stop calling it."""
@@ -139,18 +142,21 @@ class Places:
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.adaptive, self.rates = Adaptive(most, clock), Rates(clock)
         self._clock = clock
-        self._taken = self._queued = 0
+        self._taken = self._queued = self._of_builds = 0
         self._queues: dict[str, list[tuple[float, int, int, asyncio.Future[None]]]] = {}
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._watchers: list[Callable[[], None]] = []
 
     def load(self) -> tuple[int, int]:
-        """Calls that have a place or wait for one, and the present limit. Any thread may ask."""
-        return self._taken + self._queued, self.adaptive.present
+        """Calls of builds that have a place or wait for one, and the present limit. Any thread may ask.
+
+        Answers and verdicts do not count: they can wait, and a build that begins later ends later.
+        """
+        return self._of_builds, self.adaptive.present
 
     def watch(self, on_room: Callable[[], None]) -> None:
-        """Call a function whenever the number of calls changes and is below the limit."""
+        """Call a function whenever the number of the builds' calls changes and is below the limit."""
         self._watchers = [*self._watchers, on_room]
 
     def unwatch(self, on_room: Callable[[], None]) -> None:
@@ -168,9 +174,10 @@ class Places:
         Args:
             tokens: estimate of the call's tokens, prompt and reply; `rates.corrected` takes the actual number afterwards.
         """
+        self._of_builds += urgency >= BUILDS
         if not self._queued and not self.full and self.rates.delay(model) <= 0.0:
             self._take(model, tokens)
-            self._tell()
+            self._tell(urgency)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (-urgency, next(self._numbers), tokens, turn)
@@ -181,18 +188,20 @@ class Places:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # cancelled after its place was taken
-                self.release()
+                self.release(urgency)
             else:
                 self._queues[model].remove(entry)
                 heapq.heapify(self._queues[model])
                 self._queued -= 1
+                self._of_builds -= urgency >= BUILDS
             raise
 
-    def release(self) -> None:
-        """Give a place back."""
+    def release(self, urgency: float) -> None:
+        """Give a place back that was taken with this urgency."""
         self._taken -= 1
+        self._of_builds -= urgency >= BUILDS
         self._serve()
-        self._tell()
+        self._tell(urgency)
 
     def _take(self, model: str, tokens: int) -> None:
         self._taken += 1
@@ -217,7 +226,7 @@ class Places:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(delay, self._serve)
 
-    def _tell(self) -> None:
-        if self._watchers and self._taken + self._queued < self.adaptive.present:
+    def _tell(self, urgency: float) -> None:
+        if self._watchers and urgency >= BUILDS and self._of_builds < self.adaptive.present:
             for watcher in self._watchers:
                 watcher()

@@ -17,6 +17,7 @@ from scripts.benchmarks.insertion import insertion
 from scripts.benchmarks.kills import kill
 from scripts.benchmarks.many_histories import many_histories
 from scripts.benchmarks.measured import Measured
+from scripts.benchmarks.open_cells import open_cells
 from scripts.benchmarks.rates import limited_rate, limited_to_sixty
 from scripts.benchmarks.rows import answer_and_judge, bm25_row
 from scripts.benchmarks.start_up import start_up
@@ -30,6 +31,7 @@ BENCHES: dict[str, Callable[[], list[Measured]]] = {
     "start_up": start_up,
     "insertion": insertion,
     "many_histories": many_histories,
+    "open_cells": open_cells,
     "kill": kill,
     "limited_rate": limited_rate,
     "limited_to_sixty": limited_to_sixty,

@@ -45,7 +45,7 @@ def gateway() -> list[Measured]:
 def _in_front_of(url: str) -> Iterator[str]:
     """A gateway of this process; gives the base URL of an account."""
     from memsys.embed import HashingEmbedder
-    from memsys.lean import collect_rarely
+    from memsys.lean import prepare_for_many_calls
     from memsys.llm.endpoint import Endpoint
     from memsys.llm.gateway.accounts import Account
     from memsys.llm.gateway.server import Gateway
@@ -53,7 +53,7 @@ def _in_front_of(url: str) -> Iterator[str]:
     from memsys.llm.pricing import ModelSettings
     from memsys.llm.store import Store
 
-    collect_rarely()  # as `scripts.experiment.models.build_models` does
+    prepare_for_many_calls()  # as `scripts.experiment.models.build_models` does
     with tempfile.TemporaryDirectory() as folder:
         store, endpoint = Store(Path(folder) / "cache.sqlite"), Endpoint(url, label="mock", in_flight=IN_FLIGHT)
         server = Gateway(EndpointUpstream(endpoint, ModelSettings("mock")), HashingEmbedder(64), store)

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def services(url: str, cache: Path, in_flight: int = 64) -> tuple[Any, Any, Any]:
-    from memsys.lean import collect_rarely
+    from memsys.lean import prepare_for_many_calls
     from memsys.llm.cache import CachedEmbedder, CachedLLM
     from memsys.llm.client import Client, HttpEmbedder
     from memsys.llm.endpoint import Endpoint
@@ -17,7 +17,7 @@ def services(url: str, cache: Path, in_flight: int = 64) -> tuple[Any, Any, Any]
     from memsys.llm.pricing import ModelSettings
     from memsys.llm.store import Store
 
-    collect_rarely()  # as `scripts.experiment.models.build_models` does
+    prepare_for_many_calls()  # as `scripts.experiment.models.build_models` does
     store, settings = Store(cache), ModelSettings("mock")
     endpoint = Endpoint(url, label="mock", in_flight=in_flight, retries=12, backoff=0.05)
     llm = Metered(CachedLLM(Client(endpoint, settings), store, settings, "mock"))

@@ -1,8 +1,9 @@
 """A whole table against its bound: many memories on histories of LoCoMo's size, built, answered and judged with the default settings.
 
 The bound is the largest of three times: the longest chain of dependent calls times the latency, all calls times the latency divided by
-the in-flight limit, and the client's CPU time on one core. The measure is the bound divided by the wall time. Each table runs in a
-process of its own, so that its CPU time is the client's alone.
+the in-flight limit, and the client's CPU time on one core. The measure is the bound divided by the wall time. No client reaches 1.0: when
+the longest builds end together, all their answers and verdicts are still to come. `within reach` counts those, too, for a client that
+needs no time of its own. Each table runs in a process of its own, so that its CPU time is the client's alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ class Timed:
     calls: int
     chain: float
     """Dependent calls of the longest cell, from its first write to the verdict on its last answer."""
+    floor: float
+    """Seconds that the calls take at least, in any order that keeps each cell's."""
     peak_mb: float
     timeline: Sequence[tuple[float, int]]
     """Seconds since the start, and calls in flight."""
@@ -51,9 +54,11 @@ class Timed:
 
     def text(self) -> str:
         """The figures behind the ratio."""
+        least = max(self.floor, self.calls * LATENCY / IN_FLIGHT, self.cpu)
         return (
             f"{self.bound / self.wall:.3f} ({self.wall:.1f} s; chain {self.chain * LATENCY:.1f} s, calls "
-            f"{self.calls * LATENCY / IN_FLIGHT:.1f} s, CPU {self.cpu:.1f} s; {self.calls} calls, {self.peak_mb:.0f} MB)"
+            f"{self.calls * LATENCY / IN_FLIGHT:.1f} s, CPU {self.cpu:.1f} s; {self.calls} calls, {self.peak_mb:.0f} MB; "
+            f"within reach {self.bound / least:.3f})"
         )
 
 
@@ -90,38 +95,67 @@ def run_table(url: str, folder: Path, histories: int, memories: Sequence[str]) -
     """Build, answer and judge; returns the figures that this process knows."""
     import resource
 
-    from data_loaders.lazy import as_lazy
     from eval.judge import Judge
-    from eval.reader import Reader
-    from eval.run import Run, Services
+    from eval.run import Services
     from eval.score import Judging
     from memsys.embed import HashingEmbedder
     from memsys.prompts import Prompts
     from scripts.experiment.options import load_option
-    from scripts.experiment.runs import recipe_of
 
     llm, _, endpoint = services(url, folder / "cache.sqlite", IN_FLIGHT)
-    cases = as_lazy(histories_of_words(histories, QUESTIONS, TURNS))
     offered = Services(llm, llm, llm.in_role("probe"), HashingEmbedder(), Prompts(), gauges_at(endpoint))
-    reader = Reader(**load_option("reader", "segtree"))
-
-    class Named:
-        name, config = "bench", {"unit": {"rule": "ab_pair"}}
-
-    runs = []
-    for name in memories:
-        recipe = recipe_of(Named(), load_option("memory", name), None)  # type: ignore[arg-type]
-        runs.append(
-            Run(name, folder / "runs" / name, cases, cases.sizes, recipe.build, reader, dict(recipe.unit), offered)
-        )
+    chains = _chains(memories, folder / "plan")
+    cases = histories_of_words(histories, QUESTIONS, TURNS)
+    runs = [replace(_run(name, folder, cases, offered), chain=chains[name]) for name in memories]
     judging = Judging(Judge(**load_option("judge", "segtree")), llm, "mock", offered.prompts)
     with _sampled(endpoint) as timeline:
         started, cpu = time.perf_counter(), time.process_time()
         run_and_judge(runs, judging)
         wall, used = time.perf_counter() - started, time.process_time() - cpu
-    chain = max(_chain(case) for run in runs for case in (run.folder / "cases").iterdir())
+    cells = [_cell(case) for run in runs for case in (run.folder / "cases").iterdir()]
+    chain = max(build + longest for build, longest, _ in cells)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"wall": wall, "cpu": used, "chain": chain, "peak_mb": peak, "timeline": list(timeline)}
+    return {
+        "wall": wall,
+        "cpu": used,
+        "chain": chain,
+        "floor": _floor(cells),
+        "peak_mb": peak,
+        "timeline": list(timeline),
+    }
+
+
+def _run(name: str, folder: Path, cases: Sequence[Any], offered: Any) -> Any:
+    """The run of a memory with its settings of conf/memory."""
+    from data_loaders.lazy import as_lazy
+    from eval.reader import Reader
+    from eval.run import Run
+    from scripts.experiment.options import load_option
+    from scripts.experiment.runs import recipe_of
+
+    class Named:
+        name, config = "bench", {"unit": {"rule": "ab_pair"}}
+
+    lazy, reader = as_lazy(cases), Reader(**load_option("reader", "segtree"))
+    recipe = recipe_of(Named(), load_option("memory", name), None)  # type: ignore[arg-type]
+    return Run(name, folder / "runs" / name, lazy, lazy.sizes, recipe.build, reader, dict(recipe.unit), offered)
+
+
+def _chains(memories: Sequence[str], folder: Path) -> dict[str, float]:
+    """Dependent calls per unit of a history's size, estimated as a run's plan does: from a short history with the offline engine."""
+    from eval.loop import run_all
+    from eval.run import Services
+    from memsys.embed import HashingEmbedder
+    from memsys.llm.meter import Metered
+    from memsys.llm.offline.extractive import ExtractiveLLM
+    from memsys.prompts import Prompts
+    from scripts.experiment.plan import BUILD, OneSecond, dependent_calls
+
+    llm = Metered(OneSecond(ExtractiveLLM()))
+    offline = Services(llm, llm, llm.in_role("probe"), HashingEmbedder(), Prompts())
+    runs = [_run(name, folder, histories_of_words(1, 1), offline) for name in memories]
+    run_all(runs)
+    return {run.name: dependent_calls(run.folder, BUILD) / run.sizes[0] for run in runs}
 
 
 def run_and_judge(runs: Sequence[Any], judging: Any) -> None:
@@ -138,9 +172,22 @@ def run_and_judge(runs: Sequence[Any], judging: Any) -> None:
         score_judge(run, judging, ahead=ahead)
 
 
-def _chain(folder: Path) -> float:
-    """Dependent calls of one cell, from its effort lines: the build's, the longest read's, then the answer and its verdict."""
-    build, reads = 0.0, [0.0]
+Calls = tuple[float, float, int]
+"""Of one cell: dependent calls of the build, those of its longest question with the verdict, and all calls after the build."""
+
+
+def _floor(cells: Sequence[Calls]) -> float:
+    """Seconds that these cells take at least: the calls of those that are built late can only be made late."""
+    late = [
+        build * LATENCY + sum(after for other, _, after in cells if other >= build) * LATENCY / IN_FLIGHT
+        for build, _, _ in cells
+    ]
+    return max(*late, *((build + longest) * LATENCY for build, longest, _ in cells))
+
+
+def _cell(folder: Path) -> Calls:
+    """One cell's calls, from its effort lines."""
+    build, reads, after = 0.0, [0.0], 0
     for text in (folder / "effort.jsonl").read_text(encoding="utf-8").splitlines():
         line: Mapping[str, Any] = json.loads(text)
         calls = sum(line["calls"].values())
@@ -154,7 +201,9 @@ def _chain(folder: Path) -> float:
             reads.append(dependent)
         elif line["phase"] != "answer":
             build += dependent
-    return build + max(reads) + 2
+            continue
+        after += calls + (line["phase"] == "answer")  # and the verdict
+    return build, max(reads) + 2, after
 
 
 class _sampled:

@@ -28,7 +28,7 @@ from scripts.campaign.tasks import PARTS, Task
 from scripts.campaign.trial import SIGNALS, Outcome, settings
 
 IMPORTED_BY_RUNS = (
-    *("aiohttp.web", "bm25s", "hydra", "jsonschema", "numpy", "pydantic", "uvloop"),
+    *("aiohttp.web", "bm25s", "hydra", "jsonschema_rs", "numpy", "pydantic", "uvloop"),
     *("scripts.experiment.launch", "scripts.experiment.single", "scripts.run"),
 )
 """A list only to save time: what is missing here or not installed is imported by each task that needs it."""

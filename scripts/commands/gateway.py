@@ -17,7 +17,7 @@ import numpy as np
 
 from eval.store import RunError
 from memsys.embed import Embedder, HashingEmbedder
-from memsys.lean import collect_rarely
+from memsys.lean import prepare_for_many_calls
 from memsys.llm import meter
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import Embedded, HttpEmbedder
@@ -54,7 +54,7 @@ def build(given: argparse.Namespace) -> Gateway:
     Raises:
         RunError: a model is missing.
     """
-    collect_rarely()
+    prepare_for_many_calls()
     if given.mode == "replay":
         forbid_network()
     store = None if given.mode == "live" else Store(given.cache)

@@ -14,7 +14,7 @@ from eval.provenance import identity, source_digest
 from eval.run import Services
 from eval.store import RunError
 from memsys.embed import Embedder, HashingEmbedder
-from memsys.lean import collect_rarely
+from memsys.lean import prepare_for_many_calls
 from memsys.llm.batching.endpoint import BatchEndpoint
 from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder
@@ -175,7 +175,7 @@ def build_models(cfg: DictConfig) -> Models:
         RunError: a model has no file in `conf` and no endpoint is configured that could serve it.
     """
     forbid_network(not cfg.network)
-    collect_rarely()
+    prepare_for_many_calls()
     results = Path(cfg.results)
     store = Store(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
     places = Places(cfg, Purse(cfg.max_usd), store.path)

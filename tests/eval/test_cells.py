@@ -9,12 +9,15 @@ from dataclasses import replace
 import pytest
 from small_history import history
 
+from data_loaders.schema import Question
 from eval.cells import WORKING, OpenCell, Opening
 from eval.loop import run_all
 from eval.pace import Pace
 from eval.pool import Threads, UrgentPool
 from eval.run import Run, Services
+from memsys.interface import Recall
 from memsys.llm.protocol import LLM
+from memsys.systems.controls import Recency
 
 Make = Callable[..., Run]
 
@@ -197,3 +200,19 @@ def test_a_cell_that_ends_without_having_been_built_counts_as_built_once(make_ru
     cell.built()
     cell.end()
     assert (opening.building, opening.open) == (0, 0)
+
+
+def test_a_memory_is_built_when_its_last_questions_begin_to_be_read(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    class Heard(Recency):
+        def read(self, question: Question) -> Recall:
+            order.append("read")
+            return super().read(question)
+
+    monkeypatch.setattr(OpenCell, "built", lambda self: order.append("built"))
+    run_all([make_run([history("case")], build=Heard)])
+    assert order[0] == "built", "reads that wait for a model must leave room for the builds of other cells"
+    assert "read" in order

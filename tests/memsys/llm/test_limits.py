@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memsys.llm.limits import Adaptive, Places, urgency, urgent
+from memsys.llm.limits import BUILDS, Adaptive, Places, urgency, urgent
 from memsys.llm.outcome import is_exhausted, outcome_of
 from memsys.llm.protocol import EndOfRun, QuotaExhausted
 from memsys.llm.rates import SHARE, Rates, seconds_of
@@ -102,13 +102,13 @@ def served(places: Places, *calls: tuple[str, float]) -> list[str]:
     async def call(name: str, urgency: float) -> None:
         await places.take("m", 1, urgency)
         order.append(name)
-        places.release()
+        places.release(urgency)
 
     async def main() -> None:
         await places.take("m", 1, 0.0)
         tasks = [asyncio.create_task(call(*each)) for each in calls]
         await asyncio.sleep(0)
-        places.release()
+        places.release(0.0)
         await asyncio.gather(*tasks)
 
     asyncio.run(main())
@@ -127,15 +127,15 @@ def test_the_most_urgent_call_gets_the_next_place_and_of_equals_the_oldest() -> 
 def test_a_call_that_is_cancelled_while_it_waits_leaves_its_place_to_others() -> None:
     async def main() -> tuple[int, int]:
         places = Places(1)
-        await places.take("m", 1, 0.0)
-        waiting = asyncio.create_task(places.take("m", 1, 0.0))
+        await places.take("m", 1, BUILDS)
+        waiting = asyncio.create_task(places.take("m", 1, BUILDS))
         await asyncio.sleep(0)
         assert places.load() == (2, 1)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert places.load() == (1, 1)
-        places.release()
-        await asyncio.wait_for(places.take("m", 1, 0.0), 10)
+        places.release(BUILDS)
+        await asyncio.wait_for(places.take("m", 1, BUILDS), 10)
         return places.load()
 
     assert asyncio.run(main()) == (1, 1)
@@ -151,14 +151,33 @@ def test_whoever_watches_is_told_of_room_and_of_nothing_else() -> None:
             told.append(places.load()[0])
 
         places.watch(on_room)
-        await places.take("m", 1, 0.0)
-        await places.take("m", 1, 0.0)
-        places.release()
+        await places.take("m", 1, BUILDS)
+        await places.take("m", 1, BUILDS)
+        places.release(BUILDS)
         places.unwatch(on_room)
-        places.release()
+        places.release(BUILDS)
 
     asyncio.run(main())
     assert told == [1, 1]
+
+
+def test_answers_that_wait_take_no_room_from_builds() -> None:
+    async def main() -> list[int]:
+        places, loads = Places(2), []
+        await places.take("m", 1, 0.0)
+        await places.take("m", 1, 1.0)
+        waiting = [asyncio.create_task(places.take("m", 1, how)) for how in (1.0, BUILDS + 90.0)]
+        await asyncio.sleep(0)
+        loads.append(places.load()[0])
+        places.release(0.0)
+        await waiting[1]  # the build's call is the first to get a place
+        loads.append(places.load()[0])
+        places.release(BUILDS + 90.0)
+        loads.append(places.load()[0])
+        await waiting[0]
+        return loads
+
+    assert asyncio.run(main()) == [1, 1, 0]
 
 
 def test_urgency_is_given_to_a_block_and_taken_back() -> None:
@@ -166,7 +185,7 @@ def test_urgency_is_given_to_a_block_and_taken_back() -> None:
         with urgent(7.0):
             assert urgency() == 7.0
         assert urgency() == 5.0
-    assert urgency() == 0.0
+    assert urgency() == BUILDS, "a call without one counts as a build's"
 
 
 # --- requests and tokens a minute --------------------------------------------------------------------------------------

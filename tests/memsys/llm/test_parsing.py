@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from memsys.llm.parsing import ParseFailure, parse, read_json
 
@@ -131,6 +132,21 @@ def test_json_that_breaks_the_schema_says_where(subtests: pytest.Subtests) -> No
             value = parse(text, PERSON, ())
             assert isinstance(value, ParseFailure)
             assert complaint in value.why
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["name", "age", "town"]),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(st.characters(exclude_categories=["Cs"])),
+    )
+)
+def test_the_fast_checker_agrees_with_the_reference_implementation(value: dict[str, Any]) -> None:
+    text = json.dumps(value)
+    assert isinstance(parse(text, PERSON, ()), ParseFailure) != Draft202012Validator(PERSON).is_valid(read_json(text))
 
 
 def test_json_that_keeps_the_schema_is_the_value() -> None:
