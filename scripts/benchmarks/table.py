@@ -143,13 +143,14 @@ def _run(name: str, folder: Path, cases: Sequence[Any], offered: Any) -> Any:
 
 def _chains(memories: Sequence[str], folder: Path) -> dict[str, float]:
     """Dependent calls per unit of a history's size, estimated as a run's plan does: from a short history with the offline engine."""
+    from eval.costs import BUILD
     from eval.loop import run_all
     from eval.run import Services
     from memsys.embed import HashingEmbedder
     from memsys.llm.meter import Metered
     from memsys.llm.offline.extractive import ExtractiveLLM
     from memsys.prompts import Prompts
-    from scripts.experiment.plan import BUILD, OneSecond, dependent_calls
+    from scripts.experiment.plan import OneSecond, dependent_calls
 
     llm = Metered(OneSecond(ExtractiveLLM()))
     offline = Services(llm, llm, llm.in_role("probe"), HashingEmbedder(), Prompts())
