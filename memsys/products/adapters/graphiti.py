@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-ENVIRONMENT = {"GRAPHITI_TELEMETRY_ENABLED": "false", "SEMAPHORE_LIMIT": "1"}  # concurrent steps would draw ids in any order
+ENVIRONMENT = {
+    "GRAPHITI_TELEMETRY_ENABLED": "false",
+    "SEMAPHORE_LIMIT": "1",
+}  # concurrent steps would draw ids in any order
 ABILITIES = {"sources": "exact", "score": "rank", "time": "parameter", "read_only": True}
 
 
@@ -97,7 +100,9 @@ class Product:
 
     def _item(self, edge: Any, score: float) -> dict[str, Any]:
         episodes = [each for each in edge.episodes if each in self._turns]
-        since = edge.valid_at.strftime("%d %B %Y") if edge.valid_at else self._said.get(episodes[0], "") if episodes else ""
+        since = (
+            edge.valid_at.strftime("%d %B %Y") if edge.valid_at else self._said.get(episodes[0], "") if episodes else ""
+        )
         ended = f" (no longer since {edge.invalid_at.strftime('%d %B %Y')})" if edge.invalid_at else ""
         return {
             "id": edge.uuid,
