@@ -206,7 +206,15 @@ def test_a_worker_that_keeps_dying_is_given_up(toy: Callable[..., Released]) -> 
         memory.read(ASKED)
 
 
-def test_a_failed_call_that_the_product_passes_over_fails_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "product",
+    [TOY, *(pytest.param(path.stem, marks=pytest.mark.integration) for path in sorted(PINS.glob("*.txt")))],
+)
+def test_a_failed_call_that_the_product_passes_over_fails_the_step(
+    product: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not place_of(product).installed:
+        pytest.skip(f"{product} is not installed: make product NAME={product}")
     upstream = EngineUpstream(ExtractiveLLM())
 
     async def refuse(*_: Any) -> Any:
@@ -214,10 +222,10 @@ def test_a_failed_call_that_the_product_passes_over_fails_the_step(monkeypatch: 
 
     monkeypatch.setattr(upstream, "reply", refuse)
     gateway = Gateway(upstream, HashingEmbedder(64), None, "live")
-    memory = Released(gateway, np.random.default_rng(0), product=TOY, purposes=PURPOSES)
+    memory = Released(gateway, np.random.default_rng(0), product=product, purposes=PURPOSES)
     try:
         with pytest.raises(ModelError, match="the server is down"):
-            memory.write(unit(1))
+            written(memory, 1)
     finally:
         memory.close()
         gateway.close()
