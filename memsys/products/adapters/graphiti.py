@@ -67,7 +67,7 @@ class Product:
         return {"stored": len(new), "changed": len(added.edges) - len(new), "deleted": 0, "held": len(self._order)}
 
     def _moment(self, stamp: float | None) -> Any:
-        """The time of an episode: its own or else the last one's, and a second after the last if that has the same or a later one."""
+        """The time of an episode: its own, or else that of the one before; a second later for each one before it that shares it."""
         from datetime import UTC, datetime, timedelta
 
         start = datetime(2000, 1, 1, tzinfo=UTC) if self._last is None else self._last[0]
@@ -100,9 +100,8 @@ class Product:
 
     def _item(self, edge: Any, score: float) -> dict[str, Any]:
         episodes = [each for each in edge.episodes if each in self._turns]
-        since = (
-            edge.valid_at.strftime("%d %B %Y") if edge.valid_at else self._said.get(episodes[0], "") if episodes else ""
-        )
+        said = "".join(self._said[each] for each in episodes[:1])
+        since = edge.valid_at.strftime("%d %B %Y") if edge.valid_at else said
         ended = f" (no longer since {edge.invalid_at.strftime('%d %B %Y')})" if edge.invalid_at else ""
         return {
             "id": edge.uuid,
