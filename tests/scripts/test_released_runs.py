@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.products.places import place_of
-from scripts.experiment.lab import Lab
+from scripts.experiment.lab import Answers, Lab
 from scripts.experiment.options import load_option, options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +93,7 @@ def test_a_run_of_a_product_is_replayed_without_its_endpoint_in_the_same_bytes(
     ).ask(memory)
     before, after = (predictions(answers.folder) for answers in (recorded, replayed))
     assert before == after
-    assert any(b'"sources":["' in text for name, text in before.items() if name.endswith("items.jsonl"))
+    assert_sources_are_where_the_texts_come_from(recorded)
     assert not any(b'"error"' in text.replace(b'"error":""', b"") for text in before.values())
     counted = spent(recorded.folder)
     assert counted["tokens_out"] == asked.tokens_out, "what is charged is what the endpoint counted"
@@ -101,10 +103,28 @@ def test_a_run_of_a_product_is_replayed_without_its_endpoint_in_the_same_bytes(
     assert counted["refused"] == 0, "nothing but the gateway was asked for"
 
 
+def assert_sources_are_where_the_texts_come_from(answers: Answers) -> None:
+    """Most words of an item that names turns occur in these turns, dates left out."""
+
+    def words(text: str) -> set[str]:
+        return set(re.findall(r"[a-z]{5,}", re.sub(r"\[.*?\]|\(.*?\)", "", text.lower())))
+
+    turns = {
+        turn.id: words(f"{turn.speaker} {turn.text}")
+        for case in answers.dataset.cases
+        for session in case.sessions
+        for turn in session.turns
+    }
+    lines = [line for path in answers.folder.rglob("items.jsonl") for line in path.read_text().splitlines()]
+    traced = [item for item in map(json.loads, lines) if item["sources"]]
+    assert traced
+    for item in traced:
+        said = set[str]().union(*(turns[source] for source in item["sources"]))
+        assert len(words(item["text"]) & said) >= len(words(item["text"])) / 2, item
+
+
 def spent(folder: Path) -> dict[str, int]:
     """Sums over all steps of a run, and the connections that the product was refused."""
-    import json
-
     from eval.costs import efforts
 
     total = dict.fromkeys(("sent", "tokens_in", "tokens_out", "embedding_tokens"), 0)

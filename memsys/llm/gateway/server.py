@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
 from memsys.embed import Embedder
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Mode = Literal["record", "replay", "live"]
 MODES: tuple[Mode, ...] = ("record", "replay", "live")
 MOST_BYTES = 64 << 20
+EMBEDDING_THREADS = 8
 RETRY_COUNT = "x-stainless-retry-count"
 """Header in which the OpenAI packages say how often their transport has repeated a request."""
 
@@ -63,6 +65,8 @@ class Gateway:
         self.upstream, self.mode = upstream, mode
         self._chat = ChatReplies(upstream, None if mode == "live" else store, replay=mode == "replay")
         self._embedder, self._port, self._welcome = embedder, port, welcome
+        # Threads of its own: its embedder may wait for another gateway of this process, which would find all shared ones taken.
+        self._embedding = ThreadPoolExecutor(EMBEDDING_THREADS, "gateway-embed")
         self._accounts: dict[str, Account] = {}
         self._runner: web.ServerRunner | None = None
         self._address = ""
@@ -201,7 +205,7 @@ class Gateway:
             return vectors, own
 
         try:
-            vectors, own = await asyncio.to_thread(embed)
+            vectors, own = await event_loop().run_in_executor(self._embedding, embed)
         except ModelError as error:
             ledger.add_failure(f"{account.label}.embed", 1, 0.0, account.call_number())
             account.failed(error)

@@ -75,7 +75,10 @@ class EndpointUpstream:
 
 
 class EngineUpstream:
-    """The offline engine: it answers what a purpose declares as `stand_in`, and fills the schema or tool of other requests."""
+    """The offline engine: it answers what a purpose declares as `stand_in`, and fills the schema or tool of other requests.
+
+    A declared schema stands in place of the client's, which may allow replies that make no sense together.
+    """
 
     def __init__(self, engine: LLM) -> None:
         self._engine = engine
@@ -85,7 +88,7 @@ class EngineUpstream:
         return {**body, "model": self.model}
 
     async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
-        schema = asked_schema(body) or (dict(declared.stand_in.get("schema") or {}) if declared else {})
+        schema = dict(declared.stand_in.get("schema") or {} if declared else {}) or asked_schema(body)
         request = self._request(body, purpose, declared, schema)
         # In a thread: the engine computes, and the loop serves others meanwhile.
         completion = await asyncio.to_thread(lambda: self._engine.submit(request).result())

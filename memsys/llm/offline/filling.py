@@ -40,7 +40,7 @@ class Found:
 # The purpose of a property, by its name.
 _EXPLAINS = re.compile(r"reason|justif|thought|explan|rationale|analysis|evidence|summary|description", re.IGNORECASE)
 _TITLES = re.compile(r"title|name|headline", re.IGNORECASE)
-_TIMES = re.compile(r"(?:^|_)(?:time|date|timestamp)$", re.IGNORECASE)
+_TIMES = re.compile(r"(?:^|_)(?:time|date|timestamp|at)$", re.IGNORECASE)
 _RATES = re.compile(r"score|rating|relevance|importance|confidence|weight", re.IGNORECASE)
 _IDS = re.compile(r"(?:^|_)(?:ids?|index|indices|ranking|labels?|numbers?)$", re.IGNORECASE)
 
@@ -62,8 +62,7 @@ def form(schema: Mapping[str, Any], found: Found, name: str = "") -> Any:
         return form(choices[0], found, name)
     kinds = schema.get("type", "object" if "properties" in schema else None)
     kind = next((each for each in kinds if each != "null"), "null") if isinstance(kinds, list) else kinds
-    if kind == "object" and {"source", "target"} <= set(schema.get("properties", {})):
-        ends = dict(zip(("source", "target"), _ends(found.text), strict=True))
+    if kind == "object" and (ends := _ends_by_key(schema, found.text)):
         by_key = {key: replace(found, text=ends.get(key, found.text), title="") for key in schema["properties"]}
         return {key: form(part, by_key[key], key) for key, part in schema["properties"].items()}
     if kind == "object":
@@ -86,6 +85,14 @@ def _ends(text: str) -> tuple[str, str]:
     """The first and the last content word of a statement, taken as the two ends of a relation."""
     words = content_words(text) or [text]
     return words[0], words[-1]
+
+
+def _ends_by_key(schema: Mapping[str, Any], text: str) -> dict[str, str]:
+    """The ends of a relation by the properties that name them (`source`, `target_name` …); empty if the object is no relation."""
+    sides = {key.partition("_")[0]: key for key in schema.get("properties", {})}
+    if not {"source", "target"} <= set(sides):
+        return {}
+    return {sides[side]: end for side, end in zip(("source", "target"), _ends(text), strict=True)}
 
 
 def labelled(labels: Sequence[Any], found: Found) -> Any:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -370,6 +371,13 @@ def test_any_reply_satisfies_its_schema(subtests: pytest.Subtests) -> None:
         ]:
             with subtests.test(json.dumps(schema)[:60]):
                 Draft202012Validator(schema).validate(form(schema, found))
+
+
+def test_the_ends_of_a_relation_are_words_of_the_fact_whatever_their_properties_are_called() -> None:
+    names = ("source_entity_name", "target_entity_name", "fact", "valid_at")
+    relation = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+    filled = form(relation, Found("Mara planted tomatoes", time=date(2023, 5, 8)))
+    assert list(filled.values()) == ["mara", "tomatoes", "Mara planted tomatoes", "2023-05-08"]
 
 
 def test_a_schema_that_cannot_be_filled_is_an_error_not_a_guess() -> None:

@@ -152,6 +152,30 @@ def test_a_declared_purpose_names_the_calls_and_tells_the_engine_where_the_text_
         gateway.close()
 
 
+def test_a_gateway_in_front_of_another_in_one_process_embeds_many_texts_at_once(tmp_path: Path) -> None:
+    behind = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(32), None, "live")
+    try:
+        with in_front_of(behind.open("up", Account("up")).base_url, tmp_path / "c.sqlite") as gateway:
+            account = gateway.open("one", Account("one"))
+            with ThreadPoolExecutor(40) as pool:  # more than there are threads to embed in
+                replies = list(pool.map(lambda n: post(account, "embeddings", {"input": f"text {n}"}), range(40)))
+        assert {status for status, _ in replies} == {200}
+    finally:
+        behind.close()
+
+
+def test_a_declared_form_stands_in_place_of_the_clients() -> None:
+    gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(32), None, "live")
+    declared = {"schema": {"type": "object", "properties": {"name": {"type": "string"}, "age": {"const": 5}}}}
+    account = gateway.open("one", Account("one", purposes=[Purpose("age", "^Extract", declared)]))
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+    try:
+        reply = said(chat(account, "Mara is 7 and grows tomatoes.", response_format=form))
+        assert json.loads(reply)["age"] == 5, "the engine itself would give the least allowed age, 3"
+    finally:
+        gateway.close()
+
+
 @pytest.mark.parametrize("path", ["chat/completions", "embeddings", "responses"])
 def test_a_token_that_nobody_opened_is_refused(path: str) -> None:
     gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(32), None, "live")

@@ -206,7 +206,15 @@ def test_a_worker_that_keeps_dying_is_given_up(toy: Callable[..., Released]) -> 
         memory.read(ASKED)
 
 
-def test_a_failed_call_that_the_product_passes_over_fails_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "product",
+    [TOY, *(pytest.param(path.stem, marks=pytest.mark.integration) for path in sorted(PINS.glob("*.txt")))],
+)
+def test_a_failed_call_that_the_product_passes_over_fails_the_step(
+    product: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not place_of(product).installed:
+        pytest.skip(f"{product} is not installed: make product NAME={product}")
     upstream = EngineUpstream(ExtractiveLLM())
 
     async def refuse(*_: Any) -> Any:
@@ -214,13 +222,25 @@ def test_a_failed_call_that_the_product_passes_over_fails_the_step(monkeypatch: 
 
     monkeypatch.setattr(upstream, "reply", refuse)
     gateway = Gateway(upstream, HashingEmbedder(64), None, "live")
-    memory = Released(gateway, np.random.default_rng(0), product=TOY, purposes=PURPOSES)
+    memory = Released(gateway, np.random.default_rng(0), product=product, purposes=PURPOSES)
     try:
         with pytest.raises(ModelError, match="the server is down"):
-            memory.write(unit(1))
+            written(memory, 1)
     finally:
         memory.close()
         gateway.close()
+
+
+@pytest.mark.integration
+def test_a_window_that_simplemem_would_drop_for_unreadable_replies_is_an_error(gateway: Gateway) -> None:
+    if not place_of("simplemem").installed:
+        pytest.skip("simplemem is not installed: make product NAME=simplemem")
+    memory = Released(gateway, np.random.default_rng(0), product="simplemem")  # without purposes the engine chats
+    try:
+        with pytest.raises(Raised, match="no reply to a window of 5 turns could be read"):
+            written(memory)
+    finally:
+        memory.close()
 
 
 def test_closing_ends_the_process_and_removes_its_folder(toy: Callable[..., Released]) -> None:

@@ -1,0 +1,144 @@
+"""graphiti-core: `Graphiti.add_episode` for each unit, a hybrid search over facts for each question, an embedded Kuzu in memory.
+
+Runs in the environment of conf/product/graphiti.txt. A unit is one episode of messages, `speaker: text` a line. Episodes that share a
+time follow one another by a second, so that the previous episodes in the prompts are the last ones. What is recalled are facts with the
+day from which they hold and, where the product ended them, the day from which they no longer do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+ENVIRONMENT = {
+    "GRAPHITI_TELEMETRY_ENABLED": "false",
+    "SEMAPHORE_LIMIT": "1",
+}  # concurrent steps would draw ids in any order
+ABILITIES = {"sources": "exact", "score": "rank", "time": "parameter", "read_only": True}
+
+
+class Product:
+    """One graph for one case. One event loop serves it all its life."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        import asyncio
+        import os
+
+        os.environ["EMBEDDING_DIM"] = str(given["dimension"])
+        from graphiti_core import Graphiti
+        from graphiti_core.driver.kuzu_driver import KuzuDriver
+
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        driver = KuzuDriver(db=":memory:")
+        self._graph = Graphiti(graph_driver=driver, **_clients(given), max_coroutines=1)
+        self._run(_index(driver))
+        self._turns: dict[str, list[str]] = {}
+        """Ids of the turns of each episode."""
+        self._said: dict[str, str] = {}
+        """Time of each episode as the dialogue has it."""
+        self._order: dict[str, int] = {}
+        """Ids of facts in the order in which they were first stored."""
+        self._last: Any = None
+
+    def _run(self, step: Any) -> Any:
+        return self._loop.run_until_complete(step)
+
+    def write(self, unit: dict[str, Any]) -> dict[str, int]:
+        """Add a unit as an episode. Raises what the product raises; the episode is not stored then."""
+        from graphiti_core.nodes import EpisodeType
+
+        lines = [_spoken(turn) for turn in unit["turns"] if turn["text"].strip()]
+        if not lines:
+            return {"stored": 0, "changed": 0, "deleted": 0, "held": len(self._order)}
+        added = self._run(
+            self._graph.add_episode(
+                name=unit["id"],
+                episode_body="\n".join(lines),
+                source=EpisodeType.message,
+                source_description="conversation",
+                reference_time=self._moment(unit.get("stamp")),
+            )
+        )
+        self._turns[added.episode.uuid] = [turn["id"] for turn in unit["turns"]]
+        self._said[added.episode.uuid] = unit["time_text"]
+        new = [edge.uuid for edge in added.edges if edge.uuid not in self._order]
+        for fact in new:
+            self._order[fact] = len(self._order)
+        return {"stored": len(new), "changed": len(added.edges) - len(new), "deleted": 0, "held": len(self._order)}
+
+    def _moment(self, stamp: float | None) -> Any:
+        """The time of an episode: its own, or else that of the one before; a second later for each one before it that shares it."""
+        from datetime import UTC, datetime, timedelta
+
+        start = datetime(2000, 1, 1, tzinfo=UTC) if self._last is None else self._last[0]
+        said = start if stamp is None else datetime.fromtimestamp(stamp, UTC)
+        same = self._last is not None and said == self._last[0]
+        self._last = (said, self._last[1] + 1 if same else 0)
+        return said + timedelta(seconds=self._last[1])
+
+    def read(self, question: dict[str, Any]) -> list[dict[str, Any]]:
+        """The facts that a search finds; equal scores in the order of storing."""
+        from graphiti_core.search.search_config_recipes import EDGE_HYBRID_SEARCH_RRF
+
+        recipe = EDGE_HYBRID_SEARCH_RRF.model_copy(update={"limit": question["k"]})
+        found = self._run(self._graph.search_(question["text"] or " ", config=recipe))
+        scores = found.edge_reranker_scores
+        items = [self._item(edge, score) for edge, score in zip(found.edges, scores, strict=True)]
+        return sorted(items, key=lambda item: (-item["score"], self._order.get(item["id"], 0)))
+
+    def nodes(self, _: dict[str, Any]) -> list[dict[str, Any]]:
+        """Every fact that is held."""
+        from graphiti_core.edges import EntityEdge
+
+        edges = self._run(EntityEdge.get_by_uuids(self._graph.driver, list(self._order)))
+        return sorted((self._item(edge, 0.0) for edge in edges), key=lambda item: self._order[item["id"]])
+
+    def close(self, _: dict[str, Any]) -> None:
+        """Close the graph and the loop."""
+        self._run(self._graph.close())
+        self._loop.close()
+
+    def _item(self, edge: Any, score: float) -> dict[str, Any]:
+        episodes = [each for each in edge.episodes if each in self._turns]
+        said = "".join(self._said[each] for each in episodes[:1])
+        since = edge.valid_at.strftime("%d %B %Y") if edge.valid_at else said
+        ended = f" (no longer since {edge.invalid_at.strftime('%d %B %Y')})" if edge.invalid_at else ""
+        return {
+            "id": edge.uuid,
+            "text": edge.fact + ended,
+            "time_text": since,
+            "score": round(float(score), 6),
+            "sources": list(dict.fromkeys(turn for each in episodes for turn in self._turns[each])),
+            "kind": "fact",
+        }
+
+
+def _clients(given: dict[str, Any]) -> dict[str, Any]:
+    """Language model, embedder and reranker (which this search does not use) behind the gateway."""
+    from graphiti_core.cross_encoder.openai_reranker_client import OpenAIRerankerClient
+    from graphiti_core.embedder.openai import OpenAIEmbedder, OpenAIEmbedderConfig
+    from graphiti_core.llm_client.config import LLMConfig
+    from graphiti_core.llm_client.openai_generic_client import OpenAIGenericClient
+
+    shared = {"api_key": given["key"], "base_url": given["base_url"]}
+    settings = {"temperature": 0, **given["settings"].get("llm", {})}
+    config = LLMConfig(model=given["model"], small_model=given["model"], **settings, **shared)
+    embedding = OpenAIEmbedderConfig(embedding_model=given["embedder"], embedding_dim=given["dimension"], **shared)
+    return {
+        "llm_client": OpenAIGenericClient(config=config),
+        "embedder": OpenAIEmbedder(config=embedding),
+        "cross_encoder": OpenAIRerankerClient(config=config),
+    }
+
+
+async def _index(driver: Any) -> None:
+    """Make the full-text indices: `build_indices_and_constraints` makes none for Kuzu, and every search would fail."""
+    from graphiti_core.driver.driver import GraphProvider
+    from graphiti_core.graph_queries import get_fulltext_indices
+
+    for query in get_fulltext_indices(GraphProvider.KUZU):
+        await driver.execute_query(query)
+
+
+def _spoken(turn: dict[str, Any]) -> str:
+    return f"{turn['speaker']}: {turn['text']}" if turn["speaker"] else str(turn["text"])
