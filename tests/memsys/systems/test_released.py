@@ -231,6 +231,18 @@ def test_a_failed_call_that_the_product_passes_over_fails_the_step(
         gateway.close()
 
 
+@pytest.mark.integration
+def test_a_window_that_simplemem_would_drop_for_unreadable_replies_is_an_error(gateway: Gateway) -> None:
+    if not place_of("simplemem").installed:
+        pytest.skip("simplemem is not installed: make product NAME=simplemem")
+    memory = Released(gateway, np.random.default_rng(0), product="simplemem")  # without purposes the engine chats
+    try:
+        with pytest.raises(Raised, match="no reply to a window of 5 turns could be read"):
+            written(memory)
+    finally:
+        memory.close()
+
+
 def test_closing_ends_the_process_and_removes_its_folder(toy: Callable[..., Released]) -> None:
     memory = toy()
     written(memory, 1)
