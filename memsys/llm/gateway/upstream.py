@@ -88,11 +88,13 @@ class EngineUpstream:
         return {**body, "model": self.model}
 
     async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
-        schema = dict(declared.stand_in.get("schema") or {} if declared else {}) or asked_schema(body)
+        stand_in = declared.stand_in if declared else {}
+        tool = asked_tool(body, str(stand_in.get("tool", "")))
+        schema = dict(stand_in.get("schema") or {}) or asked_schema(body, tool)
         request = self._request(body, purpose, declared, schema)
         # In a thread: the engine computes, and the loop serves others meanwhile.
         completion = await asyncio.to_thread(lambda: self._engine.submit(request).result())
-        return _as_reply(body, completion.text, completion.prompt_tokens, completion.completion_tokens), 0.0, 1
+        return _as_reply(tool, completion.text, completion.prompt_tokens, completion.completion_tokens), 0.0, 1
 
     def _request(
         self, body: Mapping[str, Any], purpose: str, declared: Purpose | None, schema: Mapping[str, Any]
@@ -109,22 +111,22 @@ class EngineUpstream:
         return Request(messages, purpose, limit, schema=schema or None, kind=kind, fields=fields)
 
 
-def asked_schema(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON schema that the reply, or the arguments of the first tool, must fit; empty where none is asked for."""
-    if (tool := asked_tool(body)) is not None:
+def asked_schema(body: Mapping[str, Any], tool: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The JSON schema that the reply, or the arguments of the tool that is called, must fit; empty where none is asked for."""
+    if tool is not None:
         return inlined(tool.get("parameters") or {"type": "object"})
     form = (body.get("response_format") or {}).get("json_schema") or {}
     return inlined(form["schema"]) if form.get("schema") else {}
 
 
-def asked_tool(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The tool that must be called: the named one, or the first; None where no tool is offered or wanted."""
+def asked_tool(body: Mapping[str, Any], preferred: str = "") -> Mapping[str, Any] | None:
+    """The tool that is called: the one that the client names, else the preferred one, else the first; None where none is wanted."""
     offered = [tool.get("function") for tool in body.get("tools") or ()]
     tools: list[Mapping[str, Any]] = [tool for tool in offered if isinstance(tool, Mapping)]
     choice = body.get("tool_choice", "auto")
     if not tools or choice == "none":
         return None
-    wanted = choice.get("function", {}).get("name") if isinstance(choice, Mapping) else None
+    wanted = choice.get("function", {}).get("name") if isinstance(choice, Mapping) else preferred
     return next((tool for tool in tools if tool.get("name") == wanted), tools[0])
 
 
@@ -150,12 +152,12 @@ def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
     return resolved
 
 
-def _as_reply(body: Mapping[str, Any], text: str, tokens_in: int, tokens_out: int) -> dict[str, Any]:
-    """A chat completion with this text, or with a call of the tool that was asked for."""
+def _as_reply(tool: Mapping[str, Any] | None, text: str, tokens_in: int, tokens_out: int) -> dict[str, Any]:
+    """A chat completion with this text, or with a call of the tool."""
     name = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]
     message: dict[str, Any] = {"role": "assistant", "content": text}
     reason = "stop"
-    if (tool := asked_tool(body)) is not None:
+    if tool is not None:
         arguments = text if _is_object(text) else json.dumps({"text": text})
         function = {"name": tool.get("name"), "arguments": arguments}
         message = {"role": "assistant", "content": None}

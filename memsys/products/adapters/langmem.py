@@ -1,0 +1,99 @@
+"""langmem: the store manager with its default settings for each unit, a search of its store for each question, all in memory.
+
+Runs in the environment of conf/product/langmem.txt. Date and speaker are put into the text, because the product keeps them nowhere else.
+It keeps no metadata either: a memory's sources are the units whose write put it, as the product reports them. Of a unit it looks up
+related memories by the last message alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+ENVIRONMENT = {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
+ABILITIES = {"sources": "exact", "score": "similarity", "time": "text", "read_only": True}
+CONFIG = {"configurable": {"langgraph_user_id": "case"}}
+NAMESPACE = ("memories", "case")
+ALL = 100_000
+
+
+class Product:
+    """One store for one case."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+        from langgraph.store.memory import InMemoryStore
+        from langmem import create_memory_store_manager
+
+        shared = {"base_url": given["base_url"], "api_key": given["key"]}
+        # With its check of lengths it would fetch a tokenizer.
+        embed = OpenAIEmbeddings(model=given["embedder"], check_embedding_ctx_length=False, **shared)
+        model = ChatOpenAI(model=given["model"], **given["settings"].get("llm", {}), **shared)
+        self._store = InMemoryStore(index={"dims": given["dimension"], "embed": embed, "fields": ["content.content"]})
+        self._manager = create_memory_store_manager(
+            model,
+            namespace=("memories", "{langgraph_user_id}"),
+            store=self._store,
+            **given["settings"].get("manager", {}),
+        )
+        # As soon as there are memories the product repeats a failed call until its graph has made so many steps.
+        self._config = {**CONFIG, "recursion_limit": given["settings"].get("recursion_limit", 25)}
+        self._sources: dict[str, list[str]] = {}
+        """Turns behind each memory, by its key, in the order of storing."""
+
+    def write(self, unit: dict[str, Any]) -> dict[str, int]:
+        """Have the manager store what is worth it in the turns of a unit.
+
+        Raises:
+            RuntimeError: the store lacks a memory that the manager reports as stored.
+        """
+        said = f"[{unit['time_text']}] " if unit["time_text"] else ""
+        messages = [
+            {"role": turn["role"], "content": said + _spoken(turn)} for turn in unit["turns"] if turn["text"].strip()
+        ]
+        if not messages:
+            return self._counts(0, 0)
+        put = [each["key"] for each in self._manager.invoke({"messages": messages}, config=self._config)]
+        lost = [key for key in put if self._store.get(NAMESPACE, key) is None]
+        if lost:
+            raise RuntimeError(
+                f"{len(lost)} of {len(put)} memories that langmem reports as stored are not in its store"
+            )
+        new = [key for key in put if key not in self._sources]
+        for key in put:
+            turns = self._sources.setdefault(key, [])
+            turns += [turn["id"] for turn in unit["turns"] if turn["id"] not in turns]
+        return self._counts(len(new), len(put) - len(new))
+
+    def _counts(self, stored: int, changed: int) -> dict[str, int]:
+        return {"stored": stored, "changed": changed, "deleted": 0, "held": len(self._sources)}
+
+    def read(self, question: dict[str, Any]) -> list[dict[str, Any]]:
+        """The memories that a search finds; equal scores in the order of storing."""
+        hits = self._manager.search(query=question["text"] or " ", limit=question["k"], config=self._config)
+        order = {key: place for place, key in enumerate(self._sources)}
+        items = [self._item(hit, float(hit.score or 0.0)) for hit in hits]
+        return sorted(items, key=lambda item: (-item["score"], order.get(item["id"], 0)))
+
+    def nodes(self, _: dict[str, Any]) -> list[dict[str, Any]]:
+        """Every memory that is held."""
+        held = {hit.key: hit for hit in self._store.search(NAMESPACE, limit=ALL)}
+        return [self._item(held[key], 0.0) for key in self._sources if key in held]
+
+    def _item(self, hit: Any, score: float) -> dict[str, Any]:
+        return {
+            "id": hit.key,
+            "text": _content(hit.value),
+            "time_text": "",
+            "score": round(score, 6),
+            "sources": self._sources.get(hit.key, []),
+            "kind": "fact",
+        }
+
+
+def _content(value: Any) -> str:
+    """The text of a memory: the store holds it as JSON, a search of the manager returns an object."""
+    return str(value["content"]["content"] if isinstance(value, dict) else value.content)
+
+
+def _spoken(turn: dict[str, Any]) -> str:
+    return f"{turn['speaker']}: {turn['text']}" if turn["speaker"] else str(turn["text"])
