@@ -25,7 +25,8 @@ class Purpose:
     find: str
     """Regular expression that the system message, or else the first message, must hold."""
     stand_in: Mapping[str, Any] = field(default_factory=dict)
-    """How the offline engine answers such a call: `kind`, `schema`, and `fields`, regular expressions whose first group is the field."""
+    """How the offline engine answers such a call: `kind`, `schema`, and `fields`, regular expressions whose first group is the field.
+    Two expressions make a list: the second finds its elements within the group of the first."""
 
 
 class Account:
