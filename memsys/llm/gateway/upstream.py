@@ -105,14 +105,6 @@ class EngineUpstream:
         return Request(messages, purpose, limit, schema=schema or None, kind=kind, fields=fields)
 
 
-def _picked(patterns: Sequence[str], text: str) -> str | list[str]:
-    """The first group of a pattern; of two patterns, the group of each match of the second within what the first finds."""
-    outer, *inner = patterns
-    match = re.search(outer, text, re.DOTALL)
-    found = match[1] if match else ""
-    return [each[each.lastindex or 0] for each in re.finditer(inner[0], found, re.DOTALL)] if inner else found
-
-
 def asked_schema(body: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON schema that the reply, or the arguments of the first tool, must fit; empty where none is asked for."""
     if (tool := asked_tool(body)) is not None:
@@ -175,3 +167,11 @@ def _is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except ValueError:
         return False
+
+
+def _picked(patterns: Sequence[str], text: str) -> str | list[str]:
+    """The first group of a pattern; of two patterns, the group of each match of the second within what the first finds."""
+    outer, *inner = patterns
+    match = re.search(outer, text, re.DOTALL)
+    found = match[1] if match else ""
+    return [each[each.lastindex or 0] for each in re.finditer(inner[0], found, re.DOTALL)] if inner else found
