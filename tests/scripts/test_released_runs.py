@@ -147,3 +147,36 @@ def test_a_product_that_crashes_is_errors_of_its_case_and_no_lost_run(tmp_path: 
     ]
     assert len(lines) == len(answers.questions)
     assert all(b"Crashed" in line and b"SIGKILL" in line for line in lines)
+
+
+@pytest.mark.integration
+def test_two_versions_of_a_product_that_exclude_each_other_are_rows_of_one_table(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    versions = {}
+    for product in ("mem0ai", "mem0ai_1"):
+        if not (place := place_of(product)).installed:
+            pytest.skip(f"{product} is not installed: make product NAME={product}")
+        asked = [str(place.python), "-c", "import importlib.metadata as m; print(m.version('mem0ai'))"]
+        versions[product] = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    assert versions == {"mem0ai": "2.2.1", "mem0ai_1": "1.0.11"}
+    lab = Lab("profile=smoke", "data.max_cases=1", "data.size=8", f"results={tmp_path}")
+    locomo = lab.load("locomo")
+    first, second = (lab.score(lab.ask(name, locomo)) for name in ("released_mem0", "released_mem0_1"))
+    assert {row.name for row in lab.table(first, second).rows} == {"released_mem0", "released_mem0_1"}
+    calls = [build_calls(scored.answers.folder) for scored in (first, second)]
+    assert set(calls[0]) == {"mem0ai.extract"}
+    assert set(calls[1]) == {"mem0ai_1.extract", "mem0ai_1.decide"}
+    assert not any(name.partition(".")[0] in ("mem0", "qdrant_client") for name in sys.modules), "none in our process"
+
+
+def build_calls(folder: Path) -> dict[str, int]:
+    """Calls of the writes of a run, by purpose."""
+    from eval.costs import efforts
+
+    total: dict[str, int] = {}
+    for line in efforts(folder):
+        for purpose, count in line["calls"].items() if line["phase"] == "write" else ():
+            total[purpose] = total.get(purpose, 0) + count
+    return total

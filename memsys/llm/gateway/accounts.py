@@ -26,7 +26,8 @@ class Purpose:
     """Regular expression that the system message, or else the first message, must hold."""
     stand_in: Mapping[str, Any] = field(default_factory=dict)
     """How the offline engine answers such a call: `kind`, `schema`, `tool` (which of those offered it calls; else the first), and `fields`,
-    regular expressions whose first group is the field."""
+    regular expressions whose first group is the field. Two expressions make a list: the second finds its elements within the group of the
+    first."""
 
 
 class Account:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from memsys.jsons import encoded
@@ -104,8 +104,7 @@ class EngineUpstream:
         last = messages[-1][1] if messages else ""
         fields: dict[str, Any] = {"text": last, "texts": [last], "question": last}
         for name, pattern in (stand_in.get("fields") or {}).items():
-            match = re.search(pattern, last, re.DOTALL)
-            fields[name] = match[1] if match else ""
+            fields[name] = _picked([pattern] if isinstance(pattern, str) else pattern, last)
         limit = next((body[name] for name in LIMITS if isinstance(body.get(name), int)), 512)
         kind = str(stand_in.get("kind", "summarise" if schema else "chat"))
         return Request(messages, purpose, limit, schema=schema or None, kind=kind, fields=fields)
@@ -173,3 +172,11 @@ def _is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except ValueError:
         return False
+
+
+def _picked(patterns: Sequence[str], text: str) -> str | list[str]:
+    """The first group of a pattern; of two patterns, the group of each match of the second within what the first finds."""
+    outer, *inner = patterns
+    match = re.search(outer, text, re.DOTALL)
+    found = match[1] if match else ""
+    return [each[each.lastindex or 0] for each in re.finditer(inner[0], found, re.DOTALL)] if inner else found
