@@ -10,6 +10,9 @@ entities.
 Deviations and decisions:
 
 - The observation date is that of the unit, and so is the time of a memory; the release reads the clock. The current date is not shown.
+- Messages are shown as `role (name): text`; the release shows no names, without which the facts of two people cannot be told apart.
+- Neighbours are found with `speaker: text`, not with `role: text`: memories hold names and no roles.
+- The temperature is 0, so that a run can be repeated; the release sends 0.1. Both limit a reply to 2,000 tokens.
 - The prompt's sections for a summary and for recently extracted memories, always empty in the release, are left out; so are the custom
   instructions and the form for agents without a user.
 - `entities="rules"` replaces spaCy, and its types are coarser: quoted strings, identifiers (letters with digits), runs of capitalised
