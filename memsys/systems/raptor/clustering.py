@@ -51,7 +51,12 @@ def clusters(
         The row indices of each cluster.
     """
     with lean.one_core("sklearn.mixture", *(["umap"] if settings.reducer == "umap" else [])):
-        return _clusters(vectors, tokens, settings, reclustering, 0)
+        from sklearn import config_context
+
+        with config_context(
+            assume_finite=True, skip_parameter_validation=True
+        ):  # hundreds of fits of a few points each
+            return _clusters(vectors, tokens, settings, reclustering, 0)
 
 
 def _clusters(
