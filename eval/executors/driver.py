@@ -245,6 +245,8 @@ class _Driver:
         worker.retiring |= done.resident_bytes > MOST_RESIDENT
         if worker.retiring and not worker.jobs:
             self._workers.remove(worker)
+            worker.send(None)  # one that ends by itself gives back what the system holds for it, such as semaphores
+            worker.wait(FAREWELL)
             worker.kill()
 
     def _tell_answers(self, job: Job) -> None:

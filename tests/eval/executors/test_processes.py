@@ -191,16 +191,23 @@ def test_workers_that_do_not_start_end_the_run_and_fail_no_question(
 def test_a_worker_that_has_grown_too_large_is_replaced(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "MOST_RESIDENT", 1)
     started: list[int] = []
-    original = processes._Process.__init__
+    ended: list[int | None] = []
+    begin, kill = processes._Process.__init__, processes._Process.kill
 
     def counted(self: Any, *given: Any) -> None:
         started.append(1)
-        original(self, *given)
+        begin(self, *given)
+
+    def seen(self: Any) -> None:
+        ended.append(self.process.exitcode)
+        kill(self)
 
     monkeypatch.setattr(processes._Process, "__init__", counted)
+    monkeypatch.setattr(processes._Process, "kill", seen)
     run = make_run(CASES)
     run_all([run], executor=in_processes(2, 4))
     assert len(started) == len(CASES)
+    assert ended == [0] * len(CASES), "each ended by itself, so that it left no semaphores behind"
     assert all(is_answered([run], case) for case in CASES)
 
 
