@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from eval.losses import Loss, Waterfall, waterfall
 from eval.run_losses import as_json, losses_of, shown_estimate
@@ -19,8 +20,6 @@ from eval.score_files import only_score_file
 from eval.store import RunError, replace_file, safe_name, stand_ins
 from scripts.experiment.run_folder import data_of, record_of
 from scripts.settings.arguments import add_traceback
-
-STAND_IN = "STAND-IN: engines without a model; the steps test the machinery."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,14 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not losses:
         raise RunError(f"{options.run}: no question has a score by {options.scores}")
     title = f"{record['name']} on {record['dataset']['name']}, {options.scores}"
-    stand_in, fall = bool(stand_ins(record)), waterfall(losses)
-    _print(title, losses, stand_in=stand_in)
+    note, fall = _stand_in_note(record), waterfall(losses)
+    _print(title, losses, note)
     results, name = options.run.parents[2], f"{options.run.name}-{safe_name(options.scores)}"
     place = results / "losses" / f"{name}.json"
     replace_file(place, json.dumps(as_json(title, fall), indent=1))
     files = [place]
     if options.figure:
-        files += _drawn(results / "figures" / f"losses-{name}", title, fall, STAND_IN if stand_in else "")
+        files += _drawn(results / "figures" / f"losses-{name}", title, fall, note)
     print(f"\nwritten: {', '.join(map(str, files))}")
     return 0
 
@@ -67,10 +66,16 @@ def _drawn(stem: Path, title: str, fall: Waterfall, note: str) -> list[Path]:
     return [*files, table]
 
 
-def _print(title: str, losses: Sequence[Loss], *, stand_in: bool) -> None:
+def _stand_in_note(record: Mapping[str, Any]) -> str:
+    """Which roles of a run an engine without a model filled; empty where none."""
+    replaced = stand_ins(record)
+    return f"STAND-IN: {', '.join(replaced)} filled by engines without a model." if replaced else ""
+
+
+def _print(title: str, losses: Sequence[Loss], note: str) -> None:
     print(f"# {title}\n")
-    if stand_in:
-        print(f"{STAND_IN}\n")
+    if note:
+        print(f"{note}\n")
     groups = {"all": list(losses)}
     for loss in losses:
         groups.setdefault(loss.category or "no category", []).append(loss)
