@@ -34,6 +34,8 @@ CREATE TABLE IF NOT EXISTS vectors (
 """
 
 
+PATIENCE = 30
+"""Seconds that a process waits for another that has locked the file."""
 REMEDY = (
     "move it away: nothing that is in the run folders is lost (`python -m scripts.cache repair` keeps what can be read)"
 )
@@ -86,11 +88,10 @@ class Store:
         self._only_writer, self._next_check = True, 0.0
         self._arrived: SimpleQueue[tuple[bytes, Completion, OnWritten] | threading.Event | None] = SimpleQueue()
         try:
-            self._out = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            self._out.execute("PRAGMA journal_mode=WAL")
+            self._out = _in_wal_mode(path)
             # In this mode a killed process loses nothing; a power failure may lose the last transactions, each as a whole.
             self._out.execute("PRAGMA synchronous=NORMAL")
-            self._out.execute("PRAGMA busy_timeout=30000")
+            self._out.execute(f"PRAGMA busy_timeout={1000 * PATIENCE}")
             self._out.executescript(SCHEMA)
             (self._version,) = self._out.execute("PRAGMA data_version").fetchone()
             self._in = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -277,6 +278,25 @@ class Store:
         with self._reading, self._writing:
             self._in.close()
             self._out.close()
+
+
+def _in_wal_mode(path: Path) -> sqlite3.Connection:
+    """A connection in WAL mode. While another process makes the same file, SQLite refuses the mode at once, so it is asked again.
+
+    Raises:
+        sqlite3.DatabaseError: the file is no database, or stays locked for half a minute.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return connection
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def _notify(on_written: OnWritten, error: Exception | None) -> None:

@@ -587,3 +587,14 @@ def test_a_text_that_is_being_embedded_already_is_not_sent_a_second_time(store: 
         inner.may_answer.set()
         assert first.result(10).shape == second.result(10).shape == (2, 2)
     assert sorted(inner.sent) == ["a", "b", "c"]
+
+
+def test_a_file_that_another_process_is_making_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")  # while it is held, SQLite refuses WAL mode at once, whatever time it is given
+    release = threading.Timer(0.2, other.execute, ["COMMIT"])
+    release.start()
+    Store(path).close()
+    release.join()
+    other.close()
