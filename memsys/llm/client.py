@@ -58,7 +58,7 @@ class Client:
         body, parse = chat_body(self.settings, request), partial(self._completion, request)
         try:
             return self.endpoint.start(
-                "/chat/completions", body, self._worst_cost(request), self._price, parse, self._name(request)
+                "/chat/completions", body, self._worst_cost(request), self.settings.cost_of, parse, self._name(request)
             )
         except ModelError as error:
             refused: Future[Completion] = Future()
@@ -89,11 +89,6 @@ class Client:
         # A token is at least one byte of UTF-8, so the number of bytes is an upper bound on the prompt's tokens.
         most_tokens = sum(len(content.encode()) + 16 for _, content in request.messages)
         return self.settings.cost(most_tokens, self.settings.output_limit(request.max_tokens))
-
-    def _price(self, usage: Usage) -> float | None:
-        if usage.prompt is None or usage.completion is None:
-            return None
-        return self.settings.cost(usage.prompt, usage.completion, usage.cached or 0)
 
 
 Keep = Callable[[int, Sequence["Embedded | ModelError"]], None]

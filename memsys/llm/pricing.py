@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memsys.llm.protocol import EndOfRun
+
+if TYPE_CHECKING:
+    from memsys.llm.replies import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,12 @@ class ModelSettings:
         cached_price = self.usd_per_million_in if self.usd_per_million_cached is None else self.usd_per_million_cached
         dollars = (tokens_in - tokens_cached) * self.usd_per_million_in + tokens_cached * cached_price
         return (dollars + tokens_out * (self.usd_per_million_out or 0.0)) / 1e6
+
+    def cost_of(self, usage: Usage) -> float | None:
+        """Cost of a chat completion in US dollars; None when a count or a price is unknown."""
+        if usage.prompt is None or usage.completion is None:
+            return None
+        return self.cost(usage.prompt, usage.completion, usage.cached or 0)
 
 
 KNOWLEDGE = frozenset(

@@ -14,7 +14,6 @@ from memsys.llm.endpoint import Endpoint
 from memsys.llm.gateway.accounts import Purpose, text_of
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Request
-from memsys.llm.replies import Usage
 from memsys.llm.server import Sent
 
 LIMITS = ("max_tokens", "max_completion_tokens")
@@ -65,13 +64,8 @@ class EndpointUpstream:
         limit = next((body[name] for name in LIMITS if isinstance(body.get(name), int)), None)
         # A token is at least one byte, so the number of bytes is an upper bound. Without a limit the cost has none.
         worst = None if limit is None else self._settings.cost(len(encoded(body.get("messages"))), limit)
-        future = self._endpoint.start("/chat/completions", sent, worst, self._price, lambda *parts: parts)
+        future = self._endpoint.start("/chat/completions", sent, worst, self._settings.cost_of, lambda *parts: parts)
         return await asyncio.wrap_future(future)
-
-    def _price(self, usage: Usage) -> float | None:
-        if usage.prompt is None or usage.completion is None:
-            return None
-        return self._settings.cost(usage.prompt, usage.completion, usage.cached or 0)
 
 
 class EngineUpstream:
@@ -91,16 +85,15 @@ class EngineUpstream:
         stand_in = declared.stand_in if declared else {}
         tool = asked_tool(body, str(stand_in.get("tool", "")))
         schema = dict(stand_in.get("schema") or {}) or asked_schema(body, tool)
-        request = self._request(body, purpose, declared, schema)
+        request = self._request(body, purpose, stand_in, schema)
         # In a thread: the engine computes, and the loop serves others meanwhile.
         completion = await asyncio.to_thread(lambda: self._engine.submit(request).result())
         return _as_reply(tool, completion.text, completion.prompt_tokens, completion.completion_tokens), 0.0, 1
 
     def _request(
-        self, body: Mapping[str, Any], purpose: str, declared: Purpose | None, schema: Mapping[str, Any]
+        self, body: Mapping[str, Any], purpose: str, stand_in: Mapping[str, Any], schema: Mapping[str, Any]
     ) -> Request:
         messages = tuple((str(each.get("role")), text_of(each.get("content"))) for each in body["messages"])
-        stand_in = declared.stand_in if declared else {}
         last = messages[-1][1] if messages else ""
         fields: dict[str, Any] = {"text": last, "texts": [last], "question": last}
         for name, pattern in (stand_in.get("fields") or {}).items():
