@@ -43,6 +43,7 @@ from eval.store import (
     read_predictions,
     write_lines,
 )
+from memsys.jsons import fields_of
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun
 from memsys.llm.replies import POLICY
@@ -318,9 +319,7 @@ def _save(call: _Call, judging: Judging, scores: Appender, costs: Appender, on_p
     scores.add(line)
     spent = effort(call.case_id, "judge", call.prediction.question_id, 0, call.ledger, 0.0)
     # The cost carries the verdict's repeat and hash, so that both are kept or dropped together.
-    # Not dataclasses.asdict: it copies deeply, which takes as long as the rest of this function.
-    own = {name: getattr(spent, name) for name in spent.__slots__}
-    costs.add({**own, "question_id": line.question_id, "repeat": line.repeat, "answer": line.answer})
+    costs.add({**fields_of(spent), "question_id": line.question_id, "repeat": line.repeat, "answer": line.answer})
     on_progress()
 
 
@@ -345,7 +344,7 @@ def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
 def _judge_identity(judging: Judging) -> dict[str, Any]:
     judge = judging.judge
     return {
-        "judge": {name: getattr(judge, name) for name in judge.__slots__},
+        "judge": fields_of(judge),
         "model": judging.model,
         "prompts": judging.prompts.digest(judge.prompt_names),
         "replies": POLICY,

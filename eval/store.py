@@ -20,7 +20,7 @@ from eval.fields import wrong_field
 from eval.records import Prediction
 from memsys.folders import alone
 from memsys.interface import Item
-from memsys.jsons import canonical, decoded, encoded
+from memsys.jsons import canonical, decoded, encoded, fields_of
 from memsys.llm.secrets import redact_bytes
 
 
@@ -151,8 +151,7 @@ def replace_file(path: Path, content: bytes | str) -> None:
 
 def line(record: Any) -> bytes:
     """A mapping, or a dataclass with slots, as one JSON line without secrets."""
-    # Not dataclasses.asdict: it copies deeply, which takes longer than writing the line.
-    plain = record if isinstance(record, Mapping) else {name: getattr(record, name) for name in record.__slots__}
+    plain = record if isinstance(record, Mapping) else fields_of(record)
     return redact_bytes(encoded(plain)) + b"\n"
 
 

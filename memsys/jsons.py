@@ -8,6 +8,11 @@ from typing import Any
 import orjson
 
 
+def fields_of(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass with slots, by name. Not `dataclasses.asdict`: it copies deeply, which takes longer than writing a line."""
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
 def encoded(value: Any) -> bytes:
     """The value as JSON on one line. NaN and infinities become null; a lone surrogate, which UTF-8 cannot encode, is escaped."""
     try:

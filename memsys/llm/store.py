@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from memsys.jsons import decoded
+from memsys.jsons import decoded, fields_of
 from memsys.llm import stopping
 from memsys.llm.client import Embedded
 from memsys.llm.protocol import Completion, EndOfRun, ModelError
@@ -337,5 +337,4 @@ def vector_of(stored: bytes) -> np.ndarray | None:
 
 
 def _json_text(completion: Completion) -> str:
-    # Not dataclasses.asdict: it copies deeply, which takes longer than all other work on an answer.
-    return json.dumps({name: getattr(completion, name) for name in completion.__slots__}, ensure_ascii=False)
+    return json.dumps(fields_of(completion), ensure_ascii=False)

@@ -14,6 +14,7 @@ from eval.rehearsal import rehearse
 from eval.run import OUTSTANDING, Run, Services, declared_prompts, needs
 from eval.store import RunError
 from memsys.interface import MemorySystem
+from memsys.jsons import fields_of
 from memsys.llm.replies import POLICY
 from scripts.experiment.datasets import Data
 from scripts.experiment.models import Model, Models
@@ -146,7 +147,7 @@ def _parts(
         "memory": {name: value for name, value in recipe.memory.items() if name not in DESCRIBING},
         "unit": dict(recipe.unit),
         "dataset": {"name": dataset.name, **dataset.settings},
-        "reader": {name: getattr(reader, name) for name in reader.__slots__},
+        "reader": fields_of(reader),
         "models": {
             "reader": models.reader.settings,
             **({"memory": models.memory.settings} if recipe.services & {"llm", "gateway"} else {}),
