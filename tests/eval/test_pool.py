@@ -92,11 +92,11 @@ def test_an_error_and_a_wait_that_fails_give_the_turn_back() -> None:
         failed = [
             pool.submit(1, call.result),
             pool.submit(1, late.result),
-            pool.submit(0, late.set_exception, OSError()),
+            pool.submit(0, late.set_exception, OSError("late")),
         ]
         with pytest.raises(KeyError):
             failed[0].result(PATIENCE)
-        with pytest.raises(OSError, match=""):
+        with pytest.raises(OSError, match="late"):
             failed[1].result(PATIENCE)
         counter = Counter()
         steps = [(threading.Event(), threading.Event()) for _ in range(4)]
