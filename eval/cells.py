@@ -17,8 +17,8 @@ from memsys.llm.limits import BUILDS, Gauge
 
 OPEN = 512
 """Most cells that are open at once."""
-SAVING, READING, ANSWERING, JUDGING = 2.5, 2.0, 1.0, 0.0
-"""Urgency of saving an answer, of reads after the history, answers and verdicts; that of a build is `BUILDS` and more."""
+READING, ANSWERING, JUDGING = 2.0, 1.0, 0.0
+"""Urgency of reads after the history, answers and verdicts; that of a build is `BUILDS` and more."""
 LOOK = 1.0
 """Seconds after which the room is looked at again, should no gauge have told of it."""
 WORKING = 8

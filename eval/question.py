@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from data_loaders.schema import Question, Unit
 from eval.case_log import NOTHING, CaseLog, effort, metered_step
-from eval.cells import ANSWERING, READING, SAVING
+from eval.cells import ANSWERING, READING
 from eval.failures import described, raise_if_stopped, stops
 from eval.pool import UrgentPool
 from eval.reader import Rendered, render
@@ -26,17 +26,22 @@ from memsys.llm.replies import why_none
 
 
 class Lanes:
-    """What the cells of an experiment share: threads that read questions, and a limit on outstanding answers.
+    """What the cells of an experiment share: threads that read questions, others that save answers, and a limit on outstanding answers.
 
     Args:
+        saving: not those of the questions, because all of these may wait until an answer is saved.
         outstanding: answers that may be outstanding at once.
         on_answer: called when an answer is saved.
     """
 
     def __init__(
-        self, questions: UrgentPool, outstanding: int = OUTSTANDING, on_answer: OnAnswer = ignore_answer
+        self,
+        questions: UrgentPool,
+        saving: UrgentPool,
+        outstanding: int = OUTSTANDING,
+        on_answer: OnAnswer = ignore_answer,
     ) -> None:
-        self.questions, self.on_answer = questions, on_answer
+        self.questions, self.saving, self.on_answer = questions, saving, on_answer
         self.answers = threading.Semaphore(outstanding)
 
 
@@ -105,11 +110,11 @@ class _Answer:
             return None
 
     def send(self, rendered: Rendered) -> None:
-        """Submit the reader's call once an answer slot is free; a thread of the questions saves its reply.
+        """Submit the reader's call once an answer slot is free; another thread saves its reply.
 
-        The thread that brings the replies brings those of builds, too, and these must not wait for files to be written.
+        The thread that brings the reply brings those of builds, too, and these must not wait for files to be written.
         """
-        slots, questions = self.reading.lanes.answers, self.reading.lanes.questions
+        slots, saving = self.reading.lanes.answers, self.reading.lanes.saving
         with waiting():  # for an answer to be saved, which another thread does
             slots.acquire()
         self.saved.add_done_callback(lambda _: slots.release())
@@ -119,7 +124,7 @@ class _Answer:
         except BaseException as error:  # re-raised; only releases the answer slot
             self.saved.set_exception(error)
             raise
-        call.add_done_callback(lambda done: questions.submit(SAVING, self._settle, done, rendered, ledger))
+        call.add_done_callback(lambda done: saving.submit(0, self._settle, done, rendered, ledger))
 
     def _settle(self, done: Future[Completion], rendered: Rendered, ledger: Ledger) -> None:
         try:
