@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive, spoken
 from memsys.llm import meter
 from memsys.llm.gateway.accounts import Account, Purpose
 from memsys.llm.gateway.keys import Normalisation
@@ -114,7 +114,10 @@ class Released(MemorySystem):
         return dict(place.identity)
 
     def write(self, unit: Unit) -> None:
-        turns = [{"id": turn.id, "speaker": turn.speaker, "role": turn.role, "text": turn.text} for turn in unit.turns]
+        turns = [
+            {"id": turn.id, "speaker": turn.speaker, "role": turn.role, "text": turn.text, "spoken": spoken(turn)}
+            for turn in unit.turns
+        ]
         given = {"id": unit.id, "session": unit.session_id, "turns": turns, "time_text": unit.time_text}
         counts = self._build("write", {**given, "stamp": _stamp(unit), "time": unit.time and unit.time.isoformat()})
         for name in ("stored", "changed", "deleted"):
