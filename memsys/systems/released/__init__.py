@@ -183,6 +183,12 @@ class Released(MemorySystem):
         return dict(self._life.build(step, given) or {})
 
 
+class ReleasedIndex(Released):
+    """Recalls from an index that `consolidate` builds of the whole history, anew after every further unit."""
+
+    OFFLINE: ClassVar = True
+
+
 def _stamp(dated_thing: Unit | Question) -> float | None:
     """The time as seconds since 1970, taken as UTC; None where it is unknown."""
     from datetime import UTC
