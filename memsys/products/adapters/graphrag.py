@@ -6,8 +6,9 @@ index is offline: `end_session` does nothing, and a `consolidate` after further 
 product's incremental update, whose communities differ from those of one build. Its own response cache is off, or the meter would not
 see the calls of the second build. A recall is what a local search shows to the product's own model, without the call that answers:
 reports, entities, relationships and passages, in this order, the passages with their exact sources. If they are more than `k`, each table
-keeps its first rows. The product goes on without a chunk or a report that failed, and logs it; here it is an error. As released, only
-the largest connected part of the graph is searched (`cluster_graph: {use_lcc: true}`).
+keeps its first rows. The product goes on without a chunk or a report that failed, and logs it; here it is an error. It also goes on
+where a reply names no entity: passages without one are counted, because no local search finds them. As released, only the
+largest connected part of the graph is searched (`cluster_graph: {use_lcc: true}`).
 """
 
 from __future__ import annotations
@@ -67,14 +68,14 @@ class Product:
         self._waiting = True
         return {"stored": 1, "changed": 0, "deleted": 0, "held": len(self._turns)}
 
-    def consolidate(self, _: dict[str, Any]) -> None:
-        """Build the index of all units.
+    def consolidate(self, _: dict[str, Any]) -> dict[str, int]:
+        """Build the index of all units; counts the passages without entities.
 
         Raises:
             RuntimeError: a workflow failed, or the product went on without a chunk or a report.
         """
         if not self._waiting:
-            return
+            return {}
         import shutil
 
         import graphrag.api
@@ -85,26 +86,24 @@ class Product:
         self._errors.clear()
         outcomes = self._run(graphrag.api.build_index(config=self._config, input_documents=documents))
         _require_success(outcomes, self._errors)
-        self._search = self._loaded()
+        tables = {name: pd.read_parquet(f"{self._output}/{name}.parquet") for name in TABLES}
+        self._units_of = _units_by_text(tables["text_units"].to_dict("records"))
+        self._search = self._loaded(tables)
         self._waiting = False
+        return {"passages_without_entities": sum(len(each) == 0 for each in tables["text_units"]["entity_ids"])}
 
-    def _loaded(self) -> Any:
+    def _loaded(self, tables: dict[str, Any]) -> Any:
         """The local search over the tables of the index, as the product's own query builds it."""
-        import os
-
-        import pandas as pd
         from graphrag.config.embeddings import entity_description_embedding
         from graphrag.query import indexer_adapters as read
         from graphrag.query.factory import get_local_search_engine
         from graphrag.utils.api import get_embedding_store
 
-        tables = {name: pd.read_parquet(os.path.join(self._output, f"{name}.parquet")) for name in TABLES}
-        communities, texts = tables["communities"], tables["text_units"]
-        self._units_of = _units_by_text(texts.to_dict("records"))
+        communities = tables["communities"]
         return get_local_search_engine(
             config=self._config,
             reports=read.read_indexer_reports(tables["community_reports"], communities, self._level),
-            text_units=read.read_indexer_text_units(texts),
+            text_units=read.read_indexer_text_units(tables["text_units"]),
             entities=read.read_indexer_entities(tables["entities"], communities, self._level),
             relationships=read.read_indexer_relationships(tables["relationships"]),
             covariates={},
@@ -122,43 +121,36 @@ class Product:
 
     def _items(self, shown: dict[str, Any]) -> list[list[dict[str, Any]]]:
         """The rows of each table of a context as items."""
-        rows = {
-            name: shown[name].to_dict("records") if name in shown else []
+        reports, entities, relationships, sources = (
+            shown[name].to_dict("records") if name in shown else []
             for name in ("reports", "entities", "relationships", "sources")
-        }
+        )
         return [
-            [_known("report", row["id"], row["content"]) for row in rows["reports"]],
-            [_known("entity", row["id"], f"{row['entity']}: {row['description']}") for row in rows["entities"]],
-            [
-                _known("relationship", row["id"], f"{row['source']} – {row['target']}: {row['description']}")
-                for row in rows["relationships"]
-            ],
-            [{**_known("passage", row["id"], row["text"]), "sources": self._said(row["id"])} for row in rows["sources"]],
+            [_item("report", row["id"], row["content"]) for row in reports],
+            [_entity(row["id"], row["entity"], row["description"]) for row in entities],
+            [_relationship(row["id"], row["source"], row["target"], row["description"]) for row in relationships],
+            [self._passage(row["id"], row["text"]) for row in sources],
         ]
 
-    def _said(self, number: str) -> list[str]:
-        """Ids of the turns that a text unit comes from."""
-        units = self._units_of.get(str(number), [])
-        return list(dict.fromkeys(turn for unit in units for turn in self._turns[unit]))
-
     def nodes(self, _: dict[str, Any]) -> list[dict[str, Any]]:
-        """Every report, entity, relationship and passage that a search reads from."""
+        """Every report, entity, relationship and passage that a search chooses from."""
         if self._search is None:
             return []
         held = self._search.context_builder
-        lines = [
-            *(_known("report", each.short_id, each.full_content) for each in held.community_reports.values()),
-            *(_known("entity", each.short_id, f"{each.title}: {each.description}") for each in held.entities.values()),
-            *(
-                _known("relationship", each.short_id, f"{each.source} – {each.target}: {each.description}")
-                for each in held.relationships.values()
-            ),
-            *(
-                {**_known("passage", each.short_id, each.text), "sources": self._said(each.short_id)}
-                for each in held.text_units.values()
-            ),
+        entities, relationships = held.entities.values(), held.relationships.values()
+        tables = [
+            [_item("report", each.short_id, each.full_content) for each in held.community_reports.values()],
+            [_entity(each.short_id, each.title, each.description) for each in entities],
+            [_relationship(each.short_id, each.source, each.target, each.description) for each in relationships],
+            [self._passage(each.short_id, each.text) for each in held.text_units.values()],
         ]
-        return sorted(lines, key=lambda item: item["kind"])
+        # By number: the product orders entities by ids that it draws.
+        return [item for items in tables for item in sorted(items, key=lambda item: int(item["id"].split()[-1]))]
+
+    def _passage(self, number: str, text: str) -> dict[str, Any]:
+        units = self._units_of[str(number)]
+        turns = dict.fromkeys(turn for unit in units for turn in self._turns[unit])
+        return {**_item("passage", number, text), "sources": list(turns)}
 
     def close(self, _: dict[str, Any]) -> None:
         """Close the loop; the folders go with the process."""
@@ -229,10 +221,10 @@ def _require_success(outcomes: list[Any], errors: list[str]) -> None:
         if outcome.error is not None:
             raise RuntimeError(f"{outcome.workflow}: {outcome.error}") from outcome.error
     if errors:
-        raise RuntimeError(f"{len(errors)} errors that the product passes over: {errors[0]}")
+        raise RuntimeError(f"the product passed over errors ({len(errors)}), the first: {errors[0]}")
 
 
-def _units_by_text(texts: list[dict[str, Any]]) -> dict[str, list[str]]:
+def _units_by_text(texts: list[dict[Any, Any]]) -> dict[str, list[str]]:
     """Units of each text unit by the number that a search shows; equal texts share their units."""
     units: dict[str, list[str]] = {}
     for text in texts:
@@ -247,7 +239,15 @@ def _first(tables: list[list[dict[str, Any]]], k: int) -> list[dict[str, Any]]:
     return [{**item, "score": float(len(items) - place)} for place, item in enumerate(items)]
 
 
-def _known(kind: str, number: Any, text: str) -> dict[str, Any]:
+def _entity(number: str, title: str, description: str) -> dict[str, Any]:
+    return _item("entity", number, f"{title}: {description}")
+
+
+def _relationship(number: str, source: str, target: str, description: str) -> dict[str, Any]:
+    return _item("relationship", number, f"{source} – {target}: {description}")
+
+
+def _item(kind: str, number: str, text: str) -> dict[str, Any]:
     return {"id": f"{kind} {number}", "text": text, "sources": [], "kind": kind}
 
 

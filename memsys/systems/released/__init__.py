@@ -133,7 +133,8 @@ class Released(MemorySystem):
 
     def consolidate(self) -> None:
         if self._life.counts["units"]:
-            self._build("consolidate", {})
+            for name, amount in self._build("consolidate", {}).items():
+                self._life.counts[name] = int(amount)
 
     def read(self, question: Question) -> Recall:
         if not self._life.counts["units"]:
