@@ -217,11 +217,12 @@ def _require_success(outcomes: list[Any], errors: list[str]) -> None:
     Raises:
         RuntimeError: a workflow ended with an error, or something was left out of the index.
     """
+    first = f"logged first of {len(errors)} errors: {errors[0]}" if errors else "no error was logged"
     for outcome in outcomes:
         if outcome.error is not None:
-            raise RuntimeError(f"{outcome.workflow}: {outcome.error}") from outcome.error
+            raise RuntimeError(f"{outcome.workflow}: {outcome.error}; {first}") from outcome.error
     if errors:
-        raise RuntimeError(f"the product passed over errors ({len(errors)}), the first: {errors[0]}")
+        raise RuntimeError(f"the product went on, but it left something out; {first}")
 
 
 def _units_by_text(texts: list[dict[Any, Any]]) -> dict[str, list[str]]:

@@ -97,7 +97,7 @@ def test_what_graphrag_only_logs_or_reports_raises() -> None:
     fine, failed = SimpleNamespace(error=None), SimpleNamespace(error=ValueError("no entities"), workflow="extract")
     try:
         graphrag._require_success([fine], errors)
-        with pytest.raises(RuntimeError, match="extract: no entities"):
+        with pytest.raises(RuntimeError, match="extract: no entities; no error was logged"):
             graphrag._require_success([fine, failed], errors)
         logging.getLogger("graphrag.index.operations").warning("one report is short")
         graphrag._require_success([fine], errors)
@@ -105,9 +105,7 @@ def test_what_graphrag_only_logs_or_reports_raises() -> None:
             raise ValueError("not the schema")
         except ValueError:
             logging.getLogger("graphrag.index.operations").exception("error generating community report")
-        with pytest.raises(
-            RuntimeError, match=r"errors \(1\), the first: error generating community report: not the schema"
-        ):
+        with pytest.raises(RuntimeError, match="left something out; .*: error generating community report: not the"):
             graphrag._require_success([fine], errors)
     finally:
         logging.getLogger("graphrag.index").removeHandler(handler)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 
 class Engine(EngineUpstream):
-    """The offline engine; of the purposes in `chatty` the reply is small talk."""
+    """The offline engine; the next reply to each purpose in `chatty` is small talk."""
 
     def __init__(self) -> None:
         super().__init__(ExtractiveLLM())
@@ -34,7 +34,8 @@ class Engine(EngineUpstream):
 
     async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
         value, seconds, attempts = await super().reply(body, purpose, declared)
-        if purpose.partition(".")[2] in self.chatty:
+        if (name := purpose.partition(".")[2]) in self.chatty:
+            self.chatty.remove(name)
             value["choices"][0]["message"]["content"] = "What a nice day it is."
         return value, seconds, attempts
 
@@ -98,8 +99,10 @@ def test_a_report_that_graphrag_would_leave_out_is_an_error_and_so_is_a_setting_
 ) -> None:
     engine.chatty = {"report"}
     memory = made()
-    memory.write(unit(1))
-    with pytest.raises(Raised, match="error generating community report"):
+    for day in (1, 2, 3):
+        memory.write(unit(day))
+    with metering() as ledger, pytest.raises(Raised, match="left something out; .*error generating community report"):
         memory.consolidate()
+    assert ledger.calls["graphrag.report"] > 1, "the others are made"
     with pytest.raises(Raised, match=r"graphrag has no setting local_search\.k"):
         made(settings={"local_search": {"k": 3}}).write(unit(1))
