@@ -37,6 +37,11 @@ class Product:
         import asyncio
         import os
 
+        import litellm
+
+        litellm.disable_hf_tokenizer_download = (
+            True  # tiktoken's files come with litellm; models of some names have others at the hub
+        )
         settings = dict(given["settings"])
         self._level = int(settings.pop("community_level", COMMUNITY_LEVEL))
         self._output = os.path.join(given["scratch"], "output")
@@ -62,8 +67,8 @@ class Product:
         if not lines:
             return {"stored": 0, "changed": 0, "deleted": 0, "held": len(self._turns)}
         said = f"[{unit['time_text']}]\n" if unit["time_text"] else ""
-        document = {"id": unit["id"], "title": unit["id"], "text": said + "\n".join(lines)}
-        self._documents.append({**document, "human_readable_id": len(self._documents)})
+        number, text = len(self._documents), said + "\n".join(lines)
+        self._documents.append({"id": unit["id"], "human_readable_id": number, "title": unit["id"], "text": text})
         self._turns[unit["id"]] = [turn["id"] for turn in unit["turns"]]
         self._waiting = True
         return {"stored": 1, "changed": 0, "deleted": 0, "held": len(self._turns)}

@@ -105,7 +105,7 @@ def test_what_graphrag_only_logs_or_reports_raises() -> None:
             raise ValueError("not the schema")
         except ValueError:
             logging.getLogger("graphrag.index.operations").exception("error generating community report")
-        with pytest.raises(RuntimeError, match="left something out; .*: error generating community report: not the"):
+        with pytest.raises(RuntimeError, match=r"left something out; .*: error generating community report: not the"):
             graphrag._require_success([fine], errors)
     finally:
         logging.getLogger("graphrag.index").removeHandler(handler)

@@ -101,7 +101,7 @@ def test_a_report_that_graphrag_would_leave_out_is_an_error_and_so_is_a_setting_
     memory = made()
     for day in (1, 2, 3):
         memory.write(unit(day))
-    with metering() as ledger, pytest.raises(Raised, match="left something out; .*error generating community report"):
+    with metering() as ledger, pytest.raises(Raised, match=r"left something out; .*error generating community report"):
         memory.consolidate()
     assert ledger.calls["graphrag.report"] > 1, "the others are made"
     with pytest.raises(Raised, match=r"graphrag has no setting local_search\.k"):
