@@ -132,7 +132,7 @@ class Released(MemorySystem):
             self._build("end_session", {"id": session_id})
 
     def consolidate(self) -> None:
-        if self._life.counts["units"]:
+        if self._life.counts["units"]:  # what an adapter counts, such as passages that no search finds, is in the report
             for name, amount in self._build("consolidate", {}).items():
                 self._life.counts[name] = int(amount)
 
