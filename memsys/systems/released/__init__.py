@@ -132,7 +132,8 @@ class Released(MemorySystem):
             self._build("end_session", {"id": session_id})
 
     def consolidate(self) -> None:
-        if self._life.counts["units"]:  # what an adapter counts, such as passages that no search finds, is in the report
+        if self._life.counts["units"]:
+            # What an adapter counts here is in the report, such as passages that no search finds.
             for name, amount in self._build("consolidate", {}).items():
                 self._life.counts[name] = int(amount)
 
