@@ -136,7 +136,9 @@ class Released(MemorySystem):
 
     def consolidate(self) -> None:
         if self._life.counts["units"]:
-            self._build("consolidate", {})
+            # What an adapter counts here is in the report, such as passages that no search finds.
+            for name, amount in self._build("consolidate", {}).items():
+                self._life.counts[name] = int(amount)
 
     def read(self, question: Question) -> Recall:
         if not self._life.counts["units"]:
@@ -184,6 +186,12 @@ class Released(MemorySystem):
             self._life.opens_with(models)
             self._opening.update(models)
         return dict(self._life.build(step, given) or {})
+
+
+class ReleasedIndex(Released):
+    """Recalls from an index that `consolidate` builds of the whole history, anew after every further unit."""
+
+    OFFLINE: ClassVar = True
 
 
 def _stamp(dated_thing: Unit | Question) -> float | None:
