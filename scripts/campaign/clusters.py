@@ -44,8 +44,14 @@ LAST = 0.95
 """The last moment of a kill, as a share of the calls; after it a run might end first."""
 BY_CLOCK = 0.25
 """Share of the kills whose moment is drawn from the seconds of a start, so that they also meet drivers and workers that are starting."""
+STORE = 80_000_000
+"""Bytes of shared memory of each machine."""
+IDLE = 3.0
+"""Seconds after which a machine that has nothing to do is removed."""
 START = 10.0
 """Seconds of a start."""
+LEAVING = 30.0
+"""Seconds in which workers, and the machines that were added for them, are gone when the driver has ended."""
 MOST_SECONDS = 300.0
 """Seconds after which a start of the command counts as hanging."""
 CACHE = "cache.sqlite"
@@ -54,7 +60,8 @@ REPLY = re.compile(r"mock (?:answer )?([0-9a-f]{8})")
 """What the mock endpoint says of the request that it answers: the beginning of its hash."""
 ACTOR = "ray::ClusterWorker"
 """What Ray calls the process of a worker."""
-WORKER, DRIVER = "worker", "driver"
+RAYLET = "/raylet/raylet"
+WORKER, DRIVER, MACHINE = "worker", "driver", "machine"
 Say = Callable[[str], None]
 
 
@@ -79,6 +86,16 @@ class Cluster:
         """Process ids of the workers."""
         return [pid for pid in descendants(self.head) if _title(pid).startswith(ACTOR)]
 
+    def machines(self) -> list[int]:
+        """Process ids of the raylets, of which each machine has one."""
+        return [pid for pid in descendants(self.head) if RAYLET in _title(pid).partition(" ")[0]]
+
+    def victims(self, kind: str) -> list[list[int]]:
+        """What may be killed: workers, or machines with all that runs there; only machines that have workers."""
+        if kind == WORKER:
+            return [[pid] for pid in self.workers()]
+        return [[pid, *descendants(pid)] for pid in sorted({parent_of(pid) for pid in self.workers()})]
+
 
 def free_ports(count: int) -> list[int]:
     """Ports of this machine on which nobody listens."""
@@ -90,15 +107,14 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def cluster(*flags: str, cores: int = CORES, **environment: str) -> Iterator[Cluster]:
+def cluster(cores: int = CORES, added: int = 0) -> Iterator[Cluster]:
     """A cluster with a token of its own, which stands in the environment, so that commands of this process may connect.
 
     Its processes are ended by their ids, not with `ray stop`, which would end every Ray of this machine.
 
     Args:
-        flags: more of `ray start`.
         cores: of the head.
-        environment: more variables of `ray start`.
+        added: machines with one core each that Ray's autoscaler may add when workers wait, and removes when they have nothing to do.
 
     Raises:
         RuntimeError: it does not start.
@@ -111,9 +127,13 @@ def cluster(*flags: str, cores: int = CORES, **environment: str) -> Iterator[Clu
         ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
         start = ["start", "--head", "--block", f"--num-cpus={cores}", f"--port={port}", f"--temp-dir={folder}"]
         more = [f"--ray-client-server-port={client_port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false"]
+        if added:
+            Path(folder, "autoscaling.yaml").write_text(json.dumps(_autoscaling(port, added)))
+            more.append(f"--autoscaling-config={folder}/autoscaling.yaml")
+            ours |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
         with _environment(ours), log.open("w") as file:
-            command = [sys.executable, "-m", "ray.scripts.scripts", *start, *more, *flags]
-            head = subprocess.Popen(command, env=os.environ | environment, stdout=file, stderr=file)
+            command = [sys.executable, "-m", "ray.scripts.scripts", *start, *more, f"--object-store-memory={STORE}"]
+            head = subprocess.Popen(command, stdout=file, stderr=file)
             try:
                 while "Ray runtime started" not in log.read_text():
                     if head.poll() is not None:
@@ -131,6 +151,32 @@ def cluster(*flags: str, cores: int = CORES, **environment: str) -> Iterator[Clu
                     if folder in _title(pid) or _title(pid).startswith("ray::"):  # still the same process
                         with suppress(ProcessLookupError):
                             os.kill(pid, signal.SIGKILL)
+
+
+def _autoscaling(port: int, added: int) -> dict[str, Any]:
+    """Settings of Ray's autoscaler, with the machines that Ray has for tests: sets of processes on this one."""
+    node_types = {
+        "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+        "added": {
+            "resources": {"CPU": 1, "object_store_memory": STORE},
+            "node_config": {},
+            "min_workers": 0,
+            "max_workers": added,
+        },
+    }
+    lists = ["initialization_commands", "setup_commands", "cluster_synced_files"]
+    lists += ["head_setup_commands", "worker_setup_commands", "head_start_ray_commands", "worker_start_ray_commands"]
+    unused: dict[str, Any] = {name: {} for name in ("auth", "docker", "file_mounts")} | {name: [] for name in lists}
+    own = {"disable_node_updaters": True, "disable_launch_config_check": True, "use_node_id_as_ip": True}
+    return {
+        "cluster_name": "autoscaling",
+        "max_workers": added,
+        "idle_timeout_minutes": IDLE / 60,
+        "provider": {"type": "fake_multinode", "gcs_address": f"127.0.0.1:{port}", **own},
+        "head_node_type": "ray.head.default",
+        "available_node_types": node_types,
+        **unused,
+    }
 
 
 @contextmanager
@@ -295,7 +341,7 @@ class Table:
             raise RuntimeError(f"undisturbed: exit code {ended.code}, {ended.err[-500:]}")
         say(f"undisturbed, in threads: {len(mock.log):,} calls for {self._whole.total():,} answers and vectors")
 
-    def run(self, kinds: Sequence[str], dice: random.Random, address: str) -> int:
+    def run(self, kinds: Sequence[str], dice: random.Random) -> int:
         """Run the table and kill at random moments; after each kill of the driver, start the same command again, until it ends.
 
         Returns:
@@ -304,12 +350,12 @@ class Table:
         self._runs += 1
         results, mock = self._folder / f"killed-{self._runs}", Counting(self._latency)
         waiting, before, lost = _with_moments(kinds, dice), Calls(), 0
-        self._say(f"run {self._runs}, {len(kinds)} kills, ray.address={address}")
+        self._say(f"run {self._runs}, {len(kinds)} kills, ray.address={self._cluster.address}")
         with serving(application(mock)) as url:
             while True:
-                begun, driver = len(mock.log), command(url, results, self._rows, "ray", address)
+                begun, driver = len(mock.log), command(url, results, self._rows, "ray", self._cluster.address)
                 killed = self._disturb(driver, waiting, mock, dice)
-                ended = driver.ended()
+                ended = driver.ended(MOST_SECONDS)
                 while mock.in_flight():  # the endpoint answers also what nobody waits for any more
                     time.sleep(0.05)
                 after = committed(results / CACHE, self._texts)
@@ -337,31 +383,35 @@ class Table:
                 is_time = sum(mock.arrivals.values()) > begun and len(mock.answered) >= kill.share * self._requests
             else:
                 is_time = time.monotonic() > clock + kill.seconds
-            workers = self._cluster.workers() if is_time else []
-            if not is_time or (kill.kind == WORKER and not workers):
+            victims = self._cluster.victims(kill.kind) if is_time and kill.kind != DRIVER else []
+            if not is_time or (kill.kind != DRIVER and not victims):
                 time.sleep(0.01)
                 continue
             if kill.seconds is None:
                 time.sleep(dice.uniform(0, self._latency))
             waiting.pop(0)
-            self._kill(kill, driver, workers, mock, dice)
+            self._note(kill, mock)
             if kill.kind == DRIVER:
+                driver.send_signal(signal.SIGKILL)
                 return driver.poll(PATIENCE) == -signal.SIGKILL
+            for pid in dice.choice(victims):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             clock = time.monotonic()
         return False
 
-    def _kill(self, kill: Kill, driver: Command, workers: Sequence[int], mock: Counting, dice: random.Random) -> None:
-        victim = dice.choice(workers) if kill.kind == WORKER else None
-        when = f"{len(mock.answered) / self._requests:.0%} of the requests answered, {mock.in_flight()} in flight"
-        how = "by the clock" if kill.seconds is not None else "by the calls"
-        if victim is None:
-            driver.send_signal(signal.SIGKILL)
-        else:
-            with suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
+    def _note(self, kill: Kill, mock: Counting) -> None:
         self.outcome.tried[f"{kill.kind} killed"] += 1
-        number = self.outcome.tried[f"{kill.kind} killed"]
-        self._say(f"  {kill.kind} killed, no. {number}, {how}: {when}, {len(workers)} workers under way")
+        number, how = self.outcome.tried[f"{kill.kind} killed"], "calls" if kill.seconds is None else "clock"
+        answered, workers, machines = (
+            len(mock.answered) / self._requests,
+            self._cluster.workers(),
+            self._cluster.machines(),
+        )
+        self._say(
+            f"  {kill.kind} killed, no. {number}, by the {how}: {answered:.0%} of the requests answered, {mock.in_flight()} in flight; "
+            f"{len(workers)} workers, {len(machines)} machines"
+        )
 
     def _judge(self, this: Life, killed: bool, ended: Ended, results: Path) -> None:
         """Hold one life of the driver to the promises."""
@@ -380,15 +430,21 @@ class Table:
             if ended.code:
                 broken.append(f"exit code {ended.code}: {ended.err[-500:]}")
             if differs := differing(left_by(results), left_by(self._folder / "undisturbed")):
-                broken.append(f"{differs} differ from an undisturbed run")
-            deadline = time.monotonic() + START
-            while (left := self._cluster.workers()) and time.monotonic() < deadline:
+                broken.append(f"{differs[:300]} differ from an undisturbed run")
+            deadline = time.monotonic() + LEAVING
+            while (left := self._left()) and time.monotonic() < deadline:
                 time.sleep(0.1)
-            if left:
-                broken.append(f"{len(left)} workers outlive their driver")
+            broken += left
         for defect in broken:
             self._say(f"    DEFECT: {defect}")
         self.outcome.defects += [f"ray, run {self._runs}: {defect}" for defect in broken]
+
+    def _left(self) -> list[str]:
+        """What a run that has ended must not leave on the cluster."""
+        workers, machines = len(self._cluster.workers()), len(self._cluster.machines()) - 1
+        return [f"{workers} workers outlive their driver"] * (workers > 0) + [f"{machines} machines stay"] * (
+            machines > 0
+        )
 
 
 def _with_moments(kinds: Sequence[str], dice: random.Random) -> list[Kill]:
@@ -402,28 +458,24 @@ def _with_moments(kinds: Sequence[str], dice: random.Random) -> list[Kill]:
 
 
 def kill_on_ray(
-    workers: int,
-    drivers: int,
+    kills: Sequence[tuple[str, int]],
     folder: Path,
+    *,
     seed: int = 0,
+    added: int = 0,
     rows: Sequence[str] = ROWS,
     latency: float = LATENCY,
     say: Say = say_to_stderr,
-    through_client: int = 0,
 ) -> Outcome:
-    """Kill so many workers and drivers, at seeded random moments, over as many runs as that needs.
+    """Do so many kills of each kind, at seeded random moments, over as many runs as that needs.
 
     Args:
-        through_client: how many of the drivers are connected from outside of the cluster (`ray://`).
+        added: machines that the cluster's autoscaler may add; its head has no core then. 0 is a cluster of one machine.
     """
     dice = random.Random(f"{seed} ray")
-    with cluster() as started:
+    with cluster(0 if added else CORES, added) as started:
         table = Table(folder, started, rows, latency, say)
-        for left, kind, address, most in (
-            (workers, WORKER, started.address, A_RUN),
-            (drivers - through_client, DRIVER, started.address, drivers),
-            (through_client, DRIVER, started.client_address, drivers),
-        ):
+        for kind, left in kills:
             while left > 0:
-                left -= table.run([kind] * min(left, most), dice, address)
+                left -= table.run([kind] * (left if kind == DRIVER else min(left, A_RUN)), dice)
     return table.outcome

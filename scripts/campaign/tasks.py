@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from scripts.campaign import disks, faults, files, kills, replies
+from scripts.campaign import clusters, disks, faults, files, kills, replies
 from scripts.campaign.trial import Outcome
 
 Task = Callable[[Path], Outcome]
 KILLS, MUTATIONS, DISKS, CLOCKS = 100, 10_000, 50, 10
+ON_RAY = 20
+"""Kills of workers of a Ray cluster, and as many of drivers."""
+MACHINES = 2
+"""Machines killed that an autoscaling cluster has added."""
 REAL_KILLS = 5
 """Of the command line in an interpreter of its own; the others are of forked processes."""
 OF_RUNS = 0.25
@@ -65,6 +70,19 @@ def clock_tasks(share: float, seed: int) -> Iterator[Task]:
             yield partial(disks.jump_clocks, memory, now, seed=seed)
 
 
+def ray_tasks(share: float, seed: int) -> Iterator[Task]:
+    if find_spec("ray") is None:
+        yield _without_ray
+        return
+    kills = _of(ON_RAY, share)
+    yield partial(clusters.kill_on_ray, [(clusters.WORKER, kills), (clusters.DRIVER, kills)], seed=seed)
+    yield partial(clusters.kill_on_ray, [(clusters.MACHINE, _of(MACHINES, share))], added=clusters.CORES, seed=seed)
+
+
+def _without_ray(folder: Path) -> Outcome:
+    return Outcome("ray, not tried: it is not installed (extra `ray`)")
+
+
 PARTS: dict[str, Callable[[float, int], Iterator[Task]]] = {
     "kills": kill_tasks,
     "faults": fault_tasks,
@@ -72,4 +90,5 @@ PARTS: dict[str, Callable[[float, int], Iterator[Task]]] = {
     "files": file_tasks,
     "disks": disk_tasks,
     "clocks": clock_tasks,
+    "ray": ray_tasks,
 }
