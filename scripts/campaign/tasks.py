@@ -7,7 +7,8 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from scripts.campaign import clusters, disks, faults, files, kills, replies
+from scripts.campaign import disks, faults, files, kills, on_ray, replies
+from scripts.campaign.clusters import CORES
 from scripts.campaign.trial import Outcome
 
 Task = Callable[[Path], Outcome]
@@ -74,9 +75,11 @@ def ray_tasks(share: float, seed: int) -> Iterator[Task]:
     if find_spec("ray") is None:
         yield _without_ray
         return
-    kills = _of(ON_RAY, share)
-    yield partial(clusters.kill_on_ray, [(clusters.WORKER, kills), (clusters.DRIVER, kills)], seed=seed)
-    yield partial(clusters.kill_on_ray, [(clusters.MACHINE, _of(MACHINES, share))], added=clusters.CORES, seed=seed)
+    kills, machines = _of(ON_RAY, share), _of(MACHINES, share)
+    workers = [on_ray.WORKER] * kills
+    runs = [workers[first : first + on_ray.MOST_OF_A_LIFE] for first in range(0, kills, on_ray.MOST_OF_A_LIFE)]
+    yield partial(on_ray.kill_on_ray, [*runs, [on_ray.DRIVER] * kills], seed=seed)
+    yield partial(on_ray.kill_on_ray, [[on_ray.MACHINE]] * machines, added=CORES, seed=seed)
 
 
 def _without_ray(folder: Path) -> Outcome:

@@ -29,7 +29,7 @@ ROW = "| MemTree | 0.458 [0.326, 0.597] {3 cases} · 2/1/0/0 | 0.1 · 3/0/0/0 |\
 @pytest.mark.integration
 def test_a_tenth_of_the_campaign_is_survived() -> None:
     done: list[int] = []
-    parts = [part for part in PARTS if part != "ray"]  # kills on Ray: test_clusters.py
+    parts = [part for part in PARTS if part != "ray"]  # kills on Ray: test_kills_on_ray.py
     outcomes = campaign(0.1, 4, parts, on_done=lambda number, total, outcome: done.append(total))
     defects = [defect for outcome in outcomes.values() for defect in outcome.defects]
     assert not defects, "\n".join(defects)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from memsys.jsons import canonical
-from scripts.campaign.clusters import DRIVER, MACHINE, WORKER, Life, committed, kill_on_ray, life
+from scripts.campaign.finished import Life, committed, life
+from scripts.campaign.on_ray import DRIVER, MACHINE, WORKER, kill_on_ray
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'")
 
@@ -27,8 +28,7 @@ def test_kills_on_ray_repeat_no_finished_call_and_leave_the_same_bytes(
     kinds: Sequence[str], added: int, tmp_path: Path
 ) -> None:
     told: list[str] = []
-    rows = ("memtree", "naive_rag")
-    outcome = kill_on_ray([(kind, 1) for kind in kinds], tmp_path, added=added, rows=rows, say=told.append)
+    outcome = kill_on_ray([kinds], tmp_path, added=added, rows=["memtree"], latency=0.05, say=told.append)
     assert not outcome.defects, "\n".join(told)
     assert {kind: outcome.tried[f"{kind} killed"] for kind in kinds} == dict.fromkeys(kinds, 1)
 
