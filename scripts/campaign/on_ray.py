@@ -138,10 +138,14 @@ class Table:
             if kill.seconds is None:
                 time.sleep(dice.uniform(0, self._latency))
             waiting.pop(0)
-            self._note(kill, mock)
+            state = self._state(mock)
             if kill.kind == DRIVER:
                 driver.send_signal(signal.SIGKILL)
-                return driver.poll(PATIENCE) == -signal.SIGKILL
+                if driver.poll(PATIENCE) != -signal.SIGKILL:  # it has ended by itself
+                    return False
+                self._note(kill, state)
+                return True
+            self._note(kill, state)
             for pid in dice.choice(victims):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -154,18 +158,17 @@ class Table:
             return self._cluster.working_machines()
         return [[pid] for pid in self._cluster.workers()] if kind == WORKER else []
 
-    def _note(self, kill: Kill, mock: Counting) -> None:
-        self.outcome.tried[f"{kill.kind} killed"] += 1
-        number, how = self.outcome.tried[f"{kill.kind} killed"], "calls" if kill.seconds is None else "clock"
-        answered, workers, machines = (
-            len(mock.answered) / self._requests,
-            self._cluster.workers(),
-            self._cluster.machines(),
-        )
-        self._say(
-            f"  {kill.kind} killed, no. {number}, by the {how}: {answered:.0%} of the requests answered, {mock.in_flight()} in flight; "
-            f"{len(workers)} workers, {len(machines)} machines"
-        )
+    def _state(self, mock: Counting) -> str:
+        """How far a run has come."""
+        workers, machines = len(self._cluster.workers()), len(self._cluster.machines())
+        answered = len(mock.answered) / self._requests
+        return f"{answered:.0%} of the requests answered, {mock.in_flight()} in flight; {workers} workers, {machines} machines"
+
+    def _note(self, kill: Kill, state: str) -> None:
+        kills = f"{kill.kind} killed"
+        self.outcome.tried[kills] += 1
+        drawn = "calls" if kill.seconds is None else "clock"
+        self._say(f"  {kills}, no. {self.outcome.tried[kills]}, by the {drawn}: {state}")
 
     def _judge(self, this: Life, killed: bool, ended: Ended, results: Path) -> None:
         """Hold one life of the driver to the promises."""
@@ -196,9 +199,8 @@ class Table:
     def _left(self) -> list[str]:
         """What a run that has ended must not leave on the cluster."""
         workers, machines = len(self._cluster.workers()), len(self._cluster.machines()) - 1
-        return [f"{workers} workers outlive their driver"] * (workers > 0) + [f"{machines} machines stay"] * (
-            machines > 0
-        )
+        stay = {"workers outlive their driver": workers, "added machines stay": machines}
+        return [f"{count} {what}" for what, count in stay.items() if count]
 
 
 def _with_moments(kinds: Sequence[str], dice: random.Random) -> list[Kill]:
