@@ -184,17 +184,24 @@ class Table:
         if this.lost > (IN_FLIGHT if killed else 0):
             broken.append(f"{this.lost} answered calls were lost, at most {IN_FLIGHT if killed else 0} may be")
         if not killed:
-            if ended.code:
-                broken.append(f"exit code {ended.code}: {ended.err[-500:]}")
-            if differs := differing(left_by(results), left_by(self._folder / "undisturbed")):
-                broken.append(f"{differs[:300]} differ from an undisturbed run")
-            deadline = time.monotonic() + LEAVING
-            while (left := self._left()) and time.monotonic() < deadline:
-                time.sleep(0.1)
-            broken += left
+            broken += self._broken_at_the_end(ended, results)
         for defect in broken:
             self._say(f"    DEFECT: {defect}")
         self.outcome.defects += [f"ray, run {self._runs}: {defect}" for defect in broken]
+
+    def _broken_at_the_end(self, ended: Ended, results: Path) -> list[str]:
+        """What does not hold of a run that has ended by itself."""
+        began, undisturbed = time.monotonic(), left_by(self._folder / "undisturbed")
+        broken = [f"exit code {ended.code}: {ended.err[-500:]}"] if ended.code else []
+        if differs := differing(left_by(results), undisturbed):
+            broken.append(f"{differs[:300]} differ from an undisturbed run")
+        else:
+            self._say(f"    {len(undisturbed)} files have the bytes of the undisturbed run")
+        while (left := self._left()) and time.monotonic() < began + LEAVING:
+            time.sleep(0.1)
+        if not left:
+            self._say(f"    no worker and no added machine is left {time.monotonic() - began:.0f} s after the end")
+        return broken + left
 
     def _left(self) -> list[str]:
         """What a run that has ended must not leave on the cluster."""
