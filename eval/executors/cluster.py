@@ -38,6 +38,8 @@ REACH = 5.0
 """Seconds in which the machine of an address must take a connection."""
 PATIENCE = 30.0
 """Seconds without any worker after which the user is told what the run waits for."""
+LOST = 60.0
+"""Seconds in which Ray has noticed that a machine is gone; by default it takes up to 20."""
 RECOUNT = 5.0
 """Seconds after which the cluster's cores are counted anew: machines may have joined."""
 LOCAL_STORE = 1 << 28
@@ -254,6 +256,7 @@ class _Cluster:
 
     shares_disk = False
     tries = 5  # machines of a cluster come and go
+    patience = LOST  # a worker may be given a machine that is gone
 
     def __init__(self, address: str, workers: int | None) -> None:
         import ray
@@ -289,6 +292,9 @@ class _Cluster:
         import ray
 
         self._say_what_is_waited_for(workers)
+        if not workers:
+            time.sleep(seconds)
+            return
         by_call = {worker.heard: worker for worker in workers}
         try:
             arrived, _ = ray.wait(list(by_call), timeout=seconds)

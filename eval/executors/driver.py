@@ -30,7 +30,9 @@ from memsys.llm.protocol import EndOfRun
 PAUSE = 0.25
 """Seconds after which the driver looks whether a stop was requested."""
 STILLBORN = 3
-"""Workers that may die in a row before they have started."""
+"""Workers that may die in a row before they have started, while no other works."""
+BREATH = 1.0
+"""Seconds between the death of a worker that had not started and the start of the next."""
 MOST_RESIDENT = 1 << 30
 """A worker that occupies more bytes after a cell is replaced."""
 FAREWELL = 5.0
@@ -90,6 +92,8 @@ class Transport(Protocol):
     """Whether workers write into the run folders; otherwise the driver sends them a case's files and commits what comes back."""
     tries: int
     """Workers that a cell may lose before its questions become errors."""
+    patience: float
+    """Seconds for which workers may go on dying before they have started; then the run ends."""
 
     def wanted(self) -> int:
         """Most workers at present."""
@@ -137,7 +141,7 @@ class _Driver:
         self._workers: list[Worker] = []
         self._desk = Desk()
         self._templates: dict[int, Template] = {}
-        self._stillborn = 0
+        self._stillborn: list[float] = []  # when workers died before they had started, since one last did start
         self._error: BaseException | None = None
 
     def work(self) -> None:
@@ -194,6 +198,8 @@ class _Driver:
 
     def _start_workers(self) -> None:
         """Start as many workers as there may be and as there are jobs for."""
+        if self._stillborn and time.monotonic() < self._stillborn[-1] + BREATH:
+            return
         starting = sum(not worker.ready for worker in self._workers)
         more = min(self._transport.wanted() - len(self._workers), len(self._jobs.waiting) - starting)
         self._workers += [self._transport.start(self._slots, self._files) for _ in range(more)]
@@ -229,7 +235,8 @@ class _Driver:
                 self._on_progress(step)
         elif isinstance(message, Ready):
             worker.check(message)
-            worker.ready, self._stillborn = True, 0
+            worker.ready = True
+            self._stillborn.clear()
         elif isinstance(message, Done):
             self._ended(worker, message)
         elif isinstance(message, Died):
@@ -263,9 +270,9 @@ class _Driver:
     def _died(self, worker: Worker, died: Died) -> None:
         self._workers.remove(worker)
         worker.kill()
-        self._stillborn += not worker.ready
-        if self._stillborn >= STILLBORN:
-            raise RunError(f"worker processes do not start: the last one {died.how}; use executor=threads")
+        if not worker.ready:
+            self._stillborn.append(time.monotonic())
+            self._check_starts(died)
         for job in worker.jobs.values():
             job.deaths += 1
             if job.deaths < self._transport.tries:
@@ -273,6 +280,16 @@ class _Driver:
             else:
                 why = f"build: its worker process {died.how}, {job.deaths} times"
                 fail_case(job.cell.runs, job.cell.case(), why, self._on_progress)
+
+    def _check_starts(self, died: Died) -> None:
+        """Check that workers may be expected to start. Several that die at once, with their machine, say nothing about the next one.
+
+        Raises:
+            RunError: they have died before they had started for too long, and none works.
+        """
+        for_long = self._stillborn[-1] - self._stillborn[0] >= self._transport.patience
+        if len(self._stillborn) >= STILLBORN and for_long and not any(worker.ready for worker in self._workers):
+            raise RunError(f"worker processes do not start: the last one {died.how}; use executor=threads")
 
 
 def _sendable_run(desk: Desk, run: Run) -> Run:

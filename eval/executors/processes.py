@@ -83,6 +83,7 @@ class _Processes:
 
     shares_disk = True
     tries = 2
+    patience = 0.0
 
     def __init__(self, workers: int) -> None:
         self._workers = workers

@@ -161,7 +161,7 @@ class CachedEmbedder:
         self, inner: Fetching, texts: dict[bytes, str], futures: dict[bytes, Future[Embedded]], query: bool
     ) -> None:
         """Embed texts that nobody else is embedding; their futures end with the vector or the error."""
-        keys = list(texts)
+        keys: list[bytes] = []
 
         def keep(start: int, outcomes: Sequence[Embedded | ModelError]) -> None:
             # Also when other texts failed, because these are paid for.
@@ -172,7 +172,11 @@ class CachedEmbedder:
                 futures[key].set_result(vector)
 
         try:
-            outcomes = inner.fetch(list(texts.values()), query=query, keep=keep)
+            # Who embedded a text may have finished after the caller's lookup and before its lock: then the vector is committed by now.
+            for key, vector in self._store.vectors(list(texts)).items():
+                futures[key].set_result(vector)
+            keys += [key for key in texts if not futures[key].done()]
+            outcomes = inner.fetch([texts[key] for key in keys], query=query, keep=keep) if keys else []
             failures = [outcome for outcome in outcomes if isinstance(outcome, ModelError)]
             if failures:
                 raise next((failure for failure in failures if isinstance(failure, EndOfRun)), failures[0])

@@ -42,6 +42,7 @@ class LlamaServer:
         settings.hostnames, settings.port = ["127.0.0.1"], 0  # 0: any free port
         settings.n_ctx, settings.n_parallel = window * slots, slots
         settings.kv_unified = False
+        settings.cache_ram_mib = 0  # past prompts would take up to 8 GB, and a run sends none twice
         settings.n_gpu_layers, settings.verbosity = -1, -1
         settings.cpuparams.n_threads = threads or len(os.sched_getaffinity(0))
         if embeds:

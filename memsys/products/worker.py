@@ -3,17 +3,28 @@
 The first step is `open`; then `write`, `end_session`, `consolidate`, `read`, `nodes`, `close`. A reply is `{"n": …, "value": …}` or
 `{"n": …, "error": …, "type": …}`, with the CPU seconds of the process so far and the connections that were refused.
 
+A turn of a unit has its `id`, `speaker`, `role`, `text`, and `spoken`: speaker and text in one line.
+
+An adapter takes a step with a method of its name, plain or `async def`; it may leave out any but `write` and `read`. Its `open`, if it
+has one, is called right after `Product` was built. What a method returns is awaited where it can be, all on one event loop and in one
+context that last as long as the worker: a context variable that one step sets is seen by the next. Plain methods are called while the
+loop stands still, so that they may run a loop of their own.
+
 Only the main thread touches the product. Stdout belongs to the protocol: whatever the product prints goes to stderr.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import importlib.util
+import inspect
 import json
 import os
 import platform
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -36,6 +47,8 @@ class Worker:
         self._product: Any = None
         self._clock: Any = None
         self._guard: Any = None
+        self._runner = asyncio.Runner()
+        self._context = contextvars.copy_context()
 
     def open(self, given: dict[str, Any]) -> dict[str, Any]:
         """Set up the surroundings, then import and build the product; says what was built."""
@@ -47,12 +60,14 @@ class Worker:
         self._clock = around.Clock(follow=given["clock"] == "dialogue")
         adapter = loaded(self._adapter)
         os.environ.update(adapter.ENVIRONMENT)
-        self._product = adapter.Product(given)
+        self._runner.get_loop()  # the current one for a product that asks for it while it is built
+        self._product = self._taken(adapter.Product, given)
+        self._pass("open", given)
         around.seed_numpy(given["seed"])
         return {"clock": self._clock.kind, "python": platform.python_version(), **adapter.ABILITIES}
 
     def step(self, name: str, given: dict[str, Any]) -> Any:
-        """One step of the product.
+        """One step of the product; `close` closes the event loop too.
 
         Raises:
             ValueError: the product does not know the step.
@@ -62,12 +77,30 @@ class Worker:
         if name not in ("write", "end_session", "consolidate", "read", "nodes", "close"):
             raise ValueError(f"no step is called {name!r}")
         self._clock.set(given.get("stamp"), passing=name in ("read", "nodes"))
+        try:
+            return self._pass(name, given)
+        finally:
+            if name == "close":
+                self._runner.close()
+
+    def _pass(self, name: str, given: dict[str, Any]) -> Any:
+        """What the product's method of this name returns; None if it has no such method."""
         method = getattr(self._product, name, None)
-        return None if method is None else method(given)
+        return None if method is None else self._taken(method, given)
+
+    def _taken(self, method: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
+        """What a method returns, awaited if it can be."""
+        value = self._context.run(method, given)
+        return self._runner.run(_awaited(value), context=self._context) if inspect.isawaitable(value) else value
 
     def spent(self) -> dict[str, Any]:
         """CPU seconds of this process, and the connections refused so far."""
         return {"cpu": time.process_time(), "refused": dict(self._guard.refused) if self._guard else {}}
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    """A coroutine of whatever can be awaited, which is what a runner takes."""
+    return await value
 
 
 def answer(worker: Worker, line: str) -> dict[str, Any]:
@@ -76,7 +109,7 @@ def answer(worker: Worker, line: str) -> dict[str, Any]:
     try:
         value = worker.step(message["step"], message["given"])
         reply = {"n": message["n"], "value": value}
-    except Exception as error:  # whatever a product raises is an outcome of this step
+    except (Exception, asyncio.CancelledError) as error:  # whatever a product raises is an outcome of this step
         import traceback
 
         traceback.print_exc()

@@ -82,8 +82,8 @@ class Target(ABC):
 class Command(Target):
     """The real command line, in an interpreter of its own."""
 
-    def __init__(self, overrides: Sequence[str]) -> None:
-        line = [sys.executable, "-m", "scripts.run", *overrides]
+    def __init__(self, overrides: Sequence[str], module: str = "scripts.run") -> None:
+        line = [sys.executable, "-m", module, *overrides]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(line, cwd=ROOT, env=environment(), stdout=pipe, stderr=pipe)
         assert self._process.stdout is not None

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from scripts.campaign import disks, faults, files, kills, replies
+from scripts.campaign import disks, faults, files, kills, on_ray, replies
+from scripts.campaign.clusters import CORES
 from scripts.campaign.trial import Outcome
 
 Task = Callable[[Path], Outcome]
 KILLS, MUTATIONS, DISKS, CLOCKS = 100, 10_000, 50, 10
+ON_RAY = 20
+"""Kills of workers of a Ray cluster, and as many of drivers."""
+MACHINES = 2
+"""Machines killed that an autoscaling cluster has added."""
 REAL_KILLS = 5
 """Of the command line in an interpreter of its own; the others are of forked processes."""
 OF_RUNS = 0.25
@@ -65,6 +71,21 @@ def clock_tasks(share: float, seed: int) -> Iterator[Task]:
             yield partial(disks.jump_clocks, memory, now, seed=seed)
 
 
+def ray_tasks(share: float, seed: int) -> Iterator[Task]:
+    if find_spec("ray") is None:
+        yield _without_ray
+        return
+    kills, machines = _of(ON_RAY, share), _of(MACHINES, share)
+    workers = [on_ray.WORKER] * kills
+    runs = [workers[first : first + on_ray.MOST_OF_A_LIFE] for first in range(0, kills, on_ray.MOST_OF_A_LIFE)]
+    yield partial(on_ray.kill_on_ray, [*runs, [on_ray.DRIVER] * kills], seed=seed)
+    yield partial(on_ray.kill_on_ray, [[on_ray.MACHINE]] * machines, added=CORES, seed=seed)
+
+
+def _without_ray(folder: Path) -> Outcome:
+    return Outcome("ray, not tried: it is not installed (extra `ray`)")
+
+
 PARTS: dict[str, Callable[[float, int], Iterator[Task]]] = {
     "kills": kill_tasks,
     "faults": fault_tasks,
@@ -72,4 +93,5 @@ PARTS: dict[str, Callable[[float, int], Iterator[Task]]] = {
     "files": file_tasks,
     "disks": disk_tasks,
     "clocks": clock_tasks,
+    "ray": ray_tasks,
 }

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import sys
 import zipfile
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -95,6 +98,23 @@ def test_a_file_that_is_no_gguf_model_never_reaches_llama_cpp(content: bytes, tm
     (tmp_path / "model.gguf").write_bytes(content)
     with pytest.raises(EndOfRun, match="expected a GGUF model, found a file that begins with"):
         LlamaServer(tmp_path / "model.gguf")
+
+
+def test_llama_cpp_keeps_no_past_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    class Serving:
+        listening_address = "http://127.0.0.1:4711"
+
+        def __init__(self, settings: Any) -> None:
+            given.append(settings)
+
+    package = SimpleNamespace(CommonParams=lambda: MagicMock(cache_ram_mib=8192), Server=Serving)
+    monkeypatch.setitem(sys.modules, "xllamacpp", package)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF and more")
+    assert LlamaServer(tmp_path / "model.gguf", window=512, slots=3).base_url == "http://127.0.0.1:4711/v1"
+    assert given[0].cache_ram_mib == 0
+    assert given[0].n_ctx == 3 * 512
 
 
 def test_a_model_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -70,7 +70,10 @@ def predictions(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
 
 
-@pytest.fixture(params=["toy", *(pytest.param(name, marks=pytest.mark.integration) for name in RELEASED)])
+SLOW = (pytest.mark.integration, pytest.mark.timeout(900))  # a product takes up to a minute to start and two to build
+
+
+@pytest.fixture(params=["toy", *(pytest.param(name, marks=SLOW) for name in RELEASED)])
 def memory(request: pytest.FixtureRequest) -> dict[str, Any]:
     chosen = TOY if request.param == "toy" else load_option("memory", request.param)
     place = place_of(chosen["build"]["product"])

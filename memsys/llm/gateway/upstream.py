@@ -15,6 +15,7 @@ from memsys.llm.gateway.accounts import Purpose, text_of
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Request
 from memsys.llm.server import Sent
+from memsys.tokens import count_tokens
 
 LIMITS = ("max_tokens", "max_completion_tokens")
 
@@ -71,7 +72,8 @@ class EndpointUpstream:
 class EngineUpstream:
     """The offline engine: it answers what a purpose declares as `stand_in`, and fills the schema or tool of other requests.
 
-    A declared schema stands in place of the client's, which may allow replies that make no sense together.
+    A declared schema stands in place of the client's, which may allow replies that make no sense together. A declared `record` makes plain
+    text of what fills the schema, for clients that ask for no JSON.
     """
 
     def __init__(self, engine: LLM) -> None:
@@ -88,7 +90,11 @@ class EngineUpstream:
         request = self._request(body, purpose, stand_in, schema)
         # In a thread: the engine computes, and the loop serves others meanwhile.
         completion = await asyncio.to_thread(lambda: self._engine.submit(request).result())
-        return _as_reply(tool, completion.text, completion.prompt_tokens, completion.completion_tokens), 0.0, 1
+        text, tokens_out = completion.text, completion.completion_tokens
+        if "record" in stand_in:
+            text = _records(stand_in, text)
+            tokens_out = count_tokens(text)
+        return _as_reply(tool, text, completion.prompt_tokens, tokens_out), 0.0, 1
 
     def _request(
         self, body: Mapping[str, Any], purpose: str, stand_in: Mapping[str, Any], schema: Mapping[str, Any]
@@ -158,6 +164,13 @@ def _as_reply(tool: Mapping[str, Any] | None, text: str, tokens_in: int, tokens_
     usage = {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
     choice = {"index": 0, "message": message, "finish_reason": reason}
     return {"id": f"engine-{name}", "object": "chat.completion", "created": 0, "choices": [choice], "usage": usage}
+
+
+def _records(stand_in: Mapping[str, Any], text: str) -> str:
+    """A reply in plain text in place of JSON: a record for each element of a list, or one for an object."""
+    value = json.loads(text)
+    records = [stand_in["record"].format(**each) for each in (value if isinstance(value, list) else [value])]
+    return str(stand_in.get("between", "\n")).join(records) + str(stand_in.get("end", ""))
 
 
 def _is_object(text: str) -> bool:

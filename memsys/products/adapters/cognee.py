@@ -29,31 +29,25 @@ DATASET = "case"
 
 
 class Product:
-    """One installation for one case, in folders of its own. One event loop serves it all its life."""
+    """One installation for one case, in folders of its own."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        import asyncio
         import os
 
         os.environ.update(_settings(given))
         import cognee
 
         self._cognee = cognee
-        self._loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(self._loop)
         self._turns: dict[str, list[str]] = {}
         """Ids of the turns of each unit."""
         self._waiting = False
         """Whether units were added since the graph was last made."""
 
-    def _run(self, step: Any) -> Any:
-        return self._loop.run_until_complete(step)
-
-    def write(self, unit: dict[str, Any]) -> dict[str, int]:
+    async def write(self, unit: dict[str, Any]) -> dict[str, int]:
         """Add a unit as a document. It is searched after its session."""
         from cognee.tasks.ingestion.data_item import DataItem
 
-        lines = [_spoken(turn) for turn in unit["turns"] if turn["text"].strip()]
+        lines = [turn["spoken"] for turn in unit["turns"] if turn["text"].strip()]
         if not lines:
             return {"stored": 0, "changed": 0, "deleted": 0, "held": len(self._turns)}
         said = f"[{unit['time_text']}]\n" if unit["time_text"] else ""
@@ -63,21 +57,21 @@ class Product:
             external_metadata={"unit": unit["id"]},
             literal_text=True,
         )
-        _require_success(self._run(self._cognee.add(document, dataset_name=DATASET)))
+        _require_success(await self._cognee.add(document, dataset_name=DATASET))
         self._turns[unit["id"]] = [turn["id"] for turn in unit["turns"]]
         self._waiting = True
         return {"stored": 1, "changed": 0, "deleted": 0, "held": len(self._turns)}
 
-    def end_session(self, _: dict[str, Any]) -> None:
+    async def end_session(self, _: dict[str, Any]) -> None:
         """Make the graph of what was added."""
         if self._waiting:
-            for outcome in self._run(self._cognee.cognify(datasets=[DATASET])).values():
+            for outcome in (await self._cognee.cognify(datasets=[DATASET])).values():
                 _require_success(outcome)
             self._waiting = False
 
     consolidate = end_session
 
-    def read(self, question: dict[str, Any]) -> list[dict[str, Any]]:
+    async def read(self, question: dict[str, Any]) -> list[dict[str, Any]]:
         """Passages, entities and facts, in the product's order."""
         from cognee import SearchType
 
@@ -86,16 +80,14 @@ class Product:
         third = question["k"] // 3
         lanes = {"chunks_top_k": question["k"] - 2 * third, "entities_top_k": third, "facts_top_k": third}
         metadata = {"include_external_metadata": True, "external_metadata_keys": ["unit"]}
-        (found,) = self._run(
-            self._cognee.search(
-                query_text=question["text"] or " ",
-                query_type=SearchType.HYBRID_COMPLETION,
-                datasets=[DATASET],
-                top_k=question["k"],
-                only_context=True,
-                verbose=True,
-                retriever_specific_config={**lanes, **metadata},
-            )
+        (found,) = await self._cognee.search(
+            query_text=question["text"] or " ",
+            query_type=SearchType.HYBRID_COMPLETION,
+            datasets=[DATASET],
+            top_k=question["k"],
+            only_context=True,
+            verbose=True,
+            retriever_specific_config={**lanes, **metadata},
         )
         objects = found["objects_result"]
         passages = [self._passage(chunk) for chunk in objects["chunks"]]
@@ -112,10 +104,6 @@ class Product:
             "sources": self._turns.get(unit, []),
             "kind": "passage",
         }
-
-    def close(self, _: dict[str, Any]) -> None:
-        """Close the loop; the folders go with the process."""
-        self._loop.close()
 
 
 def _settings(given: dict[str, Any]) -> dict[str, str]:
@@ -160,7 +148,3 @@ def _described(entity: dict[str, Any]) -> str:
 
 def _known(node: dict[str, Any], text: str, kind: str) -> dict[str, Any]:
     return {"id": str(node["id"]), "text": text, "sources": [], "kind": kind}
-
-
-def _spoken(turn: dict[str, Any]) -> str:
-    return f"{turn['speaker']}: {turn['text']}" if turn["speaker"] else str(turn["text"])

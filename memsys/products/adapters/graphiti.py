@@ -17,21 +17,17 @@ ABILITIES = {"sources": "exact", "score": "rank", "time": "parameter", "read_onl
 
 
 class Product:
-    """One graph for one case. One event loop serves it all its life."""
+    """One graph for one case."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        import asyncio
         import os
 
         os.environ["EMBEDDING_DIM"] = str(given["dimension"])
         from graphiti_core import Graphiti
         from graphiti_core.driver.kuzu_driver import KuzuDriver
 
-        self._loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(self._loop)
         driver = KuzuDriver(db=":memory:")
         self._graph = Graphiti(graph_driver=driver, **_clients(given), max_coroutines=1)
-        self._run(_index(driver))
         self._turns: dict[str, list[str]] = {}
         """Ids of the turns of each episode."""
         self._said: dict[str, str] = {}
@@ -40,24 +36,27 @@ class Product:
         """Ids of facts in the order in which they were first stored."""
         self._last: Any = None
 
-    def _run(self, step: Any) -> Any:
-        return self._loop.run_until_complete(step)
+    async def open(self, _: dict[str, Any]) -> None:
+        """Make the full-text indices: `build_indices_and_constraints` makes none for Kuzu, and every search would fail."""
+        from graphiti_core.driver.driver import GraphProvider
+        from graphiti_core.graph_queries import get_fulltext_indices
 
-    def write(self, unit: dict[str, Any]) -> dict[str, int]:
+        for query in get_fulltext_indices(GraphProvider.KUZU):
+            await self._graph.driver.execute_query(query)
+
+    async def write(self, unit: dict[str, Any]) -> dict[str, int]:
         """Add a unit as an episode. Raises what the product raises; the episode is not stored then."""
         from graphiti_core.nodes import EpisodeType
 
-        lines = [_spoken(turn) for turn in unit["turns"] if turn["text"].strip()]
+        lines = [turn["spoken"] for turn in unit["turns"] if turn["text"].strip()]
         if not lines:
             return {"stored": 0, "changed": 0, "deleted": 0, "held": len(self._order)}
-        added = self._run(
-            self._graph.add_episode(
-                name=unit["id"],
-                episode_body="\n".join(lines),
-                source=EpisodeType.message,
-                source_description="conversation",
-                reference_time=self._moment(unit.get("stamp")),
-            )
+        added = await self._graph.add_episode(
+            name=unit["id"],
+            episode_body="\n".join(lines),
+            source=EpisodeType.message,
+            source_description="conversation",
+            reference_time=self._moment(unit.get("stamp")),
         )
         self._turns[added.episode.uuid] = [turn["id"] for turn in unit["turns"]]
         self._said[added.episode.uuid] = unit["time_text"]
@@ -76,27 +75,26 @@ class Product:
         self._last = (said, self._last[1] + 1 if same else 0)
         return said + timedelta(seconds=self._last[1])
 
-    def read(self, question: dict[str, Any]) -> list[dict[str, Any]]:
+    async def read(self, question: dict[str, Any]) -> list[dict[str, Any]]:
         """The facts that a search finds; equal scores in the order of storing."""
         from graphiti_core.search.search_config_recipes import EDGE_HYBRID_SEARCH_RRF
 
         recipe = EDGE_HYBRID_SEARCH_RRF.model_copy(update={"limit": question["k"]})
-        found = self._run(self._graph.search_(question["text"] or " ", config=recipe))
+        found = await self._graph.search_(question["text"] or " ", config=recipe)
         scores = found.edge_reranker_scores
         items = [self._item(edge, score) for edge, score in zip(found.edges, scores, strict=True)]
         return sorted(items, key=lambda item: (-item["score"], self._order.get(item["id"], 0)))
 
-    def nodes(self, _: dict[str, Any]) -> list[dict[str, Any]]:
+    async def nodes(self, _: dict[str, Any]) -> list[dict[str, Any]]:
         """Every fact that is held."""
         from graphiti_core.edges import EntityEdge
 
-        edges = self._run(EntityEdge.get_by_uuids(self._graph.driver, list(self._order)))
+        edges = await EntityEdge.get_by_uuids(self._graph.driver, list(self._order))
         return sorted((self._item(edge, 0.0) for edge in edges), key=lambda item: self._order[item["id"]])
 
-    def close(self, _: dict[str, Any]) -> None:
-        """Close the graph and the loop."""
-        self._run(self._graph.close())
-        self._loop.close()
+    async def close(self, _: dict[str, Any]) -> None:
+        """Close the graph."""
+        await self._graph.close()
 
     def _item(self, edge: Any, score: float) -> dict[str, Any]:
         episodes = [each for each in edge.episodes if each in self._turns]
@@ -129,16 +127,3 @@ def _clients(given: dict[str, Any]) -> dict[str, Any]:
         "embedder": OpenAIEmbedder(config=embedding),
         "cross_encoder": OpenAIRerankerClient(config=config),
     }
-
-
-async def _index(driver: Any) -> None:
-    """Make the full-text indices: `build_indices_and_constraints` makes none for Kuzu, and every search would fail."""
-    from graphiti_core.driver.driver import GraphProvider
-    from graphiti_core.graph_queries import get_fulltext_indices
-
-    for query in get_fulltext_indices(GraphProvider.KUZU):
-        await driver.execute_query(query)
-
-
-def _spoken(turn: dict[str, Any]) -> str:
-    return f"{turn['speaker']}: {turn['text']}" if turn["speaker"] else str(turn["text"])

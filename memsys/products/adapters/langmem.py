@@ -48,7 +48,7 @@ class Product:
         """
         said = f"[{unit['time_text']}] " if unit["time_text"] else ""
         messages = [
-            {"role": turn["role"], "content": said + _spoken(turn)} for turn in unit["turns"] if turn["text"].strip()
+            {"role": turn["role"], "content": said + turn["spoken"]} for turn in unit["turns"] if turn["text"].strip()
         ]
         if not messages:
             return self._counts(0, 0)
@@ -93,7 +93,3 @@ class Product:
 def _content(value: Any) -> str:
     """The text of a memory: the store holds it as JSON, a search of the manager returns an object."""
     return str(value["content"]["content"] if isinstance(value, dict) else value.content)
-
-
-def _spoken(turn: dict[str, Any]) -> str:
-    return f"{turn['speaker']}: {turn['text']}" if turn["speaker"] else str(turn["text"])

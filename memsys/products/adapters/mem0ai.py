@@ -56,7 +56,7 @@ class Product:
     def write(self, unit: dict[str, Any]) -> dict[str, int]:
         """Add the turns of a unit as messages."""
         messages = [
-            {"role": "user" if self._as_user else turn["role"], "content": _spoken(turn)}
+            {"role": "user" if self._as_user else turn["role"], "content": turn["spoken"]}
             for turn in unit["turns"]
             if turn["text"].strip()
         ]
@@ -110,10 +110,6 @@ def _date_prompts() -> None:
         before, dated, after = getattr(utils, name).partition(TODAY)
         if dated:
             setattr(utils, name, before + dated + today + after[len(today) :])
-
-
-def _spoken(turn: dict[str, Any]) -> str:
-    return f"{turn['speaker']}: {turn['text']}" if turn["speaker"] else str(turn["text"])
 
 
 def _item(hit: dict[str, Any], score: float) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive, spoken
 from memsys.llm import meter
 from memsys.llm.gateway.accounts import Account, Purpose
 from memsys.llm.gateway.keys import Normalisation
@@ -114,7 +114,10 @@ class Released(MemorySystem):
         return dict(place.identity)
 
     def write(self, unit: Unit) -> None:
-        turns = [{"id": turn.id, "speaker": turn.speaker, "role": turn.role, "text": turn.text} for turn in unit.turns]
+        turns = [
+            {"id": turn.id, "speaker": turn.speaker, "role": turn.role, "text": turn.text, "spoken": spoken(turn)}
+            for turn in unit.turns
+        ]
         given = {"id": unit.id, "session": unit.session_id, "turns": turns, "time_text": unit.time_text}
         counts = self._build("write", {**given, "stamp": _stamp(unit), "time": unit.time and unit.time.isoformat()})
         for name in ("stored", "changed", "deleted"):
@@ -133,7 +136,9 @@ class Released(MemorySystem):
 
     def consolidate(self) -> None:
         if self._life.counts["units"]:
-            self._build("consolidate", {})
+            # What an adapter counts here is in the report, such as passages that no search finds.
+            for name, amount in self._build("consolidate", {}).items():
+                self._life.counts[name] = int(amount)
 
     def read(self, question: Question) -> Recall:
         if not self._life.counts["units"]:
@@ -181,6 +186,12 @@ class Released(MemorySystem):
             self._life.opens_with(models)
             self._opening.update(models)
         return dict(self._life.build(step, given) or {})
+
+
+class ReleasedIndex(Released):
+    """Recalls from an index that `consolidate` builds of the whole history, anew after every further unit."""
+
+    OFFLINE: ClassVar = True
 
 
 def _stamp(dated_thing: Unit | Question) -> float | None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -39,11 +37,11 @@ from memsys.llm.store import Store
 from memsys.systems.bm25 import BM25
 from memsys.systems.memtree import MemTree
 from memsys.systems.released import Released
+from scripts.campaign import clusters
+from scripts.campaign.clusters import free_ports, parent_of
 from scripts.experiment.executors import executor_of
-from scripts.mock.endpoint import Mock, application, serving
 
 Make = Callable[..., Run]
-ROOT = Path(__file__).resolve().parents[3]
 needs_ray = [
     pytest.mark.integration,
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'"),
@@ -56,48 +54,14 @@ def integration(test: Callable[..., None]) -> Callable[..., None]:
     return test
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address() -> Iterator[str]:
     """A cluster of this machine with two cores, and a token of its own; the connection to it ends with the module."""
-    port, client_port = free_ports(2)
-    log = tmp_path_factory.mktemp("ray") / "log"
-    token = log.with_name("token")
-    token.touch(mode=0o600)
-    token.write_text(secrets.token_hex(32))
-    flags = ["--head", "--block", "--num-cpus=2", f"--port={port}", f"--ray-client-server-port={client_port}"]
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,  # a short path: for sockets
-        log.open("w") as file,
-    ):
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        more = ["--node-ip-address=127.0.0.1", "--include-dashboard=false", f"--temp-dir={folder}"]
-        start = [sys.executable, "-m", "ray.scripts.scripts", "start", *flags, *more]
-        head = subprocess.Popen(start, stdout=file, stderr=file)
-        try:
-            while "Ray runtime started" not in log.read_text():
-                assert head.poll() is None, log.read_text()
-                time.sleep(0.2)
-            yield f"127.0.0.1:{port}"
-        finally:
-            import ray
+    with clusters.cluster() as started:
+        yield started.address
+        import ray
 
-            ray.shutdown()
-            head.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                head.wait(30)
-            head.kill()
-            head.wait()
+        ray.shutdown()
 
 
 # --- on a cluster ---------------------------------------------------------------------------------------------------------
@@ -203,11 +167,6 @@ def test_machines_may_join_a_cluster_and_leave_it_while_a_run_goes_on(
     assert len(seen.read_text().split()) == len(CASES) + 1, "one history was begun twice"
 
 
-def parent_of(process: int) -> int:
-    """The process that started a process: of a worker, its machine's raylet."""
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 @contextmanager
 def joined(address: str) -> Iterator[None]:
     """One more machine of a cluster, with one core; it is killed at the end."""
@@ -226,42 +185,6 @@ def wait_for_lines(file: Path, count: int) -> None:
     while len(file.read_text().split()) < count:
         assert time.monotonic() < deadline, f"{count} workers were expected to begin"
         time.sleep(0.05)
-
-
-@integration
-@pytest.mark.timeout(600)
-def test_a_killed_driver_repeats_no_call_but_those_in_flight_when_it_is_started_again(
-    address: str, tmp_path: Path
-) -> None:
-    in_flight, mock = 4, Mock(latency=0.05)
-
-    def start(url: str, executor: str) -> subprocess.Popen[bytes]:
-        models = [f"models.{role}=mock" for role in ("memory", "reader", "judge", "embedder")]
-        cut = ["profile=smoke", "memory=memtree", "dataset=locomo", "data.size=12", "data.max_cases=2", "yes=true"]
-        ends = [f"endpoint.base_url={url}", f"endpoint.in_flight={in_flight}", "endpoint.label=mock"]
-        where = [f"results={tmp_path / executor}", f"executor={executor}", f"ray.address={address}"]
-        command = [sys.executable, "-m", "scripts.run", *cut, *models, *ends, "endpoint.probe=false", *where]
-        return subprocess.Popen(command, cwd=ROOT)
-
-    def predictions(executor: str) -> dict[str, bytes]:
-        files = sorted((tmp_path / executor).rglob("predictions.jsonl"))
-        return {str(path.relative_to(tmp_path / executor)): path.read_bytes() for path in files}
-
-    with serving(application(mock)) as url:
-        assert start(url, "threads").wait() == 0
-        all_calls = len(mock.answered)
-        mock.answered.clear()
-        killed = start(url, "ray")
-        while len(mock.answered) < all_calls // 2:
-            assert killed.poll() is None
-            time.sleep(0.01)
-        killed.kill()
-        killed.wait()
-        assert start(url, "ray").wait() == 0
-    assert predictions("ray") == predictions("threads")
-    assert len(predictions("ray")) == 2
-    assert len(mock.answered) == all_calls
-    assert sum(count - 1 for count in mock.answered.values()) <= in_flight
 
 
 # --- without one ----------------------------------------------------------------------------------------------------------

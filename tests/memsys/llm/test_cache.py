@@ -234,6 +234,24 @@ def test_known_texts_are_not_embedded_again_but_still_counted(store: Store) -> N
     assert (ledger.embedding_calls, ledger.embedding_tokens, ledger.seconds) == (1, 6, 1.5)
 
 
+def test_a_text_that_another_caller_embeds_after_the_lookup_is_not_sent_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, look_up = Counting(), store.vectors
+    embedder = CachedEmbedder(inner, store, "e", "here")
+
+    def overtaken(keys: list[bytes]) -> dict[bytes, Embedded]:
+        monkeypatch.setattr(store, "vectors", look_up)
+        before = look_up(keys)
+        embedder.embed(["a"])  # the other caller, from its lookup to its commit
+        return before
+
+    monkeypatch.setattr(store, "vectors", overtaken)
+    vectors = embedder.embed(["a", "bb"])
+    assert vectors[:, 0].tolist() == [1.0, 2.0]
+    assert inner.asked == ["a", "bb"]
+
+
 def test_vectors_of_another_model_or_side_are_kept_apart(store: Store) -> None:
     inner = Counting()
     CachedEmbedder(inner, store, "e", "here", query_differs=True).embed(["a"])

@@ -8,6 +8,7 @@ import json
 from memsys.llm.gateway.accounts import Purpose
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.tokens import count_tokens
 
 FORM = {"type": "object", "properties": {"facts": {"type": "array", "items": {"type": "string"}}}}
 
@@ -20,3 +21,17 @@ def test_two_patterns_of_a_field_make_a_list_and_the_engine_answers_for_each_ele
     reply, _, _ = asyncio.run(EngineUpstream(ExtractiveLLM()).reply(body, "decide", purpose))
     facts = json.loads(reply["choices"][0]["message"]["content"])["facts"]
     assert facts == ["Mara planted four tomatoes", "Mara's brother sold his bakery"]
+
+
+def test_a_declared_record_makes_delimited_text_of_each_element_of_the_reply() -> None:
+    form = {
+        "type": "array",
+        "items": {"type": "object", "properties": {"fact": {"type": "string"}, "kind": {"const": "event"}}},
+    }
+    stand_in = {"kind": "extract", "schema": form, "record": "({kind}|{fact})", "between": "##", "end": "<end>"}
+    purpose = Purpose("extract", "", stand_in)
+    body = {"messages": [{"role": "user", "content": "Mara planted four tomatoes. Ben bought {two} red boats."}]}
+    reply, _, _ = asyncio.run(EngineUpstream(ExtractiveLLM()).reply(body, "extract", purpose))
+    text = reply["choices"][0]["message"]["content"]
+    assert text == "(event|Mara planted four tomatoes.)##(event|Ben bought {two} red boats.)<end>"
+    assert reply["usage"]["completion_tokens"] == count_tokens(text)

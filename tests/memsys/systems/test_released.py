@@ -29,6 +29,7 @@ from memsys.systems.released import Released
 
 ROOT = Path(__file__).resolve().parents[3]
 TOY = str(ROOT / "tests" / "products" / "toy.py")
+AWAITED = str(ROOT / "tests" / "products" / "awaited.py")
 FORM = {"type": "object", "properties": {"facts": {"type": "array", "items": {"type": "string"}}}}
 STAND_IN = {"kind": "extract", "schema": FORM, "fields": {"text": "<new>(.*?)</new>", "time": r"Today is (\S+)\."}}
 PURPOSES = [{"name": "extract", "find": "^Toy", "stand_in": STAND_IN}]
@@ -150,6 +151,40 @@ def test_two_processes_give_the_same_ids(toy: Callable[..., Released]) -> None:
     assert first._life.pid != second._life.pid
 
 
+# --- steps that are awaited --------------------------------------------------------------------------------------------
+
+
+def test_steps_are_awaited_on_one_loop_and_each_sees_the_context_variables_of_the_one_before(
+    toy: Callable[..., Released],
+) -> None:
+    memory = toy(product=AWAITED)
+    written(memory, 2)
+    assert [item.text for item in memory.read(ASKED).items] == [
+        "Mara: I planted 1 tomatoes in garden 1 this morning.",
+        "Mara: I planted 2 tomatoes in garden 2 this morning.",
+    ]
+    (noted,) = memory._life.read("nodes", {}, "nodes")
+    steps = ["built", "open", "write", "write", "end_session", "consolidate", "read"]
+    assert noted["steps"] == steps
+    assert noted["seen"] == steps[:-1], "what the step before has set, whether plain or awaited"
+    assert noted["url"] == memory._account.base_url, "`open` is given what the product is built with"
+
+
+def test_a_line_has_the_speaker_in_front_if_there_is_one(toy: Callable[..., Released]) -> None:
+    memory = toy(product=AWAITED)
+    turns = (Turn("t1", "Mara", " I left: \n“now”"), Turn("t2", "", "A passage: of a document."), Turn("t3", "Bo", ""))
+    memory.write(Unit("u", turns, "s1"))
+    lines = [item.text for item in memory.read(ASKED).items]
+    assert lines == ["Mara:  I left: \n“now”", "A passage: of a document.", "Bo: "]
+
+
+def test_closing_is_awaited_and_closes_the_loop(toy: Callable[..., Released], tmp_path: Path) -> None:
+    memory = toy({"closed": str(tmp_path / "closed")}, product=AWAITED)
+    written(memory, 1)
+    memory.close()
+    assert (tmp_path / "closed").read_text() == "awaited, consolidate, closed"
+
+
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +206,23 @@ def test_a_fault_of_the_product_is_an_error_that_says_what_happened(
     with pytest.raises(error, match=why):
         written(memory)
     assert memory._life.counts[error.__name__.lower()] == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "why"),
+    [
+        ("hang", Hung, "no reply within 2 s; killed"),
+        ("raise", Raised, "RuntimeError: the product broke while it was awaited"),
+        ("cancel", Raised, "CancelledError"),
+    ],
+)
+def test_a_fault_of_a_step_that_is_awaited_is_an_error_too(
+    toy: Callable[..., Released], fault: str, error: type[WorkerError], why: str
+) -> None:
+    memory = toy({"fault": fault}, product=AWAITED, step_seconds=2.0)
+    with pytest.raises(error, match=why):
+        memory.write(unit(1))
+    assert (memory._life.pid == 0) == (error is Hung), "a process that hangs is killed, others go on"
 
 
 def test_garbage_on_stdout_is_passed_over_and_counted(toy: Callable[..., Released]) -> None:
