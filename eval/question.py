@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from data_loaders.schema import Question, Unit
@@ -17,6 +18,7 @@ from eval.reader import Rendered, render
 from eval.records import Outcome
 from eval.run import OUTSTANDING, OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
 from memsys.interface import MemorySystem, Recall, unit_item
+from memsys.llm.futures import waiting
 from memsys.llm.limits import urgent
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.protocol import Completion, ContextOverflow
@@ -24,17 +26,22 @@ from memsys.llm.replies import why_none
 
 
 class Lanes:
-    """What the cells of an experiment share: threads that read questions, and a limit on outstanding answers.
+    """What the cells of an experiment share: threads that read questions, others that save answers, and a limit on outstanding answers.
 
     Args:
+        saving: not those of the questions, because all of these may wait until an answer is saved.
         outstanding: answers that may be outstanding at once.
         on_answer: called when an answer is saved.
     """
 
     def __init__(
-        self, questions: UrgentPool, outstanding: int = OUTSTANDING, on_answer: OnAnswer = ignore_answer
+        self,
+        questions: UrgentPool,
+        saving: UrgentPool,
+        outstanding: int = OUTSTANDING,
+        on_answer: OnAnswer = ignore_answer,
     ) -> None:
-        self.questions, self.on_answer = questions, on_answer
+        self.questions, self.saving, self.on_answer = questions, saving, on_answer
         self.answers = threading.Semaphore(outstanding)
 
 
@@ -103,9 +110,13 @@ class _Answer:
             return None
 
     def send(self, rendered: Rendered) -> None:
-        """Submit the reader's call once an answer slot is free; its reply is saved by a callback."""
-        slots = self.reading.lanes.answers
-        slots.acquire()
+        """Submit the reader's call once an answer slot is free; another thread saves its reply.
+
+        The thread that brings the reply brings those of builds, too, and these must not wait for files to be written.
+        """
+        slots, saving = self.reading.lanes.answers, self.reading.lanes.saving
+        with waiting():  # for an answer to be saved, which another thread does
+            slots.acquire()
         self.saved.add_done_callback(lambda _: slots.release())
         try:
             with urgent(ANSWERING), metering() as ledger:
@@ -113,7 +124,7 @@ class _Answer:
         except BaseException as error:  # re-raised; only releases the answer slot
             self.saved.set_exception(error)
             raise
-        call.add_done_callback(lambda done: self._settle(done, rendered, ledger))
+        call.add_done_callback(lambda done: saving.submit(0, self._settle, done, rendered, ledger))
 
     def _settle(self, done: Future[Completion], rendered: Rendered, ledger: Ledger) -> None:
         try:
@@ -134,7 +145,8 @@ class _Answer:
 
 
 def _recall(reading: Reading, question: Question) -> Recall:
-    recall = reading.memory.read(question)
+    with waiting() if reading.memory.WAITS_TO_READ else nullcontext():
+        recall = reading.memory.read(question)
     if not all(math.isfinite(item.score) for item in recall.items):
         raise ValueError(f"{reading.run.name} recalled an item whose score is no finite number")
     return replace(recall, items=(*recall.items, *map(unit_item, reading.raw))) if reading.raw else recall

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from memsys.llm import meter
-from memsys.llm.futures import settle
+from memsys.llm.futures import settle, waiting
 from memsys.llm.protocol import Completion, EndOfRun, Request
 
 
@@ -141,7 +141,9 @@ class RemoteEmbedder:
             ModelError: what the embedder raises.
         """
         with meter.service_time():
-            reply = _ask(self.service, Texts(tuple(texts), query)).result()
+            asked = _ask(self.service, Texts(tuple(texts), query))
+            with waiting():
+                reply = asked.result()
         for event, amount in reply.notes.items():
             meter.note(event, amount)
         vectors: Vectors = reply.result()

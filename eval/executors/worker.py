@@ -83,12 +83,14 @@ class StepBuffer:
             self._send(steps)  # inside the lock: `complete` must not overtake the steps before it
 
 
-def live(order: Order, runs: list[Run], questions: UrgentPool, on_progress: Callable[[Progress], None]) -> None:
+def live(
+    order: Order, runs: list[Run], questions: UrgentPool, saving: UrgentPool, on_progress: Callable[[Progress], None]
+) -> None:
     """Live through one cell, on one core per matrix product, as the driver's own threads would."""
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1)  # for each cell anew: an earlier cell may have loaded another library
-    run_case(runs, order.case, Lanes(questions, runs[0].outstanding), lone_cell(runs), on_progress)
+    run_case(runs, order.case, Lanes(questions, saving, runs[0].outstanding), lone_cell(runs), on_progress)
 
 
 class Cells:
@@ -96,7 +98,8 @@ class Cells:
 
     def __init__(self, send: Callable[[Any], None], slots: int) -> None:
         self._send = send
-        self._questions, self._cells = UrgentPool(64, "question"), ThreadPoolExecutor(slots, "cell")
+        self._questions, self._saving = UrgentPool(64, "question"), UrgentPool(1, "answer")
+        self._cells = ThreadPoolExecutor(slots, "cell")
         self._templates: dict[int, Run] = {}
         self._letters = Letters(send)
         self._steps = StepBuffer(lambda steps: send(Steps(steps)))
@@ -117,7 +120,7 @@ class Cells:
             runs = runs_of(order, [self._templates[number] for number in order.runs])
             with placed(order, runs) as runs:
                 try:
-                    live(order, runs, self._questions, self._steps.add)
+                    live(order, runs, self._questions, self._saving, self._steps.add)
                 finally:
                     files = collected(order, runs)
         except BaseException as raised:  # the driver raises it

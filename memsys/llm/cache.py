@@ -19,7 +19,7 @@ import numpy as np
 from memsys.jsons import canonical
 from memsys.llm import meter
 from memsys.llm.client import Embedded, Keep
-from memsys.llm.futures import keeping, release, settle
+from memsys.llm.futures import keeping, release, settle, waiting
 from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, EndOfRun, ModelError, Request
@@ -148,12 +148,14 @@ class CachedEmbedder:
             self._in_flight.update(own)
         try:
             if own:
-                self._fetch_own(self._inner, {key: missing[key] for key in own}, own, query)
+                with waiting():
+                    self._fetch_own(self._inner, {key: missing[key] for key in own}, own, query)
         finally:
             with self._lock:
                 for key in own:
                     del self._in_flight[key]
-        return {key: future.result() for key, future in (own | shared).items()}
+        with waiting():
+            return {key: future.result() for key, future in (own | shared).items()}
 
     def _fetch_own(
         self, inner: Fetching, texts: dict[bytes, str], futures: dict[bytes, Future[Embedded]], query: bool

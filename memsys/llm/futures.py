@@ -1,4 +1,6 @@
-"""Settling futures so that whoever waits for one always gets a value or an exception; and how long a call keeps its place in flight."""
+"""Settling futures so that whoever waits for one always gets a value or an exception; what a thread that waits for one leaves to
+others; and how long a call keeps its place in flight.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,10 @@ from typing import TypeVar
 
 Value = TypeVar("Value")
 
+Pauses = tuple[Callable[[], None], Callable[[], None]]
+"""What is called before a thread waits, and afterwards."""
+
+_pauses: ContextVar[Pauses | None] = ContextVar("pauses", default=None)
 _keeping: ContextVar[bool] = ContextVar("keeping", default=False)
 
 
@@ -34,6 +40,49 @@ class Reply(Future[Value]):
         """Wait until the call's place may be given away; in the event loop's thread."""
         if self._released is not None:
             await self._released.wait()
+
+
+class Awaited(Future[Value]):
+    """A future whose waiting thread leaves its turn to compute to others (`while_waiting`)."""
+
+    def result(self, timeout: float | None = None) -> Value:
+        if self.done():
+            return super().result()
+        with waiting():
+            return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if self.done():
+            return super().exception()
+        with waiting():
+            return super().exception(timeout)
+
+
+@contextmanager
+def while_waiting(pause: Callable[[], None], resume: Callable[[], None]) -> Iterator[None]:
+    """Inside the `with` block, `pause` is called whenever this thread begins to wait for a call, and `resume` when it has waited."""
+    token = _pauses.set((pause, resume))
+    try:
+        yield
+    finally:
+        _pauses.reset(token)
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """This thread computes nothing in the `with` block: it waits for a call, a service or another thread."""
+    pauses = _pauses.get()
+    if pauses is None:
+        yield
+        return
+    pause, resume = pauses
+    token = _pauses.set(None)  # a wait inside a wait is one
+    pause()
+    try:
+        yield
+    finally:
+        resume()
+        _pauses.reset(token)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from memsys.llm.futures import settle
+from memsys.llm.futures import Awaited, settle
 from memsys.llm.protocol import LLM, Completion, Request
 
 
@@ -211,7 +211,7 @@ class Metered:
         with service_time():
             inner = self._inner.submit(request)
         # A second future, because the inner one wakes its waiters before it runs callbacks, and the ledger must be written first.
-        outer: Future[Completion] = Future()
+        outer: Awaited[Completion] = Awaited()
 
         def recorded(done: Future[Completion]) -> Completion:
             error = CancelledError() if done.cancelled() else done.exception()

@@ -43,7 +43,12 @@ def bench_run(url: str, folder: Path, cases: Sequence[Any], build: Any, in_fligh
 
 
 def histories_of_words(histories: int, questions: int, turns: int = 60) -> list[Any]:
-    """Synthetic histories, about as wordy as LoCoMo's."""
+    """Synthetic histories of one size, about as wordy as LoCoMo's."""
+    return histories_of_sizes([(turns, questions)] * histories)
+
+
+def histories_of_sizes(sizes: Sequence[tuple[int, int]]) -> list[Any]:
+    """The same, one history for each number of turns and of questions."""
     from data_loaders.schema import Case, Gold, Question, Session, Turn
 
     words = [f"{start}{end}" for start in "balfromkitesduv" for end in ("alan", "ering", "oth", "umi", "ester", "ivo")]
@@ -53,13 +58,16 @@ def histories_of_words(histories: int, questions: int, turns: int = 60) -> list[
         return " ".join(rng.choice(words) for _ in range(count))
 
     cases = []
-    for history in range(histories):
+    for history, (turns, questions) in enumerate(sizes):
         sessions = [
             Session(
                 f"s{s}",
-                tuple(Turn(f"s{s}:{t}", "AB"[t % 2], said(22), ("user", "assistant")[t % 2]) for t in range(20)),
+                tuple(
+                    Turn(f"s{s}:{t}", "AB"[t % 2], said(22), ("user", "assistant")[t % 2])
+                    for t in range(min(20, turns - 20 * s))
+                ),
             )
-            for s in range(turns // 20)
+            for s in range(-(-turns // 20))
         ]
         asked = [(Question(f"q{q}", f"Did {said(8)}?"), Gold((said(4),), category="x")) for q in range(questions)]
         cases.append(Case(f"case-{history}", ("A", "B"), tuple(sessions), tuple(asked), f"case-{history}"))

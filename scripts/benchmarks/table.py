@@ -2,8 +2,11 @@
 
 The bound is the largest of three times: the longest chain of dependent calls times the latency, all calls times the latency divided by
 the in-flight limit, and the client's CPU time on one core. The measure is the bound divided by the wall time. No client reaches 1.0: when
-the longest builds end together, all their answers and verdicts are still to come. `within reach` counts those, too, for a client that
-needs no time of its own. Each table runs in a process of its own, so that its CPU time is the client's alone.
+the longest builds end, all their answers and verdicts are still to come. `within reach` counts those, too, for a client that needs no
+time of its own. Each table runs in a process of its own, so that its CPU time is the client's alone.
+
+The histories are as long as LoCoMo's ten, and as many questions are asked about each. Ten of equal length would be harder: all of the
+slowest memory's builds would end at the same moment.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scripts.benchmarks.histories import gauges_at, histories_of_words, services
+from scripts.benchmarks.histories import gauges_at, histories_of_sizes, histories_of_words, services
 from scripts.benchmarks.measured import ROOT, Measured, mock, stats
 
 FOUR = ("amem_segt", "mem0_v3_segt", "memtree_segt", "segtree_td")
@@ -27,8 +30,10 @@ SIXTEEN = (
     *FOUR, "amem", "lightmem", "mem0", "mem0_v3", "memgpt", "memorybank", "memoryos", "memstream", "memtree", "nemori",
     "timem", "segtree",
 )  # fmt: skip
-QUESTIONS, TURNS = 154, 580
-"""Of one history: LoCoMo has 1,540 questions and 5,882 turns in ten."""
+LOCOMO = (
+    (419, 152), (369, 81), (663, 152), (629, 199), (680, 178), (675, 123), (689, 150), (681, 191), (509, 156), (568, 158),
+)  # fmt: skip
+"""Turns of each of its histories, and questions of categories 1 to 4: 5,882 and 1,540."""
 LATENCY, IN_FLIGHT = 0.1, 64
 
 
@@ -77,10 +82,11 @@ def _measured(title: str, memories: Sequence[str], least: float) -> Measured:
     return Measured(title, timed.text(), f"≥ {least}", timed.bound / timed.wall >= least)
 
 
-def timed_table(memories: Sequence[str], histories: int = 10, root: Path = ROOT) -> Timed:
+def timed_table(memories: Sequence[str], histories: int = len(LOCOMO), root: Path = ROOT) -> Timed:
     """Run a table in a process of its own against a mock endpoint in another.
 
     Args:
+        histories: the first so many of those sizes.
         root: the checkout whose code is measured.
     """
     with mock("--latency", str(LATENCY)) as url, tempfile.TemporaryDirectory() as folder:
@@ -105,7 +111,7 @@ def run_table(url: str, folder: Path, histories: int, memories: Sequence[str]) -
     llm, _, endpoint = services(url, folder / "cache.sqlite", IN_FLIGHT)
     offered = Services(llm, llm, llm.in_role("probe"), HashingEmbedder(), Prompts(), gauges_at(endpoint))
     chains = _chains(memories, folder / "plan")
-    cases = histories_of_words(histories, QUESTIONS, TURNS)
+    cases = histories_of_sizes(LOCOMO[:histories])
     runs = [replace(_run(name, folder, cases, offered), chain=chains[name]) for name in memories]
     judging = Judging(Judge(**load_option("judge", "segtree")), llm, "mock", offered.prompts)
     with _sampled(endpoint) as timeline:

@@ -660,6 +660,64 @@ def test_as_many_answers_are_awaited_as_are_allowed_and_all_come(make_run: Make)
     assert most[0] == 2
 
 
+class Slow(Diary):
+    """Its reads wait for something, so that several are under way."""
+
+    WAITS_TO_READ = True
+
+
+class Later:
+    """A model whose replies come a moment later, from a thread called `reply`."""
+
+    def submit(self, request: Any) -> Future[Completion]:
+        future: Future[Completion] = Future()
+        timer = threading.Timer(0.01, future.set_result, [Completion("late")])
+        timer.name = "reply"
+        timer.start()
+        return future
+
+
+def test_answers_are_saved_although_every_thread_of_the_questions_waits_for_one(make_run: Make) -> None:
+    (asked, gold), *_ = history().questions
+    many = tuple((replace(asked, id=f"q{number}"), gold) for number in range(150))  # more than there are threads
+    case = replace(history(), questions=many)
+    run = make_run([case], build=partial(Slow, []))
+    run = replace(run, services=replace(run.services, reader=Metered(Later())), outstanding=2)
+    running = threading.Thread(target=run_all, args=[[run]], daemon=True)
+    running.start()
+    running.join(60)
+    assert not running.is_alive()
+    assert len(answers(run, case)) == 150
+
+
+def test_reads_that_wait_for_a_service_are_under_way_together(make_run: Make) -> None:
+    meeting = threading.Barrier(6, timeout=20)
+
+    class Meeting(Slow):
+        def read(self, question: Question) -> Recall:
+            meeting.wait()
+            return super().read(question)
+
+    case = history(questions=6)
+    run = make_run([case], build=partial(Meeting, []))
+    run_all([run])
+    assert {answer.outcome for answer in answers(run, case).values()} == {"answered"}
+
+
+def test_the_thread_that_brings_replies_saves_no_answer(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved_by: Counter[str] = Counter()
+    predicted = CaseLog.predicted
+
+    def noted(log: CaseLog, *arguments: Any) -> None:
+        saved_by[threading.current_thread().name.partition("-")[0]] += 1
+        predicted(log, *arguments)
+
+    monkeypatch.setattr(CaseLog, "predicted", noted)
+    run = make_run([history(questions=6)], build=partial(Slow, []))
+    run_all([replace(run, services=replace(run.services, reader=Metered(Later())))])
+    assert saved_by == {"answer": 6}
+
+
 def test_a_cut_answer_is_kept_and_flagged_and_one_without_an_answer_is_a_typed_error(make_run: Make) -> None:
     case = history(questions=5)
     replies: list[Any] = [
