@@ -104,5 +104,5 @@ def test_a_report_that_graphrag_would_leave_out_is_an_error_and_so_is_a_setting_
     with metering() as ledger, pytest.raises(Raised, match=r"left something out; .*error generating community report"):
         memory.consolidate()
     assert ledger.calls["graphrag.report"] > 1, "the others are made"
-    with pytest.raises(Raised, match=r"graphrag has no setting local_search\.k"):
-        made(settings={"local_search": {"k": 3}}).write(unit(1))
+    with pytest.raises(Raised, match=r"graphrag has no setting chunking\.knob"):
+        made(settings={"chunking": {"knob": 3}}).write(unit(1))
