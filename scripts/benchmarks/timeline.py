@@ -23,14 +23,15 @@ def draw(timeline: Sequence[tuple[float, int]], title: str, path: Path) -> None:
     axes = figure.add_subplot()
     axes.fill_between(seconds, means, step="post", linewidth=0)
     axes.axhline(IN_FLIGHT, linestyle="--", linewidth=1, color="black")
-    axes.set(xlabel="seconds", ylabel="calls in flight", title=title, ylim=(0, IN_FLIGHT * 1.1), xlim=(0, None))
+    axes.set(xlabel="seconds", ylabel="calls in flight", ylim=(0, IN_FLIGHT * 1.1), xlim=(0, None))
+    axes.set_title(title, fontsize=8)
     figure.savefig(path, dpi=120)
 
 
 def main(path: Path, root: Path) -> None:
     """Measure the table of four memories with the code of a checkout, and draw it."""
     timed = timed_table(FOUR, root=root)
-    draw(timed.timeline, f"{', '.join(FOUR)}: bound ÷ wall {timed.text()}", path)
+    draw(timed.timeline, f"{', '.join(FOUR)}: bound ÷ wall\n{timed.text()}", path)
     print(timed.text())
 
 
