@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 CORES = 2
 STORE = 80_000_000
@@ -84,7 +85,7 @@ def cluster(cores: int = CORES, added: int = 0) -> Iterator[Cluster]:
             Path(folder, "autoscaling.yaml").write_text(json.dumps(_autoscaling(port, added)))
             more.append(f"--autoscaling-config={folder}/autoscaling.yaml")
             ours |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
-        with _environment(ours), log.open("w") as file:
+        with patch.dict(os.environ, ours), log.open("w") as file:
             command = [sys.executable, "-m", "ray.scripts.scripts", *start, *more, f"--object-store-memory={STORE}"]
             head = subprocess.Popen(command, stdout=file, stderr=file)
             try:
@@ -130,20 +131,6 @@ def _autoscaling(port: int, added: int) -> dict[str, Any]:
         "available_node_types": node_types,
         **unused,
     }
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ |= values
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def descendants(pid: int) -> list[int]:
