@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,22 +82,21 @@ def _measured(title: str, memories: Sequence[str], least: float) -> Measured:
     return Measured(title, timed.text(), f"≥ {least}", timed.bound / timed.wall >= least)
 
 
-def timed_table(memories: Sequence[str], histories: int = len(LOCOMO), root: Path = ROOT) -> Timed:
+def timed_table(memories: Sequence[str], root: Path = ROOT) -> Timed:
     """Run a table in a process of its own against a mock endpoint in another.
 
     Args:
-        histories: the first so many of those sizes.
         root: the checkout whose code is measured.
     """
     with mock("--latency", str(LATENCY)) as url, tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "scripts.benchmarks.table", url, folder, str(histories), *memories]
+        command = [sys.executable, "-m", "scripts.benchmarks.table", url, folder, *memories]
         subprocess.run(command, cwd=root, check=True)
         calls = stats(url)["answered"]
         figures = json.loads((Path(folder) / "timed.json").read_text(encoding="utf-8"))
     return Timed(calls=calls, **figures)
 
 
-def run_table(url: str, folder: Path, histories: int, memories: Sequence[str]) -> dict[str, Any]:
+def run_table(url: str, folder: Path, memories: Sequence[str]) -> dict[str, Any]:
     """Build, answer and judge; returns the figures that this process knows."""
     import resource
 
@@ -111,7 +110,7 @@ def run_table(url: str, folder: Path, histories: int, memories: Sequence[str]) -
     llm, _, endpoint = services(url, folder / "cache.sqlite", IN_FLIGHT)
     offered = Services(llm, llm, llm.in_role("probe"), HashingEmbedder(), Prompts(), gauges_at(endpoint))
     chains = _chains(memories, folder / "plan")
-    cases = histories_of_sizes(LOCOMO[:histories])
+    cases = histories_of_sizes(LOCOMO)
     runs = [replace(_run(name, folder, cases, offered), chain=chains[name]) for name in memories]
     judging = Judging(Judge(**load_option("judge", "segtree")), llm, "mock", offered.prompts)
     with _sampled(endpoint) as timeline:
@@ -235,11 +234,7 @@ class _sampled:
             self._samples.append((round(time.perf_counter() - started, 3), self._endpoint.snapshot().in_flight))
 
 
-def _arguments(given: Sequence[str]) -> Iterator[Any]:
-    url, folder, histories, *memories = given
-    yield from (url, Path(folder), int(histories), memories)
-
-
 if __name__ == "__main__":
-    figures = run_table(*_arguments(sys.argv[1:]))
-    (Path(sys.argv[2]) / "timed.json").write_text(json.dumps(figures), encoding="utf-8")
+    url, folder, *memories = sys.argv[1:]
+    figures = run_table(url, Path(folder), memories)
+    (Path(folder) / "timed.json").write_text(json.dumps(figures), encoding="utf-8")
