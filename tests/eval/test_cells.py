@@ -13,7 +13,6 @@ from data_loaders.schema import Question
 from eval.cells import WORKING, OpenCell, Opening
 from eval.loop import run_all
 from eval.pace import Pace
-from eval.pool import Threads, UrgentPool
 from eval.run import Run, Services
 from memsys.interface import Recall
 from memsys.llm.protocol import LLM
@@ -162,36 +161,6 @@ def test_a_pace_follows_what_was_measured_and_forgets_its_first_estimate() -> No
     assert pace.calls(100.0) == pytest.approx(100.0)
     pace.add(calls=3000, size=1000.0)
     assert pace.calls(100.0) == pytest.approx(300.0, rel=0.02)
-
-
-def test_the_urgent_pool_does_the_most_urgent_work_first() -> None:
-    done: list[str] = []
-    begun, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        begun.set()
-        go_on.wait(30)
-
-    with UrgentPool(1, "test") as pool:
-        pool.submit(0.0, hold)
-        assert begun.wait(30)
-        for urgency, name in ((1.0, "answer"), (5.0, "build"), (5.0, "build later"), (2.0, "read")):
-            pool.submit(urgency, done.append, name)
-        go_on.set()
-    assert done == ["build", "build later", "read", "answer"]
-
-
-def test_an_exception_in_the_pool_reaches_its_future() -> None:
-    with UrgentPool(2, "test") as pool:
-        assert isinstance(pool.submit(0.0, int, "x").exception(30), ValueError)
-
-
-def test_threads_are_waited_for() -> None:
-    threads, done = Threads("test"), []
-    for number in range(20):
-        threads.start(done.append, number)
-    threads.join()
-    assert sorted(done) == list(range(20))
 
 
 def test_a_cell_that_ends_without_having_been_built_counts_as_built_once(make_run: Make) -> None:

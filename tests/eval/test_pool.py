@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from eval.executors import channel
-from eval.pool import UrgentPool
+from eval.pool import Threads, UrgentPool
 from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import Embedded, Keep
@@ -25,15 +25,34 @@ from memsys.llm.store import Store
 PATIENCE = 5
 
 
-def test_the_most_urgent_work_is_done_first_and_of_equals_the_oldest() -> None:
-    order: list[str] = []
-    gate = threading.Event()
+def test_the_urgent_pool_does_the_most_urgent_work_first() -> None:
+    done: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        go_on.wait(30)
+
     with UrgentPool(1, "test") as pool:
-        pool.submit(9, gate.wait, PATIENCE)
-        for urgency, name in ((1, "a"), (2, "b"), (1, "c"), (2, "d")):
-            pool.submit(urgency, order.append, name)
-        gate.set()
-    assert order == ["b", "d", "a", "c"]
+        pool.submit(0.0, hold)
+        assert begun.wait(30)
+        for urgency, name in ((1.0, "answer"), (5.0, "build"), (5.0, "build later"), (2.0, "read")):
+            pool.submit(urgency, done.append, name)
+        go_on.set()
+    assert done == ["build", "build later", "read", "answer"]
+
+
+def test_an_exception_in_the_pool_reaches_its_future() -> None:
+    with UrgentPool(2, "test") as pool:
+        assert isinstance(pool.submit(0.0, int, "x").exception(30), ValueError)
+
+
+def test_threads_are_waited_for() -> None:
+    threads, done = Threads("test"), []
+    for number in range(20):
+        threads.start(done.append, number)
+    threads.join()
+    assert sorted(done) == list(range(20))
 
 
 class Counter:
