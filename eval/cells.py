@@ -21,6 +21,8 @@ READING, ANSWERING, JUDGING = 2.0, 1.0, 0.0
 """Urgency of reads after the history, answers and verdicts; that of a build is `BUILDS` and more."""
 LOOK = 1.0
 """Seconds after which the room is looked at again, should no gauge have told of it."""
+SPACING = 0.01
+"""Seconds between the starts of two reads after the history, while memories are built with models behind an endpoint."""
 WORKING = 8
 """Most cells that are built at once without waiting for a call; without an endpoint, most cells that are built."""
 
@@ -112,6 +114,13 @@ class Opening:
         finally:
             for gauge in self.gauges:
                 gauge.unwatch(self._changed.set)
+
+    def spacing(self) -> float:
+        """Seconds between the starts of two reads that no build waits for.
+
+        A history's questions come all at once, and would take the interpreter from the builds, which the table waits for.
+        """
+        return SPACING if self.gauges and self.building else 0.0
 
     def stop(self) -> None:
         """Open no further cell."""

@@ -78,7 +78,10 @@ def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -
     """Give each cell a thread when it is opened, and wait for all; the first failure ends the run once the open cells have ended."""
     in_flight = sum(gauge.load()[1] for gauge in opening.gauges)
     failures: list[BaseException] = []
-    with UrgentPool(1, "answer") as saving, UrgentPool(max(64, 2 * in_flight), "question") as questions:
+    with (
+        UrgentPool(1, "answer") as saving,
+        UrgentPool(max(64, 2 * in_flight), "question", spacing=opening.spacing) as questions,
+    ):
         lanes, threads = Lanes(questions, saving, max(opening.outstanding, 2 * in_flight), on_answer), Threads("cell")
 
         def work(cell: OpenCell) -> None:

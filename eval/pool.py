@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from memsys.llm.futures import settle, while_waiting
+from memsys.llm.limits import BUILDS
 
 Work = tuple[float, int, Callable[[], None]]
 """Urgency (negated), number of its arrival, and what to call."""
@@ -17,6 +20,11 @@ Work = tuple[float, int, Callable[[], None]]
 
 COMPUTING = 2
 """Threads of a pool that compute at once. More would only take the interpreter from each other and from the builds."""
+
+
+def at_once() -> float:
+    """No time between two pieces of work."""
+    return 0.0
 
 
 class UrgentPool:
@@ -28,16 +36,21 @@ class UrgentPool:
     Args:
         threads: their greatest number.
         computing: those that compute at once. A thread that has waited goes on at once, whatever this says.
+        spacing: seconds between the starts of two pieces of work that no build waits for; asked before each.
     """
 
-    def __init__(self, threads: int, name: str, computing: int = COMPUTING) -> None:
-        self._most, self._name, self._limit = threads, name, computing
+    def __init__(
+        self, threads: int, name: str, computing: int = COMPUTING, spacing: Callable[[], float] = at_once
+    ) -> None:
+        self._most, self._name, self._limit, self._spacing = threads, name, computing, spacing
         self._work: list[Work] = []
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._idle = self._computing = 0
-        self._closed = False
+        self._began = -math.inf
+        """When work that no build waits for was begun last."""
+        self._timed = self._closed = False
 
     def __enter__(self) -> UrgentPool:
         return self
@@ -62,12 +75,18 @@ class UrgentPool:
             thread.join()
 
     @property
-    def _ready(self) -> bool:
+    def _has_turn(self) -> bool:
+        """Whether there is work and a turn for it, be it after a rest; the lock is held."""
         return bool(self._work) and self._computing < self._limit
 
+    def _rest(self) -> float:
+        """Seconds until the next work may begin; there must be some."""
+        urgency = -self._work[0][0]
+        return 0.0 if urgency >= BUILDS else self._began + self._spacing() - time.monotonic()
+
     def _wake(self) -> None:
-        """Have an idle or a new thread take the next work, if it may be taken; the lock is held."""
-        if not self._ready:
+        """Have an idle or a new thread take the next work or wait for its time; the lock is held."""
+        if not self._has_turn:
             return
         if self._idle:
             self._changed.notify()
@@ -85,17 +104,24 @@ class UrgentPool:
     def _next(self) -> Callable[[], None] | None:
         """The next work, once it may be taken; None when the pool is closed and all is done."""
         with self._changed:
-            while not self._ready:
+            while not self._has_turn or (rest := self._rest()) > 0.0:
                 if self._closed and not self._work:
                     self._changed.notify_all()  # those that waited for their turn
                     return None
-                self._idle += 1
-                self._changed.wait()
-                self._idle -= 1
-            _, _, call = heapq.heappop(self._work)
+                self._wait(rest if self._has_turn else None)
+            urgency, _, call = heapq.heappop(self._work)
+            if -urgency < BUILDS:
+                self._began = time.monotonic()
             self._computing += 1
             self._wake()  # a notification that came twice reached one thread
             return call
+
+    def _wait(self, rest: float | None) -> None:
+        """Wait for a change; one of the threads looks at the work again after `rest` seconds."""
+        timed = rest is not None and not self._timed
+        self._timed, self._idle = self._timed or timed, self._idle + 1
+        self._changed.wait(rest if timed else None)
+        self._timed, self._idle = self._timed and not timed, self._idle - 1
 
     def _pause(self) -> None:
         with self._changed:

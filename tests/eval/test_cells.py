@@ -10,7 +10,7 @@ import pytest
 from small_history import history
 
 from data_loaders.schema import Question
-from eval.cells import WORKING, OpenCell, Opening
+from eval.cells import SPACING, WORKING, OpenCell, Opening
 from eval.loop import run_all
 from eval.pace import Pace
 from eval.run import Run, Services
@@ -112,6 +112,23 @@ def test_cells_that_do_not_wait_for_a_call_keep_others_from_being_opened(make_ru
     assert opening._next() is None
     opened[0].built()
     assert opening._next() is not None
+
+
+def test_reads_are_spaced_while_memories_are_built_behind_an_endpoint(make_run: Make) -> None:
+    opening = Opening([[run_of(make_run, FakeGauge(5, 64), [1] * 2)]])
+    assert opening.spacing() == 0.0
+    first, second = opening
+    first.built()
+    assert opening.spacing() == SPACING
+    second.built()
+    assert opening.spacing() == 0.0
+
+
+def test_reads_are_not_spaced_where_there_is_no_endpoint(make_run: Make) -> None:
+    opening = Opening([[make_run([history("one")])]])
+    next(iter(opening))
+    assert opening.building == 1
+    assert opening.spacing() == 0.0
 
 
 def test_threads_bounds_the_builds_and_not_the_cells_that_wait_for_answers(make_run: Make) -> None:

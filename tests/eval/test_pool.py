@@ -18,6 +18,7 @@ from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import Embedded, Keep
 from memsys.llm.futures import Awaited, waiting
+from memsys.llm.limits import BUILDS
 from memsys.llm.meter import Metered, metering
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.store import Store
@@ -195,6 +196,55 @@ def test_an_error_and_a_wait_that_fails_give_the_turn_back() -> None:
             assert inside.wait(PATIENCE)
             gate.set()
     assert counter.most == 1
+
+
+def test_work_that_no_build_waits_for_begins_after_a_rest_and_other_work_at_once() -> None:
+    rests, done = [3600.0], []
+    pool = UrgentPool(8, "test", computing=8, spacing=lambda: rests[0])  # no `with`: a rest of an hour
+    pool.submit(BUILDS - 1, done.append, "read").result(PATIENCE)
+    second = pool.submit(BUILDS - 1, done.append, "second read")
+    for number in range(3):
+        pool.submit(BUILDS + number, done.append, "read of a build").result(PATIENCE)
+    assert not second.done()
+    rests[0] = 0.0
+    pool.close()
+    assert done == ["read", *["read of a build"] * 3, "second read"]
+
+
+def test_a_rest_ends_by_itself() -> None:
+    with UrgentPool(8, "test", computing=2, spacing=lambda: 0.001) as pool:
+        together = [pool.submit(BUILDS - 1, int) for _ in range(50)]
+        assert [future.result(PATIENCE) for future in together] == [0] * 50
+
+
+def test_one_thread_alone_waits_for_the_end_of_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = threading.Barrier(9, timeout=PATIENCE)
+    rests, timed, most = [3600.0], 0, 0
+    pool = UrgentPool(8, "test", computing=8, spacing=lambda: rests[0])
+    wait = pool._changed.wait
+
+    def counted(timeout: float | None = None) -> bool:  # called with the lock held
+        nonlocal timed, most
+        timed += timeout is not None
+        most = max(most, timed)
+        changed = wait(timeout)
+        timed -= timeout is not None
+        return changed
+
+    monkeypatch.setattr(pool._changed, "wait", counted)
+    for _ in range(8):
+        pool.submit(BUILDS, meeting.wait)
+    meeting.wait()  # there are eight threads now
+    pool.submit(BUILDS - 1, int).result(PATIENCE)
+    left = [pool.submit(BUILDS - 1, int) for _ in range(20)]
+    while not most or pool._idle < 8:
+        time.sleep(0.001)
+    with pool._changed:
+        pool._changed.notify_all()
+    rests[0] = 0.0
+    pool.close()
+    assert all(future.done() for future in left)
+    assert most == 1
 
 
 def test_closing_does_the_work_that_is_left() -> None:
