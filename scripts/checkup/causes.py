@@ -25,7 +25,8 @@ REMEDIES: tuple[tuple[str, str], ...] = (
     (r"HTTP 40[45]\b", "the path is wrong: endpoint.base_url usually ends in /v1"),
     (
         r"HTTP 4\d\d.*(context.{0,10}(length|size|window)|maximum context|n_ctx|too many tokens|prompt is too long)",
-        "the prompt is longer than the model's window: serve it with a larger window, or recall less (memory.build.k)",
+        "the prompt is longer than the model's window: serve it with a larger window, or make the prompt shorter: a smaller "
+        "memory.build.k, or in a build the memory's limit on a prompt, if it has one (SegTreeMem: memory.build.summary_tokens)",
     ),
     (
         r"HTTP 4\d\d.*(response_format|json_schema|json_object|schema|grammar)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import zipfile
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,15 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from data_loaders.schema import Turn, Unit
 from eval.store import RunError
+from memsys.embed import HashingEmbedder
 from memsys.llm.llama import LlamaServer
 from memsys.llm.protocol import EndOfRun
+from memsys.llm.scripted import ScriptedLLM
+from memsys.prompts import Prompts
+from memsys.systems.segtree import SegTree
+from memsys.tokens import count_tokens
 from scripts.door import Lab
 from scripts.experiment import local, local_files
 from scripts.experiment.actual import Meter, side_by_side
@@ -171,3 +178,16 @@ def test_a_real_model_answers_and_its_run_replays_without_it(tmp_path: Path) -> 
     again = Lab(*settings, "replay=true").ask("recency", "locomo", k=2)
     assert again.folder == first.folder
     assert [path.read_bytes() for path in sorted(again.folder.rglob("predictions.jsonl"))] == lines
+
+
+def test_the_tables_segtree_fits_the_window_though_no_reply_places_a_unit() -> None:
+    (row,) = (row for row in load_option("table", "local")["others"] if row != str(row))
+    window = composed("reproduce", ["table=local", "profile=local"]).local.window
+    llm = ScriptedLLM({"segtree.batch": "Sure, I would file it there!", "segtree.annotate": "word " * 128})
+    assert row["memory"] == "segtree_td"
+    built = SegTree(llm, HashingEmbedder(64), Prompts(), **row["build"])
+    for number in range(120):
+        turn = Turn(f"t{number}", "Ann", "word " * 100)
+        built.write(Unit(f"u{number}", (turn,), "s1", datetime(2023, 5, 7), "7 May 2023"))
+    longest = max(sum(count_tokens(text) for _, text in request.messages) for request in llm.requests)
+    assert longest < window / 2
