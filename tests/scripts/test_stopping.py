@@ -22,6 +22,7 @@ from scripts.campaign.trial import results
 from scripts.mock.endpoint import Mock, application, serving
 
 ROOT = Path(__file__).resolve().parents[2]
+IN_FLIGHT = 8
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
 
@@ -74,7 +75,7 @@ def started(folder: Path, mock: Mock, module: str, *more: str) -> Iterator[Comma
             "network=true",
             f"endpoint.base_url={url}",
             "endpoint.label=mock",
-            "endpoint.in_flight=8",
+            f"endpoint.in_flight={IN_FLIGHT}",
             "endpoint.probe=false",  # the mock counts the run's own calls
         ]
         command = Command(mock, [module, *own, *models, f"results={folder}", *more], folder)
@@ -120,9 +121,9 @@ def test_a_first_signal_sends_nothing_more_awaits_what_is_under_way_and_says_so(
         command.wait_for(lambda: SAID in command.err)
         before = command.arrived
         assert command.ended() == code
-        assert command.arrived == before
+        assert command.arrived <= before + IN_FLIGHT, "those on their way to the mock when it was said"
         assert command.err.strip() == SAID
-    assert sum(mock.answered.values()) == before
+        assert sum(mock.answered.values()) == command.arrived
 
 
 @pytest.mark.integration
