@@ -144,7 +144,8 @@ def _planned(
     if cfg.profile_name != "paper" and not local:
         return None
     by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
-    planned = plan(cfg, models, workable(cfg, list(by_folder.values())), _judges(cfg, backbone, groups))
+    window = cfg.local.window if local and cfg.local.model is not None else None
+    planned = plan(cfg, models, workable(cfg, list(by_folder.values())), _judges(cfg, backbone, groups), window)
     if not local:
         return planned
     return at_pace(planned, pace(cfg.endpoint.base_url, models.memory.name), cfg.endpoint.max_output_tokens or 512)
@@ -154,7 +155,7 @@ def _agreed(cfg: DictConfig, planned: Plan) -> bool:
     """Print the plan and ask whether to spend that; for a model on this machine print how many minutes it takes."""
     if cfg.profile_name == "paper":
         return confirmed(cfg, planned)
-    print(planned.duration.text, file=sys.stderr)
+    print("\n".join([planned.duration.text, *planned.failures]), file=sys.stderr)
     return True
 
 

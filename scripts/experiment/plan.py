@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from eval.power import POWER, planned
 from eval.power import shown as detectable
 from eval.run import Run, build_memory
 from eval.score import Judging, score_judge
-from eval.store import read_lines
+from eval.store import read_lines, read_predictions
 from memsys.embed import HashingEmbedder
 from memsys.llm.batching.endpoint import BatchSettings
 from memsys.llm.futures import settle
@@ -30,7 +30,8 @@ from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import LLM, Completion, Request
+from memsys.llm.protocol import LLM, Completion, ContextOverflow, Request
+from memsys.tokens import count_tokens
 from scripts.experiment.models import Models
 from scripts.experiment.scorers import judging
 from scripts.experiment.steps import execute
@@ -124,6 +125,8 @@ class Plan:
     """For each data set, a line with the smallest difference between two rows that would be detected."""
     chains: Mapping[Path, float] = field(default_factory=dict)
     """Dependent calls per unit of a run's sizes, by its folder."""
+    failures: tuple[str, ...] = ()
+    """For each run whose sample has questions without an answer, a line with their number and the first one's reason."""
 
     @property
     def usd(self) -> float | None:
@@ -180,7 +183,9 @@ class Usage:
         return Share(role, model, calls, tokens_in, tokens_out, usd)
 
 
-def plan(cfg: DictConfig, models: Models, runs: Iterable[Run], judges: Mapping[str, list[str]]) -> Plan:
+def plan(
+    cfg: DictConfig, models: Models, runs: Iterable[Run], judges: Mapping[str, list[str]], window: int | None = None
+) -> Plan:
     """Run a sample offline in a temporary folder, scale it and price it.
 
     Args:
@@ -188,8 +193,10 @@ def plan(cfg: DictConfig, models: Models, runs: Iterable[Run], judges: Mapping[s
         models: the real models, whose prices are used.
         runs: everything that would be run.
         judges: names of the judges by data set.
+        window: tokens that a prompt may have at most, where that is known; a longer one fails, as it will, and costs nothing.
     """
-    offline = Metered(OneSecond(ExtractiveLLM()))
+    engine: LLM = ExtractiveLLM() if window is None else Windowed(ExtractiveLLM(), window)
+    offline = Metered(OneSecond(engine))
     usage = {role: Usage() for role in ("memory", "probe", "reader", "judge", "embedder")}
     with tempfile.TemporaryDirectory() as folder:
         samples = _samples(runs, lambda run: _offline(run, offline, Path(folder)))
@@ -202,6 +209,7 @@ def plan(cfg: DictConfig, models: Models, runs: Iterable[Run], judges: Mapping[s
             builds |= {sample.run.shared} - {""}
             for name in judges.get(sample.run.folder.parent.name, ()):
                 _add_judge(usage["judge"], sample, replace(judging(cfg, models, name), llm=offline))
+        failures = tuple(line for sample in samples for line in _failures(sample))
     probe = {"probe": models.probe} if usage["probe"].calls else {}
     by_role = {"memory": models.memory, **probe, "reader": models.reader, "judge": models.judge}
     shares = [usage[role].share(role, model.name, model.prices) for role, model in by_role.items()]
@@ -209,7 +217,7 @@ def plan(cfg: DictConfig, models: Models, runs: Iterable[Run], judges: Mapping[s
     duration = _duration(cfg, models, shares, longest)
     sizes = {sample.run.folder.parent.name: sample.by_history for sample in samples}
     lines = tuple(line for name, counts in sizes.items() for line in _detectable(name, counts))
-    return Plan(tuple(shares), duration, lines, chains)
+    return Plan(tuple(shares), duration, lines, chains, failures)
 
 
 def _chain(sample: Sample) -> float:
@@ -239,6 +247,34 @@ class OneSecond:
         inner, outer = self._inner.submit(request), Future[Completion]()
         inner.add_done_callback(lambda done: settle(outer, lambda: replace(done.result(), seconds=1.0)))
         return outer
+
+
+class Windowed:
+    """A wrapper that refuses a prompt that is longer than a model's window, as a server does.
+
+    Tokens are counted with the project's own vocabulary, so a prompt near the limit may fare otherwise at the model.
+    """
+
+    def __init__(self, inner: LLM, window: int) -> None:
+        self._inner = inner
+        self._window = window
+
+    def submit(self, request: Request) -> Future[Completion]:
+        tokens = sum(count_tokens(text) for _, text in request.messages)
+        if tokens <= self._window:
+            return self._inner.submit(request)
+        refused = Future[Completion]()
+        refused.set_exception(ContextOverflow(f"a prompt of about {tokens} tokens in a window of {self._window}"))
+        return refused
+
+
+def _failures(sample: Sample) -> Iterator[str]:
+    """The line of a sample that has questions without an answer."""
+    cases = (sample.run.case_folder(case.id) for case in sample.run.cases)
+    errors = [line.error for case in cases for line in read_predictions(case).values() if line.outcome == "error"]
+    if errors:
+        name = f"{sample.run.folder.parent.name} · {sample.run.name}"
+        yield f"  {name}: {len(errors)} of {sample.questions} sampled questions have no answer: {errors[0]}"
 
 
 def _duration(cfg: DictConfig, models: Models, shares: Sequence[Share], longest: float) -> Duration:
@@ -302,7 +338,7 @@ def plan_text(plan: Plan) -> str:
         lines.append(
             f"  or {batched:.2f} USD with endpoint.mode=batch: answers within a day of the build, judgements within a day of the answers"
         )
-    return "\n".join([*lines, *plan.detectable])
+    return "\n".join([*lines, *plan.failures, *plan.detectable])
 
 
 def confirmed(cfg: DictConfig, plan: Plan) -> bool:

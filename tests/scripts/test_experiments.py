@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from eval.store import read_lines
+from scripts.experiment import local
 from scripts.experiment.single import run_single
 from scripts.experiment.table import reproduce
 from scripts.mock.endpoint import Mock, application, serving
@@ -118,6 +120,22 @@ def test_a_second_reader_costs_no_memory_call_and_a_second_judge_no_answer(
     ]
     assert sorted(judged) == [1, 2]
     assert scores.is_dir()
+
+
+def test_a_local_table_names_the_rows_that_no_window_holds_before_it_starts(
+    experiment: Any, mock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    monkeypatch.setattr(local, "_served", lambda *settings: SimpleNamespace(base_url=mock[1]))
+    rows = ["only=[bm25,full_history]", "data.size=4", "data.max_cases=1", "endpoint.probe=false"]
+    cfg = experiment(
+        "table=local", "profile=local", f"local.model={file}", "local.window=2000", *rows, name="reproduce"
+    )
+    assert reproduce(cfg) == 0
+    said = capsys.readouterr().err
+    assert "locomo · full_history: 4 of 4 sampled questions have no answer" in said
+    assert "locomo · bm25: " not in said
 
 
 def test_several_judges_grade_side_by_side(experiment: Any, mock: Any, capsys: Any) -> None:

@@ -181,7 +181,7 @@ def test_a_real_model_answers_and_its_run_replays_without_it(tmp_path: Path) -> 
 
 
 def test_the_tables_segtree_fits_the_window_though_no_reply_places_a_unit() -> None:
-    (row,) = (row for row in load_option("table", "local")["others"] if row != str(row))
+    (row,) = (row for row in load_option("table", "local")["others"] if not isinstance(row, str))
     window = composed("reproduce", ["table=local", "profile=local"]).local.window
     llm = ScriptedLLM({"segtree.batch": "Sure, I would file it there!", "segtree.annotate": "word " * 128})
     assert row["memory"] == "segtree_td"

@@ -129,6 +129,22 @@ def test_every_question_is_planned_to_be_answered_and_judged_though_few_are_aske
     assert planned["memory"].calls == 0
 
 
+def test_a_prompt_longer_than_the_window_costs_nothing_and_the_plan_names_its_run(tmp_path: Path) -> None:
+    cfg, built, runs = runs_of(tmp_path, "locomo", ("bm25", "full_history"))
+    judges = {"locomo": load_option("dataset", "locomo")["judges"][:1]}
+    everything = plan(cfg, built, runs, judges)
+    cut_off = plan(cfg, built, runs, judges, window=2000)
+    only_bm25 = plan(cfg, built, runs[:1], judges)
+    assert (everything.failures, only_bm25.failures) == ((), ())
+    (line,) = cut_off.failures
+    assert f"locomo · full_history: {SAMPLED} of {SAMPLED} sampled questions have no answer" in line
+    assert "in a window of 2000" in line
+    assert line in plan_text(cut_off)
+    reader, judge = ({share.role: share for share in cut_off.shares}[role] for role in ("reader", "judge"))
+    alone = {share.role: share for share in only_bm25.shares}
+    assert (reader.tokens_in, judge.calls) == (alone["reader"].tokens_in, alone["judge"].calls)
+
+
 def places(folder: Path, dataset: str, name: str) -> tuple[list[int], int]:
     """Which of the sampled history's questions are asked, and how many it has."""
     (sample,) = _samples(runs_of(folder, dataset, (name,))[2], lambda run: run)
