@@ -23,6 +23,7 @@ from scripts.mock.endpoint import Mock, application, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 IN_FLIGHT = 8
+"""Calls of a command that may be on their way to the mock when it says that it stops."""
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
 
@@ -121,7 +122,7 @@ def test_a_first_signal_sends_nothing_more_awaits_what_is_under_way_and_says_so(
         command.wait_for(lambda: SAID in command.err)
         before = command.arrived
         assert command.ended() == code
-        assert command.arrived <= before + IN_FLIGHT, "those on their way to the mock when it was said"
+        assert command.arrived <= before + IN_FLIGHT
         assert command.err.strip() == SAID
         assert sum(mock.answered.values()) == command.arrived
 
@@ -222,7 +223,7 @@ def test_every_kind_of_experiment_stops(tmp_path: Path, module: str) -> None:
         command.wait_for(lambda: SAID in command.err)
         before = command.arrived
         assert command.ended() == 130
-        assert command.arrived == before
+        assert command.arrived <= before + IN_FLIGHT
         assert "Traceback" not in command.err
 
 
@@ -239,7 +240,7 @@ def test_making_everything_stops_with_its_children(tmp_path: Path, processes: in
         before = command.arrived
         assert command.ended() == 143
         time.sleep(1.0)
-        assert command.arrived == before
+        assert command.arrived <= before + processes * IN_FLIGHT
         assert "Traceback" not in command.err
         assert command.err.count(SAID) == 1
 
