@@ -1,16 +1,16 @@
 """Where a number comes from: the identity of a run, and the versions that are recorded beside it.
 
 A run's identity covers its settings (without runtime settings, metrics and judge), the prompts that it uses, the sha256 of its data, the
-source code of loader, memory and run loop, and the versions of the packages that they import. Runs with the same identity share a folder;
-another identity gets another folder, which is filled from the cache as far as possible.
+code of loader, memory and run loop (without docstrings, comments and formatting), and the versions of the packages that they import. Runs
+with the same identity share a folder; another identity gets another folder, which is filled from the cache as far as possible.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import platform
-import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -30,15 +30,53 @@ def identity(parts: Mapping[str, Any]) -> str:
 
 
 def source_digest(modules: Iterable[str]) -> str:
-    """sha256 of the source of these modules and of the modules that they import, directly or indirectly.
+    """sha256 of the code (see `code_only`) of these modules and of the modules that they import, directly or indirectly.
 
     Imports of installed packages and of Python's own modules are not followed; imports of the project and of a user's own working copy
     are. A module that is named in `modules` is hashed with the rest of its package even if it is installed.
     """
     hashed = hashlib.sha256()
     for name, path in sorted({item for module in modules for item in _closure(module).files}):
-        hashed.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+        hashed.update(name.encode() + b"\0" + code_only(path.read_text(encoding="utf-8")).encode() + b"\0")
     return hashed.hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def code_only(source: str) -> str:
+    """The code of a Python file as text that docstrings, comments and formatting do not change, in every version of Python the same.
+
+    Strings that stand alone, as docstrings do, are left out. A file that does not parse is returned as it is.
+    """
+    try:
+        return _written(_parsed(source))
+    except SyntaxError:
+        return source
+
+
+@lru_cache(maxsize=1024)
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def _written(part: Any) -> str:
+    """A syntax tree as text. Empty fields are left out: newer versions of Python add fields that are empty for older code."""
+    if isinstance(part, ast.Constant):
+        return repr(part.value)
+    if isinstance(part, ast.JoinedStr):  # Python 3.12 ends some formats with an empty string
+        return f"JoinedStr({','.join(_written(item) for item in part.values if _written(item) != repr(''))})"
+    if isinstance(part, ast.AST):
+        values = ((name, value) for name, value in ast.iter_fields(part) if name != "ctx")
+        return (
+            f"{type(part).__name__}({','.join(f'{n}={_written(v)}' for n, v in values if v is not None and v != [])})"
+        )
+    if isinstance(part, list):
+        return f"[{','.join(_written(item) for item in part if not _is_prose(item))}]"
+    return repr(part)
+
+
+def _is_prose(node: Any) -> bool:
+    """Whether a statement is a string alone: a docstring, or the description under a field."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def has_source(module: str) -> bool:
@@ -62,7 +100,7 @@ def own_modules(modules: Iterable[str]) -> list[Path]:
 
 @lru_cache(maxsize=512)
 def _version(distribution: str) -> str | None:
-    """The installed version; None for an optional package that is missing, or a docstring that looks like an import."""
+    """The installed version; None for an optional package that is missing."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -157,29 +195,35 @@ def _distributions_of() -> Mapping[str, list[str]]:
     return {name: sorted(set(found)) for name, found in packages_distributions().items()}
 
 
-_IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]+)|import[ \t]+([^\n]+))", re.MULTILINE
-)
-
-
 def _imports(path: Path, module: str) -> list[str]:
     """Modules that a file imports, also inside functions; names imported from a package are included, as they may be modules."""
     names: list[str] = []
-    for base, parts, plain in _IMPORT.findall(path.read_text(encoding="utf-8")):
-        words = re.findall(r"[\w.]+", plain or parts)
-        whole = _absolute(base, module, path)
-        names += words if plain else [whole, *(f"{whole}.{word}" for word in words)]
+    for node in _import_statements(path.read_text(encoding="utf-8")):
+        words = [alias.name for alias in node.names]
+        if isinstance(node, ast.Import):
+            names += words
+        else:
+            whole = _absolute(node, module, path)
+            names += [whole, *(f"{whole}.{word}" for word in words)]
     return names
 
 
-def _absolute(base: str, module: str, path: Path) -> str:
+@lru_cache(maxsize=1024)
+def _import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
+    try:
+        nodes = ast.walk(_parsed(source))
+    except SyntaxError:  # it cannot be imported by this version of Python, either
+        return []
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def _absolute(node: ast.ImportFrom, module: str, path: Path) -> str:
     """The absolute name of `base` in `from base import …`; leading dots are relative to the module's package."""
-    rest = base.lstrip(".")
-    if rest == base:
+    base = node.module or ""
+    if not node.level:
         return base
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    climbed = package[: len(package) - (len(base) - len(rest) - 1)]
-    return ".".join([*climbed, *([rest] if rest else [])])
+    return ".".join([*package[: len(package) - (node.level - 1)], *([base] if base else [])])
 
 
 COMPUTING = (

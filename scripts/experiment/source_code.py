@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from eval.provenance import ROOT, distributions, identity, source_digest
+from eval.provenance import ROOT, code_only, distributions, identity, source_digest
 
 RUN_LOOP = ("run", "loop", "case", "question", "failures", "gold_evidence", "case_log", "reader")
-"""Modules of `eval` whose text is part of every run's identity."""
+"""Modules of `eval` whose code is part of every run's identity."""
 
 
 def sources(build: Mapping[str, Any], loader: str) -> str:
     """Identity of the code that a run depends on."""
-    own = [ROOT / "eval" / f"{name}.py" for name in RUN_LOOP]
-    return identity({"closure": source_digest(modules_of(build, loader)), "own": [path.read_text() for path in own]})
+    own = [code_only((ROOT / "eval" / f"{name}.py").read_text(encoding="utf-8")) for name in RUN_LOOP]
+    return identity({"closure": source_digest(modules_of(build, loader)), "own": own})
 
 
 def used_distributions(build: Mapping[str, Any], loader: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eval import provenance
-from eval.provenance import distributions, has_source, identity, source_digest
+from eval.provenance import code_only, distributions, has_source, identity, source_digest
 
 
 def test_identity_depends_on_contents_and_not_on_the_order_of_keys() -> None:
@@ -44,7 +44,7 @@ def digest() -> str:
 @pytest.mark.parametrize("file", ["memsys/one.py", "memsys/two.py", "data_loaders/base.py"])
 def test_a_change_in_any_imported_project_file_changes_the_source_digest(project: Path, file: str) -> None:
     before = digest()
-    (project / file).write_text((project / file).read_text() + "# changed\n")
+    (project / file).write_text((project / file).read_text() + "changed = True\n")
     assert digest() != before
 
 
@@ -52,6 +52,40 @@ def test_a_change_elsewhere_does_not(project: Path) -> None:
     before = digest()
     (project / "memsys" / "three.py").write_text("y = 2\n")
     assert digest() == before
+
+
+PLAIN = """
+def f(x):
+    return g(x, [1, "a"])
+"""
+WITH_PROSE = """
+'''import memsys.three
+
+from memsys import three
+'''
+
+# A comment.
+def f(x):
+    '''A docstring.'''
+    return g(
+        x,
+        [1, 'a',],
+    )  # a comment
+"""
+
+
+def test_docstrings_comments_and_formatting_do_not_change_the_source_digest(project: Path) -> None:
+    (project / "memsys" / "two.py").write_text(PLAIN)
+    before = digest()
+    (project / "memsys" / "two.py").write_text(WITH_PROSE)
+    assert digest() == before
+    (project / "memsys" / "two.py").write_text(WITH_PROSE.replace("1", "True"))
+    assert digest() != before
+
+
+def test_the_code_of_a_file_is_the_same_text_in_every_version_of_python() -> None:
+    source = 'class A:\n    x: int = 1\n    """A field."""\n\n    def f(self, *a, b=None):\n        return f"{self.x!r:>{b}}" + "c"\n'
+    assert identity({"code": code_only(source)}) == "83c830eeb82b"
 
 
 def test_the_real_memories_depend_on_the_modules_they_share() -> None:
@@ -96,7 +130,7 @@ def test_a_change_of_code_outside_the_repository_changes_the_source_digest(elsew
     before = source_digest(["my_memory"])
     forget()
     assert source_digest(["my_memory"]) == before
-    (elsewhere / file).write_text((elsewhere / file).read_text() + "# changed\n")
+    (elsewhere / file).write_text((elsewhere / file).read_text() + "changed = True\n")
     forget()
     assert source_digest(["my_memory"]) != before
 
