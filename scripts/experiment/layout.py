@@ -165,12 +165,7 @@ def variation(cfg: DictConfig) -> str:
     Two commands that differ in these write two tables, and neither takes the place of the other's. Read before models are filled in.
     """
     usual = profile_settings(cfg.profile_name)
-    parts = [
-        (name if section == "data" else f"{section}_{name}", [str(cfg[section][name])])
-        for section, names in (("data", DATA_CUTS), ("build", ("seed", "replicates")), ("judge", ("repeats",)))
-        for name in names
-        if cfg[section][name] != usual[section][name]
-    ]
+    parts = [(name, [str(cfg.data[name])]) for name in DATA_CUTS if cfg.data[name] != usual["data"][name]]
     named = [str(name).rpartition("/")[2] for name in [*cfg.models.values(), cfg.local.model] if name is not None]
     models = [name for name in dict.fromkeys(named) if name != usual["local"]["model"]]
     return "".join(f"-{part}-{_brief(values)}" for part, values in [*parts, *([("models", models)] if models else [])])

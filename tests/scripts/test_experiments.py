@@ -426,7 +426,6 @@ def test_tables_of_other_data_sizes_or_models_have_files_of_their_own(experiment
             ["models.reader=my/model:8b", "models.judge=gpt-4o-mini"],
             ["profile=subset"],
             ["profile=local", "local.model=/models/a.gguf"],
-            ["build.replicates=2"],
         )
     ]
     expected = [
@@ -436,7 +435,6 @@ def test_tables_of_other_data_sizes_or_models_have_files_of_their_own(experiment
         "-models-model_8b+gpt-4o-mini",
         "",
         "-models-a.gguf",
-        "-build_replicates-2",
     ]
     assert names == expected
 
