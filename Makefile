@@ -6,66 +6,38 @@ PROFILE ?= $(if $(LOCAL),local,smoke)
 PAPER ?= segtreemem
 TABLE ?= 4
 
-# Your own models and data: MODEL= JUDGE= EMBEDDER= BASE_URL= DATA= QUESTIONS= (SIZE= is the same) BACKBONE= YES=1 MAX_USD= PRICES= ARGS="any=override"
+# Your own models and data: MODEL= JUDGE= EMBEDDER= BASE_URL= DATA= QUESTIONS= (SIZE= is the same) BACKBONE= RESULTS= YES=1 MAX_USD= PRICES= ARGS="any=override"
 # A role may have an endpoint and a key of its own: JUDGE_BASE_URL= JUDGE_KEY_ENV= (MEMORY, READER, JUDGE, PROBE, EMBEDDER); KEY_ENV= for all.
-OVERRIDES := profile=$(PROFILE)
-ifdef LOCAL
-  OVERRIDES += local.model=$(LOCAL)
+ROLES := MEMORY READER JUDGE PROBE EMBEDDER
+KNOWN := PYTHON VENV PROFILE PAPER TABLE TABLES FIGURE LOCAL LOCAL_EMBEDDER BASE_URL MODEL JUDGE EMBEDDER KEY_ENV PRICES DATA QUESTIONS SIZE BACKBONE \
+  RESULTS YES MAX_USD ARGS MEMORY DATASET ADDRESS NAME SHARE CSV COUNTS SIZES LIMIT SWEEP SET RUN $(ROLES:=_BASE_URL) $(ROLES:=_KEY_ENV)
+GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
+UNKNOWN := $(filter-out $(KNOWN) MAKE% -%,$(GIVEN))
+ifneq ($(UNKNOWN),)
+  $(error no variable called $(UNKNOWN); there are $(KNOWN). Settings of the command go into ARGS="name=value")
 endif
-ifdef LOCAL_EMBEDDER
-  OVERRIDES += local.embedder=$(LOCAL_EMBEDDER)
-endif
-ifdef BASE_URL
-  OVERRIDES += endpoint.base_url=$(BASE_URL)
-endif
-ifdef MODEL
-  OVERRIDES += models.memory=$(MODEL) models.reader=$(MODEL) models.judge=$(or $(JUDGE),$(MODEL))
-else ifdef JUDGE
-  OVERRIDES += models.judge=$(JUDGE)
-endif
-ifdef EMBEDDER
-  OVERRIDES += models.embedder=$(EMBEDDER)
-endif
-ifdef KEY_ENV
-  OVERRIDES += endpoint.key_env=$(KEY_ENV)
-endif
-define ROLE_ENDPOINT
-ifdef $(1)_BASE_URL
-  OVERRIDES += endpoints.$(2).base_url=$$($(1)_BASE_URL)
-endif
-ifdef $(1)_KEY_ENV
-  OVERRIDES += endpoints.$(2).key_env=$$($(1)_KEY_ENV)
-endif
-endef
-$(foreach role,MEMORY/memory READER/reader JUDGE/judge PROBE/probe EMBEDDER/embedder,$(eval $(call ROLE_ENDPOINT,$(firstword $(subst /, ,$(role))),$(lastword $(subst /, ,$(role))))))
-ifdef PRICES
-  OVERRIDES += 'prices=$(PRICES)'
-endif
-ifdef DATA
-  OVERRIDES += data.root=$(DATA)
-endif
-ifdef QUESTIONS
-  OVERRIDES += data.size=$(QUESTIONS)
-else ifdef SIZE
-  OVERRIDES += data.size=$(SIZE)
-endif
-ifdef BACKBONE
-  OVERRIDES += backbone=$(BACKBONE)
-endif
-ifdef YES
-  OVERRIDES += yes=$(YES)
-endif
-ifdef MAX_USD
-  OVERRIDES += max_usd=$(MAX_USD)
-endif
+shell_quoted = '$(subst ','\'',$(1))'
+given = $(if $($(1)),$(call shell_quoted,$(2)=$($(1))))
+
+OVERRIDES = profile=$(PROFILE) $(call given,LOCAL,local.model) $(call given,LOCAL_EMBEDDER,local.embedder) $(call given,BASE_URL,endpoint.base_url) \
+  $(call given,MODEL,models.memory) $(call given,MODEL,models.reader) $(call given,$(if $(JUDGE),JUDGE,MODEL),models.judge) $(call given,EMBEDDER,models.embedder) \
+  $(call given,KEY_ENV,endpoint.key_env) $(call given,PRICES,prices) $(call given,DATA,data.root) $(if $(DATA),data.source=real) \
+  $(call given,$(if $(QUESTIONS),QUESTIONS,SIZE),data.size) $(call given,BACKBONE,backbone) $(call given,RESULTS,results) $(call given,YES,yes) \
+  $(call given,MAX_USD,max_usd) $(foreach role,$(ROLES),$(call given,$(role)_BASE_URL,endpoints.$(call lower,$(role)).base_url) \
+  $(call given,$(role)_KEY_ENV,endpoints.$(call lower,$(role)).key_env))
+lower = $(subst MEMORY,memory,$(subst READER,reader,$(subst JUDGE,judge,$(subst PROBE,probe,$(subst EMBEDDER,embedder,$(1))))))
 
 .PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep judge-card order-test \
-  fetch clean
+  fetch clean distclean
 
 help:
-	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+fits = $(1) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
 
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@$(call fits,$(PYTHON)) || { echo "error: $(PYTHON) is $$($(PYTHON) --version 2>&1); memsys-bench needs Python 3.11, 3.12 or 3.13: make … PYTHON=python3.12" >&2; exit 1; }
+	@test ! -d $(VENV) || $(call fits,$(PY)) || { echo "$(VENV) holds another Python or is incomplete; it is made again" >&2; rm -rf $(VENV); }
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[cluster,graph,wandb,notebooks,dev]'
 	@touch $@
@@ -84,7 +56,7 @@ reproduce-all: $(VENV)/.installed ## every table and every figure of the four pa
 	$(PY) -m scripts.reproduce_all $(OVERRIDES) $(ARGS)
 
 report: $(VENV)/.installed ## everything that has been run as pages to open in a browser: TABLES="segtreemem_t4-smoke" for some of it
-	$(PY) -m scripts.report $(or $(RESULTS),results) $(if $(DATA),--data $(DATA)) $(if $(TABLES),--tables $(TABLES)) $(ARGS)
+	$(PY) -m scripts.report $(call shell_quoted,$(or $(RESULTS),results)) $(if $(DATA),--data $(call shell_quoted,$(DATA))) $(if $(TABLES),--tables $(TABLES)) $(ARGS)
 
 pareto: $(VENV)/.installed ## quality against cost of a table that has been run: PAPER= TABLE=
 	$(PY) -m scripts.tables pareto $(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)
@@ -93,7 +65,7 @@ paper-table: $(VENV)/.installed ## LaTeX of a table that has been run: TABLE=seg
 	$(PY) -m scripts.paper_table $(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS)
 
 card: $(VENV)/.installed ## a results card, with all that a reviewer asks: RUN=results/runs/… or TABLE=segtreemem_t4
-	$(PY) -m scripts.card $(if $(RUN),$(RUN),$(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS))
+	$(PY) -m scripts.card $(if $(RUN),$(call shell_quoted,$(RUN)),$(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS))
 
 run: $(VENV)/.installed ## one memory on one data set: MEMORY=bm25 DATASET=locomo QUESTIONS=20 (your own settings: ARGS="memory.build.k=5")
 	$(PY) -m scripts.run memory=$(or $(MEMORY),bm25) dataset=$(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
@@ -119,7 +91,7 @@ product: $(VENV)/.installed ## install a released memory product into an environ
 	$(PY) -m scripts.product $(NAME)
 
 gateway: $(VENV)/.installed ## an OpenAI-compatible server in front of our cache and meter: BASE_URL= MODEL= EMBEDDER= KEY_ENV= ARGS="--mode replay"
-	$(PY) -m scripts.gateway $(if $(MODEL),--model $(MODEL)) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \
+	$(PY) -m scripts.gateway $(if $(MODEL),--model $(call shell_quoted,$(MODEL))) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \
 	  $(if $(KEY_ENV),--key-env $(KEY_ENV)) $(ARGS)
 
 doctor: $(VENV)/.installed ## what an endpoint takes, ignores and leaves out: BASE_URL= MODEL= EMBEDDER= KEY_ENV=; writes conf/llm/<name>.yaml
@@ -152,13 +124,13 @@ regress-update: $(VENV)/.installed ## accept the present numbers as the new regr
 	$(PY) -m scripts.regress --update
 
 audit: $(VENV)/.installed ## what does not add up in the published tables, or in yours: CSV=my_table.csv COUNTS=282,321,96,841
-	$(PY) -m scripts.audit $(CSV) $(if $(COUNTS),--counts $(COUNTS)) $(ARGS)
+	$(PY) -m scripts.audit $(if $(CSV),$(call shell_quoted,$(CSV))) $(if $(COUNTS),--counts $(COUNTS)) $(ARGS)
 
 growth: $(VENV)/.installed ## cost of one more unit as the history grows: MEMORY=memtree SIZES=100,200,400
 	$(PY) -m scripts.growth memory=$(or $(MEMORY),segtree) $(if $(SIZES),'sizes=[$(SIZES)]') $(OVERRIDES) $(ARGS)
 
 judge-card: $(VENV)/.installed ## how often a judge is wrong, on answers made from the data: JUDGE=mem0 DATASET=locomo LIMIT=50
-	$(PY) -m scripts.judge_card --judge $(or $(JUDGE),mem0) --dataset $(or $(DATASET),locomo) $(if $(LIMIT),--limit $(LIMIT)) $(filter-out models.judge=% models.memory=% models.reader=%,$(OVERRIDES)) $(if $(MODEL),models.judge=$(MODEL)) $(ARGS)
+	$(PY) -m scripts.judge_card --judge $(or $(JUDGE),mem0) --dataset $(or $(DATASET),locomo) $(if $(LIMIT),--limit $(LIMIT)) $(filter-out 'models.%,$(OVERRIDES)) $(call given,EMBEDDER,models.embedder) $(call given,MODEL,models.judge) $(ARGS)
 
 order-test: $(VENV)/.installed ## does a memory depend on the order in which it is told: MEMORY="bm25 segtree_td" DATASET=locomo ARGS="--orders 5 --kind turns"
 	$(PY) -m scripts.order_test $(or $(MEMORY),bm25) --dataset $(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
@@ -167,7 +139,7 @@ sweep: $(VENV)/.installed ## a sweep of a paper, resumed where it stopped: SWEEP
 	$(PY) -m scripts.sweep sweep=$(or $(SWEEP),segtree_propagation) $(OVERRIDES) $(ARGS)
 
 fetch: $(VENV)/.installed ## download data sets: SET=locomo, or all; into DATA=
-	$(PY) -m scripts.fetch $(or $(SET),all) $(if $(DATA),--data $(DATA))
+	$(PY) -m scripts.fetch $(or $(SET),all) $(if $(DATA),--data $(call shell_quoted,$(DATA)))
 
 notebooks: $(VENV)/.installed ## run the notebooks anew, offline, and keep their outputs
 	MEMSYS_RESULTS=$$(mktemp -d) $(VENV)/bin/jupyter-execute --inplace --kernel_name=python3 notebooks/*.ipynb
@@ -175,5 +147,9 @@ notebooks: $(VENV)/.installed ## run the notebooks anew, offline, and keep their
 architecture: $(VENV)/.installed ## draw the packages in ARCHITECTURE.md anew, from the imports
 	$(PY) -m scripts.architecture
 
-clean: ## remove the environment and the runs
-	rm -rf $(VENV) results/runs results/cache.sqlite* *.egg-info
+clean: ## remove the environment and what building left; runs, tables and the cache of paid answers stay
+	rm -rf $(VENV) build *.egg-info
+
+distclean: clean ## also remove runs and the cache of paid answers, after asking
+	@printf 'Delete results/runs and results/cache.sqlite with every paid answer? Type yes: '; read -r answer; \
+	  if [ "$$answer" = yes ]; then rm -rf results/runs results/cache.sqlite*; else echo kept; fi

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -17,25 +17,72 @@ from data_loaders.schema import Case, Gold, Question, Session, Turn
 
 
 def subset(
-    cases: Sequence[Case], *, n_cases: int | None = None, n_questions: int | None = None, seed: int = 0
+    cases: Sequence[Case],
+    *,
+    n_cases: int | None = None,
+    n_questions: int | Mapping[str, int] | None = None,
+    seed: int = 0,
 ) -> LazyCases:
     """At most `n_cases` cases with at most `n_questions` questions each, selected by the seed, in their original order.
 
-    Raises ValueError for a number below 1.
+    `n_questions` may also give a number for each case id; cases without one are left out. Raises ValueError for a number below 1.
     """
-    for name, number in (("n_cases", n_cases), ("n_questions", n_questions)):
-        if number is not None and number < 1:
+    each = n_questions if isinstance(n_questions, Mapping) else None
+    numbers = [
+        ("n_cases", n_cases),
+        *(("n_questions", number) for number in (each.values() if each else [n_questions])),
+    ]
+    for name, number in numbers:
+        if isinstance(number, int) and number < 1:
             raise ValueError(f"{name}: expected at least 1, found {number}")
     lazy = as_lazy(cases)
-    kept = lazy.select(_chosen(lazy.ids, n_cases, f"cases:{seed}"))
+    chosen = _chosen(lazy.ids, n_cases, f"cases:{seed}")
+    kept = lazy.select([index for index in chosen if each is None or lazy.ids[index] in each])
 
     def parse(index: int) -> Case:
         case = kept[index]
         names = [question.id for question, _ in case.questions]
-        chosen = _chosen(names, n_questions, f"questions:{seed}:{case.id}")
-        return replace(case, questions=tuple(case.questions[each] for each in chosen))
+        limit = each[case.id] if each is not None else n_questions
+        assert not isinstance(limit, Mapping)
+        return replace(
+            case, questions=tuple(case.questions[at] for at in _chosen(names, limit, f"questions:{seed}:{case.id}"))
+        )
 
     return LazyCases(kept.ids, kept.sizes, parse)
+
+
+def shares(cases: Sequence[Case], size: int, *, n_cases: int | None = None, seed: int = 0) -> dict[str, int]:
+    """How many questions each case gives to a subset of `size` questions: number by case id, for `subset`.
+
+    `n_cases` cases share the questions as evenly as their own numbers allow. Without it two cases do, and further cases are added
+    one by one where these have too few. The sum is below `size` only where the cases have no more questions. Parses the cases that
+    it counts. Raises ValueError for a number below 1.
+    """
+    lazy = as_lazy(cases)
+    ranked = _ranked(lazy.ids, f"cases:{seed}")
+    if n_cases is not None:
+        return _evenly({lazy.ids[at]: len(lazy[at].questions) for at in ranked[:n_cases]}, size)
+    counts = {lazy.ids[at]: len(lazy[at].questions) for at in ranked[:2]}
+    given = _evenly(counts, size)
+    for at in ranked[2:]:
+        left = size - sum(given.values())
+        if not left:
+            break
+        given[lazy.ids[at]] = min(left, len(lazy[at].questions))
+    return {name: number for name, number in given.items() if number}
+
+
+def _evenly(counts: Mapping[str, int], size: int) -> dict[str, int]:
+    """`size` items dealt one by one, in turn, to names that take at most their count."""
+    given = dict.fromkeys(counts, 0)
+    left = min(size, sum(counts.values()))
+    while left:
+        open_names = [name for name in counts if given[name] < counts[name]]
+        share = max(1, min(left // len(open_names), min(counts[name] - given[name] for name in open_names)))
+        for name in open_names[: left if share == 1 else None]:
+            given[name] += share
+            left -= share
+    return {name: number for name, number in given.items() if number}
 
 
 def oracle(cases: Sequence[Case]) -> LazyCases:
@@ -144,10 +191,12 @@ def _between_questions(case: Case) -> list[list[Session]]:
 
 def _chosen(names: Sequence[str], n: int | None, key: str) -> list[int]:
     """Positions of n names in ascending order; the names are those with the smallest hashes of key and name."""
-    if n is None or n >= len(names):
-        return list(range(len(names)))
-    ranked = sorted(range(len(names)), key=lambda index: hashlib.sha256(f"{key}:{names[index]}".encode()).digest())
-    return sorted(ranked[:n])
+    return list(range(len(names))) if n is None or n >= len(names) else sorted(_ranked(names, key)[:n])
+
+
+def _ranked(names: Sequence[str], key: str) -> list[int]:
+    """Positions of the names in the order of the hashes of key and name."""
+    return sorted(range(len(names)), key=lambda index: hashlib.sha256(f"{key}:{names[index]}".encode()).digest())
 
 
 def _evidence_only(case: Case, question: Question, gold: Gold, case_id: str) -> Case:

@@ -114,9 +114,16 @@ def _sharing_builds(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def allow_files(count: int) -> int:
-    """Raise the open-file limit to `count`, or to the maximum allowed, and return it: a run needs one file and an open cell three."""
+    """Raise the open-file limit to `count`, or to the maximum allowed, and return it: a run needs one file and an open cell three.
+
+    Where the system refuses (macOS above `kern.maxfilesperproc`, whatever the maximum says), the limit stays as it is.
+    """
     allowed, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed != resource.RLIM_INFINITY and allowed < count:
-        allowed = count if maximum == resource.RLIM_INFINITY else min(count, maximum)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, maximum))
+        wanted = count if maximum == resource.RLIM_INFINITY else min(count, maximum)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, maximum))
+        except (ValueError, OSError):
+            return allowed
+        allowed = wanted
     return count if allowed == resource.RLIM_INFINITY else allowed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,11 @@ from types import ModuleType
 _ONE_AT_A_TIME = threading.Lock()
 _left_out: ContextVar[frozenset[str]] = ContextVar("left_out", default=frozenset())
 """Modules that imports of the current thread do not find."""
+
+
+def cores() -> int:
+    """Cores that this process may use; macOS does not say and gives all of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def prepare_for_many_calls() -> None:

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
+
+if sys.platform == "win32":
+    sys.exit(
+        "error: memsys-bench runs on Linux and macOS; on Windows run it in WSL (wsl --install), where every command works"
+    )
 
 # Cells are what runs in parallel; linear algebra that starts threads of its own would only get in their way.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

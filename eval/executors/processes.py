@@ -7,7 +7,6 @@ event loop's thread holds. `eval.executors.driver` decides who works on what.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,11 +20,6 @@ from eval.executors.driver import Died, Worker, work_on
 from eval.executors.worker import work
 from eval.run import OnAnswer, OnProgress
 from memsys.llm import network
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_processes(workers: int, threads: int) -> Executor:

@@ -5,10 +5,10 @@ The server's threads belong to this process, so it ends with it, however the pro
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
+from memsys.lean import cores
 from memsys.llm.protocol import EndOfRun
 
 MAGIC = b"GGUF"
@@ -44,7 +44,7 @@ class LlamaServer:
         settings.kv_unified = False
         settings.cache_ram_mib = 0  # past prompts would take up to 8 GB, and a run sends none twice
         settings.n_gpu_layers, settings.verbosity = -1, -1
-        settings.cpuparams.n_threads = threads or len(os.sched_getaffinity(0))
+        settings.cpuparams.n_threads = threads or cores()
         if embeds:
             settings.embedding, settings.pooling_type = True, xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
             settings.n_batch = settings.n_ubatch = window  # an input is worked on in one piece

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from eval.provenance import ROOT
 from eval.store import read_lines, read_predictions
 
 DOCTOR = "`make doctor BASE_URL=… MODEL=…` shows what the endpoint accepts and writes settings that fit"
@@ -54,9 +55,12 @@ class Cause:
     """Scores missing for this reason: questions and judgements."""
     total: int
     """Scores missing for any reason."""
+    log: Path | None = None
+    """The `errors.log` with its traceback; None where no case wrote one."""
 
     def __str__(self) -> str:
-        return f"the most common cause, {self.count} of {self.total}: {self.text}\n  remedy: {remedy(self.text)}"
+        cure = remedy(self.text) if of_endpoint(self.text) else _in_code(self.log)
+        return f"the most common cause, {self.count} of {self.total}: {self.text}\n  remedy: {cure}"
 
 
 def remedy(text: str) -> str:
@@ -64,26 +68,57 @@ def remedy(text: str) -> str:
     return next((cure for pattern, cure in REMEDIES if re.search(pattern, text, re.IGNORECASE | re.DOTALL)), DOCTOR)
 
 
+def of_endpoint(text: str) -> bool:
+    """Whether an error came from a model's endpoint. Memories, products and services raise errors of other types."""
+    raised = re.match(r"[a-z ]+: ([A-Za-z_]\w*): ", text)
+    return raised is None or raised[1] in ("ModelError", "ContextOverflow", "EndOfRun", "ReplyError")
+
+
+def _in_code(log: Path | None) -> str:
+    """Where an error was raised: the last line of a traceback that is not in an installed package."""
+    if log is None:
+        return "the error is not the endpoint's: read what its memory, product or service logs"
+    frames = re.findall(r'^  File "([^"]+)", line (\d+), in (\S+)', log.read_text("utf-8", "replace"), re.MULTILINE)
+    own = [frame for frame in frames if not {"site-packages", "dist-packages"} & set(Path(frame[0]).parts)]
+    place = "{}:{} in {}; ".format(_short(own[-1][0]), *own[-1][1:]) if own else ""
+    return f"{place}the whole traceback is in {log}"
+
+
+def _short(file: str) -> str:
+    """A path relative to the checkout or the working folder where it lies in one of them."""
+    path = Path(file)
+    return next((str(path.relative_to(folder)) for folder in (ROOT, Path.cwd()) if path.is_relative_to(folder)), file)
+
+
 def commonest(folders: Iterable[Path], score_files: Iterable[Path]) -> Cause | None:
     """The most common reason in the predictions and scores of some runs; None when every question has its score."""
     reasons = [*_errors(dict.fromkeys(folders)), *_unscored(dict.fromkeys(score_files))]
-    kinds = Counter(map(_kind, reasons))
+    kinds = Counter(_kind(reason) for reason, _ in reasons)
     if not kinds:
         return None
     kind, count = kinds.most_common(1)[0]
-    return Cause(next(reason for reason in reasons if _kind(reason) == kind), count, len(reasons))
+    of_kind = [(reason, log) for reason, log in reasons if _kind(reason) == kind]
+    return Cause(of_kind[0][0], count, len(reasons), next((log for _, log in of_kind if log is not None), None))
 
 
-def _errors(folders: Iterable[Path]) -> Iterator[str]:
+Reason = tuple[str, Path | None]
+"""Why a score is missing, and the log of its case."""
+
+
+def _errors(folders: Iterable[Path]) -> Iterator[Reason]:
     for folder in folders:
         for case in sorted(folder.glob("cases/*")):
-            predictions = read_predictions(case).values()
-            yield from (prediction.error for prediction in predictions if prediction.outcome == "error")
+            log = case / "errors.log"
+            for prediction in read_predictions(case).values():
+                if prediction.outcome == "error":
+                    yield prediction.error, log if log.is_file() else None
 
 
-def _unscored(files: Iterable[Path]) -> Iterator[str]:
+def _unscored(files: Iterable[Path]) -> Iterator[Reason]:
     for path in files:
-        yield from (record["why"] or "no reason given" for record in read_lines(path) if record["value"] is None)
+        yield from (
+            (record["why"] or "no reason given", None) for record in read_lines(path) if record["value"] is None
+        )
 
 
 def _kind(reason: str) -> str:

@@ -130,7 +130,7 @@ def _dataset_line(cfg: DictConfig, dataset: Data, reader: Reader, unit: Mapping[
     return (
         f"{dataset.title}: {dataset.source.status} data (sha256 {dataset.source.sha256[:12]}), "
         f"{dataset.note + '; ' if dataset.note else ''}"
-        f"{len(dataset.cases)} histories, {questions} questions"
+        f"{len(dataset.cases)} histories, {questions} questions{', ' + dataset.fewer if dataset.fewer else ''}"
         f"{transform}; default unit {rule} drops {dropped} of {turns} turns ({lost} questions lose evidence); "
         f"{notes} loader notes; reader {reader.name}."
     )

@@ -40,14 +40,21 @@ class Data:
     config: Mapping[str, Any]
     note: str = ""
     """A remark of the loader for captions."""
+    fewer: str = ""
+    """How many questions and histories are given where more were asked for, and why; empty where none are missing."""
 
 
 def check_data_root(cfg: DictConfig) -> Path | None:
     """Return the folder of raw files that the configuration names; None when it names none.
 
     Raises:
-        RunError: `data.root` or MEMSYS_DATA names a folder that does not exist.
+        RunError: `data.root` or MEMSYS_DATA names a folder that does not exist, or `data.root` is given while samples are asked for.
     """
+    if cfg.data.root and cfg.data.source == "sample":
+        raise RunError(
+            f"data.root={cfg.data.root} is not read while data.source=sample takes the shipped samples; "
+            "add data.source=real (make … DATA= does), or leave data.root out"
+        )
     named = cfg.data.root or (os.environ.get("MEMSYS_DATA") if cfg.data.source == "real" else None)
     if named and not Path(named).expanduser().is_dir():
         setting = "data.root (make … DATA=)" if cfg.data.root else "the environment variable MEMSYS_DATA"
@@ -77,9 +84,13 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
         "max_cases": cfg.data.max_cases,
         "seed": cfg.data.seed,
     }
-    kept = _keep_if_small(_cut(cfg, cases), source.path)
+    cut = _cut(cfg, cases)
+    kept = _keep_if_small(_transformed(cfg, cut), source.path)
     note = instantiate({**config["caption"], "_partial_": True})(source.path) if "caption" in config else ""
-    return Data(config["name"], config["title"], kept, source, settings, config, note)
+    fewer = _fewer(cfg, cut)
+    if fewer:
+        print(f"note: {config['name']}: {fewer}", file=sys.stderr)
+    return Data(config["name"], config["title"], kept, source, settings, config, note, fewer)
 
 
 def with_transform(cfg: DictConfig, transform: str) -> DictConfig:
@@ -114,18 +125,34 @@ def _keep_if_small(cases: LazyCases, path: Path) -> LazyCases:
 
 
 def _cut(cfg: DictConfig, cases: LazyCases) -> LazyCases:
-    """Apply `data.size`, `data.max_cases` and `data.transform`.
+    """Apply `data.size` and `data.max_cases`."""
+    from data_loaders.transforms import shares, subset
+
+    if cfg.data.size != "all":
+        given = shares(cases, int(cfg.data.size), n_cases=cfg.data.max_cases, seed=cfg.data.seed)
+        return subset(cases, n_questions=given, seed=cfg.data.seed)
+    return cases if cfg.data.max_cases is None else subset(cases, n_cases=cfg.data.max_cases, seed=cfg.data.seed)
+
+
+def _fewer(cfg: DictConfig, cut: LazyCases) -> str:
+    """`200 questions asked, 2 given (data.max_cases=2)`; empty where everything that was asked for is there."""
+    limit, size = cfg.data.max_cases, cfg.data.size
+    if size != "all" and (given := sum(len(case.questions) for case in cut)) < int(size):
+        why = f"data.max_cases={limit}" if len(cut) == limit else "the data has no more"
+        return f"{size} questions asked, {given} given ({why})"
+    if size == "all" and limit is not None and len(cut) < limit:
+        return f"{limit} histories asked, {len(cut)} given (the data has no more)"
+    return ""
+
+
+def _transformed(cfg: DictConfig, cases: LazyCases) -> LazyCases:
+    """Apply `data.transform`.
 
     Raises:
         RunError: an unknown transform.
     """
-    from data_loaders.transforms import oracle, permute_all, shuffle_sessions_all, subset
+    from data_loaders.transforms import oracle, permute_all, shuffle_sessions_all
 
-    if cfg.data.size != "all":
-        n_cases = min(len(cases), cfg.data.max_cases or 2)
-        cases = subset(cases, n_cases=n_cases, n_questions=-(-int(cfg.data.size) // n_cases), seed=cfg.data.seed)
-    elif cfg.data.max_cases is not None:
-        cases = subset(cases, n_cases=cfg.data.max_cases, seed=cfg.data.seed)
     name, _, order = str(cfg.data.transform).partition(":")
     seed = cfg.data.seed + ORDER_SEEDS * int(order or 0)
     if name == "oracle":

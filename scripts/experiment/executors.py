@@ -11,9 +11,10 @@ from eval.cells import WORKING
 from eval.executors.cells import Executor
 from eval.executors.cluster import in_ray
 from eval.executors.desk import runs_anywhere
-from eval.executors.processes import cores, in_processes
+from eval.executors.processes import in_processes
 from eval.run import Run, needs
 from eval.store import RunError
+from memsys.lean import cores
 from scripts.experiment.models import Models
 from scripts.experiment.replays import workable
 from scripts.experiment.steps import execute_capped

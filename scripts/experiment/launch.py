@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -28,7 +29,7 @@ def launch(job: Callable[[DictConfig], int], primary: str, *, keep_record: bool 
     """
     if "--traceback" in sys.argv:  # Hydra's command line accepts settings only
         sys.argv[:] = [*(argument for argument in sys.argv if argument != "--traceback"), "traceback=true"]
-    sys.argv[1:] = [bracketed(argument) for argument in sys.argv[1:]]
+    sys.argv[1:] = [readable(argument) for argument in sys.argv[1:]]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them; `guarded` prints one line
     codes: list[int] = []
 
@@ -41,17 +42,31 @@ def launch(job: Callable[[DictConfig], int], primary: str, *, keep_record: bool 
 
         with TemporaryDirectory() as folder:
             if not keep_record and not any(argument.startswith("hydra.sweep.dir=") for argument in sys.argv):
-                sys.argv.append(f"hydra.sweep.dir='{folder}'")
+                sys.argv.append(f"hydra.sweep.dir={quoted(folder)}")
             hydra.main(version_base="1.3", config_path=CONF, config_name=primary)(run)()
         return max(codes, default=0)
 
     return guarded(work, traceback="traceback=true" in sys.argv)
 
 
-def bracketed(argument: str) -> str:
-    """`budget=1000,2000` as Hydra's list `budget=[1000,2000]`, which would otherwise be two jobs; other arguments as they are."""
-    name, _, values = argument.partition("=")
-    return f"{name}=[{values}]" if name == "budget" and values and not values.startswith("[") else argument
+PATHS = ("data.root", "results", "cache", "prompts_dir", "prices", "local.model", "local.embedder")
+"""Settings that hold a path, whose characters mean nothing to Hydra: `a,b` is one folder and not two jobs."""
+
+
+def readable(argument: str) -> str:
+    """A setting as Hydra reads it: paths in quotes, `budget=1000,2000` as a list instead of two jobs; other arguments as they are."""
+    name, _, value = argument.partition("=")
+    if name == "budget" and value and not value.startswith("["):
+        return f"{name}=[{value}]"
+    if name in PATHS and value not in ("", "null") and value[0] not in "'\"{":
+        return f"{name}={quoted(value)}"
+    return argument
+
+
+def quoted(text: str) -> str:
+    """A text in Hydra's quotes: a quote inside has a backslash before it, and backslashes before a quote are doubled."""
+    escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + "\\'", text)
+    return "'" + re.sub(r"(\\+)$", lambda found: found[1] * 2, escaped) + "'"
 
 
 def composed(primary: str, overrides: Sequence[str]) -> DictConfig:
@@ -68,6 +83,6 @@ def composed(primary: str, overrides: Sequence[str]) -> DictConfig:
 
     try:
         with initialize_config_dir(CONF, version_base="1.3"):
-            return checked(compose(primary, [bracketed(each) for each in overrides]), primary)
+            return checked(compose(primary, [readable(each) for each in overrides]), primary)
     except HydraException as error:
         raise RunError(composition_error(error)) from error

@@ -15,15 +15,20 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from itertools import product
 from re import sub
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eval.imported import THEIRS
 from eval.report.cell import ALL
 from eval.report.published import Published, read_published
 from eval.store import RunError
-from scripts.experiment.options import load_option, options
+from scripts.experiment.options import load_option, options, profile_settings
 from scripts.experiment.scorers import metric_title
 
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+DATA_CUTS = ("source", "size", "max_cases", "transform", "seed")
+"""Settings of `data` that choose histories and questions."""
 FIGURES = ("cost", "report", "tree", "spread", "coverage", "data")
 SCORES = ("judge", "metric", "theirs")
 
@@ -152,6 +157,18 @@ def restriction(
     if "columns" in changed:
         parts.append(("groups", [group_name(column) for column in table["columns"]]))
     return "".join(f"-{part}-{_brief(names)}" for part, names in parts if names is not None)
+
+
+def variation(cfg: DictConfig) -> str:
+    """Suffix for the file names of a table with other data, sizes or models than its profile's; empty where there are none.
+
+    Two commands that differ in these write two tables, and neither takes the place of the other's. Read before models are filled in.
+    """
+    usual = profile_settings(cfg.profile_name)
+    parts = [(name, [str(cfg.data[name])]) for name in DATA_CUTS if cfg.data[name] != usual["data"][name]]
+    named = [str(name).rpartition("/")[2] for name in [*cfg.models.values(), cfg.local.model] if name is not None]
+    models = [name for name in dict.fromkeys(named) if name != usual["local"]["model"]]
+    return "".join(f"-{part}-{_brief(values)}" for part, values in [*parts, *([("models", models)] if models else [])])
 
 
 def _brief(names: Sequence[str]) -> str:

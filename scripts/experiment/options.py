@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -39,6 +40,15 @@ def load_option(group: str, name: str) -> dict[str, Any]:
         known = options(group)
         raise RunError(f"no {group} called {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
     return deepcopy(_checked_file(group, path))
+
+
+def profile_settings(profile: str) -> Mapping[str, Any]:
+    """The settings of a profile by section: `conf/common.yaml`, overlaid by the profile's own."""
+    from omegaconf import OmegaConf
+
+    paths = [path for folder in folders() for path in [folder / "profile" / f"{profile}.yaml"] if path.is_file()]
+    merged = OmegaConf.merge(OmegaConf.load(CONF / "common.yaml"), *map(OmegaConf.load, paths[:1]))
+    return {name: merged[name] for name in merged if name != "hydra"}  # type: ignore[misc, index]
 
 
 def memories_here() -> list[str]:

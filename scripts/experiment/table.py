@@ -19,7 +19,7 @@ from scripts.experiment.experiments import Experiment, experiment
 from scripts.experiment.grid import why_not_comparable
 from scripts.experiment.guessable import guessable_notes, write_guessable
 from scripts.experiment.launch import composed
-from scripts.experiment.layout import Line, cells_of, published_files, restriction, wanted_rows
+from scripts.experiment.layout import Line, cells_of, published_files, restriction, variation, wanted_rows
 from scripts.experiment.options import load_option
 from scripts.experiment.outcome import Outcome
 from scripts.experiment.printing import print_table
@@ -51,11 +51,12 @@ def make_table(cfg: DictConfig) -> Outcome:
     from omegaconf import OmegaConf
 
     option: dict[str, Any] = dict(OmegaConf.to_container(cfg.table, resolve=True))  # type: ignore[arg-type]
+    varied = variation(cfg)
     behind = experiment(cfg, option)
     if behind is None:
         return Outcome(3)
     table = _table(cfg, option, behind)
-    name = "-".join([option["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
+    name = "-".join([option["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + varied
     columns = None if cfg.columns is None else [group.name for group in behind.groups]
     stem = f"{name}{restriction(option, load_option('table', option['name']), cfg.only, columns)}"
     stem += "-unguessable" if cfg.guessable == "exclude" else ""
@@ -84,7 +85,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
         RunError: a setting is refused, or no data set is there.
     """
     cfg = composed("reproduce", [f"table={name}", *settings, "replay=true", "yes=true"])
-    wanted, option = cfg.only, load_option("table", name)
+    wanted, option, varied = cfg.only, load_option("table", name), variation(cfg)
     cfg.only = []  # nobody's scores are made anew
     behind = experiment(cfg, option, run=False)
     assert behind is not None, "nothing is run, so nobody is asked"
@@ -95,7 +96,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     if cfg.data.size != "all" or cfg.data.max_cases is not None:
         cut = f"SUBSET: data.size={cfg.data.size}, data.max_cases={cfg.data.max_cases}, seed {cfg.data.seed}; not the whole data set."
         table = replace(table, caption=(cut, *table.caption))
-    stem = "-".join([name, *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
+    stem = "-".join([name, *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + varied
     return table, behind.models.results / "tables" / stem
 
 

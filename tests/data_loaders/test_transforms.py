@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from data_loaders import locomo, source
 from data_loaders.lazy import LazyCases
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
-from data_loaders.transforms import oracle, permute, permute_all, shuffle_sessions, shuffle_sessions_all, subset
+from data_loaders.transforms import oracle, permute, permute_all, shares, shuffle_sessions, shuffle_sessions_all, subset
 from data_loaders.units import make_units
 
 
@@ -89,6 +90,41 @@ def test_a_subset_parses_only_what_is_taken() -> None:
     assert [f"c{index}" for index in taken] == [chosen.ids[2]]
     with pytest.raises(ValueError, match="n_questions: expected at least 1"):
         subset(numbered(3), n_questions=0)
+
+
+def asking(*counts: int) -> LazyCases:
+    """Cases `c0`, `c1`, … with so many questions each."""
+
+    def parse(index: int) -> Case:
+        questions = ((Question(f"q{number}", "?"), Gold(("x",))) for number in range(counts[index]))
+        return Case(f"c{index}", (), (), tuple(questions))
+
+    return LazyCases([f"c{index}" for index in range(len(counts))], counts, parse)
+
+
+@pytest.mark.parametrize(("size", "n_cases", "given"), [(5, None, 5), (9, None, 9), (21, 10, 20), (99, None, 20)])
+def test_a_subset_has_the_number_of_questions_asked_for(size: int, n_cases: int | None, given: int) -> None:
+    cases = asking(1, 3, 1, 1, 9, 1, 1, 1, 1, 1)
+    chosen = shares(cases, size, n_cases=n_cases, seed=1)
+    assert sum(chosen.values()) == given
+    assert sum(len(case.questions) for case in subset(cases, n_questions=chosen, seed=1)) == given
+
+
+def test_a_smaller_number_of_questions_is_part_of_a_larger_one() -> None:
+    cases = asking(4, 30, 12, 1, 7)
+
+    def asked(size: int) -> set[tuple[str, str]]:
+        chosen = subset(cases, n_questions=shares(cases, size, seed=2), seed=2)
+        return {(case.id, question.id) for case in chosen for question, _ in case.questions}
+
+    grown = [asked(size) for size in range(1, 56)]
+    assert [len(each) for each in grown] == [*range(1, 55), 54]
+    assert all(few <= more for few, more in pairwise(grown))
+
+
+def test_histories_share_the_questions_evenly() -> None:
+    assert sorted(shares(asking(100, 100, 100), 7, n_cases=3).values()) == [2, 2, 3]
+    assert sorted(shares(asking(100, 1, 100), 9, n_cases=3).values()) == [1, 4, 4]
 
 
 # --- oracle ---

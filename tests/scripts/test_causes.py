@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from eval.provenance import ROOT
 from eval.records import Prediction
 from eval.store import write_lines
-from scripts.checkup.causes import commonest, remedy
+from scripts.checkup.causes import Cause, commonest, remedy
 
 
 def test_each_cause_has_its_remedy(subtests: pytest.Subtests) -> None:
@@ -46,6 +47,35 @@ def test_the_commonest_cause_is_counted_over_messages_that_differ_in_numbers_alo
     assert (cause.count, cause.total) == (2, 4)
     assert "HTTP 500: request 17" in str(cause)
     assert "read its log" in str(cause)
+
+
+def test_a_bug_of_a_memory_shows_its_line_and_its_log_and_no_doctor(tmp_path: Path) -> None:
+    case = tmp_path / "run" / "cases" / "c"
+    case.mkdir(parents=True)
+    write_lines(
+        case / "predictions.jsonl",
+        [Prediction("c", "q", "", (), (), "error", "read: ZeroDivisionError: division by zero")],
+    )
+    log = case / "errors.log"
+    frame = '  File "{}", line {}, in {}\n    1 / 0\n'
+    frames = [
+        frame.format(ROOT / "memsys/systems/mine.py", 40, "jaccard"),
+        frame.format("/x/site-packages/numpy/a.py", 7, "f"),
+    ]
+    log.write_text("Traceback (most recent call last):\n" + "".join(frames) + "ZeroDivisionError: division by zero\n")
+    text = str(commonest([tmp_path / "run"], []))
+    assert "memsys/systems/mine.py:40 in jaccard" in text
+    assert str(log) in text
+    assert "doctor" not in text
+
+
+@pytest.mark.parametrize(
+    "fault", ["Hung: no reply within 300 s", "ServiceError: HTTP 503", "SessionError: HTTP 404 model"]
+)
+def test_a_fault_of_a_product_or_a_service_has_no_remedy_of_an_endpoint(fault: str) -> None:
+    text = str(Cause(f"write: {fault}", 1, 1))
+    assert "endpoint." not in text
+    assert "doctor" not in text
 
 
 def test_a_table_without_gaps_has_no_cause(tmp_path: Path) -> None:

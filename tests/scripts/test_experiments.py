@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 
 from eval.store import read_lines
 from scripts.experiment import local
+from scripts.experiment.layout import variation
 from scripts.experiment.single import run_single
 from scripts.experiment.table import reproduce
 from scripts.mock.endpoint import Mock, application, serving
@@ -235,7 +236,7 @@ def test_no_key_is_ever_written(
             "data.transform must be one of none, oracle, permute, permute_between_questions, shuffle_sessions",
         ),
         (["memory=bm25", "data.source=real", "data.root=/nonexistent"], r"DATA=\): no folder /nonexistent"),
-        (["memory=bm25", "data.root=/nonexistent"], r"DATA=\): no folder /nonexistent"),
+        (["memory=bm25", "data.root=/nonexistent"], r"is not read while data.source=sample .*add data.source=real"),
         (["memory=bm25", "+memory.build.spoon=1"], "spoon"),
     ],
 )
@@ -378,7 +379,9 @@ def test_a_row_that_only_leaves_out_is_printed_from_its_score_files_and_never_sc
     small = ["table=segtreemem_t4", "columns=[locomo]", "data.size=4", "data.max_cases=1"]
 
     def rows(file: str) -> dict[tuple[str, str], str]:
-        text = (tmp_path / "tables" / f"segtreemem_t4-smoke-{file}-columns-locomo.csv").read_text(encoding="utf-8")
+        text = (tmp_path / "tables" / f"segtreemem_t4-smoke-size-4-max_cases-1-{file}-columns-locomo.csv").read_text(
+            encoding="utf-8"
+        )
         return {(row["memory"], row["metric"]): row["mean"] for row in csv.DictReader(text.splitlines())}
 
     assert reproduce(experiment(*small, "only=[bm25,recency]", name="reproduce")) == 0
@@ -409,7 +412,31 @@ def test_a_restricted_table_leaves_the_files_of_the_whole_one_alone(experiment: 
     assert reproduce(experiment(*small, rows, "+table.others=[]", name="reproduce")) in (0, 1)
     assert reproduce(experiment(*small, rows, "+table.others=[]", "only=[bm25]", name="reproduce")) in (0, 1)
     made = {path.name for path in (tmp_path / "tables").glob("*.md")}
-    assert made == {"segtreemem_t8-smoke-rows-bm25.md", "segtreemem_t8-smoke-only-bm25-rows-bm25.md"}
+    name = "segtreemem_t8-smoke-size-2-max_cases-1"
+    assert made == {f"{name}-rows-bm25.md", f"{name}-only-bm25-rows-bm25.md"}
+
+
+def test_tables_of_other_data_sizes_or_models_have_files_of_their_own(experiment: Any) -> None:
+    names = [
+        variation(experiment(*settings, name="reproduce"))
+        for settings in (
+            [],
+            ["data.size=2"],
+            ["data.source=real", "data.max_cases=3"],
+            ["models.reader=my/model:8b", "models.judge=gpt-4o-mini"],
+            ["profile=subset"],
+            ["profile=local", "local.model=/models/a.gguf"],
+        )
+    ]
+    expected = [
+        "",
+        "-size-2",
+        "-source-real-max_cases-3",
+        "-models-model_8b+gpt-4o-mini",
+        "",
+        "-models-a.gguf",
+    ]
+    assert names == expected
 
 
 def test_a_paper_table_leaves_nothing_out_and_never_compares_a_stand_in(experiment: Any, capsys: Any) -> None:

@@ -347,3 +347,12 @@ def test_arguments_have_ranges_too(module: str, arguments: list[str], said: str,
     done = command(tmp_path, *arguments, module=module)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith(said)
+
+
+@pytest.mark.parametrize(
+    "folder", ["données", "a(b)", "a,b", "it's", 'q"x', "a[b]{c}", "with space", "back\\slash\\", "a=b#c:d"]
+)
+@pytest.mark.parametrize("setting", ["data.root", "results", "cache", "prompts_dir", "local.model"])
+def test_a_path_may_hold_any_character(setting: str, folder: str) -> None:
+    cfg = composed("config", [f"{setting}=/tmp/{folder}", "data.source=real"])
+    assert OmegaConf.select(cfg, setting) == f"/tmp/{folder}"
