@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from data_loaders.units import lost_evidence, make_units
 from eval.imported import described
 from eval.reader import Reader
 from eval.run import Run
-from memsys.tokens import count_tokens
 from scripts.experiment.datasets import Data
+from scripts.experiment.evidence import lost
 from scripts.experiment.models import Models
 
 if TYPE_CHECKING:
@@ -117,20 +116,15 @@ def engine(models: Models) -> str:
 
 
 def _dataset_line(cfg: DictConfig, dataset: Data, reader: Reader, unit: Mapping[str, Any]) -> str:
-    turns = dropped = lost = questions = notes = 0
-    for case in dataset.cases:
-        units = make_units(case.sessions, count=count_tokens, **unit)
-        turns += len(case.turns)
-        dropped += len(units.dropped)
-        questions += len(case.questions)
-        lost += len(lost_evidence(case, units.dropped))
-        notes += len(case.notes)
+    gone = lost(dataset.cases, unit)
+    counts = [(len(case.questions), len(case.notes)) for case in dataset.cases]
+    questions, notes = sum(count for count, _ in counts), sum(count for _, count in counts)
     rule = ", ".join(f"{name} {value}" if name != "rule" else str(value) for name, value in unit.items())
     transform = "" if cfg.data.transform == "none" else f", transform {cfg.data.transform}"
     return (
         f"{dataset.title}: {dataset.source.status} data (sha256 {dataset.source.sha256[:12]}), "
         f"{dataset.note + '; ' if dataset.note else ''}"
         f"{len(dataset.cases)} histories, {questions} questions"
-        f"{transform}; default unit {rule} drops {dropped} of {turns} turns ({lost} questions lose evidence); "
+        f"{transform}; default unit {rule} drops {gone.dropped} of {gone.turns} turns ({len(gone.some)} questions lose evidence); "
         f"{notes} loader notes; reader {reader.name}."
     )

@@ -14,6 +14,7 @@ from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
 from eval.store import replace_file
 from scripts.experiment.captions import caption, use, waivers
+from scripts.experiment.evidence import evidence_lines
 from scripts.experiment.exits import configured
 from scripts.experiment.experiments import Experiment, experiment
 from scripts.experiment.grid import why_not_comparable
@@ -110,7 +111,11 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
     return Table(
         option["name"],
         option["title"],
-        (*caption(cfg, behind.models, used), *_notes(cfg, option, behind)),
+        (
+            *caption(cfg, behind.models, used),
+            *evidence_lines(behind.groups, behind.lines),
+            *_notes(cfg, option, behind),
+        ),
         tuple(behind.grid.column(group, metric) for group in behind.groups for metric in cells_of(group.option)),
         tuple(rows),
         option.get("reference", ""),
