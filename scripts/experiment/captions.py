@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eval.imported import described
 from eval.reader import Reader
 from eval.run import Run
+from memsys.prompts import UNKNOWN, Prompts
 from scripts.experiment.datasets import Data
 from scripts.experiment.evidence import lost
 from scripts.experiment.models import Models
@@ -49,6 +50,30 @@ def caption(cfg: DictConfig, models: Models, used: Sequence[tuple[Data, Reader, 
         f"Judged {cfg.judge.repeats}x, built {cfg.build.replicates}x (± standard deviation where more than once)."
     )
     return tuple(lines)
+
+
+def prompts_line(prompts: Prompts, names: Iterable[str]) -> str:
+    """The caption sentence about prompts: whose words they are, and which of their sources' texts are unknown; empty for no prompts.
+
+    Args:
+        names: of all prompts behind the table, as in the records of its runs.
+    """
+    used = [prompts[name] for name in sorted(set(names))]
+    ours = [prompt for prompt in used if prompt.text != "theirs"]
+    if not ours:
+        return f"Prompts: {', '.join(prompt.name for prompt in used)}, the sources' own texts." if used else ""
+    unknown: dict[str, list[str]] = {}
+    for prompt in ours:
+        if prompt.text in UNKNOWN:
+            folder, _, step = prompt.name.partition("/")
+            same = any(name.startswith(f"{folder}/") for name in unknown.setdefault(prompt.source, []))
+            unknown[prompt.source].append(step if same else prompt.name)  # lattice/describe, keywords, leaf
+    named = "; ".join(f"{', '.join(each)} ({source})" for source, each in unknown.items())
+    kept = ", ".join(prompt.name for prompt in used if prompt.text == "theirs")
+    return (
+        f"Prompts are ours, written from described duties and not the sources' texts"
+        f"{f', but {kept}' if kept else ''}{f'; unknown is the source text of {named}' if named else ''}."
+    )
 
 
 def waivers(runs: Iterable[Run]) -> tuple[str, ...]:

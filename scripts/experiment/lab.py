@@ -17,8 +17,9 @@ from eval.stats import Difference
 from eval.store import RunError
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
-from scripts.experiment.captions import caption, imported_caption, use, waivers
+from scripts.experiment.captions import caption, imported_caption, prompts_line, use, waivers
 from scripts.experiment.datasets import Data, data, with_transform
+from scripts.experiment.evidence import evidence_line, lost_by_row
 from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import other_data
 from scripts.experiment.judge_cards import correction
@@ -28,7 +29,7 @@ from scripts.experiment.models import build_models
 from scripts.experiment.options import load_option
 from scripts.experiment.readiness import prepared
 from scripts.experiment.runs import memory_run, reader
-from scripts.experiment.scorers import judge_ahead, judging, metric_title, metrics
+from scripts.experiment.scorers import judge_ahead, judge_prompts, judging, metric_title, metrics
 from scripts.experiment.steps import score
 
 if TYPE_CHECKING:
@@ -233,11 +234,24 @@ class Lab:
         else:
             ours = next(row.answers for row in (first, *others) if "imported" not in row.answers.runs[0].record)
             said = caption(self.cfg, self.models, [(one.dataset, ours.runs[0].reader, ours.runs[0].unit)])
+            units = {
+                row.title: dict(row.answers.runs[0].unit)
+                for row in (first, *others)
+                if "imported" not in row.answers.runs[0].record
+            }
+            said += (evidence_line(one.dataset.title, units, lost_by_row(one.dataset.cases, units)),)
             said += tuple(f"Imported: {fact['title']}: {described(fact)}." for fact in facts)
+        judging_prompts = (
+            judge_prompts({"judge": name.removeprefix("judge_")}) for name in first.cells if name.startswith("judge_")
+        )
+        own_prompts = (run.record.get("prompts", ()) for row in (first, *others) for run in row.answers.runs)
+        said += (
+            prompts_line(self.models.prompts, {name for each in (*judging_prompts, *own_prompts) for name in each}),
+        )
         return Table(
             one.runs[0].name,
             title or f"{', '.join(row.title for row in rows)} on {one.dataset.title}",
-            (*said, *waivers(run for row in (first, *others) for run in row.answers.runs), *capped),
+            (*filter(None, said), *waivers(run for row in (first, *others) for run in row.answers.runs), *capped),
             tuple(cell.column for cell in first.cells.values()),
             rows,
             reference=rows[0].name if others else "",
