@@ -268,7 +268,7 @@ def audit_evidence(root: Path | None) -> list[Finding]:
 
     where = ["data.source=sample"] if root is None else ["data.source=real", f"data.root={root}", "data.unpinned=true"]
     lines = evidence_of_tables(composed("reproduce", ["table=regression", *where]))
-    return [Finding("evidence", *place.split(", "), text) for place, text in lines if text]
+    return [Finding("evidence", table, group, text) for table, group, text in lines if text]
 
 
 def read_table(path: Path, counts: Sequence[int], *, runs: int, means: bool) -> list[Line]:

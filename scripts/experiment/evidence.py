@@ -132,8 +132,8 @@ def evidence_line(title: str, units: Mapping[str, Mapping[str, Any]], losses: Ma
     return f"Evidence, {title}: {warning}{'. '.join(parts)}.{' Every other row has all evidence.' if complete else ''}"
 
 
-def evidence_of_tables(cfg: DictConfig) -> Iterator[tuple[str, str]]:
-    """For every column group of every file of `conf/table`: its place, and the caption line about lost evidence, empty for none.
+def evidence_of_tables(cfg: DictConfig) -> Iterator[tuple[str, str, str]]:
+    """For every column group of every file of `conf/table`: both names, and the caption line about lost evidence, empty for none.
 
     No model is called and no memory is built. A column group whose data set is not there says so.
 
@@ -148,9 +148,12 @@ def evidence_of_tables(cfg: DictConfig) -> Iterator[tuple[str, str]]:
         for option in table["columns"]:
             key = (option["dataset"], option.get("transform", "none"))
             group = loaded.setdefault(key, loaded.get(key) or column_group(cfg, option))
-            place = f"{name}, {group_name(option)}"
             if group.dataset is None:
-                yield place, group.missing
+                yield name, group_name(option), group.missing
             else:
                 units = row_units(option, lines, group.dataset.config)
-                yield place, evidence_line(group.title, units, lost_by_row(group.dataset.cases, units))
+                yield (
+                    name,
+                    group_name(option),
+                    evidence_line(group.title, units, lost_by_row(group.dataset.cases, units)),
+                )

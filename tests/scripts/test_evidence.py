@@ -129,11 +129,19 @@ def test_a_unit_of_a_row_comes_before_that_of_its_column(samples: DictConfig) ->
     assert table_unit(rows["xMemory"], column) == {"rule": "utterance"}
 
 
+def test_memoryos_sees_profiles_and_events_of_perltqa(samples: DictConfig) -> None:
+    """They are no exchanges: as pages alone, most of them and the evidence of most questions would be left out."""
+    table = load_option("table", "xmemory_t2")
+    group = column_group(samples, table["columns"][0])
+    assert group.dataset is not None
+    units = row_units(group.option, read_lines_of(table, None), group.dataset.config)
+    assert not any(each.some for each in lost_by_row(group.dataset.cases, units).values())
+    assert len(lost(group.dataset.cases, {"rule": "page"}).wholly) == 14
+
+
 def test_losing_all_evidence_is_told_apart_from_losing_a_part() -> None:
-    said = "ABA"  # the last turn has no partner
-    turns = tuple(
-        Turn(f"t{number}", who, "Hello.", {"A": "user", "B": "assistant"}[who]) for number, who in enumerate(said)
-    )  # type: ignore[arg-type]
+    """The last turn has no partner."""
+    turns = (Turn("t0", "A", "Hello.", "user"), Turn("t1", "B", "Hello.", "assistant"), Turn("t2", "A", "Bye.", "user"))
     asked = [("part", ("t0", "t2")), ("all", ("t2",)), ("none", ("t1",)), ("without", ())]
     questions = tuple((Question(name, "What?"), Gold(("x",), at, "c", True)) for name, at in asked)
     case = Case("c", ("A", "B"), (Session("s", turns),), questions, cluster="c")
