@@ -59,7 +59,7 @@ ifdef MAX_USD
   OVERRIDES += max_usd=$(MAX_USD)
 endif
 
-.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep judge-card order-test \
+.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture coverage doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep judge-card order-test \
   fetch clean
 
 help:
@@ -174,6 +174,9 @@ notebooks: $(VENV)/.installed ## run the notebooks anew, offline, and keep their
 
 architecture: $(VENV)/.installed ## draw the packages in ARCHITECTURE.md anew, from the imports
 	$(PY) -m scripts.architecture
+
+coverage: $(VENV)/.installed ## simulate coverage, size and power of what tables print, into docs/statistics.md (ten minutes on two cores)
+	$(PY) -m scripts.coverage
 
 clean: ## remove the environment and the runs
 	rm -rf $(VENV) results/runs results/cache.sqlite* *.egg-info

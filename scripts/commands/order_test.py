@@ -194,7 +194,8 @@ def effect_lines(effects: Sequence[OrderEffect]) -> list[str]:
         holm([effect.gap.p for effect in effects]), holm([effect.gap.p_by_case for effect in effects]), strict=True
     )
     lines = [
-        "| Memory | as it is | in another order | difference [by question] {by case} | scores changed | built again | beyond that | not scored |",
+        "| Memory | as it is | in another order | difference [by question] {by case} | scores changed | built again | beyond that | "
+        "not scored |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for effect, ps in zip(effects, adjusted, strict=True):
@@ -205,5 +206,5 @@ def effect_lines(effects: Sequence[OrderEffect]) -> list[str]:
             f"{effect.beyond.mean:+.3f} {span(effect.beyond.by_question)} {by_case(effect.beyond)} | {effect.missing} |"
         )
     note = "±: standard deviation from order to order. p: sign-flip permutation over questions {t-test by case}; Holm over the memories."
-    null = "built again: scores that change when the usual order is built again as often; beyond that: share changed by the order minus that share."
+    null = "built again: scores that change when the usual order is built as often; beyond that: share changed by the order minus that."
     return [*lines, "", note, null]
