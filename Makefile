@@ -175,8 +175,8 @@ notebooks: $(VENV)/.installed ## run the notebooks anew, offline, and keep their
 architecture: $(VENV)/.installed ## draw the packages in ARCHITECTURE.md anew, from the imports
 	$(PY) -m scripts.architecture
 
-coverage: $(VENV)/.installed ## simulate coverage, size and power of what tables print, into docs/statistics.md (ten minutes on two cores)
-	$(PY) -m scripts.coverage
+coverage: $(VENV)/.installed ## simulate coverage, size and power of what tables print, into docs/statistics.md (ten minutes on two cores; SHARE=0.1 for a tenth)
+	$(PY) -m scripts.coverage $(if $(SHARE),--share $(SHARE))
 
 clean: ## remove the environment and the runs
 	rm -rf $(VENV) results/runs results/cache.sqlite* *.egg-info

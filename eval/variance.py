@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -260,7 +261,13 @@ def _detected(variance: float, design: Design) -> float:
     error = variance**0.5
     if freedom <= 0:
         return float("inf")
-    return detectable(Sampling(error, freedom)) if error else 0.0
+    return error * _per_error(freedom) if error else 0.0
+
+
+@cache
+def _per_error(freedom: float) -> float:
+    """The detectable difference in standard errors; thousands of designs share a few degrees of freedom."""
+    return detectable(Sampling(1.0, freedom))
 
 
 def planned_for(parts: Components, design: Design) -> float:

@@ -9,6 +9,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -17,6 +18,7 @@ from eval.report.rendering import grid
 from eval.store import replace_file
 from scripts import coverage
 from scripts.coverage.rows import Row
+from scripts.settings.arguments import amount
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "statistics.md"
@@ -34,9 +36,9 @@ def modules() -> list[str]:
     return [name for name in names if hasattr(import_module(name), "rows")]
 
 
-def simulated(name: str) -> list[Row]:
-    """The rows of one module."""
-    return list(import_module(name).rows())
+def simulated(name: str, share: float = 1.0) -> list[Row]:
+    """The rows of one module, from a share of its repetitions."""
+    return list(import_module(name).rows(share))
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -48,10 +50,12 @@ def table(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    argparse.ArgumentParser(prog="python -m scripts.coverage", description=__doc__).parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m scripts.coverage", description=__doc__)
+    parser.add_argument("--share", type=amount(0.001, 1.0), default=1.0, help="of the repetitions (default: 1)")
+    share = parser.parse_args(arguments).share
     rows: list[Row] = []
     with ProcessPoolExecutor(PROCESSES) as pool:
-        for name, own in zip(modules(), pool.map(simulated, modules()), strict=True):
+        for name, own in zip(modules(), pool.map(partial(simulated, share=share), modules()), strict=True):
             print(f"{name}: {len(own)} rows", flush=True)
             rows += own
     text = PAGE.read_text(encoding="utf-8")

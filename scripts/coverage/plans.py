@@ -10,7 +10,7 @@ from eval.intervals import t_point
 from eval.variance import PARTS, Components, Design, Draws, Tokens, cheapest, components, contributions
 from scripts.coverage.rows import Row, covered, repeated
 
-REPETITIONS = 100
+REPETITIONS = 60
 VARIANCES = {"history": 0.0025, "question": 0.02, "build": 0.002, "answer": 0.1, "judge": 0.02}
 GAPS = {"history": 0.0025, "question": 0.0, "build": 0.001, "answer": 0.15, "judge": 0.02}
 COSTS = Tokens(build=50_000, answer=1_000, judge=500)
@@ -39,7 +39,7 @@ def _plans(times: int) -> Iterator[Row]:
     for histories, wished in ((10, 0.08), (10, 0.1), (20, 0.06), (20, 0.08)):
         rng = np.random.default_rng(histories)
         chosen = [
-            cheapest(components(pilot(rng, GAPS, histories, 20, 2, 2)), wished, COSTS, histories, 40)
+            cheapest(components(pilot(rng, GAPS, histories, 20, 2, 2)), wished, COSTS, histories, 20)
             for _ in range(times)
         ]
         powers = [power(design, wished) for design in chosen if design is not None]

@@ -36,12 +36,14 @@ def test_the_command_writes_its_table_between_the_marks_and_nothing_else(
     monkeypatch.setattr(coverage, "ROOT", tmp_path)
     monkeypatch.setattr(coverage, "modules", lambda: ["one"])
     monkeypatch.setattr(coverage, "ProcessPoolExecutor", Here)
-    monkeypatch.setattr(coverage, "simulated", lambda name: [Row(name, "ten | questions", "coverage", 0.95, 1000)])
-    assert coverage.main([]) == 0
+    monkeypatch.setattr(
+        coverage, "simulated", lambda name, share: [Row(name, "ten | questions", "coverage", 0.95, round(1000 * share))]
+    )
+    assert coverage.main(["--share", "0.5"]) == 0
     text = page.read_text(encoding="utf-8")
     assert text.startswith("before\n<!-- simulations -->\n")
     assert text.endswith("<!-- end of simulations -->\nafter\n")
-    assert "| one | ten \\| questions | coverage | 0.950 | 1,000 |" in text
+    assert "| one | ten \\| questions | coverage | 0.950 | 500 |" in text
     assert "old" not in text
 
 
