@@ -56,7 +56,7 @@ class Components:
     """95 %; None below five histories. Of *history* by a modified large-sample interval, which covers 95 to 97 % with ten histories; of the
     others by leaving out one history at a time, which covers 90 to 95 %: variances are skewed."""
     upper: Mapping[str, float | None] = field(default_factory=dict)
-    """One-sided upper limits by part (`ASSURANCE`), for plans; empty below five histories."""
+    """One-sided upper limits by part (`ASSURANCE`), for plans; None below five histories."""
 
     def positive(self, part: str) -> float:
         """The variance of a part; 0 where it is negative or not told apart."""
