@@ -20,7 +20,8 @@ from math import ceil, log2
 
 import numpy as np
 
-from eval.stats import LEVEL, Difference, Estimate, Interval, difference, estimate, preferred_interval
+from eval.intervals import LEVEL
+from eval.stats import Difference, Estimate, Interval, difference, estimate, preferred_interval
 
 TOLERANCE = 0.02
 """A budget is filled when the recalled tokens are at most this share below it."""

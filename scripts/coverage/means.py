@@ -97,13 +97,12 @@ def _pairs(times: int) -> Iterator[Row]:
             draws = rng.random((times, n))
             first, second = (draws < won).astype(float), (draws > 1 - lost).astype(float)
             found = [
-                difference(one, two, ["c"] * n, test=False).by_question  # type: ignore[arg-type]
-                for one, two in zip(first, second, strict=True)
+                difference(one, two, ["c"] * n, test=False).by_question for one, two in zip(first, second, strict=True)
             ]
             situation = f"0/1, {n} questions, {won:.0%} won, {lost:.0%} lost"
             yield Row("paired difference, by question", situation, "coverage", covered(found, won - lost), times)
         gaps = rng.beta(2, 3, (times, n, 2))
-        found = [difference(gap[:, 0], gap[:, 1], ["c"] * n, test=False).by_question for gap in gaps]  # type: ignore[arg-type]
+        found = [difference(gap[:, 0], gap[:, 1], ["c"] * n, test=False).by_question for gap in gaps]
         yield Row("paired difference, by question", f"F1-like, {n} questions", "coverage", covered(found, 0.0), times)
 
 
