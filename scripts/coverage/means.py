@@ -34,6 +34,7 @@ def rows(share: float = 1.0) -> list[Row]:
         *_few(times),
         *_pairs(times),
         *_pairs_by_case(times),
+        *_tests(times),
     ]
 
 
