@@ -109,9 +109,9 @@ def preferred_interval(ours: Estimate) -> Interval | None:
 
     By question only for a single history, and for quantities that are no scores with fewer than five.
     """
-    if ours.by_case is not None or ours.cautious is not None:
-        return ours.by_case or ours.cautious
-    return ours.by_question if ours.clusters < ENOUGH_CLUSTERS else None
+    own = ours.by_case if ours.clusters >= ENOUGH_CLUSTERS else None
+    question = ours.by_question if ours.clusters < ENOUGH_CLUSTERS else None
+    return own or ours.cautious or question
 
 
 def difference(
