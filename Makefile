@@ -27,7 +27,7 @@ OVERRIDES = profile=$(PROFILE) $(call given,LOCAL,local.model) $(call given,LOCA
   $(call given,$(role)_KEY_ENV,endpoints.$(call lower,$(role)).key_env))
 lower = $(subst MEMORY,memory,$(subst READER,reader,$(subst JUDGE,judge,$(subst PROBE,probe,$(subst EMBEDDER,embedder,$(1))))))
 
-.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep judge-card order-test \
+.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture coverage doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep judge-card order-test \
   fetch clean distclean
 
 help:
@@ -153,3 +153,6 @@ clean: ## remove the environment and what building left; runs, tables and the ca
 distclean: clean ## also remove runs and the cache of paid answers, after asking
 	@printf 'Delete results/runs and results/cache.sqlite with every paid answer? Type yes: '; read -r answer; \
 	  if [ "$$answer" = yes ]; then rm -rf results/runs results/cache.sqlite*; else echo kept; fi
+
+coverage: $(VENV)/.installed ## simulate coverage, size and power of what tables print, into docs/statistics.md (ten minutes on two cores; SHARE=0.1 for a tenth)
+	$(PY) -m scripts.coverage $(if $(SHARE),--share $(SHARE))

@@ -1,7 +1,9 @@
 """How far graders agree beyond chance: Cohen's kappa of two, Krippendorff's alpha of any number, with intervals.
 
 Verdicts are right or wrong (nominal). Krippendorff, "Content Analysis" (2004), chapter 11: values that only one grader gave are left out.
-The interval is a percentile bootstrap over questions, or over whole histories from five on, because both statistics are ratios of sums.
+The interval is a jackknife over histories (over questions below five histories) with Student's t on Fisher's z, which keeps it below 1.
+Where the histories do not differ, as under perfect agreement, it is Wilson's interval of the disagreement on the effective number of
+answers.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from eval.stats import ENOUGH_CLUSTERS, Interval
+from eval.intervals import Interval, on_effective_number, t_point
+from eval.stats import ENOUGH_CLUSTERS
 
 RIGHT = 0.5
 """A score from here on calls an answer right, wherever answers are sorted into right and wrong."""
-DRAWS = 2000
 
 Verdicts = Mapping[Any, bool]
 """Whether a grader calls an answer right, by question."""
@@ -38,13 +40,11 @@ class Agreement:
     alpha_interval: Interval | None
 
 
-def agreement(
-    graders: Sequence[Verdicts], clusters: Mapping[Any, str] | None = None, seed: int = 0
-) -> Agreement | None:
+def agreement(graders: Sequence[Verdicts], clusters: Mapping[Any, str] | None = None) -> Agreement | None:
     """The agreement of two or more graders; None without an answer that two of them graded.
 
     Args:
-        clusters: history of each question; None resamples questions.
+        clusters: history of each question; None leaves out one question at a time.
     """
     keys = [
         key
@@ -53,16 +53,16 @@ def agreement(
     ]
     if not keys:
         return None
-    homes = None if clusters is None else [clusters[key] for key in keys]
+    homes = _homes(len(keys), None if clusters is None else [clusters[key] for key in keys])
     pairs = _coincidences([[grader[key] for grader in graders if key in grader] for key in keys])
     both: tuple[float | None, Interval | None] = None, None
     if len(graders) == 2:
         tables = np.zeros((len(keys), 2, 2))
         first, second = ([int(grader[key]) for key in keys] for grader in graders)
         tables[np.arange(len(keys)), first, second] = 1.0
-        both = _with_interval(_grouped(tables, homes), _kappa, seed)
+        both = _with_interval(tables, homes, _kappa)
     agreeing = float((pairs[:, 0, 0] + pairs[:, 1, 1]).sum() / pairs.sum())
-    return Agreement(len(keys), agreeing, *both, *_with_interval(_grouped(pairs, homes), _alpha, seed))
+    return Agreement(len(keys), agreeing, *both, *_with_interval(pairs, homes, _alpha))
 
 
 def kappa(first: Verdicts, second: Verdicts) -> float | None:
@@ -86,48 +86,48 @@ def _coincidences(verdicts: Sequence[Sequence[bool]]) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(pairs / (size - 1), -1, 0))
 
 
-def _grouped(tables: np.ndarray, clusters: Sequence[str] | None) -> np.ndarray:
-    """The tables summed by history where there are enough histories, else as they are, float64 [groups, 2, 2]."""
-    names, codes = np.unique(np.asarray(clusters if clusters is not None else []), return_inverse=True)
-    if len(names) < ENOUGH_CLUSTERS:
-        return tables
-    sums = np.zeros((len(names), 2, 2))
-    np.add.at(sums, codes, tables)
-    return sums
+def _homes(n: int, clusters: Sequence[str] | None) -> np.ndarray:
+    """The unit that is left out with each answer, numbers from 0: its history where there are enough, else the answer alone."""
+    codes: np.ndarray = np.unique(np.asarray(clusters or [""] * n), return_inverse=True)[1]
+    return codes if codes.max() + 1 >= ENOUGH_CLUSTERS else np.arange(n)
+
+
+Disagreement = tuple[np.ndarray, np.ndarray]
+"""Observed share of disagreement, and the share by chance, of each summed table; agreement beyond chance is 1 - observed / by chance."""
 
 
 def _with_interval(
-    groups: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], seed: int
+    tables: np.ndarray, homes: np.ndarray, disagreement: Callable[[np.ndarray], Disagreement]
 ) -> tuple[float | None, Interval | None]:
-    """A statistic of summed tables with its bootstrap interval; None where it is not defined."""
-    value = float(statistic(groups.sum(axis=0)[None])[0])
-    if np.isnan(value):
+    """The agreement beyond chance of tables [answers, 2, 2] with its interval; None where it is not defined."""
+    groups = np.zeros((int(homes.max()) + 1, 2, 2))
+    np.add.at(groups, homes, tables)
+    total = groups.sum(axis=0)
+    (observed,), (chance,) = disagreement(total[None])
+    if chance < 1e-12:
         return None, None
-    # Most tables occur many times: drawing from the distinct ones is the same, and small.
-    tables, counts = np.unique(groups.reshape(len(groups), 4), axis=0, return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(len(groups), counts / len(groups), DRAWS)
-    draws = statistic((drawn @ tables).reshape(DRAWS, 2, 2))
-    draws = draws[~np.isnan(draws)]
-    if len(groups) < 2 or not draws.size:
+    value = float(1.0 - observed / chance)
+    if len(groups) < 2:
         return value, None
-    low, high = np.quantile(draws, (0.025, 0.975))
-    return value, Interval(float(low), float(high))
+    left, by_chance = disagreement(total - groups)
+    if (by_chance < 1e-12).any():  # one history alone holds all that differs
+        return value, None
+    gaps = (1.0 - left / by_chance) - value
+    error = float(((len(groups) - 1) / len(groups) * (gaps**2).sum()) ** 0.5)
+    if error < 1e-9 or abs(value) >= 1.0:
+        share = on_effective_number(float(observed), np.full(len(homes), 1 / len(homes)), homes, None)
+        return value, Interval(max(-1.0, 1.0 - share.high / float(chance)), 1.0 - share.low / float(chance))
+    half = t_point(len(groups) - 1) * error / (1.0 - value**2)
+    return value, Interval(float(np.tanh(np.arctanh(value) - half)), float(np.tanh(np.arctanh(value) + half)))
 
 
-def _kappa(tables: np.ndarray) -> np.ndarray:
+def _kappa(tables: np.ndarray) -> Disagreement:
     total = tables.sum(axis=(1, 2))
-    same = (tables[:, 0, 0] + tables[:, 1, 1]) / total
     rows, columns = tables.sum(axis=2) / total[:, None], tables.sum(axis=1) / total[:, None]
-    by_chance = (rows * columns).sum(axis=1)
-    ratio: np.ndarray = np.full(len(tables), np.nan)
-    np.divide(same - by_chance, 1.0 - by_chance, out=ratio, where=by_chance < 1.0 - 1e-12)
-    return ratio
+    return (tables[:, 0, 1] + tables[:, 1, 0]) / total, 1.0 - (rows * columns).sum(axis=1)
 
 
-def _alpha(tables: np.ndarray) -> np.ndarray:
+def _alpha(tables: np.ndarray) -> Disagreement:
     total, values = tables.sum(axis=(1, 2)), tables.sum(axis=2)
-    differing = 2.0 * tables[:, 0, 1]
-    expected = 2.0 * values[:, 0] * values[:, 1] / (total - 1.0)
-    ratio: np.ndarray = np.full(len(tables), np.nan)
-    np.divide(differing, expected, out=ratio, where=expected > 0.0)
-    return 1.0 - ratio
+    expected = 2.0 * values[:, 0] * values[:, 1] / (total * (total - 1.0))
+    return 2.0 * tables[:, 0, 1] / total, expected

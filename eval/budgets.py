@@ -1,13 +1,13 @@
 """Memories at equal token budgets: score against recalled tokens with a band, the area under it, and when a build pays for itself.
 
-- The band is simultaneous: with 95 % probability the true curve lies within it at all budgets. It comes from a bootstrap that draws whole
-  histories (from five histories on, else questions) and is `mean ± c · standard error`, where `c` is the 95 % quantile of the largest
-  studentised deviation over the budgets. A bootstrap of few histories is too narrow: it is widened by Student's t and by the degree of
-  freedom that the mean takes.
+- The band is simultaneous: with 95 % probability the true curve lies within it at all budgets. At each budget it is the interval that
+  verdicts use (`eval.stats.preferred_interval`), at the level of Bonferroni's inequality.
 - The area is the mean height of the curve on a logarithmic token axis, by the trapezoid rule: a weighted mean of the scores at the budgets,
   so it is a score itself, and its intervals and paired differences are those of every mean (`eval.stats`).
 - A memory that cannot fill a budget is `short`: it shows the reader over 2 % fewer tokens than the budget. It is drawn where it is, and
   has no area.
+- The tokens that the reference needs for a score come with the budgets at which a paired comparison cannot tell the two apart
+  (the inversion of a test, as Fieller's interval of a ratio is).
 - A build pays for itself at the first number of questions about one history where building and asking cost no more than the alternative.
 """
 
@@ -20,14 +20,14 @@ from math import ceil, log2
 
 import numpy as np
 
-from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, difference, estimate, t_point
+from eval.intervals import LEVEL
+from eval.stats import Difference, Estimate, Interval, difference, estimate, preferred_interval
 
 TOLERANCE = 0.02
 """A budget is filled when the recalled tokens are at most this share below it."""
 LEAST_SAVING = 0.01
-DRAWS = 2000
-NORMAL = 1.959963984540054
-"""The 97.5 % quantile of the normal distribution."""
+STEPS = 40
+"""Places between two budgets at which a score is compared."""
 Key = tuple[str, str]
 """Case id and question id."""
 
@@ -88,12 +88,11 @@ class Curve:
         return estimate(self.heights.tolist(), self.clusters)
 
 
-def curve(places: Sequence[AtBudget], clusters: Mapping[Key, str], seed: int = 0) -> Curve | None:
+def curve(places: Sequence[AtBudget], clusters: Mapping[Key, str]) -> Curve | None:
     """The curve through the budgets; None when no question is scored at all of them.
 
     Args:
         clusters: history of each question; questions are taken in this order.
-        seed: of the bootstrap.
     """
     places = sorted(places, key=lambda place: place.budget)
     keys = [key for key in clusters if all(key in place.scores for place in places)]
@@ -102,30 +101,15 @@ def curve(places: Sequence[AtBudget], clusters: Mapping[Key, str], seed: int = 0
     scores = np.array([[place.scores[key] for place in places] for key in keys])
     homes = tuple(clusters[key] for key in keys)
     means = tuple(map(float, scores.mean(axis=0)))
-    return Curve(tuple(places), tuple(keys), means, band(scores, homes, seed), scores, homes)
+    return Curve(tuple(places), tuple(keys), means, band(scores, homes), scores, homes)
 
 
-def band(scores: np.ndarray, clusters: Sequence[str], seed: int = 0, draws: int = DRAWS) -> tuple[Interval, ...] | None:
+def band(scores: np.ndarray, clusters: Sequence[str]) -> tuple[Interval, ...] | None:
     """A simultaneous 95 % band for the column means of scores [questions, budgets]; None for fewer than two questions."""
-    if len(scores) < 2:
-        return None
-    names, codes = np.unique(np.asarray(clusters), return_inverse=True)
-    if len(names) < ENOUGH_CLUSTERS:
-        codes = np.arange(len(scores))
-    sums = np.zeros((int(codes.max()) + 1, scores.shape[1]))
-    np.add.at(sums, codes, scores)
-    counts = np.bincount(codes).astype(float)
-    rng = np.random.default_rng(seed)
-    drawn = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), size=draws)
-    means, centre = (drawn @ sums) / (drawn @ counts)[:, None], scores.mean(axis=0)
-    errors = means.std(axis=0, ddof=1)
-    away = np.divide(np.abs(means - centre), errors, out=np.zeros_like(means), where=errors > 0)
-    few = (len(counts) / (len(counts) - 1)) ** 0.5 * t_point(len(counts) - 1) / NORMAL
-    half = np.quantile(away.max(axis=1), 0.95) * errors * few
-    low, high = centre - half, centre + half
-    if scores.min() >= 0.0 and scores.max() <= 1.0:
-        low, high = np.maximum(low, 0.0), np.minimum(high, 1.0)
-    return tuple(Interval(float(least), float(most)) for least, most in zip(low, high, strict=True))
+    level = 1 - (1 - LEVEL) / scores.shape[1]
+    intervals = [preferred_interval(estimate(column.tolist(), clusters, level=level)) for column in scores.T]
+    known = tuple(interval for interval in intervals if interval is not None)
+    return known if len(known) == len(intervals) else None
 
 
 def weights(budgets: Sequence[int]) -> np.ndarray:
@@ -197,3 +181,42 @@ def tokens_for(score: float, budgets: Sequence[float], means: Sequence[float]) -
             share = (score - low) / (high - low)
             return float(2 ** (log2(left) + share * (log2(right) - log2(left))))
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The tokens that a curve may need for a score."""
+
+    low: float | None
+    """None where it does not reach the score at any budget."""
+    high: float | None
+    """None where it may not reach it."""
+
+
+def tokens_within(scores: Mapping[Key, float], other: Curve) -> Needed | None:
+    """The 95 % interval of the tokens at which a curve reaches the mean of some scores; None without two shared questions.
+
+    It begins where the curve is no longer told to be below the scores, and ends where it is told to be above, by the paired interval by
+    case where there is one.
+    """
+    rows = [place for place, key in enumerate(other.questions) if key in scores]
+    if len(rows) < 2:
+        return None
+    ours, heights = [scores[other.questions[row]] for row in rows], other.by_question[rows]
+    homes = [other.clusters[row] for row in rows]
+    sizes = [log2(place.mean_tokens) for place in other.places]
+    low: float | None = None
+    last = len(sizes) - 1
+    for place in np.linspace(0.0, last, STEPS * last + 1):
+        weights_here = np.maximum(
+            0.0, 1.0 - np.abs(np.arange(len(sizes)) - place)
+        )  # of the budgets left and right of it
+        gap = difference((heights @ weights_here).tolist(), ours, homes, test=False)
+        interval = gap.by_case or gap.by_question
+        assert interval is not None, "scores have an interval from two questions on"
+        tokens = float(2 ** (weights_here @ sizes))
+        if low is None and interval.high >= 0.0:
+            low = tokens
+        if interval.low > 0.0:
+            return Needed(low, tokens)
+    return Needed(low, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isnan
 
+from eval.intervals import ALIKE
 from eval.stats import ENOUGH_CLUSTERS, Sampling, t_point
 
 POWER = 0.8
@@ -16,8 +17,6 @@ STEPS = 6
 """Most steps of the solver; four reach the last digit."""
 DISAGREEING = 0.3
 """Assumed share of questions that exactly one of two memories answers right."""
-ALIKE = 0.02
-"""Assumed intraclass correlation of the differences within one history."""
 ASSUMED = f"assumed: the two differ on {DISAGREEING:.0%} of the questions"
 
 

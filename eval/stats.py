@@ -12,7 +12,10 @@ The interval by case:
   histories hold most of the questions.
 - Shares (all values in [0, 1]) get their interval on the logit scale, as survey packages do for proportions: near 0 and 1 the histories'
   means are skewed, and a symmetric interval covers too little. Differences and other quantities stay on their own scale.
-- There is no interval for fewer than five histories, or when the histories' means are equal: the spread is not known then.
+- There is no interval for fewer than five histories, or when the histories' means are equal: the spread is not known then. `cautious`
+  stands in its place.
+
+Intervals by question and the scales are those of `eval.intervals`.
 """
 
 from __future__ import annotations
@@ -22,16 +25,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eval.intervals import (
+    LEVEL,
+    Interval,
+    Sampling,
+    are_scores,
+    around,
+    by_question,
+    by_question_in_groups,
+    independent,
+    matched,
+    mean_interval,
+    on_effective_number,
+    shares,
+    t_point,
+    wilson,
+)
+
+__all__ = [
+    "ENOUGH_CLUSTERS", "Difference", "Estimate", "Interval", "Sampling", "by_question", "difference", "estimate", "holm",
+    "permutation_p", "preferred_interval", "stratified", "t_point", "wilson",
+]  # fmt: skip
+
 ENOUGH_CLUSTERS = 5
 """With fewer histories there is no interval by case."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A 95 % interval."""
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +58,12 @@ class Estimate:
     mean: float
     n: int
     by_question: Interval | None
-    """Wilson for 0/1 values, Student's t otherwise; None for fewer than two values."""
+    """Wilson for 0/1 values, Student's t on the logit scale for other scores; None for fewer than two values."""
     by_case: Interval | None
     """Jackknife over clusters with Student's t; None for fewer than five clusters, or when their means are equal."""
     clusters: int
+    cautious: Interval | None = None
+    """Where a score has no `by_case` and there are two clusters at least: Wilson's interval on the effective number of questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +83,9 @@ class Difference:
     """Sampling error by case where there is an interval by case, else by question; None for fewer than two pairs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """Sampling error of a mean."""
-
-    error: float
-    """Standard error, in the unit of the mean."""
-    freedom: float
-    """Degrees of freedom of that error."""
-
-
-def estimate(values: Sequence[float], clusters: Sequence[str], without: Sequence[float] | None = None) -> Estimate:
+def estimate(
+    values: Sequence[float], clusters: Sequence[str], without: Sequence[float] | None = None, level: float = LEVEL
+) -> Estimate:
     """The mean of scores with both intervals.
 
     Args:
@@ -82,52 +93,25 @@ def estimate(values: Sequence[float], clusters: Sequence[str], without: Sequence
         clusters: history of each question, same length.
         without: the mean without each cluster, in the order of sorted names; needed only when leaving out a cluster changes the values
             of the others (the best of several memories would be chosen anew).
+        level: coverage of the intervals.
 
     Raises:
         ValueError: there are no values, or the lengths differ.
     """
-    array = _array(values, clusters)
-    mean, codes = float(array.mean()), _codes(clusters)
-    case = _score_interval(mean, array, _jackknife(array, np.zeros(array.size, dtype=int), codes, without))
-    return Estimate(mean, array.size, by_question(array), case, int(codes.max()) + 1)
+    array, codes = _array(values, clusters), _codes(clusters)
+    return _estimate(
+        float(array.mean()), array, np.zeros(array.size, dtype=int), codes, without, by_question(array, level), level
+    )
 
 
 def preferred_interval(ours: Estimate) -> Interval | None:
-    """The interval that verdicts and figures use: by case from five cases on, else by question."""
-    return ours.by_case if ours.clusters >= ENOUGH_CLUSTERS and ours.by_case is not None else ours.by_question
+    """The interval that verdicts and figures use: by case, else the cautious one, which histories that are alike need, too.
 
-
-def by_question(values: Sequence[float] | np.ndarray) -> Interval | None:
-    """95 % interval of a mean of independent questions: Wilson's for 0/1 values (as SegTreeMem prints), else Student's t.
-
-    Scores in [0, 1] get an interval within [0, 1].
+    By question only for a single history, and for quantities that are no scores with fewer than five.
     """
-    array = np.asarray(values, dtype=float)
-    if array.size < 2:
-        return None
-    if np.isin(array, (0.0, 1.0)).all():
-        return wilson(int(array.sum()), array.size)
-    sampling = _independent(array)
-    assert sampling is not None, "there are two values at least"
-    found = _around(float(array.mean()), sampling)
-    bounded = array.min() >= 0.0 and array.max() <= 1.0
-    return Interval(max(0.0, found.low), min(1.0, found.high)) if bounded else found
-
-
-def wilson(successes: int, n: int) -> Interval:
-    """Wilson's 95 % score interval of a proportion.
-
-    Raises:
-        ValueError: no trials, or more successes than trials.
-    """
-    if not 0 <= successes <= n or n == 0:
-        raise ValueError(f"{successes} successes in {n} trials")
-    z = 1.959963984540054
-    share = successes / n
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
-    low = 0.0 if successes == 0 else centre - half  # exactly 0, without a rounding error
-    return Interval(low, 1.0 if successes == n else centre + half)
+    own = ours.by_case if ours.clusters >= ENOUGH_CLUSTERS else None
+    question = ours.by_question if ours.clusters < ENOUGH_CLUSTERS else None
+    return own or ours.cautious or question
 
 
 def difference(
@@ -150,14 +134,16 @@ def difference(
     Raises:
         ValueError: there are no pairs, or the lengths differ.
     """
-    gap, codes = _array(first, clusters) - _array(second, clusters), _codes(clusters)
-    mean = float(gap.mean())
-    case, question = _jackknife(gap, np.zeros(gap.size, dtype=int), codes, without), _independent(gap)
+    one, two, codes = _array(first, clusters), _array(second, clusters), _codes(clusters)
+    gap, alone = one - two, np.zeros(one.size, dtype=int)
+    mean, scores = float(gap.mean()), are_scores(one) and are_scores(two)
+    case = _jackknife(gap, alone, codes, without)
+    centre, question = matched(gap, alone) if scores else (mean, independent(gap, alone))
     return Difference(
         mean,
         gap.size,
-        by_question=None if question is None else _around(mean, question),
-        by_case=None if case is None else _around(mean, case),
+        by_question=None if question is None else around(centre, question),
+        by_case=None if case is None else around(mean, case),
         p=permutation_p(gap, seed) if test else None,
         p_by_case=None if case is None else _t_test(mean, case),
         clusters=int(codes.max()) + 1,
@@ -202,13 +188,6 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def t_point(freedom: float, probability: float = 0.975) -> float:
-    """The quantile of Student's t; `freedom` may be a fraction."""
-    from scipy.special import stdtrit  # imported here: it takes half a second, which a start without intervals saves
-
-    return float(stdtrit(freedom, probability))
-
-
 def _t_test(mean: float, sampling: Sampling) -> float:
     """Two-sided p of the null hypothesis that the mean is 0."""
     from scipy.special import stdtr
@@ -216,32 +195,31 @@ def _t_test(mean: float, sampling: Sampling) -> float:
     return float(2 * stdtr(sampling.freedom, -abs(mean) / sampling.error))
 
 
-def _around(mean: float, sampling: Sampling) -> Interval:
-    half = t_point(sampling.freedom) * sampling.error
-    return Interval(mean - half, mean + half)
-
-
-def _score_interval(mean: float, array: np.ndarray, sampling: Sampling | None) -> Interval | None:
-    """The interval on the logit scale for shares, on their own scale for other quantities."""
-    if sampling is None:
-        return None
-    if array.min() < 0.0 or array.max() > 1.0 or not 0.0 < mean < 1.0:
-        return _around(mean, sampling)
-    half = t_point(sampling.freedom) * sampling.error / (mean * (1 - mean))
-    odds = mean / (1 - mean)
-    with np.errstate(over="ignore"):
-        low, high = odds * np.exp(-half), odds * np.exp(half)
-    return Interval(float(low / (1 + low)), float(1 / (1 + 1 / high)))
-
-
-def _independent(array: np.ndarray) -> Sampling | None:
-    if array.size < 2:
-        return None
-    return Sampling(float(array.std(ddof=1)) / array.size**0.5, array.size - 1)
+def _estimate(
+    mean: float,
+    array: np.ndarray,
+    groups: np.ndarray,
+    clusters: np.ndarray,
+    without: Sequence[float] | None,
+    question: Interval | None,
+    level: float = LEVEL,
+) -> Estimate:
+    size = int(clusters.max()) + 1
+    case = mean_interval(mean, array, _jackknife(array, groups, clusters, without), level)
+    cautious = None
+    if case is None and size > 1 and are_scores(array):
+        sampling = _jackknife(array, groups, clusters, without, least=2)
+        error = None if sampling is None else sampling.error
+        cautious = on_effective_number(mean, shares(groups), clusters, error, level)
+    return Estimate(mean, array.size, question, case, size, cautious)
 
 
 def _jackknife(
-    array: np.ndarray, groups: np.ndarray, clusters: np.ndarray, without: Sequence[float] | None = None
+    array: np.ndarray,
+    groups: np.ndarray,
+    clusters: np.ndarray,
+    without: Sequence[float] | None = None,
+    least: int = ENOUGH_CLUSTERS,
 ) -> Sampling | None:
     """Jackknife error of the unweighted mean of group means; with one group, of the plain mean. None where it cannot be estimated.
 
@@ -250,9 +228,10 @@ def _jackknife(
     Args:
         groups, clusters: numbers from 0, one per value.
         without: the means without each cluster, where they differ from the means of the remaining values.
+        least: the fewest clusters from which an error is taken.
     """
     size = int(clusters.max()) + 1
-    if size < ENOUGH_CLUSTERS:
+    if size < least:
         return None
     sums, counts = np.zeros((size, int(groups.max()) + 1)), np.zeros((size, int(groups.max()) + 1))
     np.add.at(sums, (clusters, groups), array)
@@ -284,7 +263,7 @@ def stratified(
 ) -> Estimate:
     """The unweighted mean of group means: RealMem averages personas, LongMemEval's task average averages question types.
 
-    The interval by question is a normal interval from the groups' variances; the interval by case is that of any mean.
+    The intervals are those of any mean; questions of one group weigh the same.
 
     Args:
         groups: group of each value, same length.
@@ -293,12 +272,6 @@ def stratified(
     Raises:
         ValueError: there are no values, or the lengths differ.
     """
-    array, codes, homes = _array(values, clusters), _codes(groups), _codes(clusters)
-    counts = np.bincount(codes).astype(float)
-    means = np.bincount(codes, weights=array) / counts
-    spread = np.bincount(codes, weights=(array - means[codes]) ** 2) / np.maximum(counts - 1, 1)
-    half = 1.959963984540054 * float(np.sqrt((spread / counts).sum())) / counts.size
-    mean = float(means.mean())
-    question = Interval(mean - half, mean + half) if array.size > 1 else None
-    case = _score_interval(mean, array, _jackknife(array, codes, homes, without))
-    return Estimate(mean, array.size, question, case, int(homes.max()) + 1)
+    array, codes = _array(values, clusters), _codes(groups)
+    mean = float((np.bincount(codes, weights=array) / np.bincount(codes)).mean())
+    return _estimate(mean, array, codes, _codes(clusters), without, by_question_in_groups(array, codes))

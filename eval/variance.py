@@ -17,7 +17,8 @@ it. Differences of two memories are decomposed in the same way, question by ques
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -26,6 +27,8 @@ from eval.power import detectable
 from eval.stats import ENOUGH_CLUSTERS, Interval, Sampling, t_point
 
 PARTS = ("history", "question", "build", "answer", "judge")
+ASSURANCE = 0.8
+"""Confidence of the upper limit that designs are planned with; Browne (1995), Statistics in Medicine 14, on sample sizes from pilots."""
 Draws = Mapping[tuple[str, str], np.ndarray]
 """Scores [builds, repeats] by (history, question)."""
 
@@ -52,6 +55,8 @@ class Components:
     intervals: Mapping[str, Interval | None]
     """95 %; None below five histories. Of *history* by a modified large-sample interval, which covers 95 to 97 % with ten histories; of the
     others by leaving out one history at a time, which covers 90 to 95 %: variances are skewed."""
+    upper: Mapping[str, float | None] = field(default_factory=dict)
+    """One-sided upper limits by part (`ASSURANCE`), for plans; None below five histories."""
 
     def positive(self, part: str) -> float:
         """The variance of a part; 0 where it is negative or not told apart."""
@@ -78,7 +83,9 @@ def components(draws: Draws) -> Components:
     builds, repeats = next(iter(shapes))
     design = Design(len(blocks), len(draws) / len(blocks), builds, repeats)
     mean = float(np.mean([array.mean() for array in draws.values()]))
-    return Components(design, mean, _variances(blocks), _intervals(blocks))
+    limits = _intervals(blocks, tail=1 - ASSURANCE)
+    upper = {part: None if limit is None else limit.high for part, limit in limits.items()}
+    return Components(design, mean, _variances(blocks), _intervals(blocks), upper)
 
 
 def _blocks(draws: Draws) -> list[np.ndarray]:
@@ -144,8 +151,12 @@ def _variances(blocks: Sequence[np.ndarray]) -> dict[str, float | None]:
     return found
 
 
-def _intervals(blocks: Sequence[np.ndarray]) -> dict[str, Interval | None]:
-    """Jackknife over histories with Student's t, but `_of_history` for histories; a variance's interval begins at 0 or above."""
+def _intervals(blocks: Sequence[np.ndarray], tail: float = 0.025) -> dict[str, Interval | None]:
+    """Jackknife over histories with Student's t, but `_of_history` for histories; a variance's interval begins at 0 or above.
+
+    Args:
+        tail: what each end leaves out.
+    """
     none: dict[str, Interval | None] = dict.fromkeys(PARTS)
     count = len(blocks)
     if count < ENOUGH_CLUSTERS:
@@ -157,14 +168,14 @@ def _intervals(blocks: Sequence[np.ndarray]) -> dict[str, Interval | None]:
         if value is None or any(other is None for other in others):
             continue
         gaps = np.array([other for other in others if other is not None]) - value
-        half = t_point(count - 1) * float(((count - 1) / count * (gaps**2).sum()) ** 0.5)
+        half = t_point(count - 1, 1 - tail) * float(((count - 1) / count * (gaps**2).sum()) ** 0.5)
         none[part] = Interval(max(0.0, value - half), max(0.0, value + half))
     if whole["history"] is not None:
-        none["history"] = _of_history(blocks, whole["history"])
+        none["history"] = _of_history(blocks, whole["history"], tail)
     return none
 
 
-def _of_history(blocks: Sequence[np.ndarray], value: float) -> Interval:
+def _of_history(blocks: Sequence[np.ndarray], value: float, tail: float) -> Interval:
     """The modified large-sample interval of Ting et al. (1990), without its cross terms, of the variance between histories.
 
     Few histories make a skewed estimate, of which a symmetric interval covers too little. Each mean square is taken for a multiple of
@@ -186,8 +197,8 @@ def _of_history(blocks: Sequence[np.ndarray], value: float) -> Interval:
     below = above = 0.0
     for part, factor in terms.items():
         own, square = freedom[part], factor * (squares[part] or 0.0)
-        down = square * (1.0 - own / float(chdtri(own, 0.025)))
-        up = square * (own / float(chdtri(own, 0.975)) - 1.0)
+        down = square * (1.0 - own / float(chdtri(own, tail)))
+        up = square * (own / float(chdtri(own, 1 - tail)) - 1.0)
         below += (down if factor > 0 else up) ** 2
         above += (up if factor > 0 else down) ** 2
     return Interval(max(0.0, value - below**0.5), max(0.0, value + above**0.5))
@@ -242,11 +253,34 @@ def sampled(design: Design) -> bool:
 
 def detects(parts: Components, design: Design) -> float:
     """The difference that a design detects with 80 % power; infinite where nothing can be said about its error."""
+    return _detected(sum(contributions(parts, design).values()), design)
+
+
+def _detected(variance: float, design: Design) -> float:
     freedom = design.histories - 1 if sampled(design) else design.histories * (design.questions - 1)
-    error = sum(contributions(parts, design).values()) ** 0.5
+    error = variance**0.5
     if freedom <= 0:
         return float("inf")
-    return detectable(Sampling(error, freedom)) if error else 0.0
+    return error * _per_error(freedom) if error else 0.0
+
+
+@cache
+def _per_error(freedom: float) -> float:
+    """The detectable difference in standard errors; thousands of designs share a few degrees of freedom."""
+    return detectable(Sampling(1.0, freedom))
+
+
+def planned_for(parts: Components, design: Design) -> float:
+    """As `detects`, by the upper limit of the error: what a design detects with 80 % power unless the pilot was luckier than four in five.
+
+    The limits of the parts are added as squares of their distances from the estimates (MOVER; Zou and Donner 2008). Fewer than five
+    histories have no limit, and the estimate is taken.
+    """
+    shares = contributions(replace(parts, variances=dict.fromkeys(PARTS, 1.0)), design)
+    above = {part: max(0.0, limit - parts.positive(part)) for part, limit in parts.upper.items() if limit is not None}
+    variance = sum(contributions(parts, design).values())
+    variance += sum((shares[part] * distance) ** 2 for part, distance in above.items()) ** 0.5
+    return _detected(variance, design)
 
 
 def doubled(parts: Components) -> Iterator[tuple[str, Design]]:
@@ -261,7 +295,9 @@ def doubled(parts: Components) -> Iterator[tuple[str, Design]]:
 
 
 def cheapest(parts: Components, wished: float, costs: Tokens, histories: int, questions: int) -> Design | None:
-    """The cheapest design that detects a difference; None where none does.
+    """The cheapest design that detects a difference by the upper limit of its error (`planned_for`); None where none does.
+
+    The least of many estimates is too low: planned with the estimates alone, designs have less power than was asked for.
 
     Args:
         wished: the true difference that is to be detected with 80 % power.
@@ -275,4 +311,4 @@ def cheapest(parts: Components, wished: float, costs: Tokens, histories: int, qu
     )  # fewer would answer another question: about these histories alone
     designs = (Design(*each) for each in product(range(fewest, histories + 1), counts, builds, repeats))
     by_price = sorted(designs, key=lambda design: (costs.of(design), design.histories))
-    return next((design for design in by_price if detects(parts, design) <= wished), None)
+    return next((design for design in by_price if planned_for(parts, design) <= wished), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from eval.budgets import AtBudget, Curve, Expense, area_gap, break_even, tokens_for
+from eval.budgets import AtBudget, Curve, Expense, Needed, area_gap, break_even, tokens_for, tokens_within
 from eval.report.points import Point
 from eval.report.rendering import by_case, grid, number, span
 from eval.stats import Difference, Estimate, preferred_interval
@@ -13,6 +13,7 @@ from eval.stats import Difference, Estimate, preferred_interval
 SHORT = "short"
 """Mark of a row that cannot fill a budget."""
 NEVER = "never"
+NOT_REACHED = "score not reached"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +129,35 @@ def _questions(ours: Expense, other: Expense | None) -> str:
 
 
 def _at_equal_score(row: Row, place: int, base: Row) -> str:
-    """Against the reference with as many tokens as it needs for the row's score."""
+    """Against the reference with as many tokens as it needs for the row's score, with the interval that those tokens bring.
+
+    Where the reference may not reach the score, one question may do.
+    """
     ours, drawn, others = row.expenses[place], row.curve, base.curve
     if ours is None or drawn is None or others is None or any(each is None for each in base.expenses):
         return "–"
     sizes = [each.mean_tokens for each in others.places]
     needed = tokens_for(drawn.means[place], sizes, others.means)
+    scores = dict(zip(drawn.questions, drawn.by_question[:, place].tolist(), strict=True))
+    within = tokens_within(scores, others)
     if needed is None:
-        return "score not reached"
-    return f"{_questions(ours, _expense_at(needed, sizes, base.expenses))} ({needed:,.0f} tokens)"
+        return f"{NOT_REACHED}{_tokens_text(within)}"
+    questions = _questions(ours, _expense_at(needed, sizes, base.expenses))
+    if within is not None:
+        least, most = (
+            None if tokens is None else _questions(ours, _expense_at(tokens, sizes, base.expenses))
+            for tokens in (within.high, within.low)
+        )
+        questions += f" [{least or 1}, {most or NEVER}]"
+    return f"{questions} ({needed:,.0f}{_tokens_text(within)} tokens)"
+
+
+def _tokens_text(needed: Needed | None) -> str:
+    """The tokens that the reference may need; empty for None."""
+    if needed is None:
+        return ""
+    low, high = (NOT_REACHED if tokens is None else f"{tokens:,.0f}" for tokens in (needed.low, needed.high))
+    return f" [{low}, {high}]"
 
 
 def _expense_at(tokens: float, sizes: Sequence[float], expenses: Sequence[Expense | None]) -> Expense:

@@ -33,7 +33,7 @@ def _point(name: str, series: str, mean: Estimate) -> Point:
 
 def fall_sheet(title: str, points: Sequence[Point], notes: tuple[str, ...]) -> Sheet:
     """How the waterfall is drawn: on a sheet as high as its bars need."""
-    more = "Hatched: lost; dotted: gained. Lines: 95 % intervals of each step, by history from five histories on, else by question."
+    more = "Hatched: lost; dotted: gained. Lines: 95 % intervals of each step, by history where there are five."
     label = f"points of {POINTS:.0f}, mean of {points[0].n} questions"
     return Sheet(title, (more, *notes), "waterfall", x_label=label, height=0.5 + 0.16 * len(points))
 

@@ -38,7 +38,7 @@ PLAIN = (
 """Verbs that take `--flags`."""
 RUNNING = (*HYDRA, "compare", "order-test", "leaks")
 """Verbs that run memories, with prompts of one's own where the working folder has them."""
-CHECKOUT_ONLY = ("architecture", "bench", "regress", "report-speed", "torture")
+CHECKOUT_ONLY = ("architecture", "bench", "coverage", "regress", "report-speed", "torture")
 """Entry points of a checkout that are no verbs: they need its tests, its documents or its reference results."""
 
 

@@ -2,7 +2,8 @@
 
 Builds every memory on the histories as they are and in other random orders, asks the same questions, and prints the paired difference,
 another order minus as it is, with intervals, a sign-flip permutation test and Holm's p over all memories. A question's score in another
-order is its mean over the orders.
+order is its mean over the orders. The usual order is built again as often, because models change some answers by themselves: the scores
+that change between builds of one order are counted beside those that change with the order, and their shares are compared.
 
 `--kind sessions` tells the sessions in another order and leaves their dates: every answer stays right, so a difference is the memory's.
 `--kind turns` is SegTreeMem's experiment (section 5.4): 30 % of the pairs of turns change places, and dates belong to the places, so that
@@ -12,14 +13,15 @@ answers about time may change, too. `all` names every memory but released produc
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from eval.report.cell import Cell
-from eval.report.rendering import difference_text, number
+from eval.report.rendering import by_case, difference_text, number, span
 from eval.report.scores import outcomes
 from eval.report.tables import Pair
-from eval.stats import Difference, Estimate, holm
+from eval.stats import Difference, Estimate, difference, holm
 from eval.store import RunError, replace_file
 from scripts.experiment.datasets import Data
 from scripts.experiment.exits import guarded
@@ -45,8 +47,12 @@ class OrderEffect:
     """The other orders minus the usual one, on the questions that both have a score for."""
     changed: int
     """Questions whose score is another one in another order."""
+    changed_alone: int
+    """Questions whose score is another one when the usual order is built again as often."""
+    beyond: Difference
+    """The share of questions that another order changes minus the share that building again changes."""
     missing: int
-    """Questions without a score in the usual or in every other order."""
+    """Questions without a score in the usual order, in every other order, or in every build of the usual order."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,8 +83,9 @@ def _test(names: Sequence[str], settings: Sequence[str], args: argparse.Namespac
     place = moved(usual, others, args.kind)
     effects = []
     for option in choices:
-        answered = [lab.score(lab.ask(option, dataset)) for dataset in (usual, *others)]
-        effects.append(order_effect(answered[0], answered[1:], args.metric))
+        answered = [lab.score(lab.ask(option, dataset)) for dataset in others]
+        first, *again = built_again(lab, option, usual, args.orders)
+        effects.append(order_effect(first, answered, again, args.metric))
     metric = args.metric or next(iter(answered[0].cells))
     lines = [f"# {usual.title} in other orders of its {args.kind}: {answered[0].cells[metric].column.metric}", ""]
     if lab.models.stand_ins:
@@ -91,6 +98,15 @@ def _test(names: Sequence[str], settings: Sequence[str], args: argparse.Namespac
     replace_file(file, "\n".join(lines) + "\n")
     print("\n".join([*lines, "", f"written: {file}"]))
     return 1 if any(effect.missing for effect in effects) else 0
+
+
+def built_again(lab: Lab, option: Mapping[str, Any], dataset: Data, times: int) -> list[Scored]:
+    """The usual order, then the same order built again a number of times; each with `build.replicates` builds."""
+    each = int(lab.cfg.build.replicates)
+    every = lab.ask(option, dataset, builds=each * (times + 1))
+    return [
+        lab.score(replace(every, runs=every.runs[start : start + each])) for start in range(0, len(every.runs), each)
+    ]
 
 
 def memories(names: Sequence[str]) -> list[str]:
@@ -132,28 +148,44 @@ def _places(dataset: Data, kind: str) -> list[str]:
     return [each.id for case in cases for each in (case.sessions if kind == "sessions" else case.turns)]
 
 
-def order_effect(usual: Scored, others: Sequence[Scored], metric: str | None = None) -> OrderEffect:
+def order_effect(
+    usual: Scored, others: Sequence[Scored], again: Sequence[Scored], metric: str | None = None
+) -> OrderEffect:
     """The effect of other orders on one memory.
 
     Args:
+        again: the usual order, built again as often.
         metric: a key of the scores; None takes the first.
 
     Raises:
-        RunError: there is no such metric, or no question has a score in both.
+        RunError: there is no such metric, or no question has a score in all orders.
     """
     name = metric or next(iter(usual.cells))
     if name not in usual.cells:
         raise RunError(f"no metric {name!r}; there are: {', '.join(usual.cells)}")
-    cell = usual.cells[name]
-    files = tuple(file for other in others for file in other.cells[name].score_files)
-    folders = [run.folder for other in others for run in other.answers.runs]
-    mean = Cell(cell.column, outcomes(folders, cell.column.questions), files, repeats=cell.repeats)
+    cell, mean, alone = usual.cells[name], _mean_cell(others, name), _mean_cell(again, name)
+    shared = [
+        question for question in cell.column.questions if all(question.key in own.scores for own in (cell, mean, alone))
+    ]
     gap, before, after = mean.minus(cell), cell.estimate(), mean.estimate()
-    if gap is None or before is None or after is None:
-        raise RunError(f"{usual.answers.title}: no question has a score by {name} in both orders")
-    changed = sum(abs(mean.scores[key] - cell.scores[key]) > 1e-9 for key in mean.scores.keys() & cell.scores.keys())
-    missing = len(cell.column.questions) - len(mean.scores.keys() & cell.scores.keys())
-    return OrderEffect(usual.answers.title, before, after, mean.spread, gap, changed, missing)
+    if gap is None or before is None or after is None or not shared:
+        raise RunError(f"{usual.answers.title}: no question has a score by {name} in all orders")
+    changed, changed_alone = (
+        [float(abs(own.scores[question.key] - cell.scores[question.key]) > 1e-9) for question in shared]
+        for own in (mean, alone)
+    )
+    beyond = difference(changed, changed_alone, [question.cluster for question in shared], test=False)
+    missing, counts = len(cell.column.questions) - len(shared), (int(sum(changed)), int(sum(changed_alone)))
+    return OrderEffect(usual.answers.title, before, after, mean.spread, gap, *counts, beyond, missing)
+
+
+def _mean_cell(scored: Sequence[Scored], name: str) -> Cell:
+    """Each question's mean over some orders or builds."""
+    cells = [each.cells[name] for each in scored]
+    files = tuple(file for cell in cells for file in cell.score_files)
+    folders = [run.folder for each in scored for run in each.answers.runs]
+    column = cells[0].column
+    return Cell(column, outcomes(folders, column.questions), files, repeats=cells[0].repeats)
 
 
 def effect_lines(effects: Sequence[OrderEffect]) -> list[str]:
@@ -162,14 +194,17 @@ def effect_lines(effects: Sequence[OrderEffect]) -> list[str]:
         holm([effect.gap.p for effect in effects]), holm([effect.gap.p_by_case for effect in effects]), strict=True
     )
     lines = [
-        "| Memory | as it is | in another order | difference [by question] {by case} | scores changed | not scored |",
-        "|---|---|---|---|---|---|",
+        "| Memory | as it is | in another order | difference [by question] {by case} | scores changed | built again | beyond that | "
+        "not scored |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for effect, ps in zip(effects, adjusted, strict=True):
         spread = "" if effect.spread is None else f" ± {effect.spread:.3f}"
         lines.append(
             f"| {effect.title} | {number(effect.usual.mean)} | {number(effect.other.mean)}{spread} | "
-            f"{difference_text(Pair(effect.gap, *ps))} | {effect.changed} of {effect.gap.n} | {effect.missing} |"
+            f"{difference_text(Pair(effect.gap, *ps))} | {effect.changed} of {effect.beyond.n} | {effect.changed_alone} | "
+            f"{effect.beyond.mean:+.3f} {span(effect.beyond.by_question)} {by_case(effect.beyond)} | {effect.missing} |"
         )
     note = "±: standard deviation from order to order. p: sign-flip permutation over questions {t-test by case}; Holm over the memories."
-    return [*lines, "", note]
+    null = "built again: scores that change when the usual order is built as often; beyond that: share changed by the order minus that."
+    return [*lines, "", note, null]

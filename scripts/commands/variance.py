@@ -23,6 +23,7 @@ from eval.report.scores import Asked, asked, read_draws
 from eval.score_files import only_score_file
 from eval.store import RunError, stand_ins
 from eval.variance import (
+    ASSURANCE,
     PARTS,
     Components,
     Design,
@@ -34,6 +35,7 @@ from eval.variance import (
     detects,
     doubled,
     paired,
+    planned_for,
     sampled,
 )
 from memsys.jsons import canonical
@@ -211,14 +213,15 @@ def _most(questions: Sequence[Asked]) -> tuple[int, int]:
 
 def _proposals(subjects: Sequence[Subject], wished: float, histories: int, questions: int) -> Iterator[str]:
     """The cheapest design for each subject, from the data that there are."""
-    yield f"Cheapest design that detects {wished:g} with {POWER:.0%} power, from {histories} histories of {questions} questions:\n"
+    yield f"Cheapest design that detects {wished:g} with {POWER:.0%} power, from {histories} histories of {questions} questions."
+    yield f"From five histories on, it is planned with the upper {ASSURANCE:.0%} limit of the error.\n"
     rows = []
     for title, parts, tokens, _ in subjects:
         design = cheapest(parts, wished, tokens, histories, questions)
         if design is None:
             rows.append([title, f"none up to 10 builds and 5 repeats: {_why_none(parts)}", "", ""])
         else:
-            rows.append([title, _design_text(design), shown(detects(parts, design)), f"{tokens.of(design):,.0f}"])
+            rows.append([title, _design_text(design), shown(planned_for(parts, design)), f"{tokens.of(design):,.0f}"])
     yield grid(["", "histories × questions × builds × repeats", "detects", "model tokens"], rows)
 
 

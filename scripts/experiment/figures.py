@@ -31,7 +31,7 @@ from scripts.experiment.outcome import Outcome
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-INTERVALS = "Intervals: 95 %, by history from five histories on, else by question."
+INTERVALS = "Intervals: 95 %, by history; with fewer than five, Wilson's on the effective number of questions."
 
 
 def figure(cfg: DictConfig) -> int:

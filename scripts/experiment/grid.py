@@ -55,6 +55,8 @@ PROMPTS_OURS = "prompts ours"
 """Said after a verdict on a number that prompts in our own words made."""
 STRUCTURE = ("report", "tree", "spread", "coverage", "data")
 """Measures of what a memory built, in which no reader took part."""
+CHOOSES = "chooses the questions left out"
+"""Printed for the row `nothing` where it has no second build."""
 NOTHING = "–"
 """Printed where a row has nothing to say in a column."""
 
@@ -117,12 +119,24 @@ class Grid:
             return missing
         if kind_of(metric) in FIGURES:
             return Measure(group.column(metric), self._measure(line, group, metric))
-        return self._scores(line, group, metric)
+        chooses = (
+            self.cfg.get("guessable") == "exclude" and line.memory is not None and line.memory["name"] == NO_MEMORY
+        )
+        if chooses and len(self._replicates(line, group)) < 2:
+            return CHOOSES
+        return self._scores(line, group, metric, builds=slice(1, None) if chooses else slice(None))
 
-    def _scores(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any], column: Column | None = None) -> Cell:
+    def _scores(
+        self,
+        line: Line,
+        group: ColumnGroup,
+        metric: Mapping[str, Any],
+        column: Column | None = None,
+        builds: slice = slice(None),
+    ) -> Cell:
         name = score_name(with_our_judge(self.cfg, self.backbone, metric))
-        files = tuple(files[name] for files in self.files(line, group) if name in files)
-        reached = outcomes((run.folder for run in self._replicates(line, group)), group.questions)
+        files = tuple(files[name] for files in self.files(line, group)[builds] if name in files)
+        reached = outcomes((run.folder for run in self._replicates(line, group)[builds]), group.questions)
         repeats = None if "theirs" in metric else self.cfg.judge.repeats
         column = column or self.column(group, metric)
         fix = self._correction(group, metric)
@@ -139,6 +153,9 @@ class Grid:
     def guessable(self, group: ColumnGroup) -> dict[tuple[str, str], float]:
         """The answerable questions of a column group that the row `nothing` answers right, with its score in the first metric.
 
+        The row's first build chooses; where the table leaves them out, the row itself is scored by its other builds (it would be 0 by
+        construction), and has no number without any.
+
         Raises:
             RunError: the table has no such row, or it has no scores.
         """
@@ -153,7 +170,7 @@ class Grid:
         nothing = [line for line in self.lines if line.memory is not None and line.memory["name"] == NO_MEMORY]
         lines = [line for line in nothing if belongs(line, group.option)]
         whole = {**metric, "category": ALL}
-        scores = self._scores(lines[0], group, whole, group.column(whole)).scores if lines else {}
+        scores = self._scores(lines[0], group, whole, group.column(whole), slice(1)).scores if lines else {}
         if not scores:
             raise RunError(
                 f"guessable={self.cfg.guessable}: {group.title} needs scores of the row `{NO_MEMORY}`; "

@@ -1,5 +1,8 @@
 """Questions of a table that are answered right without a memory: its row `nothing` scores at least .5 in the group's first metric.
 
+The row's first build chooses them. Its own score without them would be 0 by construction: its other builds give it
+(`build.replicates=2`), or it has none.
+
 A model may know the answer from its training, or guess it from the question. Questions that the history does not answer are not among
 them: to refuse them needs no memory, and that a memory does not mislead the reader is what they test.
 """
@@ -29,7 +32,7 @@ def guessable_notes(cfg: DictConfig, behind: Experiment) -> list[str]:
     done = "left out of every row (costs are those of all questions)" if cfg.guessable == "exclude" else "listed"
     return [
         f"Guessable: {len(behind.grid.guessable(group))} of {sum(question.answerable for question in group.questions)} answerable "
-        f"questions of {group.title} are answered right without a memory (row `{NO_MEMORY}`); they are {done}."
+        f"questions of {group.title} are answered right without a memory (row `{NO_MEMORY}`, first build); they are {done}."
         for group in behind.groups
         if group.dataset is not None
     ]

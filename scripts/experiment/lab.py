@@ -125,6 +125,7 @@ class Lab:
         dataset: Data | str | None = None,
         *,
         judges: Sequence[str] = (),
+        builds: int | None = None,
         **settings: Any,
     ) -> Answers:
         """Build a memory on every history of a data set and answer the questions that have no answer yet.
@@ -133,6 +134,7 @@ class Lab:
             memory, settings: as for `memory`, or what it returned.
             dataset: what `load` returned or takes.
             judges: files of conf/judge; these judges grade each answer as soon as it is there, and `score` takes their verdicts.
+            builds: replicates, in place of `build.replicates`.
 
         Raises:
             RunError: a setting of the memory is refused.
@@ -143,7 +145,7 @@ class Lab:
         unit, cfg = self.cfg.protocol.unit, self.cfg
         runs = [
             memory_run(cfg, self.models, own, option, reading, unit=unit, replicate=replicate)
-            for replicate in range(cfg.build.replicates)
+            for replicate in range(cfg.build.replicates if builds is None else builds)
         ]
         questions = asked(own.cases)
         judge_ahead(cfg, self.models, runs, {own.name: list(judges)})

@@ -84,3 +84,30 @@ def test_answers_about_one_history_that_share_their_luck_make_the_interval_wider
     assert grouped.kappa_interval is not None
     width = alone.kappa_interval.high - alone.kappa_interval.low
     assert grouped.kappa_interval.high - grouped.kappa_interval.low > 2 * width
+
+
+def test_perfect_agreement_is_not_known_without_error() -> None:
+    verdicts = {place: place % 2 == 0 for place in range(30)}
+    same = agreement([verdicts, dict(verdicts)])
+    assert same is not None
+    assert same.kappa == same.alpha == 1.0
+    assert same.kappa_interval is not None
+    assert 0.6 < same.kappa_interval.low < 0.9
+    assert same.kappa_interval.high == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("histories", [5, 10])
+def test_agreement_over_few_histories_is_covered(histories: int) -> None:
+    """A percentile bootstrap covers .81 to .92 of these."""
+    rng, covered = np.random.default_rng(histories), 0
+    clusters = dict(enumerate(np.repeat(np.arange(histories), 30).astype(str).tolist()))
+    for _ in range(300):
+        skill = rng.beta(0.7 * 19, 0.3 * 19, histories).repeat(30)
+        truth = rng.random(skill.size) < 0.6
+        other = np.where(rng.random(skill.size) < skill, truth, rng.random(skill.size) < 0.6)
+        found = agreement([dict(enumerate(truth.tolist())), dict(enumerate(other.tolist()))], clusters)
+        assert found is not None
+        assert found.kappa_interval is not None
+        covered += found.kappa_interval.low <= 0.7 <= found.kappa_interval.high
+    assert covered / 300 >= 0.925

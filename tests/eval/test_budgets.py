@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.budgets import LEAST_SAVING, AtBudget, Expense, area_gap, band, break_even, curve, tokens_for, weights
+from eval.budgets import (
+    LEAST_SAVING,
+    AtBudget,
+    Expense,
+    area_gap,
+    band,
+    break_even,
+    curve,
+    tokens_for,
+    tokens_within,
+    weights,
+)
 from eval.report.budgets import NEVER, SHORT, Panel, Row, costs_text, curve_points, scores_text
 from eval.stats import estimate
 
@@ -33,10 +44,24 @@ def test_the_band_covers_the_true_curve_at_all_budgets_at_once(subtests: pytest.
                 homes = [str(number % clusters) for number in range(160)]
                 tilt = 0.0 if clusters == 1 else rng.normal(0, 0.08, clusters)[np.arange(160) % clusters][:, None]
                 scores = (rng.random((160, 1)) < truth + tilt).astype(float)
-                found = band(scores, homes, draws=200)
+                found = band(scores, homes)
                 assert found is not None
                 covered += all(each.low <= value <= each.high for each, value in zip(found, truth, strict=True))
             assert covered / samples >= 0.92
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clusters", [5, 10])
+def test_the_band_of_few_histories_covers_scores_near_zero_as_well(clusters: int) -> None:
+    """A widened bootstrap covers .67 to .9 of these."""
+    truth, rng, covered = np.array([0.03, 0.06, 0.1]), np.random.default_rng(clusters), 0
+    homes = [str(number // 40) for number in range(40 * clusters)]
+    for _ in range(200):
+        luck = rng.beta(truth * 19, (1 - truth) * 19, (clusters, 3)).repeat(40, axis=0)
+        found = band((rng.random((40 * clusters, 1)) < luck).astype(float), homes)
+        assert found is not None
+        covered += all(each.low <= value <= each.high for each, value in zip(found, truth, strict=True))
+    assert covered / 200 >= 0.92
 
 
 def test_the_band_is_wider_by_history_where_questions_of_a_history_are_alike_and_none_for_one_question() -> None:
@@ -138,6 +163,29 @@ def test_costs_say_when_a_memory_beats_the_whole_history_and_the_reference_at_th
     ]
     panel = Panel("LoCoMo: F1", rows, "BM25", None, 20_000, Expense(0.0, 0.02, 0.011))
     table = [[part.strip() for part in line.split("|")[1:-1]] for line in costs_text(panel).splitlines()[4:] if line]
-    assert table[2][4:] == ["16", "30", NEVER, "300 (2,000 tokens)"]
-    assert table[3][4:] == ["19", "42", NEVER, "score not reached"]
+    assert table[2][4:] == ["16", "30", NEVER, "300 [300, 300] (2,000 [2,000, 2,000] tokens)"]
+    assert table[3][4:] == ["19", "42", NEVER, "score not reached [score not reached, score not reached]"]
     assert table[4][2] == "price unknown"
+
+
+@pytest.mark.slow
+def test_the_tokens_for_a_score_lie_in_their_interval_and_it_is_open_where_the_score_may_not_be_reached() -> None:
+    rng, homes, covered = np.random.default_rng(2), {}, 0
+    keys = [(f"case-{number % 8}", f"q{number}") for number in range(240)]
+    homes = {key: key[0] for key in keys}
+    open_ends = 0
+    for _ in range(60):
+        luck = dict(zip(sorted(set(homes.values())), rng.normal(0, 0.05, 8), strict=True))
+        places = [
+            AtBudget(size, dict.fromkeys(keys, size), {key: float(rng.random() < share + luck[key[0]]) for key in keys})
+            for size, share in zip(BUDGETS, (0.3, 0.4, 0.5), strict=True)
+        ]
+        drawn = curve(places, homes)
+        assert drawn is not None
+        ours = {key: float(rng.random() < 0.4 + luck[key[0]]) for key in keys}
+        needed = tokens_within(ours, drawn)
+        assert needed is not None
+        covered += (needed.low or 9e9) <= 2000 <= (needed.high or 9e9)
+        open_ends += needed.high is None
+    assert covered >= 54
+    assert open_ends > 5, "the largest budget is not told apart either"

@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eval.stats import Interval, by_question, difference, estimate, holm, permutation_p, stratified, t_point, wilson
+from eval.stats import (
+    Interval,
+    by_question,
+    difference,
+    estimate,
+    holm,
+    permutation_p,
+    preferred_interval,
+    stratified,
+    t_point,
+    wilson,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +51,7 @@ def test_the_interval_of_graded_scores_is_students(n: int) -> None:
 def test_scores_in_the_unit_interval_get_an_interval_within_it() -> None:
     found = by_question([0.0, 0.0, 0.0, 0.9])
     assert found is not None
-    assert found.low == 0.0
+    assert 0.0 < found.low < 0.225 < found.high < 1.0, "on the logit scale"
 
 
 def test_one_value_has_no_interval() -> None:
@@ -50,6 +61,58 @@ def test_one_value_has_no_interval() -> None:
 def test_no_values_are_an_error_and_not_a_zero() -> None:
     with pytest.raises(ValueError, match="0 values"):
         estimate([], [])
+
+
+def test_questions_that_are_all_alike_have_an_interval_of_some_width() -> None:
+    for values, groups in (([0.0] * 30, list("abcde") * 6), ([0.6] * 5, list("abcde")), ([1.0] * 9, list("abc") * 3)):
+        found = stratified(values, groups, ["one"] * len(values)).by_question
+        assert found is not None
+        assert found.high - found.low > 0.1
+        assert 0.0 <= found.low <= values[0] <= found.high <= 1.0
+    alike = difference([1.0, 0.5] * 4, [1.0, 0.5] * 4, ["c"] * 8).by_question
+    assert alike is not None
+    assert -0.5 < alike.low < -0.1
+    assert 0.1 < alike.high < 0.5
+
+
+def test_a_mean_of_groups_by_question_stays_within_zero_and_one() -> None:
+    found = stratified([1.0] * 29 + [0.0], list("abc") * 10, ["c"] * 30).by_question
+    assert found is not None
+    assert 0.75 < found.low < found.high < 1.0
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 3, 20, 100), (5,) * 6, (10, 90)])
+@pytest.mark.parametrize("mean", [0.9, 0.5])
+def test_a_mean_of_groups_is_covered_by_its_interval_by_question(sizes: tuple[int, ...], mean: float) -> None:
+    rng, groups = np.random.default_rng(len(sizes)), np.repeat(np.arange(len(sizes)), sizes)
+    draws = (rng.random((TRIALS // 2, groups.size)) < mean).astype(float)
+    found = [stratified(values, groups, np.zeros(groups.size)).by_question for values in draws]  # type: ignore[arg-type]
+    assert covered(found, mean) >= 0.91
+
+
+@pytest.mark.parametrize("n", [20, 48, 100])
+def test_a_paired_difference_of_few_discordant_questions_is_covered(n: int) -> None:
+    """Two in a hundred questions are lost, none is won: Student's interval covers .33, .62 and .86."""
+    rng, zeros = np.random.default_rng(n), np.zeros(n)
+    draws = (rng.random((TRIALS, n)) < 0.02).astype(float)
+    found = [difference(zeros, gap, ["c"] * n, test=False).by_question for gap in draws]  # type: ignore[arg-type]
+    assert covered(found, -0.02) >= (0.94 if n < 100 else 0.85)
+
+
+def test_the_interval_of_matched_proportions_is_that_of_agresti_and_min() -> None:
+    gap = np.array([1.0] * 12 + [-1.0] * 4 + [0.0] * 34)
+    found = difference(np.maximum(gap, 0.0), np.maximum(-gap, 0.0), ["c"] * 50, test=False).by_question  # type: ignore[arg-type]
+    error = ((12.5 + 4.5) - (12.5 - 4.5) ** 2 / 52) ** 0.5 / 52
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((8 / 52 - t_point(49) * error, 8 / 52 + t_point(49) * error))
+
+
+@pytest.mark.parametrize(("n", "mean"), [(30, 0.04), (96, 0.012), (300, 0.012)])
+def test_graded_scores_near_zero_are_covered(n: int, mean: float) -> None:
+    """Student's interval on the scores' own scale covers .84 to .91 of these."""
+    rng = np.random.default_rng(n)
+    draws = rng.beta(2, 3, (TRIALS, n)) * (rng.random((TRIALS, n)) < mean / 0.4)
+    assert covered([by_question(values) for values in draws], mean) >= 0.93
 
 
 # --- the interval by case -----------------------------------------------------------------------------------------------
@@ -167,6 +230,25 @@ def test_histories_that_do_not_differ_have_no_interval_of_no_width() -> None:
     homes = [str(number % 6) for number in range(60)]
     assert estimate([0.0] * 60, homes).by_case is None
     assert estimate([0.1, 0.2] * 30, [str(number // 2 % 6) for number in range(60)]).by_case is None
+
+
+@pytest.mark.parametrize("clusters", [2, 3, 4])
+@pytest.mark.parametrize("alike", [0.0, 0.02, 0.1])
+def test_few_histories_are_covered_by_a_cautious_interval(clusters: int, alike: float) -> None:
+    rng = np.random.default_rng([clusters, round(100 * alike)])
+    found = [preferred_interval(estimate(*histories(rng, clusters, alike))) for _ in range(TRIALS // 3)]  # type: ignore[arg-type]
+    assert covered(found, 0.6) >= 0.95
+
+
+def test_histories_that_are_alike_by_luck_are_not_taken_for_independent_questions() -> None:
+    homes = [str(number // 40) for number in range(240)]
+    ours = estimate([0.0] * 240, homes)
+    shown = preferred_interval(ours)
+    assert shown is not None
+    assert shown == ours.cautious
+    assert ours.by_question is not None
+    assert shown.high > 2 * ours.by_question.high
+    assert preferred_interval(estimate([2.0] * 240, homes)) is None, "no score, and no spread"
 
 
 def test_the_points_of_students_t_are_those_of_scipy() -> None:

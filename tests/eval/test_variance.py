@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from eval.variance import (
     doubled,
     mean_squares,
     paired,
+    planned_for,
 )
 
 TRUE = {"history": 0.3, "question": 0.8, "build": 0.5, "answer": 0.4, "judge": 0.2}
@@ -207,3 +209,15 @@ def test_another_build_is_proposed_only_where_builds_differ() -> None:
     assert chosen is not None
     assert chosen.builds == 1
     assert COSTS.of(Design(2, 10, 3, 2)) == 2 * (3 * 50_000 + 30 * (1_000 + 2 * 500))
+
+
+def test_a_plan_allows_for_a_pilot_that_was_lucky() -> None:
+    rng = np.random.default_rng(14)
+    parts = components(simulated(rng, [10] * 10, 2, 2))
+    design = Design(8, 10, 2, 1)
+    assert planned_for(parts, design) > 1.1 * detects(parts, design)
+    assert planned_for(replace(parts, upper={}), design) == detects(parts, design)
+    wished = 1.05 * detects(parts, Design(10, 10, 10, 5))
+    assert cheapest(parts, wished, COSTS, 10, 10) is None, "by the estimate alone a design is proposed"
+    assert cheapest(replace(parts, upper={}), wished, COSTS, 10, 10) is not None
+    assert components(simulated(rng, [9] * 4, 3, 2)).upper == dict.fromkeys(PARTS)

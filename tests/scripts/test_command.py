@@ -118,7 +118,7 @@ def test_every_entry_point_is_a_verb_or_says_why_not() -> None:
         path.stem.replace("_", "-")
         for path in (ROOT / "scripts").glob("*.py")
         if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
-    }
+    } | {path.parent.name for path in (ROOT / "scripts").glob("*/__main__.py")}
     assert entries == {*HYDRA, *PLAIN, *CHECKOUT_ONLY}
     assert len(entries) == len(HYDRA) + len(PLAIN) + len(CHECKOUT_ONLY)
 

@@ -54,17 +54,37 @@ def test_guessable_questions_are_listed_and_left_out_of_every_row_on_request(
     assert rows_of(without.with_suffix(".guessable.csv")) == names
     assert names
     assert all(name["question"] and name["gold"] and float(name["score"]) >= 0.5 for name in names)
-    for key in (("bm25", "always the longest option"), ("nothing", "always the longest option")):
-        assert int(before[key]["questions"]) - int(after[key]["questions"]) == len(names)
-        assert float(before[key]["mean"]) > float(after[key]["mean"]) == 0.0, "what is left cannot be guessed so"
+    key = ("bm25", "always the longest option")
+    assert int(before[key]["questions"]) - int(after[key]["questions"]) == len(names)
+    assert float(before[key]["mean"]) > float(after[key]["mean"]) == 0.0, "what is left cannot be guessed so"
+    assert not after["nothing", "always the longest option"]["mean"], "0 by construction: no number"
+    assert "chooses the questions left out" in without.read_text(encoding="utf-8")
     assert f"Guessable: {len(names)} of 10 answerable questions of PersonaMem v1 (32k)" in said
     assert "left out of every row" in without.read_text(encoding="utf-8")
+
+
+def test_a_second_build_scores_the_row_that_chooses(results: Path) -> None:
+    asked = [
+        each for each in settings(results, "guessable=exclude", "build.replicates=2") if not each.startswith("only=")
+    ]
+    file = make_table(composed("reproduce", [*asked, "only=[nothing]"])).file
+    assert file is not None
+    row = next(row for row in rows_of(file.with_suffix(".csv")) if row["memory"] == "nothing")
+    assert float(row["mean"]) == 0.0, "this engine repeats itself"
 
 
 def test_questions_that_have_no_answer_are_not_guessable(results: Path) -> None:
     # Without a memory every reply is brief: by this metric all questions are answered right.
     columns = "table.columns=[{dataset: locomo, metrics: [{metric: fact_brief}]}]"
-    asked = ["profile=smoke", "only=[nothing]", columns, f"results={results}", "guessable=exclude", "data.size=48"]
+    asked = [
+        "profile=smoke",
+        "only=[nothing]",
+        columns,
+        f"results={results}",
+        "guessable=exclude",
+        "data.size=48",
+        "build.replicates=2",
+    ]
     file = make_table(composed("reproduce", ["table=next", *asked])).file
     assert file is not None
     row = next(row for row in rows_of(file.with_suffix(".csv")) if row["memory"] == "nothing")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from scripts.commands.order_test import main, memories
+from eval.store import read_lines, write_lines
+from scripts.commands.order_test import built_again, main, memories, order_effect
 from scripts.door import Lab
 from scripts.experiment.options import options
 
@@ -29,6 +31,33 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def changed(row: str) -> int:
     return int(re.search(r"\| (\d+) of \d+ \|", row)[1])  # type: ignore[index]
+
+
+def test_engines_that_repeat_themselves_change_no_score_when_the_usual_order_is_built_again(
+    rows: dict[str, str],
+) -> None:
+    for name in ("Recency", "BM25", "No memory", "Full history"):
+        assert re.search(r"\| \d+ of \d+ \| 0 \| \+0\.\d+ \[", rows[name])
+
+
+def test_a_memory_that_flips_answers_by_itself_shows_no_effect_of_order(tmp_path: Path) -> None:
+    lab = Lab("profile=smoke", "data.size=48", "protocol.judges=[]", f"results={tmp_path}")
+    usual = lab.load("locomo")
+    scored = built_again(lab, lab.memory("bm25"), usual, 4)
+    assert len({each.answers.folder for each in scored}) == 5, "each is a build of its own"
+    rng = np.random.default_rng(0)
+    for each in scored:
+        file = each.cells["locomo_f1"].score_files[0]
+        lines = read_lines(file)
+        write_lines(
+            file, [{**line, "value": line["value"] if rng.random() > 0.2 else 1.0 - line["value"]} for line in lines]
+        )
+    fresh = [lab.score(each.answers) for each in scored]
+    effect = order_effect(fresh[0], fresh[1:3], fresh[3:], "locomo_f1")
+    assert effect.changed > 0.2 * effect.beyond.n, "flips alone look like an effect of the order"
+    assert effect.changed_alone > 0.2 * effect.beyond.n
+    assert effect.beyond.by_question is not None
+    assert effect.beyond.by_question.low < 0.0 < effect.beyond.by_question.high
 
 
 def test_a_memory_of_the_last_turns_depends_on_the_order_and_one_without_memory_does_not(rows: dict[str, str]) -> None:

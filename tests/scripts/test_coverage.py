@@ -1,0 +1,61 @@
+"""The simulations behind docs/statistics.md: each printed number has some, they run, and the page holds what they print."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from scripts.commands import coverage
+from scripts.coverage.rows import Row
+
+
+def test_every_printed_number_has_simulations_and_no_simulation_is_about_another() -> None:
+    page = coverage.PAGE.read_text(encoding="utf-8")
+    head, table = page.split("## Simulations")
+    simulated = {line.split(" | ")[0].strip("| ") for line in table.splitlines() if line.startswith("| ")} - {"Number"}
+    assert set(coverage.NAMED.findall(head)) == simulated
+    assert coverage.TABLE.search(page), "`make coverage` writes between the marks"
+
+
+def test_every_module_simulates_the_numbers_of_the_page() -> None:
+    """Few repetitions: this is about the rows, not about their values."""
+    named = set(coverage.NAMED.findall(coverage.PAGE.read_text(encoding="utf-8")))
+    rows = [row for name in coverage.modules() for row in import_module(name).rows(share=0.005)]
+    assert {row.number for row in rows} == named
+    assert all(0.0 <= row.value <= 1.0 and row.repetitions >= 5 for row in rows)
+
+
+def test_the_command_writes_its_table_between_the_marks_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- simulations -->\nold\n<!-- end of simulations -->\nafter\n", encoding="utf-8")
+    monkeypatch.setattr(coverage, "PAGE", page)
+    monkeypatch.setattr(coverage, "ROOT", tmp_path)
+    monkeypatch.setattr(coverage, "modules", lambda: ["one"])
+    monkeypatch.setattr(coverage, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(
+        coverage, "simulated", lambda name, share: [Row(name, "ten | questions", "coverage", 0.95, round(1000 * share))]
+    )
+    assert coverage.main(["--share", "0.5"]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("before\n<!-- simulations -->\n")
+    assert text.endswith("<!-- end of simulations -->\nafter\n")
+    assert "| one | ten \\| questions | coverage | 0.950 | 500 |" in text
+    assert "old" not in text
+
+
+class Here:
+    """A pool that works in this process."""
+
+    def __init__(self, workers: int) -> None:
+        assert workers == 2
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    map = staticmethod(map)
