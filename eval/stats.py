@@ -137,8 +137,9 @@ def difference(
     seed: int = 0,
     without: Sequence[float] | None = None,
     test: bool = True,
+    groups: Sequence[str] | None = None,
 ) -> Difference:
-    """A paired comparison of two systems.
+    """A paired comparison of two systems: the difference of their means, with the weights of those means.
 
     Args:
         first, second: scores of the same questions in the same order.
@@ -146,19 +147,22 @@ def difference(
         seed: of the permutation test.
         without: as for `estimate`, of the difference.
         test: False leaves out the permutation test, the slow part; `p` is then None.
+        groups: group of each question where the means are those of `stratified`; None weighs questions equally.
 
     Raises:
         ValueError: there are no pairs, or the lengths differ.
     """
     gap, codes = _array(first, clusters) - _array(second, clusters), _codes(clusters)
-    mean = float(gap.mean())
-    case, question = _jackknife(gap, np.zeros(gap.size, dtype=int), codes, without), _independent(gap)
+    strata = np.zeros(gap.size, dtype=int) if groups is None else _codes(groups)
+    weighted = gap * weights(strata)
+    mean = float(weighted.mean())
+    case, question = _jackknife(gap, strata, codes, without), _by_group(gap, strata)
     return Difference(
         mean,
         gap.size,
         by_question=None if question is None else _around(mean, question),
         by_case=None if case is None else _around(mean, case),
-        p=permutation_p(gap, seed) if test else None,
+        p=permutation_p(weighted, seed) if test else None,
         p_by_case=None if case is None else _t_test(mean, case),
         clusters=int(codes.max()) + 1,
         sampling=case or question,
@@ -234,6 +238,37 @@ def _score_interval(mean: float, array: np.ndarray, sampling: Sampling | None) -
     return Interval(float(low / (1 + low)), float(1 / (1 + 1 / high)))
 
 
+def weights(groups: Sequence[str] | np.ndarray) -> np.ndarray:
+    """The weight of each question in the mean of group means: float64 [n] with mean 1; questions of a group weigh the same.
+
+    Everything that a column prints (mean, intervals, differences, bounds, ceiling, verdict) is about the mean with these weights.
+
+    Args:
+        groups: group of each question; with a single group the mean is that of the questions.
+    """
+    codes = _codes(groups)
+    sizes = np.bincount(codes)
+    return np.asarray(codes.size / (sizes.size * sizes[codes]))
+
+
+def _by_group(gap: np.ndarray, groups: np.ndarray) -> Sampling | None:
+    """Sampling error of the mean of group means of independent questions; of one group, of the plain mean.
+
+    Groups of one question have the variance that the others have on average. Satterthwaite's degrees of freedom.
+    """
+    sizes = np.bincount(groups)
+    if sizes.size == 1 or sizes.max() == 1:  # one group, or a mean of single questions
+        return _independent(gap)
+    centred = gap - (np.bincount(groups, weights=gap) / sizes)[groups]
+    squares, freedom = np.bincount(groups, weights=centred**2), (sizes - 1).astype(float)
+    pooled = squares.sum() / freedom.sum()
+    variances = np.where(freedom > 0, squares / np.maximum(freedom, 1), pooled) / (sizes * sizes.size**2)
+    freedom = np.where(freedom > 0, freedom, freedom.sum())
+    total = float(variances.sum())
+    known = float((variances**2 / freedom).sum())
+    return Sampling(total**0.5, total**2 / known if known > 0 else float((sizes - 1).sum()))
+
+
 def _independent(array: np.ndarray) -> Sampling | None:
     if array.size < 2:
         return None
@@ -268,7 +303,7 @@ def _jackknife(
     return Sampling(error, max(1.0, 1 / float((weights**2).sum()) - 1))
 
 
-def _codes(names: Sequence[str]) -> np.ndarray:
+def _codes(names: Sequence[str] | np.ndarray) -> np.ndarray:
     codes: np.ndarray = np.unique(np.asarray(names), return_inverse=True)[1]
     return codes
 

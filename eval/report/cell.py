@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 
 from eval.judge_card import Corrected, Correction
-from eval.report.published import Published, verdict
+from eval.report.published import ROUNDING, Published, verdict
 from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scores, read_draws, spread_of_draws
-from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified
+from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified, weights
 
 ALL, ANSWERABLE = "all", "answerable"
 ABOVE_CEILING = "ABOVE ITS CEILING"
@@ -34,6 +33,22 @@ class Column:
     answerable_title: str = ANSWERABLE
     scale: float = 1.0
     """Divisor that turns published values into shares: 100 for percentages."""
+
+    def groups(self, questions: Sequence[Asked], aggregate: str = "") -> list[str]:
+        """What the mean weighs equally: the group of each question, from which `eval.stats.weights` makes the weights.
+
+        Args:
+            aggregate: one of `AGGREGATES`; empty takes the column's own.
+        """
+        names = {"question": lambda _: "", "case": lambda each: each.cluster, "category": lambda each: each.category}
+        return list(map(names[aggregate or self.aggregate], questions))
+
+    def mean(self, questions: Sequence[Asked], scores: Scores) -> float:
+        """The weighted mean over those of the questions that have a score; 0 when none has."""
+        scored = [question for question in questions if question.key in scores]
+        if not scored:
+            return 0.0
+        return float((weights(self.groups(scored)) * [scores[question.key] for question in scored]).mean())
 
 
 def categories(column: Column) -> list[str]:
@@ -124,11 +139,11 @@ class Cell:
             return None
         values = [self.scores[question.key] for question in scored]
         clusters = [question.cluster for question in scored]
-        by_category = [question.category for question in scored]
-        groups = {"question": [""] * len(scored), "case": clusters, "category": by_category}[aggregate]
+        groups = self.column.groups(scored, aggregate)
         without = None
         if self.chooses:
-            without = [_mean_of_groups(scored, groups, self.scores_without(name)) for name in sorted(set(clusters))]
+            column = replace(self.column, aggregate=aggregate)
+            without = [column.mean(scored, self.scores_without(name)) for name in sorted(set(clusters))]
         if aggregate == "question":
             return estimate(values, clusters, without)
         return stratified(values, groups, clusters, without)
@@ -141,24 +156,24 @@ class Cell:
         return self.correction.of(ours, (value for own in self.draws.values() for _, value in own))
 
     def ceiling(self, category: str = ALL) -> float | None:
-        """The share of scored questions with a sound gold answer, which a perfect memory gets; None where no errata are known."""
-        scored = [question.key for question in self._questions(category) if question.key in self.scores]
+        """What a perfect memory gets: the mean with 1 for each scored question with a sound gold answer; None where no errata are known."""
+        scored = [question for question in self._questions(category) if question.key in self.scores]
         if not self.errata or not scored:
             return None
-        return sum(key not in self.errata for key in scored) / len(scored)
+        return self.column.mean(scored, {each.key: float(each.key not in self.errata) for each in scored})
 
     def above_ceiling(self, category: str = ALL) -> bool:
         """Whether the mean is above the ceiling: it was earned by agreeing with wrong gold answers."""
         ours, ceiling = self.estimate(category), self.ceiling(category)
-        return ours is not None and ceiling is not None and ceiling < 1.0 and ours.mean > ceiling
+        return ours is not None and ceiling is not None and ceiling < 1.0 and ours.mean > ceiling + ROUNDING
 
     def bounds(self, category: str = ALL) -> Interval | None:
         """The mean over all questions if every one without a score were wrong, and if every one were right."""
-        counts = self.counts(category)
-        if not counts.questions:
+        questions = self._questions(category)
+        if not questions:
             return None
-        total = sum(self.scores.get(question.key, 0.0) for question in self._questions(category))
-        return Interval(total / counts.questions, (total + counts.questions - counts.scored) / counts.questions)
+        worst, best = ({each.key: self.scores.get(each.key, value) for each in questions} for value in (0.0, 1.0))
+        return Interval(self.column.mean(questions, worst), self.column.mean(questions, best))
 
     def verdict(self) -> str:
         """The verdict on our number beside the published one."""
@@ -182,12 +197,12 @@ class Cell:
             [self.scores[question.key] for question in both],
             [other.scores[question.key] for question in both],
         )
-        return difference(first, second, clusters, without=without, test=test)
+        return difference(first, second, clusters, without=without, test=test, groups=self.column.groups(both))
 
     def _gap_without(self, other: Cell, questions: Sequence[Asked], cluster: str) -> float:
         first, second = self.scores_without(cluster), other.scores_without(cluster)
         gaps = {key: first[key] - second[key] for key in first.keys() & second.keys()}
-        return _mean_of_groups(questions, [""] * len(questions), gaps)
+        return self.column.mean(questions, gaps)
 
     def _questions(self, category: str) -> list[Asked]:
         if category == ALL:
@@ -195,16 +210,3 @@ class Cell:
         if category == ANSWERABLE:
             return [question for question in self.column.questions if question.answerable]
         return [question for question in self.column.questions if question.belongs_to(category)]
-
-
-def _mean_of_groups(questions: Sequence[Asked], groups: Sequence[str], scores: Scores) -> float:
-    """The mean of the groups' means over scored questions; 0 when no question is scored.
-
-    Args:
-        groups: group of each question, same length.
-    """
-    by_group: dict[str, list[float]] = {}
-    for question, group in zip(questions, groups, strict=True):
-        if (score := scores.get(question.key)) is not None:
-            by_group.setdefault(group, []).append(score)
-    return fmean(map(fmean, by_group.values())) if by_group else 0.0
