@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import stdev
+
+import numpy as np
 
 from eval.judge_card import Corrected, Correction
+from eval.report.equivalence import NO_RUNS, Runs, assumed_runs, measured_runs
 from eval.report.published import ROUNDING, Published, verdict
-from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scores, read_draws, spread_of_draws
+from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scores, read_draws, scores_by_run
 from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified, weights
 
 ALL, ANSWERABLE = "all", "answerable"
@@ -92,8 +96,30 @@ class Cell:
 
     @cached_property
     def spread(self) -> float | None:
-        """Standard deviation of the mean over replicates and repeats; None for a single draw."""
-        return spread_of_draws(self.draws)
+        """Standard deviation of the mean between builds, of a single build between the judge's repeats; None for a single draw."""
+        means = [self.column.mean(self.column.questions, scores) for scores in scores_by_run(self.draws)]
+        return stdev(means) if len(means) > 1 else None
+
+    @cached_property
+    def runs(self) -> Runs:
+        """How much the mean changes from run to run: measured from builds over the questions that all of them scored, else assumed."""
+        scored = [question for question in self.column.questions if question.key in self.scores]
+        if not scored:
+            return NO_RUNS
+        builds = {replicate for own in self.draws.values() for (replicate, _), _ in own}
+        by_build = scores_by_run(self.draws)
+        complete = [question for question in scored if all(question.key in scores for scores in by_build)]
+        if len(builds) < 2 or not complete:
+            return assumed_runs(np.array([self.scores[each.key] for each in scored]), self._weights(scored))
+        places = {name: place for place, name in enumerate(dict.fromkeys(each.cluster for each in complete))}
+        parts = np.zeros((len(places), len(by_build)))
+        rows = [[scores[question.key] for scores in by_build] for question in complete]
+        shares = self._weights(complete)[:, None] / len(complete)
+        np.add.at(parts, [places[question.cluster] for question in complete], shares * np.array(rows))
+        return measured_runs(parts)
+
+    def _weights(self, questions: Sequence[Asked]) -> np.ndarray:
+        return weights(self.column.groups(questions))
 
     @property
     def chooses(self) -> bool:
@@ -177,7 +203,11 @@ class Cell:
 
     def verdict(self) -> str:
         """The verdict on our number beside the published one."""
-        return verdict(self.estimate(), self.published, scale=self.column.scale, why_not=self.why_not)
+        ours = None if self.published is None or self.why_not else self.estimate()
+        if ours is None:  # nothing to compare
+            return verdict(None, self.published, why_not=self.why_not)
+        span = self.bounds() if self.counts().missing_share else None
+        return verdict(ours.mean, self.published, scale=self.column.scale, runs=self.runs, span=span)
 
     def minus(self, other: Cell, category: str = ALL, *, test: bool = True) -> Difference | None:
         """Paired difference over the questions that both memories have a score for; None when there are none.

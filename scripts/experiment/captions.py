@@ -47,7 +47,7 @@ def caption(cfg: DictConfig, models: Models, used: Sequence[tuple[Data, Reader, 
     lines.append(
         "Cells: mean [95 % by question] {95 % by case} · scored/unscored/errored/not reached. "
         "{n cases}: too few cases for an interval; {no spread}: all cases have the same mean. "
-        f"Judged {cfg.judge.repeats}x, built {cfg.build.replicates}x (± standard deviation where more than once)."
+        f"Judged {cfg.judge.repeats}x, built {cfg.build.replicates}x (± standard deviation between builds, of one build between its judgements)."
     )
     return tuple(lines)
 

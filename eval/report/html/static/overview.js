@@ -79,7 +79,9 @@ function leaderboard(table, at, query) {
     without.length ? el("p", { class: "note" }, `Without a number here: ${without.map(({ row, cell }) => cell.kind === "text" && cell.text !== "–" ? `${row.title} (${cell.text})` : row.title).join("; ")}.`) : "");
 }
 
-const verdictBadge = (text) => (text ? el("span", { class: `badge ${text === "OK" ? "good" : text === "off" ? "bad" : ""}` }, text) : "");
+// The word of a verdict, without its numbers; "not comparable: …" keeps its reason.
+const verdictWord = (text) => /^(equivalent|differs|cannot tell)/.exec(text ?? "")?.[0] ?? text;
+const verdictBadge = (text) => (text ? el("span", { class: `badge ${{ equivalent: "good", differs: "bad" }[verdictWord(text)] ?? ""}` }, text) : "");
 
 function pairsCard(table, at) {
   const own = table.pairs.filter((pair) => pair.column === at);
