@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.stats import Interval
+from eval.stats import Interval, t_point
 
 MARGIN = 0.02
 """Two points."""
@@ -155,8 +155,6 @@ def settle(gap: float, span: Interval, runs: Runs, theirs: float | None, roundin
         gap: our mean minus the published one.
         span: the gaps that the missing answers allow; both ends are the gap where none is missing.
     """
-    from eval.stats import t_point
-
     error, freedom = gap_error(runs, theirs, rounding)
     half = t_point(freedom) * error if error else 0.0
     equivalent, differs = map(bool, decided(span.low, span.high, error, freedom, margin))
@@ -177,7 +175,16 @@ def _needed(gap: float, span: Interval, runs: Runs, theirs: float | None, roundi
 def open_gaps(runs: Runs, builds: int, margin: float = MARGIN) -> tuple[float, float] | None:
     """The sizes of a gap between which nothing would be settled with so many builds; None where there are none."""
     error, freedom = gap_error(runs, None, 0.0, builds)
-    from eval.stats import t_point
-
     low, high = margin - t_point(freedom, 0.95) * error, t_point(freedom) * error
     return (max(0.0, low), high) if low < high else None
+
+
+def left_open(questions: int, most: int) -> str:
+    """For a plan: the gaps of 0/1 scores from published numbers that one build, two, up to `most` would leave open."""
+    runs = Runs(1, FLIPS / 2 / questions, inf, measured=False)
+    parts = []
+    for builds in range(1, most + 1):
+        gaps = open_gaps(runs, builds)
+        text = "none" if gaps is None else f"{100 * gaps[0]:.1f} to {100 * gaps[1]:.1f} points"
+        parts.append(f"{text} with {builds} build{'s' * (builds > 1)}")
+    return f"gaps from published numbers that stay open if {FLIPS:.0%} of scores change from run to run: {', '.join(parts)}"

@@ -20,10 +20,13 @@ from eval.report.equivalence import (
     settle,
 )
 from eval.report.published import Published, brief, verdict
-from eval.report.rendering import shown
+from eval.report.rendering import latex, shown
 from eval.report.scores import Asked
+from eval.report.tables import Row, Table
+from eval.report.verdict_notes import verdict_lines
 from eval.stats import Interval
 from eval.store import write_lines
+from scripts.coverage.verdicts import rows
 
 ONE = Runs(1, FLIPS / 2 / 1540, inf, measured=False)
 """A build of the answerable questions of LoCoMo, with scores of 0 or 1."""
@@ -179,3 +182,33 @@ def test_a_cell_of_one_build_assumes_its_error_and_prints_its_verdict(tmp_path: 
     own = cell(tmp_path, np.array([[[0.0, 1.0] * 400]]), published=published(0.56))
     assert not own.runs.measured
     assert shown(own).endswith("· 0.560 · differs by -6.0 [-8.0, -4.0]")
+
+
+def test_a_true_gap_of_three_points_is_rarely_called_equivalent() -> None:
+    said: dict[str, dict[str, float]] = {}
+    for row in rows(0.1):
+        said.setdefault(row.situation, {})[row.measure] = row.value
+    wrong = {name: own["equivalent"] for name, own in said.items() if name.endswith("gap -0.03")}
+    assert any(name.startswith("5 histories of 40, 1 build") for name in wrong)
+    assert max(wrong.values()) <= 0.05
+    locomo = "10 LoCoMo histories, 1 build, true gap"
+    assert said[f"{locomo} +0.00"]["equivalent"] > 0.75
+    assert said[f"{locomo} -0.03"]["differs"] > 0.9
+
+
+def test_the_caption_of_a_compared_table_says_what_the_errors_are(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    values = np.random.default_rng(0).integers(0, 2, (3, 1, 40)).astype(float)
+    thrice = cell(tmp_path, values, published=published(0.5))
+    once = cell(tmp_path / "one", values[:1], published=published(0.5))
+    both = (Row("a", "A", (thrice,)), Row("b", "B", (once,)))
+    (line,) = verdict_lines(Table("toy", "Toy", (), (thrice.column,), both))
+    assert "measured from 3 builds; else assumed: 8% of the answers' scores change" in line
+    stand_in = cell(tmp_path, values, published=published(0.5), why_not="stand-in")
+    assert verdict_lines(Table("toy", "Toy", (), (thrice.column,), (Row("a", "A", (stand_in,)),))) == []
+
+
+def test_latex_prints_the_verdict_beside_the_published_number(tmp_path: Path) -> None:
+    own = cell(tmp_path, np.array([[[0.0, 1.0] * 400]]), published=published(0.56))
+    text = latex(Table("toy", "Toy", (), (own.column,), (Row("a", "A", (own,)),)))
+    assert r"{\tiny (0.560; differs by -6.0 [-8.0, -4.0])}" in text
