@@ -147,7 +147,7 @@ class Plan:
 
 def _sum(shares: Iterable[Share]) -> float | None:
     known = [share.usd for share in shares]
-    return None if None in known else sum(usd for usd in known if usd is not None)
+    return None if None in known else sum(filter(None, known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +227,11 @@ def plan(
     probe = {"probe": models.probe} if usage["probe"].calls else {}
     by_role = {"memory": models.memory, **probe, "reader": models.reader, "judge": models.judge}
     shares, again = (_shares(each, by_role, models) for each in (usage, later))
-    duration = _duration(cfg, models, shares, longest)
     sizes = {sample.run.folder.parent.name: sample.by_history for sample in samples}
     lines = tuple(line for name, counts in sizes.items() for line in _detectable(name, counts))
     most = 1 + max((sample.run.replicate for sample in samples), default=0)
     left = tuple(f"  {name}: {left_open(sum(counts), most)}" for name, counts in sizes.items() if most > 1)
+    duration = _duration(cfg, models, shares, longest)
     return Plan(tuple(shares), duration, lines, chains, failures, tuple(again) if most > 1 else (), left)
 
 
@@ -329,18 +329,15 @@ def _add_run(usage: Mapping[str, Usage], sample: Sample, *, counts_build: bool) 
 def _add_judge(usages: Iterable[Usage], sample: Sample, judge: Judging) -> None:
     lines = list(read_lines(score_judge(sample.run, judge).with_suffix(".effort.jsonl")))
     for usage, line in product(usages, lines):
-        calls = sum(line["calls"].values())
-        usage.add(sample.question_factor, calls, int(line["tokens_in"]), int(line["tokens_out"]))
+        usage.add(sample.question_factor, sum(line["calls"].values()), int(line["tokens_in"]), int(line["tokens_out"]))
 
 
-def _detectable(dataset: str, sizes: Sequence[int]) -> list[str]:
-    difference = planned(sizes)
-    if difference is None:
-        return []
-    return [
-        f"  {dataset}: {sum(sizes)} questions in {len(sizes)} histories; "
-        f"detectable paired difference at {POWER:.0%} power: {detectable(difference[0])} ({difference[1]})"
-    ]
+def _detectable(dataset: str, sizes: Sequence[int]) -> Iterator[str]:
+    if (difference := planned(sizes)) is not None:
+        yield (
+            f"  {dataset}: {sum(sizes)} questions in {len(sizes)} histories; "
+            f"detectable paired difference at {POWER:.0%} power: {detectable(difference[0])} ({difference[1]})"
+        )
 
 
 def plan_text(plan: Plan) -> str:
