@@ -44,7 +44,7 @@ from eval.intervals import (
 
 __all__ = [
     "ENOUGH_CLUSTERS", "Difference", "Estimate", "Interval", "Sampling", "by_question", "difference", "estimate", "holm",
-    "permutation_p", "preferred_interval", "stratified", "t_point", "wilson",
+    "permutation_p", "preferred_interval", "stratified", "t_point", "weights", "wilson",
 ]  # fmt: skip
 
 ENOUGH_CLUSTERS = 5
@@ -121,8 +121,9 @@ def difference(
     seed: int = 0,
     without: Sequence[float] | None = None,
     test: bool = True,
+    groups: Sequence[str] | None = None,
 ) -> Difference:
-    """A paired comparison of two systems.
+    """A paired comparison of two systems: the difference of their means, with the weights of those means.
 
     Args:
         first, second: scores of the same questions in the same order.
@@ -130,21 +131,23 @@ def difference(
         seed: of the permutation test.
         without: as for `estimate`, of the difference.
         test: False leaves out the permutation test, the slow part; `p` is then None.
+        groups: group of each question where the means are those of `stratified`; None weighs questions equally.
 
     Raises:
         ValueError: there are no pairs, or the lengths differ.
     """
     one, two, codes = _array(first, clusters), _array(second, clusters), _codes(clusters)
-    gap, alone = one - two, np.zeros(one.size, dtype=int)
-    mean, scores = float(gap.mean()), are_scores(one) and are_scores(two)
-    case = _jackknife(gap, alone, codes, without)
-    centre, question = matched(gap, alone) if scores else (mean, independent(gap, alone))
+    gap, strata = one - two, np.zeros(one.size, dtype=int) if groups is None else _codes(groups)
+    weighted = gap * weights(strata)
+    mean, scores = float(weighted.mean()), are_scores(one) and are_scores(two)
+    case = _jackknife(gap, strata, codes, without)
+    centre, question = matched(gap, strata) if scores else (mean, independent(gap, strata))
     return Difference(
         mean,
         gap.size,
         by_question=None if question is None else around(centre, question),
         by_case=None if case is None else around(mean, case),
-        p=permutation_p(gap, seed) if test else None,
+        p=permutation_p(weighted, seed) if test else None,
         p_by_case=None if case is None else _t_test(mean, case),
         clusters=int(codes.max()) + 1,
         sampling=case or question,
@@ -193,6 +196,18 @@ def _t_test(mean: float, sampling: Sampling) -> float:
     from scipy.special import stdtr
 
     return float(2 * stdtr(sampling.freedom, -abs(mean) / sampling.error))
+
+
+def weights(groups: Sequence[str] | np.ndarray) -> np.ndarray:
+    """The weight of each question in the mean of group means: float64 [n] with mean 1; questions of a group weigh the same.
+
+    Everything that a column prints (mean, intervals, differences, bounds, ceiling, verdict) is about the mean with these weights.
+
+    Args:
+        groups: group of each question; with a single group the mean is that of the questions.
+    """
+    codes = _codes(groups)
+    return codes.size * shares(codes)
 
 
 def _estimate(
@@ -247,7 +262,7 @@ def _jackknife(
     return Sampling(error, max(1.0, 1 / float((weights**2).sum()) - 1))
 
 
-def _codes(names: Sequence[str]) -> np.ndarray:
+def _codes(names: Sequence[str] | np.ndarray) -> np.ndarray:
     codes: np.ndarray = np.unique(np.asarray(names), return_inverse=True)[1]
     return codes
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import fmean
 
 import numpy as np
 
@@ -57,42 +56,54 @@ def choose(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, str]:
     Raises:
         ValueError: `held_out` with a single cluster: no question is left to choose on.
     """
-    questions = next(iter(cells.values())).column.questions
-    clusters = list(dict.fromkeys(question.cluster for question in questions))
+    sums, counts, clusters = _by_cluster(cells)
     if held_out and len(clusters) < 2:
         raise ValueError("one history only: nothing to choose on")
-    chosen = {}
-    for cluster in clusters:
-        keys = [question.key for question in questions if not held_out or question.cluster != cluster]
-        means = {
-            name: fmean([cell.scores[key] for key in keys if key in cell.scores] or [-1.0])
-            for name, cell in cells.items()
-        }
-        chosen[cluster] = max(means, key=lambda name: means[name])
-    return chosen
+    total, size = sums.sum(axis=0), counts.sum(axis=0)
+    best = _best(total - sums, size - counts) if held_out else _best(total, size)
+    return {cluster: list(cells)[best[place if held_out else 0]] for place, cluster in enumerate(clusters)}
 
 
 def choose_again(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, dict[str, str]]:
     """`choose` repeated without each cluster in turn, by the cluster left out: it shows how much a best row owes to the choice."""
-    questions = next(iter(cells.values())).column.questions
-    clusters = list(dict.fromkeys(question.cluster for question in questions))
-    place = {name: number for number, name in enumerate(clusters)}
-    sums, counts = np.zeros((len(clusters), len(cells))), np.zeros((len(clusters), len(cells)))
-    for number, cell in enumerate(cells.values()):
-        for question in questions:
-            if (score := cell.scores.get(question.key)) is not None:
-                sums[place[question.cluster], number] += score
-                counts[place[question.cluster], number] += 1
-    names = list(cells)
-    choices = {}
+    sums, counts, clusters = _by_cluster(cells)
+    names, choices = list(cells), {}
     for out, name in enumerate(clusters):
         left, size = sums.sum(axis=0) - sums[out], counts.sum(axis=0) - counts[out]
-        total = left - sums if held_out else np.broadcast_to(left, sums.shape)
-        known = size - counts if held_out else np.broadcast_to(size, sums.shape)
-        means = np.divide(total, known, out=np.full(sums.shape, -1.0), where=known > 0)
-        best = means.round(12).argmax(axis=1)  # rounded, so that of equal means the first wins
-        choices[name] = {other: names[best[place[other]]] for other in clusters if other != name}
+        best = _best(left - sums, size - counts) if held_out else _best(left, size)
+        choices[name] = {
+            other: names[best[place if held_out else 0]] for place, other in enumerate(clusters) if other != name
+        }
     return choices
+
+
+def _by_cluster(cells: Mapping[str, Cell]) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Sums and numbers of the scores, float64 [clusters, groups that weigh the same, candidates], and the clusters' names."""
+    column = next(iter(cells.values())).column
+    clusters = {name: place for place, name in enumerate(dict.fromkeys(each.cluster for each in column.questions))}
+    groups = column.groups(column.questions)
+    numbers = {name: place for place, name in enumerate(dict.fromkeys(groups))}
+    sums = np.zeros((len(clusters), len(numbers), len(cells)))
+    counts = np.zeros_like(sums)
+    for number, cell in enumerate(cells.values()):
+        for question, group in zip(column.questions, groups, strict=True):
+            if (score := cell.scores.get(question.key)) is not None:
+                place = clusters[question.cluster], numbers[group], number
+                sums[place] += score
+                counts[place] += 1
+    return sums, counts, list(clusters)
+
+
+def _best(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The candidate with the highest mean, weighted as the column's: int [rows]; of equal means the first.
+
+    Args:
+        sums, counts: of the scores to choose on, [rows, groups, candidates] or [groups, candidates] for a single row.
+    """
+    means = np.divide(sums, counts, out=np.zeros_like(sums), where=counts > 0).sum(axis=-2)
+    groups = (counts > 0).sum(axis=-2)
+    mean = np.divide(means, groups, out=np.full(means.shape, -1.0), where=groups > 0)
+    return np.atleast_1d(mean.round(12).argmax(axis=-1))  # rounded, so that of equal means the first wins
 
 
 def composed(

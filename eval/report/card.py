@@ -20,6 +20,7 @@ from eval.report.detectable import detectable_lines
 from eval.report.rendering import COSTS, cost_texts, shown
 from eval.report.scores import Asked, outcomes
 from eval.report.tables import Table
+from eval.report.verdict_notes import verdict_lines
 from eval.score_files import graded_files
 from eval.store import read_lines, read_predictions, read_record, stand_ins
 from memsys.llm.secrets import redact
@@ -34,7 +35,7 @@ def table_card(table: Table, runs: Mapping[Path, Mapping[str, Any]]) -> str:
     lines = [
         f"# Results card: {_line(table.title)}",
         "",
-        *(f"- {_line(each)}" for each in (*table.caption, *detectable_lines(table))),
+        *(f"- {_line(each)}" for each in (*table.caption, *detectable_lines(table), *verdict_lines(table))),
     ]
     lines += ["", "| row | column | score | p against the reference, Holm {by case} |", "|---|---|---|---|"]
     for row in table.rows:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
+from statistics import stdev
+
+import numpy as np
 
 from eval.judge_card import Corrected, Correction
-from eval.report.published import Published, qualified, verdict
-from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scores, read_draws, spread_of_draws
-from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified
+from eval.report.equivalence import NO_RUNS, Runs, assumed_runs, measured_runs
+from eval.report.published import ROUNDING, Published, qualified, verdict
+from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scores, read_draws, scores_by_run
+from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified, weights
 
 ALL, ANSWERABLE = "all", "answerable"
 ABOVE_CEILING = "ABOVE ITS CEILING"
@@ -34,6 +37,22 @@ class Column:
     answerable_title: str = ANSWERABLE
     scale: float = 1.0
     """Divisor that turns published values into shares: 100 for percentages."""
+
+    def groups(self, questions: Sequence[Asked], aggregate: str = "") -> list[str]:
+        """What the mean weighs equally: the group of each question, from which `eval.stats.weights` makes the weights.
+
+        Args:
+            aggregate: one of `AGGREGATES`; empty takes the column's own.
+        """
+        names = {"question": lambda _: "", "case": lambda each: each.cluster, "category": lambda each: each.category}
+        return list(map(names[aggregate or self.aggregate], questions))
+
+    def mean(self, questions: Sequence[Asked], scores: Scores) -> float:
+        """The weighted mean over those of the questions that have a score; 0 when none has."""
+        scored = [question for question in questions if question.key in scores]
+        if not scored:
+            return 0.0
+        return float((weights(self.groups(scored)) * [scores[question.key] for question in scored]).mean())
 
 
 def categories(column: Column) -> list[str]:
@@ -79,8 +98,30 @@ class Cell:
 
     @cached_property
     def spread(self) -> float | None:
-        """Standard deviation of the mean over replicates and repeats; None for a single draw."""
-        return spread_of_draws(self.draws)
+        """Standard deviation of the mean between builds, of a single build between the judge's repeats; None for a single draw."""
+        means = [self.column.mean(self.column.questions, scores) for scores in scores_by_run(self.draws)]
+        return stdev(means) if len(means) > 1 else None
+
+    @cached_property
+    def runs(self) -> Runs:
+        """How much the mean changes from run to run: measured from builds over the questions that all of them scored, else assumed."""
+        scored = [question for question in self.column.questions if question.key in self.scores]
+        if not scored:
+            return NO_RUNS
+        builds = {replicate for own in self.draws.values() for (replicate, _), _ in own}
+        by_build = scores_by_run(self.draws)
+        complete = [question for question in scored if all(question.key in scores for scores in by_build)]
+        if len(builds) < 2 or not complete:
+            return assumed_runs(np.array([self.scores[each.key] for each in scored]), self._weights(scored))
+        places = {name: place for place, name in enumerate(dict.fromkeys(each.cluster for each in complete))}
+        parts = np.zeros((len(places), len(by_build)))
+        rows = [[scores[question.key] for scores in by_build] for question in complete]
+        shares = self._weights(complete)[:, None] / len(complete)
+        np.add.at(parts, [places[question.cluster] for question in complete], shares * np.array(rows))
+        return measured_runs(parts)
+
+    def _weights(self, questions: Sequence[Asked]) -> np.ndarray:
+        return weights(self.column.groups(questions))
 
     @property
     def chooses(self) -> bool:
@@ -126,11 +167,11 @@ class Cell:
             return None
         values = [self.scores[question.key] for question in scored]
         clusters = [question.cluster for question in scored]
-        by_category = [question.category for question in scored]
-        groups = {"question": [""] * len(scored), "case": clusters, "category": by_category}[aggregate]
+        groups = self.column.groups(scored, aggregate)
         without = None
         if self.chooses:
-            without = [_mean_of_groups(scored, groups, self.scores_without(name)) for name in sorted(set(clusters))]
+            column = replace(self.column, aggregate=aggregate)
+            without = [column.mean(scored, self.scores_without(name)) for name in sorted(set(clusters))]
         if aggregate == "question":
             return estimate(values, clusters, without)
         return stratified(values, groups, clusters, without)
@@ -143,28 +184,32 @@ class Cell:
         return self.correction.of(ours, (value for own in self.draws.values() for _, value in own))
 
     def ceiling(self, category: str = ALL) -> float | None:
-        """The share of scored questions with a sound gold answer, which a perfect memory gets; None where no errata are known."""
-        scored = [question.key for question in self._questions(category) if question.key in self.scores]
+        """What a perfect memory gets: the mean with 1 for each scored question with a sound gold answer; None where no errata are known."""
+        scored = [question for question in self._questions(category) if question.key in self.scores]
         if not self.errata or not scored:
             return None
-        return sum(key not in self.errata for key in scored) / len(scored)
+        return self.column.mean(scored, {each.key: float(each.key not in self.errata) for each in scored})
 
     def above_ceiling(self, category: str = ALL) -> bool:
         """Whether the mean is above the ceiling: it was earned by agreeing with wrong gold answers."""
         ours, ceiling = self.estimate(category), self.ceiling(category)
-        return ours is not None and ceiling is not None and ceiling < 1.0 and ours.mean > ceiling
+        return ours is not None and ceiling is not None and ceiling < 1.0 and ours.mean > ceiling + ROUNDING
 
     def bounds(self, category: str = ALL) -> Interval | None:
         """The mean over all questions if every one without a score were wrong, and if every one were right."""
-        counts = self.counts(category)
-        if not counts.questions:
+        questions = self._questions(category)
+        if not questions:
             return None
-        total = sum(self.scores.get(question.key, 0.0) for question in self._questions(category))
-        return Interval(total / counts.questions, (total + counts.questions - counts.scored) / counts.questions)
+        worst, best = ({each.key: self.scores.get(each.key, value) for each in questions} for value in (0.0, 1.0))
+        return Interval(self.column.mean(questions, worst), self.column.mean(questions, best))
 
     def verdict(self) -> str:
         """The verdict on our number beside the published one."""
-        plain = verdict(self.estimate(), self.published, scale=self.column.scale, why_not=self.why_not)
+        ours = None if self.published is None or self.why_not else self.estimate()
+        if ours is None:  # nothing to compare
+            return verdict(None, self.published, why_not=self.why_not)
+        span = self.bounds() if self.counts().missing_share else None
+        plain = verdict(ours.mean, self.published, scale=self.column.scale, runs=self.runs, span=span)
         return qualified(plain, self.qualifier)
 
     def minus(self, other: Cell, category: str = ALL, *, test: bool = True) -> Difference | None:
@@ -185,12 +230,12 @@ class Cell:
             [self.scores[question.key] for question in both],
             [other.scores[question.key] for question in both],
         )
-        return difference(first, second, clusters, without=without, test=test)
+        return difference(first, second, clusters, without=without, test=test, groups=self.column.groups(both))
 
     def _gap_without(self, other: Cell, questions: Sequence[Asked], cluster: str) -> float:
         first, second = self.scores_without(cluster), other.scores_without(cluster)
         gaps = {key: first[key] - second[key] for key in first.keys() & second.keys()}
-        return _mean_of_groups(questions, [""] * len(questions), gaps)
+        return self.column.mean(questions, gaps)
 
     def _questions(self, category: str) -> list[Asked]:
         if category == ALL:
@@ -198,16 +243,3 @@ class Cell:
         if category == ANSWERABLE:
             return [question for question in self.column.questions if question.answerable]
         return [question for question in self.column.questions if question.belongs_to(category)]
-
-
-def _mean_of_groups(questions: Sequence[Asked], groups: Sequence[str], scores: Scores) -> float:
-    """The mean of the groups' means over scored questions; 0 when no question is scored.
-
-    Args:
-        groups: group of each question, same length.
-    """
-    by_group: dict[str, list[float]] = {}
-    for question, group in zip(questions, groups, strict=True):
-        if (score := scores.get(question.key)) is not None:
-            by_group.setdefault(group, []).append(score)
-    return fmean(map(fmean, by_group.values())) if by_group else 0.0

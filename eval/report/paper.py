@@ -16,6 +16,7 @@ from eval.report.cell import Cell
 from eval.report.detectable import detectable_lines
 from eval.report.rendering import number, span
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
+from eval.report.verdict_notes import verdict_lines
 from eval.stats import Estimate
 
 WIDEST = 3
@@ -219,6 +220,7 @@ def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: st
     if reasons:
         lines.append(f"Published numbers are not comparable with ours: {', '.join(reasons)}.")
     lines += [line for line in detectable_lines(table) if f" of {title} at " in line]
+    lines += verdict_lines(table, places)
     return escaped(" ".join(lines))
 
 

@@ -102,8 +102,7 @@ def averaged(cells: Sequence[AnyCell]) -> Estimate | None:
     clusters = [question.cluster for question in shared]
     if column.aggregate == "question":
         return estimate(values, clusters)
-    categories = [question.category for question in shared]
-    return stratified(values, clusters if column.aggregate == "case" else categories, clusters)
+    return stratified(values, column.groups(shared), clusters)
 
 
 def scored(at: Point, cells: Sequence[AnyCell]) -> list[Point]:

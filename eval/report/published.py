@@ -12,7 +12,8 @@ from math import log10
 from pathlib import Path
 
 from eval.provenance import ROOT
-from eval.stats import Estimate, Interval, preferred_interval
+from eval.report.equivalence import COST_MARGIN, MARGIN, NO_RUNS, Runs, Settled, Z, settle
+from eval.stats import Interval
 
 ROUNDING = 1e-9
 """Tolerance for binary fractions: 0.55 - 0.50 must count as 0.05."""
@@ -71,39 +72,47 @@ def find(numbers: Sequence[Published], wanted: Mapping[str, str]) -> Published |
 
 
 def verdict(
-    ours: Estimate | None,
+    ours: float | None,
     published: Published | None,
     *,
     scale: float = 1.0,
-    tolerance: float = 0.02,
+    margin: float | None = MARGIN,
+    runs: Runs = NO_RUNS,
+    span: Interval | None = None,
     why_not: str = "",
 ) -> str:
-    """What the difference between our number and the published one means.
+    """What the gap between our number and the published one means (`eval.report.equivalence`).
 
-    OK: the difference lies within its interval, which combines how far each number's own interval reaches towards the other number
-    (Zou and Donner 2008). Ours is `preferred_interval`; theirs counts where it is printed.
-    close: at most `tolerance` outside that interval. off: further, on either side.
+    `equivalent`: surely smaller than the margin. `differs by -3.1 [-4.2, -2.0]`: surely not 0, in points, of costs in %. Both where both
+    hold. `cannot tell: …`: neither, with what would settle it.
 
     Args:
+        ours: our mean; None where there is none.
         scale: divisor that brings the published value into our unit (100 for percentages).
-        tolerance: in our unit; 0.02 is 2 points.
-        why_not: the reason why the numbers are not comparable; empty when they are.
+        margin: in our unit; None is 5 % of the published value.
+        runs: how much our mean changes from run to run.
+        span: what our mean could be over all questions; None where each has a score.
+        why_not: the reason why the numbers are not comparable, such as other questions; empty when they are.
     """
     if published is None:
         return "not published"
     if why_not:
-        return f"not comparable: {why_not}"
+        return f"{NOT_COMPARABLE}{why_not}"
     if ours is None:
         return "missing"
     printed = published.value / scale
-    gap = abs(ours.mean - printed)
-    half = (
-        _reach(preferred_interval(ours), ours.mean, printed) ** 2
-        + _reach(_printed(published, scale), printed, ours.mean) ** 2
-    ) ** 0.5
-    if gap <= half + ROUNDING:
-        return "OK"
-    return "close" if gap <= half + tolerance + ROUNDING else "off"
+    unit = 100.0 if margin is not None or not printed else 100.0 / abs(printed)
+    near = COST_MARGIN * abs(printed) if margin is None else margin
+    reach = span or Interval(ours, ours)
+    settled = settle(
+        ours - printed,
+        Interval(reach.low - printed, reach.high - printed),
+        runs,
+        _their_variance(published, scale, runs),
+        _rounding_variance(published, scale),
+        near + ROUNDING,
+    )
+    return _worded(settled, unit, " %" if margin is None else "")
 
 
 def qualified(verdict: str, qualifier: str) -> str:
@@ -116,17 +125,41 @@ def qualified(verdict: str, qualifier: str) -> str:
     return f"{verdict}, {qualifier}" if qualifier and compares else verdict
 
 
-def _printed(published: Published, scale: float) -> Interval | None:
-    if published.low is None or published.high is None:
+NOT_COMPARABLE = "not comparable: "
+EQUIVALENT, DIFFERS, OPEN = "equivalent", "differs", "cannot tell"
+
+
+def brief(verdict: str) -> str:
+    """The word or words that a verdict begins with, without numbers; the whole of any other text."""
+    return next((word for word in (EQUIVALENT, DIFFERS, OPEN) if verdict.startswith(word)), verdict)
+
+
+def _worded(settled: Settled, unit: float, sign: str) -> str:
+    low, high = settled.interval.low * unit, settled.interval.high * unit
+    numbers = f"{settled.gap * unit:+.1f}{sign} [{low:+.1f}, {high:+.1f}]"
+    if settled.differs:
+        return f"{EQUIVALENT}, " * settled.equivalent + f"{DIFFERS} by {numbers}"
+    if settled.equivalent:
+        return EQUIVALENT
+    if settled.builds is None:
+        return f"{OPEN}: {numbers}, however many builds"
+    needed = f"{settled.builds} builds" if settled.builds else "the missing answers"
+    return f"{OPEN}: {numbers}, would need {needed}"
+
+
+def _their_variance(published: Published, scale: float, runs: Runs) -> float | None:
+    """The variance of the published mean over runs; None where nothing better than ours is known."""
+    if published.std is not None:
+        return (published.std / scale) ** 2
+    if published.low is None or published.high is None or runs is NO_RUNS:
         return None
-    return Interval(published.low / scale, published.high / scale)
+    bound = ((published.high - published.low) / scale / 2 / Z) ** 2
+    return bound if bound < runs.variance else None
 
 
-def _reach(interval: Interval | None, value: float, other: float) -> float:
-    """How far an interval reaches from its value towards another value; 0 without an interval."""
-    if interval is None:
-        return 0.0
-    return max(0.0, interval.high - value if other > value else value - interval.low)
+def _rounding_variance(published: Published, scale: float) -> float:
+    digits = len(published.printed.partition(".")[2])
+    return float((10.0**-digits / scale) ** 2 / 12)
 
 
 def _published(row: Mapping[str, str]) -> Published:

@@ -16,6 +16,7 @@ from eval.report.corrections import corrected_fields, corrected_text, correction
 from eval.report.detectable import detectable_lines
 from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
+from eval.report.verdict_notes import is_compared, verdict_lines
 from eval.score_files import read_evidence
 from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
 
@@ -83,7 +84,7 @@ def _measure_text(cell: Measure) -> str:
 
 def markdown(table: Table, *, brief: bool = False) -> str:
     """The whole table in Markdown; `brief` leaves out categories, paired differences and the costs by phase."""
-    caption = (*table.caption, *detectable_lines(table))
+    caption = (*table.caption, *detectable_lines(table), *verdict_lines(table))
     parts = [f"# {table.title}", "", *(f"- {line}" for line in caption), "", _scores(table)]
     parts += [line for text in correction_lines(table) for line in ("", text)]
     if not brief:
@@ -391,7 +392,7 @@ _TEX = str.maketrans(
 
 
 def latex(table: Table) -> str:
-    """The scores as a booktabs table: our mean with its interval by question, and the published number in small print."""
+    """The scores as a booktabs table: our mean with its interval by question, the published number and the verdict in small print."""
     lines = [
         r"\begin{table}",
         r"\centering",
@@ -405,7 +406,7 @@ def latex(table: Table) -> str:
         if row.ruled:
             lines.append(r"\midrule")
         lines.append(" & ".join([row.title.translate(_TEX), *(_tex(cell) for cell in row.cells)]) + r" \\")
-    caption = " ".join([table.title + ".", *table.caption]).translate(_TEX)
+    caption = " ".join([table.title + ".", *table.caption, *verdict_lines(table)]).translate(_TEX)
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
@@ -419,5 +420,6 @@ def _tex(cell: AnyCell) -> str:
     interval = (
         "" if ours.by_question is None else rf" {{\tiny [{ours.by_question.low:.3f}, {ours.by_question.high:.3f}]}}"
     )
-    printed = "" if cell.published is None else rf" {{\tiny ({cell.published.scaled(cell.column.scale)})}}"
+    said = f"; {cell.verdict()}".translate(_TEX) if is_compared(cell) else ""
+    printed = "" if cell.published is None else rf" {{\tiny ({cell.published.scaled(cell.column.scale)}{said})}}"
     return f"{ours.mean:.3f}{interval}{printed}"

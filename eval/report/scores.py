@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 from data_loaders.schema import Case
 from eval.score_files import read_scores
@@ -123,10 +123,15 @@ def mean_scores(draws: Draws) -> dict[tuple[str, str], float]:
     return {key: fmean(value for _, value in own) for key, own in draws.items()}
 
 
-def spread_of_draws(draws: Draws) -> float | None:
-    """Standard deviation of the overall mean from draw to draw; None for a single draw."""
-    by_draw: dict[Draw, list[float]] = {}
-    for own in draws.values():
-        for draw, value in own:
-            by_draw.setdefault(draw, []).append(value)
-    return stdev([fmean(values) for values in by_draw.values()]) if len(by_draw) > 1 else None
+def scores_by_run(draws: Draws) -> list[dict[tuple[str, str], float]]:
+    """The scores of each build, the judge's repeats averaged; of a single build, those of each repeat.
+
+    Repeats of one build share its answers: as runs of their own they would make a spread between runs too small.
+    """
+    builds = {replicate for own in draws.values() for (replicate, _), _ in own}
+    by_run: dict[int, dict[tuple[str, str], list[float]]] = {}
+    for key, own in draws.items():
+        for (replicate, repeat), value in own:
+            run = replicate if len(builds) > 1 else repeat
+            by_run.setdefault(run, {}).setdefault(key, []).append(value)
+    return [{key: fmean(values) for key, values in by_run[run].items()} for run in sorted(by_run)]

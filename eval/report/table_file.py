@@ -18,6 +18,7 @@ from eval.report.detectable import detectable_lines
 from eval.report.published import Published
 from eval.report.rendering import money, shown
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
+from eval.report.verdict_notes import verdict_lines
 from eval.stats import Difference, Estimate, Interval
 
 
@@ -30,7 +31,7 @@ def as_json(table: Table, results: Path) -> str:
     content = {
         "name": table.name,
         "title": table.title,
-        "caption": [*table.caption, *detectable_lines(table)],
+        "caption": [*table.caption, *detectable_lines(table), *verdict_lines(table)],
         "reference": table.reference,
         "columns": [_column(column) for column in table.columns],
         "rows": [_row(table, row, results) for row in table.rows],

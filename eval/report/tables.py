@@ -13,6 +13,7 @@ from pathlib import Path
 
 from eval.costs import Price
 from eval.report.cell import Cell, Column
+from eval.report.equivalence import NO_RUNS, Runs
 from eval.report.published import Published, qualified, verdict
 from eval.stats import Difference, Estimate, holm
 
@@ -26,16 +27,23 @@ class Measure:
     published: Published | None = None
     why_not: str = ""
     """Why the published number is not comparable; empty when it is."""
-    tolerance: float | None = None
-    """How far outside the interval is still `close`; None is 5 % of the published value."""
+    margin: float | None = None
+    """Smaller gaps from the published value are `equivalent`; None is 5 % of it."""
+    runs: Runs = NO_RUNS
+    """How much the value changes from run to run, where it is the difference of two means."""
     qualifier: str = ""
     """What else differs from the published number, such as `prompts ours`; printed after the verdict."""
 
     def verdict(self) -> str:
         """The verdict on our number beside the published one."""
-        scale, printed = self.column.scale, self.published
-        near = self.tolerance if self.tolerance is not None or printed is None else 0.05 * abs(printed.value / scale)
-        plain = verdict(self.ours, printed, scale=scale, tolerance=near or 0.0, why_not=self.why_not)
+        plain = verdict(
+            None if self.ours is None else self.ours.mean,
+            self.published,
+            scale=self.column.scale,
+            margin=self.margin,
+            runs=self.runs,
+            why_not=self.why_not,
+        )
         return qualified(plain, self.qualifier)
 
 

@@ -23,16 +23,16 @@ from eval.report.cell import ABOVE_CEILING, Cell
 from eval.report.corrections import corrected_text, correction_lines
 from eval.report.detectable import pair_differences
 from eval.report.names import fitting, shortened
-from eval.report.published import Published
+from eval.report.published import NOT_COMPARABLE, Published, brief
 from eval.report.rendering import by_case, money_text, number, span
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
+from eval.report.verdict_notes import verdict_lines
 from eval.stats import Estimate, preferred_interval
 
 SIGNIFICANT = 0.05
 LEAST_NAME, LONGEST_STATE = 12, 14
 """Cells for a name before another column shrinks, and for a state such as `pending` that stands in the place of a score."""
 MEMORY = "memory"
-NOT_COMPARABLE = "not comparable: "
 NONE = "–"
 
 
@@ -113,6 +113,7 @@ def _legend(table: Table) -> list[str]:
             f"Δ: paired difference from {reference}, with p and Holm's p over all {len(table.pairs)} pairs.",
             "*: Holm's p below .05. ~ and dim: smaller than what is detected with 80 % power.",
         ]
+    lines += verdict_lines(table)
     reasons = {_reason(cell) for row in table.rows for cell in row.cells} - {""}
     if reasons:
         lines.append(f"n/c: not comparable with the published number ({', '.join(sorted(reasons))}).")
@@ -226,7 +227,7 @@ def _verdict(entry: Entry) -> str:
 
 
 def _brief_verdict(entry: Entry) -> str:
-    return "n/c" if _reason(entry.cell) else _verdict(entry)
+    return "n/c" if _reason(entry.cell) else brief(_verdict(entry))
 
 
 def _reason(cell: AnyCell) -> str:

@@ -44,10 +44,13 @@ def caption(cfg: DictConfig, models: Models, used: Sequence[tuple[Data, Reader, 
             "the last build as raw text. The costs below follow this schedule."
         )
     lines += [_dataset_line(cfg, dataset, reader, unit) for dataset, reader, unit in used]
+    built, published = f"{cfg.build.replicates}x", cfg.build.published or cfg.build.replicates
+    if published != cfg.build.replicates:
+        built += f", rows with a published number {published}x"
     lines.append(
         "Cells: mean [95 % by question] {95 % by case} · scored/unscored/errored/not reached. "
         "{n cases}: too few cases for an interval; {no spread}: all cases have the same mean. "
-        f"Judged {cfg.judge.repeats}x, built {cfg.build.replicates}x (± standard deviation where more than once)."
+        f"Judged {cfg.judge.repeats}x, built {built} (± standard deviation between builds, of one build between its judgements)."
     )
     return tuple(lines)
 

@@ -119,8 +119,13 @@ def _runs(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], lines:
         if group.dataset is not None
         for line in lines
         if line.memory is not None and belongs(line, group.option)
-        for replicate in range(cfg.build.replicates)
+        for replicate in range(_builds(cfg, line))
     }
+
+
+def _builds(cfg: DictConfig, line: Line) -> int:
+    """How often a row is built: a verdict on a published number needs the error between builds."""
+    return int(cfg.build.replicates if line.published is None else cfg.build.published or cfg.build.replicates)
 
 
 def _run(cfg: DictConfig, models: Models, group: ColumnGroup, dataset: Data, line: Line, replicate: int) -> Run:

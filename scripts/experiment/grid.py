@@ -13,6 +13,7 @@ from eval.imported import THEIRS
 from eval.judge_card import Correction
 from eval.report.best_of import choose, choose_again, composed
 from eval.report.cell import ALL, Cell, Column
+from eval.report.equivalence import MARGIN
 from eval.report.measures import cost, coverage, report, spread, statistic, tree
 from eval.report.published import Published, find
 from eval.report.scores import outcomes
@@ -216,7 +217,7 @@ class Grid:
             return first if isinstance(first, str) else NOTHING
         gap = first.minus(second)
         estimate = None if gap is None else Estimate(gap.mean, gap.n, gap.by_question, gap.by_case, gap.clusters)
-        return Measure(group.column(metric), estimate, tolerance=0.02)
+        return Measure(group.column(metric), estimate, margin=MARGIN, runs=first.runs.plus(second.runs))
 
     def _best(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """For each history, the scores of the candidate chosen for it."""

@@ -13,12 +13,14 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from eval.costs import BUILD, phases
 from eval.power import POWER, planned
 from eval.power import shown as detectable
+from eval.report.equivalence import left_open
 from eval.run import Run, build_memory
 from eval.score import Judging, score_judge
 from eval.store import read_lines, read_predictions
@@ -32,7 +34,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, ContextOverflow, Request
 from memsys.tokens import count_tokens
-from scripts.experiment.models import Models
+from scripts.experiment.models import Model, Models
 from scripts.experiment.scorers import judging
 from scripts.experiment.steps import execute
 from scripts.settings.prices import how_to_give
@@ -127,17 +129,25 @@ class Plan:
     """Dependent calls per unit of a run's sizes, by its folder."""
     failures: tuple[str, ...] = ()
     """For each run whose sample has questions without an answer, a line with their number and the first one's reason."""
+    later: tuple[Share, ...] = ()
+    """What the second and further builds of its rows use; empty where each is built once."""
+    open: tuple[str, ...] = ()
+    """For each data set whose rows are built several times, a line on the gaps that fewer builds could not settle."""
 
     @property
     def usd(self) -> float | None:
         """Sum over the roles; None when a price is unknown."""
-        known = [share.usd for share in self.shares]
-        return None if None in known else sum(usd for usd in known if usd is not None)
+        return _sum(self.shares)
 
     def usd_in_batches(self, discount: float) -> float | None:
         """The same with `endpoint.mode=batch`, which discounts answers and judgements; None when a price is unknown."""
         late = sum(share.usd or 0.0 for share in self.shares if share.role in ("reader", "judge"))
         return None if self.usd is None else self.usd - (1.0 - discount) * late
+
+
+def _sum(shares: Iterable[Share]) -> float | None:
+    known = [share.usd for share in shares]
+    return None if None in known else sum(filter(None, known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +207,7 @@ def plan(
     """
     engine: LLM = ExtractiveLLM() if window is None else Windowed(ExtractiveLLM(), window)
     offline = Metered(OneSecond(engine))
-    usage = {role: Usage() for role in ("memory", "probe", "reader", "judge", "embedder")}
+    usage, later = ({role: Usage() for role in ("memory", "probe", "reader", "judge", "embedder")} for _ in range(2))
     with tempfile.TemporaryDirectory() as folder:
         samples = _samples(runs, lambda run: _offline(run, offline, Path(folder)))
         execute([sample.run for sample in samples], sum(s.questions for s in samples), cfg.threads, "planning")
@@ -205,19 +215,29 @@ def plan(
         chains = {sample.planned.folder: _chain(sample) for sample in samples}
         longest = max((_longest(sample, chains[sample.planned.folder]) for sample in samples), default=0.0)
         for sample in samples:
-            _add_run(usage, sample, counts_build=sample.run.shared not in builds)
-            builds |= {sample.run.shared} - {""}
+            counted = (usage, later)[: 1 + (sample.run.replicate > 0)]
+            for used in counted:
+                _add_run(used, sample, counts_build=sample.run.shared not in builds)
             for name in judges.get(sample.run.folder.parent.name, ()):
-                _add_judge(usage["judge"], sample, replace(judging(cfg, models, name), llm=offline))
+                _add_judge(
+                    [used["judge"] for used in counted], sample, replace(judging(cfg, models, name), llm=offline)
+                )
+            builds |= {sample.run.shared} - {""}
         failures = tuple(line for sample in samples for line in _failures(sample))
     probe = {"probe": models.probe} if usage["probe"].calls else {}
     by_role = {"memory": models.memory, **probe, "reader": models.reader, "judge": models.judge}
-    shares = [usage[role].share(role, model.name, model.prices) for role, model in by_role.items()]
-    shares.append(usage["embedder"].share("embedder", models.embedder_name, models.embedder_prices))
-    duration = _duration(cfg, models, shares, longest)
+    shares, again = (_shares(each, by_role, models) for each in (usage, later))
     sizes = {sample.run.folder.parent.name: sample.by_history for sample in samples}
     lines = tuple(line for name, counts in sizes.items() for line in _detectable(name, counts))
-    return Plan(tuple(shares), duration, lines, chains, failures)
+    most = 1 + max((sample.run.replicate for sample in samples), default=0)
+    left = tuple(f"  {name}: {left_open(sum(counts), most)}" for name, counts in sizes.items() if most > 1)
+    duration = _duration(cfg, models, shares, longest)
+    return Plan(tuple(shares), duration, lines, chains, failures, tuple(again) if most > 1 else (), left)
+
+
+def _shares(usage: Mapping[str, Usage], by_role: Mapping[str, Model], models: Models) -> list[Share]:
+    shares = [usage[role].share(role, model.name, model.prices) for role, model in by_role.items()]
+    return [*shares, usage["embedder"].share("embedder", models.embedder_name, models.embedder_prices)]
 
 
 def _chain(sample: Sample) -> float:
@@ -306,20 +326,18 @@ def _add_run(usage: Mapping[str, Usage], sample: Sample, *, counts_build: bool) 
         usage["embedder"].add(factor, cost.steps if cost.embedding_tokens else 0, cost.embedding_tokens, 0)
 
 
-def _add_judge(usage: Usage, sample: Sample, judge: Judging) -> None:
-    for line in read_lines(score_judge(sample.run, judge).with_suffix(".effort.jsonl")):
-        calls = sum(line["calls"].values())
-        usage.add(sample.question_factor, calls, int(line["tokens_in"]), int(line["tokens_out"]))
+def _add_judge(usages: Iterable[Usage], sample: Sample, judge: Judging) -> None:
+    lines = list(read_lines(score_judge(sample.run, judge).with_suffix(".effort.jsonl")))
+    for usage, line in product(usages, lines):
+        usage.add(sample.question_factor, sum(line["calls"].values()), int(line["tokens_in"]), int(line["tokens_out"]))
 
 
-def _detectable(dataset: str, sizes: Sequence[int]) -> list[str]:
-    difference = planned(sizes)
-    if difference is None:
-        return []
-    return [
-        f"  {dataset}: {sum(sizes)} questions in {len(sizes)} histories; "
-        f"detectable paired difference at {POWER:.0%} power: {detectable(difference[0])} ({difference[1]})"
-    ]
+def _detectable(dataset: str, sizes: Sequence[int]) -> Iterator[str]:
+    if (difference := planned(sizes)) is not None:
+        yield (
+            f"  {dataset}: {sum(sizes)} questions in {len(sizes)} histories; "
+            f"detectable paired difference at {POWER:.0%} power: {detectable(difference[0])} ({difference[1]})"
+        )
 
 
 def plan_text(plan: Plan) -> str:
@@ -338,7 +356,12 @@ def plan_text(plan: Plan) -> str:
         lines.append(
             f"  or {batched:.2f} USD with endpoint.mode=batch: answers within a day of the build, judgements within a day of the answers"
         )
-    return "\n".join([*lines, *plan.failures, *plan.detectable])
+    if plan.later:
+        part = "an unknown part" if (usd := _sum(plan.later)) is None else f"{usd:.2f} USD"
+        lines.append(
+            f"  of it {part} for second and further builds; build.published=1 leaves those of published rows out"
+        )
+    return "\n".join([*lines, *plan.failures, *plan.detectable, *plan.open])
 
 
 def confirmed(cfg: DictConfig, plan: Plan) -> bool:

@@ -117,6 +117,7 @@ class Price(Strict):
 class Building(Strict):
     seed: Natural
     replicates: Count
+    published: Count | None
     rebuild_every: Count
 
 

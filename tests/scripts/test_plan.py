@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_dir
 
 from eval.costs import BUILD, phases
 from eval.loop import run_all
+from eval.report.equivalence import left_open
 from eval.run import Run
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
@@ -176,3 +177,24 @@ def test_a_plan_prints_the_price_in_batches_which_discount_answers_and_judgement
     text = plan_text(Plan(shares, Duration(1.0, 27, 64, 1.5, measured=False)))
     assert "total 7.00 USD" in text
     assert "or 5.50 USD with endpoint.mode=batch" in text
+
+
+def test_a_plan_prices_further_builds_and_says_what_fewer_leave_open() -> None:
+    shares = (Share("memory", "m", 9, 9, 9, 6.0), Share("reader", "m", 9, 9, 9, 3.0))
+    later = tuple(replace(share, usd=(share.usd or 0) * 2 / 3) for share in shares)
+    left = (f"  locomo: {left_open(1540, 2)}",)
+    text = plan_text(Plan(shares, Duration(1.0, 27, 64, 1.5, measured=False), later=later, open=left))
+    assert "of it 6.00 USD for second and further builds; build.published=1" in text
+    assert "0.8 to 1.4 points with 1 build, 1.0 to 1.2 points with 2 builds" in text
+
+
+def test_the_second_build_of_a_row_is_planned_at_its_own_price(tmp_path: Path) -> None:
+    cfg, built, (first, *_) = runs_of(tmp_path, "locomo", ["recency"])
+    second = replace(first, replicate=1, folder=first.folder.with_name(f"{first.folder.name}-again"))
+    judges = {"locomo": load_option("dataset", "locomo")["judges"][:1]}
+    twice = plan(cfg, built, [first, second], judges)
+    used = {share.role: share for share in twice.shares}
+    assert {share.role: 2 * share.calls for share in twice.later} == {role: one.calls for role, one in used.items()}
+    assert used["judge"].calls > 0
+    assert len(twice.open) == 1
+    assert plan(cfg, built, [first], judges).later == ()

@@ -26,6 +26,8 @@ class Scorer:
     title: str
     repeats: int | None
     """How many of the judge's repeats count, as the tables say; None counts all."""
+    aggregate: str = "question"
+    """What the mean weighs equally, as the tables say; a scorer of no table weighs questions."""
 
     @property
     def is_judge(self) -> bool:
@@ -44,7 +46,7 @@ def scorers(runs: Sequence[RunFolder], tables: Sequence[TableFile]) -> list[Scor
                 for file in cell.get("files", ()):
                     stem = Path(file).stem
                     if stem in stems:
-                        known.setdefault(stem, Scorer(stem, column["metric"], cell["repeats"]))
+                        known.setdefault(stem, Scorer(stem, column["metric"], cell["repeats"], column["aggregate"]))
     rest = [stem for stem in stems if stem not in known]
     titles = [stem.rpartition("-")[0] for stem in rest]
     more = [Scorer(stem, _title(stem, titles), None) for stem in rest]
@@ -64,7 +66,7 @@ def cell(run: RunFolder, scorer: Scorer, column: Column, reached: Mapping[Any, f
 
 def cells(runs: RunSet, scorer: Scorer, questions: tuple[Asked, ...]) -> dict[int, Cell]:
     """The cells of all runs that the scorer has scored, by the run's place in the set."""
-    column = Column(runs.name, runs.name, scorer.title, questions)
+    column = Column(runs.name, runs.name, scorer.title, questions, scorer.aggregate)
     found = {}
     for place, run in enumerate(runs.runs):
         if (own := cell(run, scorer, column, outcomes([run.folder], questions))) is not None:

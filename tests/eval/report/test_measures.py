@@ -223,16 +223,26 @@ def test_counts_of_one_are_no_shares() -> None:
     assert more.by_question is not None
 
 
-@pytest.mark.parametrize(("ours", "expected"), [(100.0, "OK"), (105.0, "close"), (106.0, "off"), (94.0, "off")])
-def test_a_cost_is_close_within_five_percent(ours: float, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("ours", "expected"),
+    [
+        (100.0, "equivalent"),
+        (104.0, "equivalent, differs by +4.0 % [+3.4, +4.6]"),
+        (106.0, "differs by +6.0 % [+5.4, +6.6]"),
+        (94.0, "differs by -6.0 % [-6.6, -5.4]"),
+    ],
+)
+def test_a_cost_is_equivalent_within_five_percent_and_differs_beyond_the_printed_digits(
+    ours: float, expected: str
+) -> None:
     assert Measure(COLUMN, Estimate(ours, 9, None, None, 0), PUBLISHED).verdict() == expected
 
 
 def test_a_figure_stands_in_every_format() -> None:
-    figure = Measure(COLUMN, Estimate(104.0, 9, None, None, 0), PUBLISHED)
+    figure = Measure(COLUMN, Estimate(100.0, 9, None, None, 0), PUBLISHED)
     table = Table("toy", "Toy", (), (COLUMN,), (Row("one", "One", (figure,)),))
-    assert shown(figure) == "104.0 · 100 · close"
-    assert "| One | 104.0 · 100 · close |" in markdown(table)
+    assert shown(figure) == "100.0 · 100 · equivalent"
+    assert "| One | 100.0 · 100 · equivalent |" in markdown(table)
     line = as_csv(table).splitlines()[1].split(",")
-    assert (line[:5], line[12], line[-1]) == (["toy", "one", "toy", "judge", "all"], "104.000000", "close")
+    assert (line[:5], line[12], line[-1]) == (["toy", "one", "toy", "judge", "all"], "100.000000", "equivalent")
     assert len(line) == len(as_csv(table).splitlines()[0].split(","))

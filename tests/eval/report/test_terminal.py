@@ -16,7 +16,7 @@ from rich.console import Console
 
 from eval.report.cell import Cell, Column
 from eval.report.names import shortened
-from eval.report.published import Published
+from eval.report.published import Published, brief
 from eval.report.rendering import markdown
 from eval.report.scores import Asked
 from eval.report.tables import Measure, Row, Table
@@ -113,8 +113,8 @@ def test_the_terminal_and_the_markdown_print_the_same_numbers(tmp_path: Path, wi
             if one.published is not None:
                 verdict = one.verdict()
                 assert f"{one.published.printed} · {verdict}" in whole
-                brief = "n/c" if verdict.startswith("not comparable") else verdict
-                assert re.search(rf"{re.escape(one.published.printed)} +{brief}", text)
+                word = "n/c" if verdict.startswith("not comparable") else brief(verdict)
+                assert re.search(rf"{re.escape(one.published.printed)} +{word}", text)
 
 
 def test_failures_are_named_where_there_are_any_and_nowhere_else(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_quantities_keep_their_digits_and_text_in_brackets_is_no_markup(tmp_path
     tokens = Column("toy", "Toy [red]set[/red]", "cost recalled_tokens", ())
     row = Row("one", "One [bold]", (Measure(tokens, Estimate(1234.5678, 5, None, None, 0), published(1200.0)),))
     lines = lines_of(Table("toy", "Toy", (), (tokens,), (row,)), 100)
-    assert any(re.match(r"One \[bold\] +1234\.6 +1200\.0 +close", line) for line in lines)
+    assert any(re.match(r"One \[bold\] +1234\.6 +1200\.0 +equivalent", line) for line in lines)
     assert any(line.startswith("Toy [red]set[/red] ─") for line in lines)
 
 

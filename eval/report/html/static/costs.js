@@ -56,7 +56,7 @@ report.pages.published = {
       return { x: cell.published.value, y: ours.mean, low: ends[0], high: ends[1], name: row.title, title: `${row.title}, ${column.title} · ${column.metric}: ours ${number(ours.mean)}, published ${cell.published.text}, ${cell.verdict}`, href: run ? report.link("memory", { run: run.key }) : report.link("published") };
     });
     const tally = new Map();
-    rows.forEach(({ cell }) => tally.set(cell.verdict, (tally.get(cell.verdict) || 0) + 1));
+    rows.forEach(({ cell }) => { const word = verdictWord(cell.verdict); tally.set(word, (tally.get(word) || 0) + 1); });
     page.append(el("ul", { class: "worth" }, [...tally].map(([verdict, count]) => el("li", null, `${verdict}: ${count}`))));
     if (points.length) page.append(el("section", { class: "card" }, scatter(points, { xTitle: "published", yTitle: "ours", diagonal: true, width: 620, height: 430 }), el("p", { class: "note" }, "On the line the two are equal. Bars: our 95 % intervals.")));
     page.append(el("section", { class: "card" }, sortable([

@@ -79,8 +79,9 @@ function leaderboard(table, at, query) {
     without.length ? el("p", { class: "note" }, `Without a number here: ${without.map(({ row, cell }) => cell.kind === "text" && cell.text !== "–" ? `${row.title} (${cell.text})` : row.title).join("; ")}.`) : "");
 }
 
-const badgeOf = { OK: "good", off: "bad" };   // by the verdict's first word: "OK, prompts ours" is good
-const verdictBadge = (text) => (text ? el("span", { class: `badge ${badgeOf[text.split(",")[0]] ?? ""}` }, text) : "");
+// The word of a verdict, without its numbers; "not comparable: …" keeps its reason.
+const verdictWord = (text) => /^(equivalent|differs|cannot tell)/.exec(text ?? "")?.[0] ?? text;
+const verdictBadge = (text) => (text ? el("span", { class: `badge ${{ equivalent: "good", differs: "bad" }[verdictWord(text)] ?? ""}` }, text) : "");
 
 function pairsCard(table, at) {
   const own = table.pairs.filter((pair) => pair.column === at);

@@ -1,0 +1,190 @@
+"""Whether our mean and a published one agree, where both are about the same questions.
+
+The questions' difficulty cancels then, so the error of the gap is that of runs (build, answer, judge) and of the printed digits:
+
+    SE² = ours / builds + theirs + unit² / 12
+
+- *ours*: the variance of one run's mean. From several builds it is measured; from one it is assumed that `FLIPS` of the scores change.
+- *theirs*: the published standard deviation squared, else ours. An interval that a paper prints is about questions, which cancel, so it
+  bounds the error of a run from above: it counts where it is narrower than ours.
+- *unit*: that of the last printed digit; a rounding error is uniform.
+
+The gap is *equivalent* when both one-sided t-tests at 5 % reject that it is as large as the margin (Schuirmann 1987, "A comparison of the
+two one-sided tests procedure and the power approach"), and it *differs* when its 95 % interval excludes 0. Both may hold. A shift that all
+of our builds share, such as another version of the model, is in no error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from eval.stats import Interval, t_point
+
+MARGIN = 0.02
+"""Two points."""
+COST_MARGIN = 0.05
+"""Share of the published cost."""
+FLIPS = 0.08
+"""Share of 0/1 scores that differ between two runs of one memory, assumed where a single build measures nothing."""
+SHIFTED = 0.1
+"""Level of the F test above which the histories of a build are taken to be independent."""
+MOST_BUILDS = 50
+"""More builds are not advised: what stays open then is the published number's own error."""
+Z = 1.959963984540054
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How much a mean changes from run to run on the same questions."""
+
+    builds: int
+    variance: float
+    """Of the mean of one run, in the unit of the mean squared."""
+    freedom: float
+    """Degrees of freedom of the variance; infinite where it is assumed."""
+    measured: bool
+
+    def plus(self, other: Runs) -> Runs:
+        """The runs of a sum or difference of two means from independent runs."""
+        variance = self.variance + other.variance
+        known = self.variance**2 / self.freedom + other.variance**2 / other.freedom
+        freedom = variance**2 / known if known else min(self.freedom, other.freedom)
+        return Runs(min(self.builds, other.builds), variance, freedom, self.measured and other.measured)
+
+
+NO_RUNS = Runs(1, 0.0, inf, measured=False)
+"""Of a count or a cost, whose run error is not known: only the printed digits' error is left."""
+
+
+def measured_runs(parts: np.ndarray) -> Runs:
+    """The run error of a mean from several builds.
+
+    Args:
+        parts: what each history adds to the mean of each build, float64 [histories, builds].
+    """
+    variance, freedom = between_builds(parts)
+    return Runs(parts.shape[-1], float(variance), float(freedom), measured=True)
+
+
+def between_builds(parts: np.ndarray) -> tuple[Any, Any]:
+    """Variance of one build's mean and its degrees of freedom, each [...].
+
+    Histories are built one by one, so their variances add up; Satterthwaite's degrees of freedom in the form of Welch (1947), which small
+    samples need. Where the builds' means vary more than their histories explain (F test at `SHIFTED`), something is common to a whole
+    build, and the variance is that of the few means.
+
+    Args:
+        parts: what each history adds to the mean of each build, float64 [..., histories, builds].
+    """
+    from scipy.special import fdtrc
+
+    few = parts.shape[-1] - 1
+    own = parts.var(axis=-1, ddof=1)
+    total, squares, means = own.sum(axis=-1), (own**2).sum(axis=-1), parts.sum(axis=-2).var(axis=-1, ddof=1)
+    moved = total > 0
+    freedom = np.where(moved, total**2 * (few + 2) / np.where(moved, squares, 1.0) - 2, few)
+    freedom = np.maximum(freedom, few)
+    shifted = moved & (fdtrc(few, freedom, means / np.where(moved, total, 1.0)) < SHIFTED)
+    return np.where(shifted, means, total), np.where(shifted, few, freedom)
+
+
+def assumed_runs(scores: np.ndarray, weights: np.ndarray) -> Runs:
+    """The run error of a mean when `FLIPS` of the answers change.
+
+    Of 0/1 scores a run's variance is half of `FLIPS`, as two runs differ by twice of it. Other scores move as much less as they vary less
+    than 0/1 scores of the same mean.
+
+    Args:
+        scores: of the questions, [n].
+        weights: of the questions in the mean, [n], with mean 1 (`eval.stats.weights`).
+    """
+    mean = float(scores.mean())
+    ratio = float(scores.var()) / (mean * (1 - mean)) if 0.0 < mean < 1.0 else 1.0
+    variance = FLIPS / 2 * min(1.0, ratio) * float((weights**2).sum()) / scores.size**2
+    return Runs(1, variance, inf, measured=False)
+
+
+def decided(low: Any, high: Any, error: Any, freedom: Any, margin: float) -> tuple[Any, Any]:
+    """Whether gaps are equivalent, and whether they differ; arguments are numbers or arrays that fit.
+
+    Args:
+        low, high: the smallest and the largest gap that the missing answers allow; equal where none is missing.
+        error: standard error of the gap.
+    """
+    from scipy.special import stdtrit
+
+    once, twice = stdtrit(freedom, 0.95) * error, stdtrit(freedom, 0.975) * error
+    return (low - once > -margin) & (high + once < margin), (low - twice > 0) | (high + twice < 0)
+
+
+def gap_error(runs: Runs, theirs: float | None, rounding: float, builds: int = 0) -> tuple[float, float]:
+    """Standard error of a gap, and its degrees of freedom.
+
+    Args:
+        theirs: variance of the published mean; None where it is ours.
+        rounding: variance of the printed digits.
+        builds: how many of ours; 0 takes those of `runs`, another number those that would be made.
+    """
+    share = runs.variance * (1 / (builds or runs.builds) + (theirs is None))
+    total = share + (theirs or 0.0) + rounding
+    freedom = runs.freedom * (max(1.0, (builds - 1) / max(1, runs.builds - 1)) if builds else 1.0)
+    return total**0.5, freedom * (total / share) ** 2 if share else inf
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What is known of the gap between our mean and a published one."""
+
+    gap: float
+    interval: Interval
+    """95 %, and whatever the missing answers are worth."""
+    equivalent: bool
+    differs: bool
+    builds: int | None
+    """How many builds would settle a gap of this size that is neither; 0 where the missing answers would, None where nothing would."""
+
+
+def settle(gap: float, span: Interval, runs: Runs, theirs: float | None, rounding: float, margin: float) -> Settled:
+    """Compare a gap with 0 and with the margin.
+
+    Args:
+        gap: our mean minus the published one.
+        span: the gaps that the missing answers allow; both ends are the gap where none is missing.
+    """
+    error, freedom = gap_error(runs, theirs, rounding)
+    half = t_point(freedom) * error if error else 0.0
+    equivalent, differs = map(bool, decided(span.low, span.high, error, freedom, margin))
+    interval = Interval(span.low - half, span.high + half)
+    needed = None if equivalent or differs else _needed(gap, span, runs, theirs, rounding, margin)
+    return Settled(gap, interval, equivalent, differs, needed)
+
+
+def _needed(gap: float, span: Interval, runs: Runs, theirs: float | None, rounding: float, margin: float) -> int | None:
+    if any(decided(gap, gap, *gap_error(runs, theirs, rounding), margin)):
+        return 0
+    for builds in range(runs.builds + 1, MOST_BUILDS + 1):
+        if any(decided(span.low, span.high, *gap_error(runs, theirs, rounding, builds), margin)):
+            return builds
+    return None
+
+
+def open_gaps(runs: Runs, builds: int, margin: float = MARGIN) -> tuple[float, float] | None:
+    """The sizes of a gap between which nothing would be settled with so many builds; None where there are none."""
+    error, freedom = gap_error(runs, None, 0.0, builds)
+    low, high = margin - t_point(freedom, 0.95) * error, t_point(freedom) * error
+    return (max(0.0, low), high) if low < high else None
+
+
+def left_open(questions: int, most: int) -> str:
+    """For a plan: the gaps of 0/1 scores from published numbers that one build, two, up to `most` would leave open."""
+    runs = Runs(1, FLIPS / 2 / questions, inf, measured=False)
+    parts = []
+    for builds in range(1, most + 1):
+        gaps = open_gaps(runs, builds)
+        text = "none" if gaps is None else f"{100 * gaps[0]:.1f} to {100 * gaps[1]:.1f} points"
+        parts.append(f"{text} with {builds} build{'s' * (builds > 1)}")
+    return f"gaps from published numbers that stay open if {FLIPS:.0%} of scores change from run to run: {', '.join(parts)}"
