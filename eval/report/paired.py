@@ -1,13 +1,48 @@
-"""Where two memories differ: wins and losses by category, and the questions that tell most."""
+"""Where two memories differ: by history, with missing answers, wins and losses by category, and the questions that tell most."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from eval.families import Gaps
 from eval.report.cell import ALL, ANSWERABLE, Cell, categories
 from eval.report.scores import Asked
+from eval.stats import Interval
+
+
+def case_gaps(first: Cell, second: Cell, histories: Sequence[str]) -> Gaps:
+    """The paired differences of two cells of one column, added up by history, over the questions that both have a score for.
+
+    Args:
+        histories: names of all histories of the column.
+    """
+    both = [each for each in first.column.questions if each.key in first.scores and each.key in second.scores]
+    gaps = [first.scores[each.key] - second.scores[each.key] for each in both]
+    return Gaps.of(gaps, [each.cluster for each in both], _groups(first, both), histories)
+
+
+def gap_bounds(first: Cell, second: Cell) -> Interval | None:
+    """The least and the largest difference over all questions if missing answers score between 0 and 1; None if none is missing.
+
+    Manski's bounds: nothing is assumed about why an answer is missing. Scores are shares.
+    """
+    questions, own, other = first.column.questions, first.scores, second.scores
+    if all(each.key in own and each.key in other for each in questions):
+        return None
+    groups = _groups(first, questions)
+    sizes = Counter(groups)
+    low = sum((own.get(q.key, 0.0) - other.get(q.key, 1.0)) / sizes[g] for q, g in zip(questions, groups, strict=True))
+    high = sum((own.get(q.key, 1.0) - other.get(q.key, 0.0)) / sizes[g] for q, g in zip(questions, groups, strict=True))
+    return Interval(low / len(sizes), high / len(sizes))
+
+
+def _groups(cell: Cell, questions: Sequence[Asked]) -> list[str]:
+    """What the column's mean weighs equally: the group of each question."""
+    aggregate = cell.column.aggregate
+    return [{"question": "", "case": each.cluster, "category": each.category}[aggregate] for each in questions]
 
 
 @dataclass(frozen=True, slots=True)

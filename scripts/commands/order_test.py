@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from eval.report.cell import Cell
 from eval.report.rendering import difference_text, number
 from eval.report.scores import outcomes
-from eval.report.tables import Pair
-from eval.stats import Difference, Estimate, holm
+from eval.report.tables import NO_SPREAD, Pair, only_about
+from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, holm
 from eval.store import RunError, replace_file
 from scripts.experiment.datasets import Data
 from scripts.experiment.exits import guarded
@@ -158,18 +158,18 @@ def order_effect(usual: Scored, others: Sequence[Scored], metric: str | None = N
 
 def effect_lines(effects: Sequence[OrderEffect]) -> list[str]:
     """The effects as a table, p adjusted over all memories."""
-    adjusted = zip(
-        holm([effect.gap.p for effect in effects]), holm([effect.gap.p_by_case for effect in effects]), strict=True
-    )
+    adjusted = holm([effect.gap.p_by_case for effect in effects])
     lines = [
-        "| Memory | as it is | in another order | difference [by question] {by case} | scores changed | not scored |",
+        "| Memory | as it is | in another order | difference {by case} [by question] | scores changed | not scored |",
         "|---|---|---|---|---|---|",
     ]
-    for effect, ps in zip(effects, adjusted, strict=True):
+    for effect, p in zip(effects, adjusted, strict=True):
+        few = only_about(effect.gap.clusters) if effect.gap.clusters < ENOUGH_CLUSTERS else NO_SPREAD
+        pair = Pair(effect.gap, p, "" if p is not None else few)
         spread = "" if effect.spread is None else f" ± {effect.spread:.3f}"
         lines.append(
             f"| {effect.title} | {number(effect.usual.mean)} | {number(effect.other.mean)}{spread} | "
-            f"{difference_text(Pair(effect.gap, *ps))} | {effect.changed} of {effect.gap.n} | {effect.missing} |"
+            f"{difference_text(pair)} | {effect.changed} of {effect.gap.n} | {effect.missing} |"
         )
-    note = "±: standard deviation from order to order. p: sign-flip permutation over questions {t-test by case}; Holm over the memories."
+    note = "±: standard deviation from order to order. p: t-test by case; adjusted: Holm over the memories."
     return [*lines, "", note]
