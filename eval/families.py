@@ -72,37 +72,50 @@ class Gaps:
         np.add.at(counts, (homes, codes), 1.0)
         return cls(sums, counts)
 
-    @property
-    def size(self) -> float:
-        """|t| as observed."""
-        return float(self.flipped(np.ones((1, len(self.sums))))[0])
 
-    def flipped(self, signs: np.ndarray) -> np.ndarray:
-        """|t| with flipped histories: the mean of group means over its delete-one-history jackknife error.
+def flipped(rows: Sequence[Gaps], signs: np.ndarray) -> np.ndarray:
+    """|t| of rows with flipped histories: the mean of group means over its delete-one-history jackknife error.
 
-        Args:
-            signs: 1 or -1, float64 [flips, histories].
+    Args:
+        signs: 1 or -1, float64 [flips, histories].
 
-        Returns:
-            float64 [flips].
-        """
-        sums, counts, present = self.sums, self.counts, (self.counts > 0).any(axis=1)
-        if not present.all():
-            sums, counts, signs = sums[present], counts[present], signs[:, present]
-        size, groups = sums.shape
-        total = counts.sum(axis=0)
-        left = total - counts
-        some = left > 0  # a group may have all its questions in one history
-        share = np.divide(1.0, left * some.sum(axis=1, keepdims=True), out=np.zeros_like(left), where=some)
-        change, own = share - 1 / (groups * total), (share * sums).sum(axis=1)
-        flipped = signs @ sums
-        mean = (flipped / total).mean(axis=1)
-        # The squared change of the mean when a history is left out, added up over histories: (flipped @ change_g - sign_g own_g)^2.
-        squares = ((flipped @ (change.T @ change)) * flipped).sum(axis=1)
-        squares -= 2 * (flipped * (signs @ (change * own[:, None]))).sum(axis=1)
-        squares += (own**2).sum()
-        error = ((size - 1) / size * np.maximum(squares, 1e-24)) ** 0.5
-        return np.asarray(np.abs(mean) / error)
+    Returns:
+        float64 [rows, flips].
+    """
+    alike: dict[bytes, list[int]] = {}
+    for place, row in enumerate(rows):
+        alike.setdefault(row.counts.tobytes(), []).append(place)
+    sizes = np.empty((len(rows), len(signs)))
+    for places in alike.values():  # rows without scores for other questions differ in their counts
+        sums = np.stack([rows[place].sums for place in places], axis=-1)
+        sizes[places] = _flipped(sums, rows[places[0]].counts, signs)
+    return sizes
+
+
+def _flipped(sums: np.ndarray, counts: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """|t| of rows with the same counts [histories, groups], from sums [histories, groups, rows]: float64 [rows, flips]."""
+    present = (counts > 0).any(axis=1)
+    if not present.all():
+        sums, counts, signs = sums[present], counts[present], signs[:, present]
+    size, groups, rows = sums.shape
+    total = counts.sum(axis=0)
+    left = total - counts
+    some = left > 0  # a group may have all its questions in one history
+    share = np.divide(1.0, left * some.sum(axis=1, keepdims=True), out=np.zeros_like(left), where=some)
+    change, own = share - 1 / (groups * total), np.einsum("gc,gcr->gr", share, sums)
+
+    def summed(values: np.ndarray) -> np.ndarray:
+        return (signs @ values.reshape(size, -1)).reshape(len(signs), groups, rows)
+
+    totals = summed(sums)
+    mean = np.einsum("fcr,c->fr", totals, 1 / (groups * total))
+    # The squared change of the mean when a history g is left out, added up over histories: (totals @ change_g - sign_g own_g)^2.
+    crossed = (totals.transpose(0, 2, 1) @ (change.T @ change)).transpose(0, 2, 1) - 2 * summed(
+        change[:, :, None] * own[:, None, :]
+    )
+    squares = (totals * crossed).sum(axis=1) + (own**2).sum(axis=0)
+    error = ((size - 1) / size * np.maximum(squares, 1e-24)) ** 0.5
+    return np.asarray((np.abs(mean) / error).T)
 
 
 def level_of(columns: int, level: float = LEVEL) -> float:
@@ -115,7 +128,7 @@ def can_flip(histories: int, level: float) -> bool:
     return bool(2.0 ** (1 - histories) <= level)
 
 
-def tested_together(rows: Sequence[Gaps], ps: Sequence[float], freedoms: Sequence[float], columns: int) -> Tested:
+def single_step(rows: Sequence[Gaps], ps: Sequence[float], freedoms: Sequence[float], columns: int) -> Tested:
     """Test the rows of a column together.
 
     Args:
@@ -129,11 +142,13 @@ def tested_together(rows: Sequence[Gaps], ps: Sequence[float], freedoms: Sequenc
         own = [min(1.0, len(ps) * p) for p in ps]
         method = f"t-test by history, Bonferroni ({histories} histories have too few sign flips)"
         return Tested(_over(own, columns), level / len(ps), method)
-    observed = np.array([row.size for row in rows]) * (1 - 1e-9)
-    limits = _ps(observed, freedoms)
+    limits = _ps(flipped(rows, np.ones((1, histories))) * (1 - 1e-9), freedoms)[:, 0]
     least: list[np.ndarray] = []
     for signs in _signs(histories):
-        least.append(np.min([_ps(row.flipped(signs), [nu]) for row, nu in zip(rows, freedoms, strict=True)], axis=0))
+        sizes = flipped(rows, signs)
+        if len(set(freedoms)) == 1:  # the largest |t| has the smallest p
+            sizes = sizes.max(axis=0, keepdims=True)
+        least.append(_ps(sizes, freedoms[: len(sizes)]).min(axis=0))
         if histories > EXACT:
             reached = [sum(int((each <= limit).sum()) for each in least) for limit in limits]
             drawn = sum(map(len, least))
@@ -158,10 +173,10 @@ def _over(ps: Sequence[float], columns: int) -> tuple[float, ...]:
 
 
 def _ps(sizes: np.ndarray, freedoms: Sequence[float]) -> np.ndarray:
-    """Two-sided p of |t|."""
+    """Two-sided p of |t|: float64 [rows, flips]."""
     from scipy.special import stdtr
 
-    return np.asarray(2 * stdtr(np.asarray(freedoms), -sizes))
+    return np.asarray(2 * stdtr(np.asarray(freedoms)[:, None], -sizes))
 
 
 def _signs(histories: int) -> Iterator[np.ndarray]:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from eval.costs import Price
-from eval.families import Tested, tested_together
+from eval.families import Tested, single_step
 from eval.report.best_of import BestOf
 from eval.report.cell import Cell, Column
 from eval.report.paired import case_gaps, gap_bounds
@@ -209,7 +209,7 @@ class Table:
             gaps.append(case_gaps(*self._cells(row, place), names))
             ps.append(gap.p_by_case)
             freedoms.append(gap.sampling.freedom)
-        return tested_together(gaps, ps, freedoms, len(self.testable))
+        return single_step(gaps, ps, freedoms, len(self.testable))
 
 
 def histories(column: Column) -> int:
