@@ -41,9 +41,8 @@ def _lines(table: Table, place: int) -> list[str]:
     assumed = planned(list(sizes.values()), level_of(len(table.testable)) / pairs)
     if assumed is None:
         return []
-    return [
-        f"{start}: {shown(assumed[0])} ({assumed[1]}; for {pairs} pair{'s' * (pairs > 1)} on {len(table.testable)} data sets)."
-    ]
+    family = f"{pairs} pair{'s' * (pairs > 1)} on {len(table.testable)} data set{'s' * (len(table.testable) > 1)}"
+    return [f"{start}: {shown(assumed[0])} ({assumed[1]}; for {family})."]
 
 
 def column_detects(table: Table, place: int) -> float:
