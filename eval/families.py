@@ -3,8 +3,8 @@
 - Statistic: the difference over its jackknife error by case, the t of the interval that tables print.
 - Null distribution: the signs of whole histories are flipped together in all rows, and the largest |t| of the rows is taken each time
   (single-step max-T: Westfall and Young 1993, "Resampling-Based Multiple Testing"). It is exact where the differences of histories are
-  symmetric about 0, it uses the correlation of rows that share a reference, and it needs no normality in the far tail, where Student's t
-  is up to 19 times too sure for skewed effects of histories.
+  symmetric about 0, and uses the correlation of rows that share a reference. Neither it nor Student's t (nor the worse of both) holds
+  the level for strongly skewed effects of histories: the family-wise error for .05 is then .06 to .09 with ten histories.
 - All flips are listed up to 16 histories; beyond, random ones are drawn until each p is resolved.
 - G histories have 2^(G-1) different flips. Where even the smallest p is above the level (5 or 6 histories), single-step Bonferroni on the
   p of Student's t takes their place. It rests on normal effects of histories.

@@ -149,9 +149,7 @@ def _detectable(questions: Sequence[Asked]) -> list[str]:
     assumed = planned(list(Counter(asked.cluster for asked in questions).values()))
     if assumed is None:
         return []
-    return [
-        f"Detectable difference from one other memory at 80 % power: {difference_shown(assumed[0])} ({assumed[1]})."
-    ]
+    return [f"Detectable difference from another memory at 80 % power: {difference_shown(assumed[0])} ({assumed[1]})."]
 
 
 def _unreached(record: Mapping[str, Any]) -> list[str]:
