@@ -105,7 +105,7 @@ def _flipped(sums: np.ndarray, counts: np.ndarray, signs: np.ndarray) -> np.ndar
     change, own = share - 1 / (groups * total), np.einsum("gc,gcr->gr", share, sums)
 
     def summed(values: np.ndarray) -> np.ndarray:
-        return (signs @ values.reshape(size, -1)).reshape(len(signs), groups, rows)
+        return np.asarray(signs @ values.reshape(size, -1)).reshape(len(signs), groups, rows)
 
     totals = summed(sums)
     mean = np.einsum("fcr,c->fr", totals, 1 / (groups * total))

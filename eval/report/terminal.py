@@ -109,7 +109,7 @@ def _legend(table: Table) -> list[str]:
     reference = next((row.title for row in table.rows if row.name == table.reference), None)
     if reference is not None and table.pairs:
         lines.append(
-            f"Δ: paired difference from {reference}, with p by case and p adjusted over the family; *: adjusted p below .05."
+            f"Δ: paired difference from {reference} (p by case, p adjusted over the family); *: adjusted p < .05."
         )
         families = {family_of(table, place): table.columns[place].title for place in table.tests}
         lines += [f"{title}: {family}." for family, title in families.items()]

@@ -96,7 +96,7 @@ def size(
             tested, own, _, _ = _tested(sums, counts, len(designs))
             ours |= min(tested.ps[true:]) <= LEVEL
             ps.append(own)
-        adjusted = np.reshape(holm(np.concatenate(ps).tolist()), (len(designs), pairs))  # type: ignore[arg-type]
+        adjusted = np.array(holm(np.concatenate(ps).tolist()), dtype=float).reshape(len(designs), pairs)
         wrong["max-T"] += ours
         wrong["Holm of t-tests"] += bool((adjusted[:, true:] <= LEVEL).any())
     title = " + ".join(designs) + (", skewed" if skewed else "") + (f", {true} rows differ" if true else "")
