@@ -1,7 +1,7 @@
 """The smallest paired difference between two memories that is detected with 80 % power.
 
 It is computed from the observed spread of a comparison or, before anything is run, from an assumption that is printed beside it. The test
-is the two-sided t-test at 5 % whose interval the tables print.
+is the two-sided t-test by case: at 5 % for two memories alone, at the level that a pair of a table has after the adjustment for its family.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ DISAGREEING = 0.3
 ASSUMED = f"assumed: the two differ on {DISAGREEING:.0%} of the questions"
 
 
-def detectable(sampling: Sampling) -> float:
-    """The true difference that is detected with 80 % probability, in the unit of the mean."""
+def detectable(sampling: Sampling, alpha: float = 0.05) -> float:
+    """The true difference that is detected with 80 % probability, in the unit of the mean.
+
+    Args:
+        alpha: two-sided level of the test.
+    """
     from scipy.special import nctdtr, nctdtrinc
 
-    freedom, limit = sampling.freedom, t_point(sampling.freedom)
+    freedom, limit = sampling.freedom, t_point(sampling.freedom, 1 - alpha / 2)
 
     def missed(shift: float) -> float:
         """The probability, beyond what is allowed, that a difference of `shift` standard errors is not significant."""
@@ -43,13 +47,14 @@ def detectable(sampling: Sampling) -> float:
     return following * sampling.error
 
 
-def planned(sizes: Sequence[int]) -> tuple[float, str] | None:
+def planned(sizes: Sequence[int], alpha: float = 0.05) -> tuple[float, str] | None:
     """The detectable difference of 0/1 scores and a sentence about the assumption; None for fewer than two questions.
 
     From five histories on it is by case, with Kish's design effect for unequal sizes; otherwise by question.
 
     Args:
         sizes: number of questions by history.
+        alpha: two-sided level of the test.
     """
     sizes = [size for size in sizes if size]
     questions = sum(sizes)
@@ -57,11 +62,11 @@ def planned(sizes: Sequence[int]) -> tuple[float, str] | None:
         return None
     error = (DISAGREEING / questions) ** 0.5
     if len(sizes) < ENOUGH_CLUSTERS:
-        return detectable(Sampling(error, questions - 1)), f"{ASSUMED}; by question"
+        return detectable(Sampling(error, questions - 1), alpha), f"{ASSUMED}; by question"
     squares = sum(size**2 for size in sizes)
     inflation = 1 + (squares / questions - 1) * ALIKE
     sampling = Sampling(error * inflation**0.5, max(1.0, questions**2 / squares - 1))
-    return detectable(sampling), f"{ASSUMED}, intraclass correlation {ALIKE}; by case"
+    return detectable(sampling, alpha), f"{ASSUMED}, intraclass correlation {ALIKE}; by case"
 
 
 def shown(difference: float) -> str:

@@ -154,10 +154,11 @@ def difference(
     )
 
 
-def permutation_p(gap: np.ndarray, seed: int = 0, flips: int = 10_000) -> float | None:
+def permutation_p(gap: np.ndarray, seed: int = 0, flips: int = 10_000, most: int = 200_000) -> float | None:
     """Two-sided p of a paired difference: the share of sign flips whose mean is at least as far from 0; None for fewer than two pairs.
 
-    Exact when all non-zero gaps have one size; otherwise from `flips` random sign flips and the observed one.
+    Exact when all non-zero gaps have one size; otherwise from random sign flips and the observed one: `flips`, and more up to `most` until
+    ten are as extreme, so that a small p is resolved (Besag and Clifford 1991, "Sequential Monte Carlo p-values").
     """
     if gap.size < 2:
         return None
@@ -170,11 +171,13 @@ def permutation_p(gap: np.ndarray, seed: int = 0, flips: int = 10_000) -> float 
 
         return min(1.0, float(2 * bdtr(min((moved > 0).sum(), (moved < 0).sum()), moved.size, 0.5)))
     rng = np.random.default_rng(seed)
-    observed, extreme = abs(float(moved.sum())) - 1e-12, 0
-    for start in range(0, flips, 500):
-        signs = rng.integers(0, 2, (min(500, flips - start), moved.size), dtype=np.int8) * 2 - 1
+    observed, extreme, drawn = abs(float(moved.sum())) - 1e-12, 0, 0
+    while drawn < flips or (extreme < 10 and drawn < most):
+        size = 500 if drawn >= flips else min(500, flips - drawn)
+        signs = rng.integers(0, 2, (size, moved.size), dtype=np.int8) * 2 - 1
         extreme += int((np.abs(signs @ moved) >= observed).sum())
-    return (extreme + 1) / (flips + 1)
+        drawn += size
+    return (extreme + 1) / (drawn + 1)
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:

@@ -20,6 +20,8 @@ class BestOf(Cell):
     """The chosen candidate's cell by cluster."""
     rechosen: Mapping[str, Mapping[str, Cell]] = field(default_factory=dict)
     """By cluster that is left out: the cells that would be chosen without it, by remaining cluster."""
+    held_out: bool = False
+    """Whether each case's candidate was chosen on the other cases. A row chosen on its own questions is biased upwards: it gets no star."""
 
     @cached_property
     def draws(self) -> Draws:
@@ -107,7 +109,11 @@ def _best(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def composed(
-    cells: Mapping[str, Cell], chosen: Mapping[str, str], again: Mapping[str, Mapping[str, str]] | None = None
+    cells: Mapping[str, Cell],
+    chosen: Mapping[str, str],
+    again: Mapping[str, Mapping[str, str]] | None = None,
+    *,
+    held_out: bool = False,
 ) -> BestOf:
     """The cell of a choice: for each cluster the scores and outcomes of the chosen candidate.
 
@@ -115,6 +121,7 @@ def composed(
         cells: the candidates' cells in one column, by name.
         chosen: name of the chosen candidate by cluster (`choose`).
         again: what would be chosen without each cluster (`choose_again`). The interval by case then covers the choice's own luck, too.
+        held_out: whether the candidates were chosen on the other cases.
     """
     first = next(iter(cells.values()))
     column = first.column
@@ -127,4 +134,6 @@ def composed(
         out: {cluster: cells[name] for cluster, name in others.items()} for out, others in (again or {}).items()
     }
     picked = {one: cells[name] for one, name in chosen.items()}
-    return BestOf(column, outcomes, (), correction=first.correction, chosen=picked, rechosen=rechosen)
+    return BestOf(
+        column, outcomes, (), correction=first.correction, chosen=picked, rechosen=rechosen, held_out=held_out
+    )

@@ -37,17 +37,13 @@ def table_card(table: Table, runs: Mapping[Path, Mapping[str, Any]]) -> str:
         "",
         *(f"- {_line(each)}" for each in (*table.caption, *detectable_lines(table), *verdict_lines(table))),
     ]
-    lines += ["", "| row | column | score | p against the reference, Holm {by case} |", "|---|---|---|---|"]
+    lines += ["", "| row | column | score | adjusted p against the reference |", "|---|---|---|---|"]
     for row in table.rows:
         for place, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
             if isinstance(cell, str):
                 continue
             pair = table.pairs.get((row.name, place))
-            tested = (
-                "–"
-                if pair is None or pair.p is None
-                else f"{pair.p:.3f}" + (f" {{{pair.p_by_case:.3f}}}" if pair.p_by_case is not None else "")
-            )
+            tested = "–" if pair is None else pair.untested if pair.p is None else f"{pair.p:.3f}"
             lines.append(
                 f"| {_cell(row.title)} | {_cell(f'{column.title} · {column.metric}')} | {_cell(shown(cell))} | {tested} |"
             )
@@ -145,7 +141,7 @@ def _scores(folder: Path, record: Mapping[str, Any]) -> list[str]:
         return ["not scored"]
     lines += [
         "",
-        "mean [95 % by question] {95 % by case} · scored/unscored/errored/not reached, over the questions that the run has a line for.",
+        "mean {95 % by case} [95 % by question] · scored/unscored/errored/not reached, over the questions that the run has a line for.",
     ]
     return [*lines, *_detectable(questions), *_unreached(record)]
 

@@ -1,7 +1,8 @@
 """A table for a paper: LaTeX with booktabs and siunitx, one `table` for each column group, in the numbers that Markdown and CSV print.
 
-Significance marks are those of the paired test against the table's reference row, adjusted by Holm over all pairs of the table: by case
-where there are enough cases, else by question. Whatever a reader must know to judge a number stands in its caption.
+Significance marks are those of the paired test by case against the table's reference row, adjusted over the table's family
+(`eval.families`); exploratory metrics and fewer than five histories have none. Whatever a reader
+must know to judge a number stands in its caption.
 
 Characters that pdfTeX's default encodings cannot set are written as `[U+4E2D]`.
 """
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from re import sub
 
 from eval.report.cell import Cell
-from eval.report.detectable import detectable_lines
+from eval.report.detectable import detectable_lines, how_tested
 from eval.report.rendering import number, span
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.report.verdict_notes import verdict_lines
@@ -178,7 +179,7 @@ def _cell(cell: AnyCell, pair: Pair | None, printed: bool) -> str:
 
 def stars(pair: Pair | None) -> str:
     """The marks of a comparison with the reference; empty where it is not significant, or was not tested."""
-    adjusted = None if pair is None else pair.p if pair.p_by_case is None else pair.p_by_case
+    adjusted = None if pair is None else pair.p
     return next((mark for limit, mark in MARKS if adjusted is not None and adjusted < limit), "")
 
 
@@ -211,7 +212,7 @@ def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: st
     lines.append(
         f"n = {sizes} questions in {cases} histories; means with 95 % intervals, by history from five histories on, else by question."
     )
-    lines += _tested(table)
+    lines += _tested(table, places)
     lines.append(_outcomes(cells))
     if silent := len(table.rows) - len(rows):
         lines.append(f"{silent} rows without a number are left out.")
@@ -239,15 +240,14 @@ def _ceilings(table: Table, rows: Sequence[Row], places: Sequence[int]) -> list[
     ]
 
 
-def _tested(table: Table) -> list[str]:
+def _tested(table: Table, places: Sequence[int]) -> list[str]:
+    """The test behind the marks of these columns, which are of one data set."""
     reference = next((row.title for row in table.rows if row.name == table.reference), "")
-    if not table.pairs:
-        return []
-    by_case = any(pair.p_by_case is not None for pair in table.pairs.values())
-    test = "t-test by history" if by_case else "sign-flip permutation over questions"
-    return [
-        f"* p < .05, ** p < .01, *** p < .001 against {reference} (†), paired {test}, Holm over all {len(table.pairs)} pairs."
-    ]
+    said = {table.columns[place].metric: " ".join(how_tested(table, place)) for place in places}
+    lines = [f"{metric}: {text}" for metric, text in said.items() if text]
+    if any(place in table.tests for place in places):
+        lines.insert(0, f"* p < .05, ** p < .01, *** p < .001 against {reference} (†).")
+    return lines
 
 
 def _outcomes(cells: Sequence[Cell]) -> str:

@@ -13,7 +13,7 @@ from eval.imported import NOT_RECORDED
 from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, Column, categories
 from eval.report.corrections import FIELDS as CORRECTED
 from eval.report.corrections import corrected_fields, corrected_text, correction_lines, is_corrected
-from eval.report.detectable import detectable_lines
+from eval.report.detectable import detectable_lines, how_tested
 from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.report.verdict_notes import is_compared, verdict_lines
@@ -42,8 +42,14 @@ def by_case(ours: Estimate | Difference, digits: int = 3) -> str:
     return f"{{{ours.clusters} case{'s' * (ours.clusters > 1)}}}" if ours.clusters < ENOUGH_CLUSTERS else "{no spread}"
 
 
+def intervals(ours: Estimate | Difference, digits: int = 3) -> str:
+    """Both intervals as text: {by case} first where it exists, because questions about one history share its luck."""
+    question, case = span(ours.by_question, digits=digits), by_case(ours, digits)
+    return " ".join(filter(None, (question, case) if ours.by_case is None else (case, question)))
+
+
 def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
-    """A cell as text: mean ± spread [by question] {by case} · scored/unscored/errored/not reached · published · verdict."""
+    """A cell as text: mean ± spread {by case} [by question] · scored/unscored/errored/not reached · published · verdict."""
     if isinstance(cell, str):
         return cell
     if isinstance(cell, Measure):
@@ -54,7 +60,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
         parts.insert(0, "–")
     else:
         spread = "" if cell.spread is None else f" ± {cell.spread:.3f}"
-        parts.insert(0, f"{ours.mean:.3f}{spread} {span(ours.by_question)} {by_case(ours)}".strip())
+        parts.insert(0, f"{ours.mean:.3f}{spread} {intervals(ours)}".strip())
     if (fixed := cell.corrected(category)) is not None:
         parts.insert(1, corrected_text(fixed))
     if cell.above_ceiling(category):
@@ -75,8 +81,7 @@ def _measure_text(cell: Measure) -> str:
     digits = 1 if ours is not None and abs(ours.mean) >= 100 else 3
     parts = [number(None)]
     if ours is not None:
-        intervals = (span(ours.by_question, digits=digits), by_case(ours, digits))
-        parts = [" ".join([number(ours.mean, digits), *filter(None, intervals)])]
+        parts = [f"{number(ours.mean, digits)} {intervals(ours, digits)}".strip()]
     if cell.published is not None:
         parts += [cell.published.scaled(cell.column.scale), cell.verdict()]
     return " · ".join(parts)
@@ -142,34 +147,41 @@ def _differences(table: Table) -> list[str]:
         return []
     header = ["Memory", *(f"{column.title} · {column.metric}" for column in table.columns)]
     reference = next(row.title for row in table.rows if row.name == table.reference)
-    note = (
-        "p: sign-flip permutation over questions {t-test by case}; Holm: the same, adjusted for all "
-        f"{len(table.pairs)} pairs of this table; n: pairs of answers."
-    )
+    notes = [
+        f"- {column.title} · {column.metric}: {' '.join(lines)}"
+        for place, column in enumerate(table.columns)
+        if (lines := how_tested(table, place))
+    ]
     return [
         "",
-        f"## Paired difference from {reference}: mean [by question] {{by case}}",
+        f"## Paired difference from {reference}: mean {{by case}} [by question]",
         "",
-        note,
+        "p: t-test by case, for the pair alone. could be: with the missing answers, whatever they are worth. n: pairs of answers.",
+        "",
+        *notes,
         "",
         grid(header, rows),
     ]
 
 
 def difference_text(pair: Pair | None) -> str:
-    """A paired difference as text: mean [by question] {by case}, p, Holm's p, number of pairs."""
+    """A paired difference as text: mean {by case} [by question], p and adjusted p or why there are none, bounds, number of pairs."""
     if pair is None:
         return "–"
     gap = pair.difference
-    parts = [" ".join(filter(None, [f"{gap.mean:+.3f}", span(gap.by_question), by_case(gap)]))]
-    if gap.p is not None:
-        parts += [f"p {_p(gap.p, gap.p_by_case)}", f"Holm {_p(pair.p, pair.p_by_case)}"]
+    parts = [f"{gap.mean:+.3f} {intervals(gap)}".strip()]
+    if pair.p is not None:
+        parts += [f"p {p_text(gap.p_by_case)}", f"adjusted {p_text(pair.p)}"]
+    elif pair.untested:
+        parts.append(f"p {p_text(gap.p)} {pair.untested}" if gap.clusters < ENOUGH_CLUSTERS else pair.untested)
+    if pair.bounds is not None:
+        parts.append(f"could be {pair.bounds.low:+.3f} to {pair.bounds.high:+.3f}")
     return ", ".join([*parts, f"n {gap.n}"])
 
 
-def _p(question: float | None, case: float | None) -> str:
-    first, second = ("–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}" for p in (question, case))
-    return first if case is None else f"{first} {{{second}}}"
+def p_text(p: float | None) -> str:
+    """A p as text; `–` for None."""
+    return "–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _evidence(table: Table) -> list[str]:
@@ -392,7 +404,7 @@ _TEX = str.maketrans(
 
 
 def latex(table: Table) -> str:
-    """The scores as a booktabs table: our mean with its interval by question, the published number and the verdict in small print."""
+    """The scores as a booktabs table: our mean, its interval by case (else by question), published number and verdict in small print."""
     lines = [
         r"\begin{table}",
         r"\centering",
@@ -417,9 +429,8 @@ def _tex(cell: AnyCell) -> str:
     ours = cell.ours if isinstance(cell, Measure) else cell.estimate()
     if ours is None:
         return "--"
-    interval = (
-        "" if ours.by_question is None else rf" {{\tiny [{ours.by_question.low:.3f}, {ours.by_question.high:.3f}]}}"
-    )
+    text = span(ours.by_case or ours.by_question)
+    interval = rf" {{\tiny {text}}}" if text else ""
     said = f"; {cell.verdict()}".translate(_TEX) if is_compared(cell) else ""
     printed = "" if cell.published is None else rf" {{\tiny ({cell.published.scaled(cell.column.scale)}{said})}}"
     return f"{ours.mean:.3f}{interval}{printed}"

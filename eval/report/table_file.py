@@ -131,4 +131,11 @@ def _published(number: Published | None, scale: float) -> dict[str, Any] | None:
 def _pair(pair: Pair) -> dict[str, Any]:
     gap: Difference = pair.difference
     found = {"mean": gap.mean, "n": gap.n, "question": ends(gap.by_question), "case": ends(gap.by_case)}
-    return {**found, "p": gap.p, "p_case": gap.p_by_case, "holm": pair.p, "holm_case": pair.p_by_case}
+    return {
+        **found,
+        "p": gap.p,
+        "p_case": gap.p_by_case,
+        "adjusted": pair.p,
+        "untested": pair.untested,
+        "bounds": ends(pair.bounds),
+    }

@@ -6,16 +6,19 @@ and scored + unscored + errored + not reached = questions in every cell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from eval.costs import Price
+from eval.families import Tested, single_step
+from eval.report.best_of import BestOf
 from eval.report.cell import Cell, Column
 from eval.report.equivalence import NO_RUNS, Runs
+from eval.report.paired import case_gaps, gap_bounds
 from eval.report.published import Published, qualified, verdict
-from eval.stats import Difference, Estimate, holm
+from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +76,22 @@ class Pair:
 
     difference: Difference
     p: float | None
-    """Adjusted (Holm) over all pairs of the table."""
-    p_by_case: float | None
-    """Adjusted likewise, over the tests by case."""
+    """Adjusted over the table's family (`eval.families`); None where the pair is not tested."""
+    untested: str = ""
+    """Why it is not tested: one of the constants below, or `only_about`; empty where it is."""
+    bounds: Interval | None = None
+    """The difference over all questions, whatever the missing answers are worth; None where none is missing."""
+
+
+EXPLORATORY = "exploratory"
+NOT_ASKED = "not asked for"
+CHOSEN = "chosen on these questions"
+NO_SPREAD = "no spread"
+
+
+def only_about(histories: int) -> str:
+    """Said of a difference over fewer than five histories: a test over questions says nothing about others."""
+    return f"about {'this 1 history' if histories == 1 else f'these {histories} histories'} alone"
 
 
 @dataclass(frozen=True)
@@ -95,6 +111,8 @@ class Table:
     """Names of the rows that the user asked for, None for all; the others show what earlier runs left on disk."""
     use: str = ""
     """What the table may be used for, in one sentence."""
+    primary: frozenset[int] | None = None
+    """Numbers of the columns that are tested; None takes the first score of each data set. The others are exploratory."""
 
     @property
     def missing_share(self) -> float:
@@ -105,19 +123,106 @@ class Table:
         )
 
     @cached_property
+    def primaries(self) -> tuple[int, ...]:
+        """Numbers of the columns that the table tests, in order."""
+        first: dict[str, int] = {}
+        for place, column in enumerate(self.columns):
+            if column.questions:
+                first.setdefault(column.dataset, place)
+        chosen = first.values() if self.primary is None else self.primary
+        return tuple(sorted(place for place in chosen if self.columns[place].questions))
+
+    @cached_property
+    def testable(self) -> tuple[int, ...]:
+        """Numbers of the primary columns with five histories or more: the columns of the family."""
+        return tuple(place for place in self.primaries if histories(self.columns[place]) >= ENOUGH_CLUSTERS)
+
+    @cached_property
+    def tests(self) -> Mapping[int, tuple[tuple[str, ...], Tested]]:
+        """For each primary column with a test: the rows that are tested, and what came out.
+
+        The family is what was asked for: the rows of `wanted` in the primary columns of at least five histories. Rows that earlier runs
+        left on the disk are no part of it.
+        """
+        tested = {}
+        for place in self.testable:
+            rows = [row for row in self.rows if (row.name, place) in self._gaps and not self._untested(row, place)]
+            if rows:
+                tested[place] = (tuple(row.name for row in rows), self._tested(rows, place))
+        return tested
+
+    @cached_property
     def pairs(self) -> Mapping[tuple[str, int], Pair]:
         """Every row compared with the reference, by row name and column number; empty for a table without a reference."""
-        reference = next((row for row in self.rows if row.name == self.reference), None)
-        if reference is None:
-            return {}
-        gaps = {
-            (row.name, place): gap
-            for row in self.rows
-            if row is not reference
-            for place, (cell, other) in enumerate(zip(row.cells, reference.cells, strict=True))
-            if isinstance(cell, Cell) and isinstance(other, Cell) and (gap := cell.minus(other)) is not None
+        adjusted = {
+            (name, place): p
+            for place, (names, tested) in self.tests.items()
+            for name, p in zip(names, tested.ps, strict=True)
         }
-        adjusted = zip(
-            holm([gap.p for gap in gaps.values()]), holm([gap.p_by_case for gap in gaps.values()]), strict=True
-        )
-        return {key: Pair(gap, *ps) for (key, gap), ps in zip(gaps.items(), adjusted, strict=True)}
+        rows = {row.name: row for row in self.rows}
+        return {
+            (name, place): Pair(
+                gap,
+                adjusted.get((name, place)),
+                self._untested(rows[name], place),
+                gap_bounds(*self._cells(rows[name], place)),
+            )
+            for (name, place), gap in self._gaps.items()
+        }
+
+    @cached_property
+    def _reference(self) -> Row | None:
+        return next((row for row in self.rows if row.name == self.reference), None)
+
+    @cached_property
+    def _gaps(self) -> Mapping[tuple[str, int], Difference]:
+        gaps: dict[tuple[str, int], Difference] = {}
+        reference = self._reference
+        if reference is None:
+            return gaps
+        for row in self.rows:
+            for place, column in enumerate(self.columns):
+                cell, other = row.cells[place], reference.cells[place]
+                if row is reference or not (isinstance(cell, Cell) and isinstance(other, Cell)):
+                    continue
+                # The permutation over questions is printed for few histories only.
+                gap = cell.minus(other, test=histories(column) < ENOUGH_CLUSTERS)
+                if gap is not None:
+                    gaps[row.name, place] = gap
+        return gaps
+
+    def _cells(self, row: Row, place: int) -> tuple[Cell, Cell]:
+        assert self._reference is not None
+        cell, other = row.cells[place], self._reference.cells[place]
+        assert isinstance(cell, Cell)
+        assert isinstance(other, Cell)
+        return cell, other
+
+    def _untested(self, row: Row, place: int) -> str:
+        gap = self._gaps[row.name, place]
+        if gap.clusters < ENOUGH_CLUSTERS:
+            return only_about(gap.clusters)
+        if place not in self.primaries:
+            return EXPLORATORY
+        if self.wanted is not None and row.name not in self.wanted:
+            return NOT_ASKED
+        if any(isinstance(cell, BestOf) and not cell.held_out for cell in self._cells(row, place)):
+            return CHOSEN
+        return NO_SPREAD if gap.p_by_case is None else ""
+
+    def _tested(self, rows: Sequence[Row], place: int) -> Tested:
+        names = list(dict.fromkeys(question.cluster for question in self.columns[place].questions))
+        gaps, ps, freedoms = [], [], []
+        for row in rows:
+            gap = self._gaps[row.name, place]
+            assert gap.p_by_case is not None
+            assert gap.sampling is not None
+            gaps.append(case_gaps(*self._cells(row, place), names))
+            ps.append(gap.p_by_case)
+            freedoms.append(gap.sampling.freedom)
+        return single_step(gaps, ps, freedoms, len(self.testable))
+
+
+def histories(column: Column) -> int:
+    """The number of histories that a column's questions are about."""
+    return len({question.cluster for question in column.questions})

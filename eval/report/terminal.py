@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from rich.cells import cell_len
 from rich.console import Group
@@ -18,20 +17,20 @@ from rich.text import Text
 
 from eval.costs import Costs, costs, dollars, phases
 from eval.judge_card import MISFIT
-from eval.power import detectable
 from eval.report.cell import ABOVE_CEILING, Cell
 from eval.report.corrections import corrected_text, correction_lines
-from eval.report.detectable import pair_differences
+from eval.report.detectable import column_detects, family_of
 from eval.report.names import fitting, shortened
 from eval.report.published import NOT_COMPARABLE, Published, brief
-from eval.report.rendering import by_case, money_text, number, span
-from eval.report.tables import AnyCell, Measure, Pair, Row, Table
+from eval.report.rendering import by_case, intervals, money_text, number, span
+from eval.report.tables import CHOSEN, EXPLORATORY, NOT_ASKED, AnyCell, Measure, Pair, Row, Table, histories, only_about
 from eval.report.verdict_notes import verdict_lines
-from eval.stats import Estimate, preferred_interval
+from eval.stats import ENOUGH_CLUSTERS, Estimate, Interval, preferred_interval
 
 SIGNIFICANT = 0.05
 LEAST_NAME, LONGEST_STATE = 12, 14
 """Cells for a name before another column shrinks, and for a state such as `pending` that stands in the place of a score."""
+NO_STAR = (EXPLORATORY, NOT_ASKED, CHOSEN)
 MEMORY = "memory"
 NONE = "–"
 
@@ -106,13 +105,17 @@ def _usable(table: Table) -> Iterator[Text]:
 
 
 def _legend(table: Table) -> list[str]:
-    lines = ["±: half of the 95 % interval, by case from five cases on, else by question."]
+    lines = ["score: mean {95 % by case}; [by question] below five cases."]
     reference = next((row.title for row in table.rows if row.name == table.reference), None)
     if reference is not None and table.pairs:
-        lines += [
-            f"Δ: paired difference from {reference}, with p and Holm's p over all {len(table.pairs)} pairs.",
-            "*: Holm's p below .05. ~ and dim: smaller than what is detected with 80 % power.",
-        ]
+        lines.append(
+            f"Δ: paired difference from {reference} (p by case, p adjusted over the family); *: adjusted p < .05."
+        )
+        families = {family_of(table, place): table.columns[place].title for place in table.tests}
+        lines += [f"{title}: {family}." for family, title in families.items()]
+        reasons = {pair.untested for pair in table.pairs.values()}
+        lines += [f"No p, no star: {', '.join(each)}." if (each := [why for why in NO_STAR if why in reasons]) else ""]
+    lines = [line for line in lines if line]
     lines += verdict_lines(table)
     reasons = {_reason(cell) for row in table.rows for cell in row.cells} - {""}
     if reasons:
@@ -146,9 +149,17 @@ def _heading(table: Table, places: Sequence[int]) -> str:
 
 
 def _title(table: Table, place: int, width: int) -> Text:
-    found = pair_differences(table, place)
-    detects = f" · detects differences from {median(found):.3f}" if found and median(found) <= 1 else ""
-    return Text(fitting(table.columns[place].metric, width - cell_len(detects)) + detects, style="italic")
+    """The metric, and what its pairs can tell."""
+    count = histories(table.columns[place])
+    told = ""
+    if any(where == place for _, where in table.pairs):
+        if count < ENOUGH_CLUSTERS:
+            told = f" · Δ {only_about(count)}"
+        elif place not in table.primaries:
+            told = f" · {EXPLORATORY}"
+        elif place in table.tests and (least := column_detects(table, place)) <= 1:
+            told = f" · detects differences from {least:.3f}"
+    return Text(fitting(table.columns[place].metric, width - cell_len(told)) + told, style="italic")
 
 
 def _entries(table: Table, rows: Sequence[Row], place: int, spent: Mapping[str, tuple[Costs, str]]) -> Iterator[Entry]:
@@ -178,40 +189,37 @@ def _score(entry: Entry) -> str:
     if (ours := entry.ours) is None:
         return NONE
     digits, interval = _digits(ours, entry.cell), preferred_interval(ours)
-    half = "" if interval is None else f" ± {number((interval.high - interval.low) / 2, digits)}"
-    return f"{number(ours.mean, digits)}{half}"
+    return f"{number(ours.mean, digits)} {brief_span(interval, digits, '{}' if ours.by_case else '[]')}".strip()
 
 
-def _ps(pair: Pair) -> tuple[float | None, float | None]:
-    """p and Holm's p: by case where there are enough cases, else by question."""
-    gap = pair.difference
-    return (gap.p, pair.p) if gap.p_by_case is None else (gap.p_by_case, pair.p_by_case)
+def brief_span(interval: Interval | None, digits: int = 3, brackets: str = "[]") -> str:
+    """An interval with both its ends, because half of its width is wrong where it is not symmetric; `.431` for 0.431."""
+    if interval is None:
+        return ""
+    ends = (f"{number(end, digits)}" for end in (interval.low, interval.high))
+    low, high = (end.replace("0.", ".", 1) if end.lstrip("-").startswith("0.") else end for end in ends)
+    return f"{brackets[0]}{low}, {high}{brackets[1]}"
 
 
 def _p(value: float | None) -> str:
     return NONE if value is None else "<.001" if value < 0.001 else f"{value:.3f}"
 
 
-def undetectable(pair: Pair) -> bool:
-    """Whether the difference is smaller than the one that this comparison detects with 80 % power."""
-    sampling = pair.difference.sampling
-    return sampling is None or abs(pair.difference.mean) < detectable(sampling) or pair.difference.mean == 0
-
-
 def _gap(entry: Entry) -> str:
     if entry.pair is None:
         return "reference" if entry.reference and isinstance(entry.cell, Cell) else ""
-    adjusted = _ps(entry.pair)[1]
-    star = "*" if adjusted is not None and adjusted < SIGNIFICANT else ""
-    return f"{entry.pair.difference.mean:+.3f}{star}{'~' if undetectable(entry.pair) else ''}"
+    star = "*" if entry.pair.p is not None and entry.pair.p < SIGNIFICANT else ""
+    return f"{entry.pair.difference.mean:+.3f}{star}"
 
 
-def _gap_with_holm(entry: Entry) -> str:
-    return _gap(entry) + ("" if entry.pair is None else f" ({_p(_ps(entry.pair)[1])})")
+def _gap_with_adjusted(entry: Entry) -> str:
+    pair = entry.pair
+    return _gap(entry) + ("" if pair is None or pair.p is None else f" ({_p(pair.p)})")
 
 
 def _gap_with_ps(entry: Entry) -> str:
-    return _gap(entry) + ("" if entry.pair is None else f" ({', '.join(map(_p, _ps(entry.pair)))})")
+    pair = entry.pair
+    return _gap(entry) + ("" if pair is None or pair.p is None else f" ({_p(pair.difference.p_by_case)}, {_p(pair.p)})")
 
 
 def _printed(entry: Entry) -> str:
@@ -248,7 +256,7 @@ def _corrected(entry: Entry) -> str:
     fixed = entry.cell.corrected() if isinstance(entry.cell, Cell) else None
     if fixed is None or isinstance(fixed, str):
         return "" if fixed is None else "no fit" if fixed.endswith(MISFIT) else NONE
-    return f"{number(fixed.mean)} ± {number((fixed.interval.high - fixed.interval.low) / 2)}"
+    return f"{number(fixed.mean)} {brief_span(fixed.interval)}"
 
 
 def _corrected_span(entry: Entry) -> str:
@@ -276,12 +284,15 @@ def _counts(entry: Entry) -> str:
 def _gap_spans(entry: Entry) -> str:
     if entry.pair is None:
         return ""
-    gap = entry.pair.difference
-    return " ".join(filter(None, (span(gap.by_question), by_case(gap))))
+    bounds = entry.pair.bounds
+    possible = "" if bounds is None else f"could be {bounds.low:+.3f} to {bounds.high:+.3f}"
+    untested = entry.pair.untested if entry.pair.untested in (NOT_ASKED, CHOSEN) else ""
+    return ", ".join(filter(None, (intervals(entry.pair.difference), possible, untested)))
 
 
-CORRECTED = Field("corrected ±", _corrected)
-SCORE, PS, HOLM = Field("score ±", _score), Field("Δ (p, Holm)", _gap_with_ps), Field("Δ (Holm)", _gap_with_holm)
+CORRECTED = Field("corrected", _corrected)
+SCORE, PS = Field("score", _score), Field("Δ (p, adjusted)", _gap_with_ps)
+ADJUSTED = Field("Δ (adj. p)", _gap_with_adjusted)
 PUBLISHED, PAPER = Field("published", _printed), Field("paper", _printed)
 VERDICT, BRIEF = Field("verdict", _verdict), Field("verdict", _brief_verdict)
 TOKENS, TOKENS_Q, TOK_Q = (
@@ -291,20 +302,20 @@ DOLLARS = Field("$", lambda entry: entry.dollars)
 NARROW = (
     (2, (SCORE, CORRECTED, PS, PUBLISHED, VERDICT, TOKENS, DOLLARS)),
     (2, (SCORE, CORRECTED, PS, PUBLISHED, VERDICT, TOKENS_Q, DOLLARS)),
-    (2, (SCORE, CORRECTED, HOLM, PUBLISHED, BRIEF, TOKENS_Q, DOLLARS)),
-    (1, (SCORE, CORRECTED, HOLM, PAPER, BRIEF, TOK_Q, DOLLARS)),
+    (2, (SCORE, CORRECTED, ADJUSTED, PUBLISHED, BRIEF, TOKENS_Q, DOLLARS)),
+    (1, (SCORE, CORRECTED, ADJUSTED, PAPER, BRIEF, TOK_Q, DOLLARS)),
 )
-TIGHT = (1, (SCORE, CORRECTED, HOLM, PAPER, BRIEF))
+TIGHT = (1, (SCORE, CORRECTED, ADJUSTED, PAPER, BRIEF))
 """The tightest of a table with corrected scores, which need the room of the costs."""
 """Spaces between columns, and the columns beside the name, from the roomiest to the tightest."""
 WIDE = (
     SCORE,
     Field("corrected [95 %]", _corrected_span),
-    Field("[by question]", _by_question),
     Field("{by case}", _by_case),
+    Field("[by question]", _by_question),
     Field("scored/un/err/left", _counts),
     PS,
-    Field("Δ [by question] {by case}", _gap_spans),
+    Field("Δ {by case} [by question]", _gap_spans),
     PUBLISHED,
     VERDICT,
     TOKENS,
@@ -360,9 +371,8 @@ def _section(entries: Sequence[Entry], layout: Layout) -> Grid:
     for entry in entries:
         if entry.row.ruled:
             grid.add_row(Text("─" * 3, style="dim"))
-        style = "dim" if entry.pair is not None and undetectable(entry.pair) else ""
         texts = (layout.names[entry.row.name], *(field.text(entry) for field in layout.fields))
-        grid.add_row(*map(Text, texts), style=style)
+        grid.add_row(*map(Text, texts))
     return grid
 
 

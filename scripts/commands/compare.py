@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from data_loaders.schema import Gold, Question
+from eval.report.detectable import how_tested
 from eval.report.paired import Telling, tallies, telling
 from eval.report.rendering import difference_text
 from eval.report.tables import Table
@@ -25,9 +26,10 @@ WIDTH = 96
 def differences(table: Table) -> Iterator[str]:
     """The paired difference of every memory from the first, metric by metric."""
     reference, *others = table.rows
-    yield f"Paired differences from {reference.title}: mean [by question] {{by case}}, p and Holm by question {{by case}}"
+    yield f"Paired differences from {reference.title}: mean {{by case}} [by question], p by case and adjusted"
     for place, column in enumerate(table.columns):
         yield f"  {column.metric}"
+        yield from (f"    {line}" for line in how_tested(table, place))
         for row in others:
             yield f"    {row.title}: {difference_text(table.pairs.get((row.name, place)))}"
 
@@ -79,7 +81,7 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
     Args:
         names: files of `conf/memory`; the first is the reference.
         settings: of `scripts.run`.
-        metric: a key of the scores, `judge_<name>` or a metric's name, for wins and questions; None takes the data set's first.
+        metric: a key of the scores, `judge_<name>` or a metric's name, tested and used for wins and questions; None takes the first.
 
     Raises:
         RunError: fewer than two memories, one named twice, or an unknown name.
@@ -93,7 +95,7 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
     chosen = metric or next(iter(scored[0].cells))
     if chosen not in scored[0].cells:
         raise RunError(f"no metric {chosen!r}; there are: {', '.join(scored[0].cells)}")
-    table = lab.table(*scored)
+    table = lab.table(*scored, primary=chosen)
     print_table(table, choice)
     parts = (differences(table), wins_and_losses(scored, chosen), telling_questions(scored, chosen, count))
     for part in parts:
@@ -109,7 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("words", nargs="+", metavar="MEMORY", help="files of conf/memory; then settings, key=value")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset (default: locomo)")
     parser.add_argument("--limit", type=whole(1), help="at most so many questions (data.size)")
-    parser.add_argument("--metric", help="for wins and questions: judge_<name> or a metric (default: the first)")
+    parser.add_argument(
+        "--metric", help="tested, and for wins and questions: judge_<name> or a metric (default: the first)"
+    )
     parser.add_argument("--questions", type=whole(1), default=10, help="telling questions that are shown (default: 10)")
     parser.add_argument("--print", choices=PRINTED, default="narrow", help="form of the table (default: narrow)")
     add_traceback(parser)

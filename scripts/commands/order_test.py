@@ -20,8 +20,8 @@ from typing import Any
 from eval.report.cell import Cell
 from eval.report.rendering import by_case, difference_text, number, span
 from eval.report.scores import outcomes
-from eval.report.tables import Pair
-from eval.stats import Difference, Estimate, difference, holm
+from eval.report.tables import NO_SPREAD, Pair, only_about
+from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, difference, holm
 from eval.store import RunError, replace_file
 from scripts.experiment.datasets import Data
 from scripts.experiment.exits import guarded
@@ -190,21 +190,21 @@ def _mean_cell(scored: Sequence[Scored], name: str) -> Cell:
 
 def effect_lines(effects: Sequence[OrderEffect]) -> list[str]:
     """The effects as a table, p adjusted over all memories."""
-    adjusted = zip(
-        holm([effect.gap.p for effect in effects]), holm([effect.gap.p_by_case for effect in effects]), strict=True
-    )
+    adjusted = holm([effect.gap.p_by_case for effect in effects])
     lines = [
-        "| Memory | as it is | in another order | difference [by question] {by case} | scores changed | built again | beyond that | "
+        "| Memory | as it is | in another order | difference {by case} [by question] | scores changed | built again | beyond that | "
         "not scored |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for effect, ps in zip(effects, adjusted, strict=True):
+    for effect, p in zip(effects, adjusted, strict=True):
+        few = only_about(effect.gap.clusters) if effect.gap.clusters < ENOUGH_CLUSTERS else NO_SPREAD
+        pair = Pair(effect.gap, p, "" if p is not None else few)
         spread = "" if effect.spread is None else f" ± {effect.spread:.3f}"
         lines.append(
             f"| {effect.title} | {number(effect.usual.mean)} | {number(effect.other.mean)}{spread} | "
-            f"{difference_text(Pair(effect.gap, *ps))} | {effect.changed} of {effect.beyond.n} | {effect.changed_alone} | "
+            f"{difference_text(pair)} | {effect.changed} of {effect.beyond.n} | {effect.changed_alone} | "
             f"{effect.beyond.mean:+.3f} {span(effect.beyond.by_question)} {by_case(effect.beyond)} | {effect.missing} |"
         )
-    note = "±: standard deviation from order to order. p: sign-flip permutation over questions {t-test by case}; Holm over the memories."
+    note = "±: standard deviation from order to order. p: t-test by case; adjusted: Holm over the memories."
     null = "built again: scores that change when the usual order is built as often; beyond that: share changed by the order minus that."
     return [*lines, "", note, null]

@@ -227,7 +227,7 @@ class Grid:
         if isinstance(choice, str):
             return choice
         again = choose_again(self._deciding_cells(line, group), held_out=_held_out(line))
-        return composed(self._candidate_cells(line, group, metric), choice, again)
+        return composed(self._candidate_cells(line, group, metric), choice, again, held_out=_held_out(line))
 
     def _candidate_cells(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> dict[str, Cell]:
         cells = {each.name: self.cell(each, group, metric) for each in candidates(line, self.lines)}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from eval.imported import described
 from eval.report.cell import ALL, Cell, Column
-from eval.report.rendering import by_case, number, span
+from eval.report.rendering import intervals, p_text
 from eval.report.scores import Asked, asked, outcomes
-from eval.report.tables import Row, Table
+from eval.report.tables import Row, Table, only_about
 from eval.run import Run
-from eval.stats import Difference
+from eval.stats import ENOUGH_CLUSTERS, Difference
 from eval.store import RunError
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
@@ -212,12 +212,17 @@ class Lab:
             cells[name] = Cell(column, reached, own, repeats=cfg.judge.repeats, correction=fix)
         return Scored(answers, cells, files)
 
-    def table(self, first: Scored, *others: Scored, title: str | None = None) -> Table:
+    def table(self, first: Scored, *others: Scored, title: str | None = None, primary: str | None = None) -> Table:
         """Scored answers as the rows of a table, with its caption; every other row is compared with the first.
 
+        Args:
+            primary: the metric whose differences are tested, a key of `cells`; None takes the first. The others are exploratory.
+
         Raises:
-            RunError: they are not scored alike, or not on the same data.
+            RunError: they are not scored alike, or not on the same data, or the primary metric is none of theirs.
         """
+        if primary is not None and primary not in first.cells:
+            raise RunError(f"no metric {primary!r}; there are: {', '.join(first.cells)}")
         for other in others:
             _check_alike(first, other)
             if first.cells.keys() != other.cells.keys():
@@ -242,6 +247,7 @@ class Lab:
             reference=rows[0].name if others else "",
             prices=self.models.prices,
             use=use(self._reasons(one.dataset, judged, imported=len(facts) == len(rows)), published=False),
+            primary=frozenset([0 if primary is None else list(first.cells).index(primary)] if first.cells else []),
         )
 
     def _said(self, answers: Mapping[str, Answers], facts: Sequence[Mapping[str, Any]], judged: bool) -> Sequence[str]:
@@ -322,11 +328,13 @@ def compare(first: Scored, second: Scored, metric: str, category: str = ALL) -> 
 
 
 def in_words(gap: Difference) -> str:
-    """A paired difference in one line: mean, intervals by question and {by case}, p by question {by case}, number of pairs."""
-    p, p_by_case = (None if p is None else "<0.001" if p < 0.001 else number(p) for p in (gap.p, gap.p_by_case))
-    parts = [f"{gap.mean:+.3f}", span(gap.by_question), by_case(gap)]
-    ps = [p or "–", *([f"{{{p_by_case}}}"] if p_by_case else [])]
-    return f"{' '.join(filter(None, parts))}, p {' '.join(ps)}, n {gap.n}"
+    """A paired difference in one line: mean, interval {by case}, then by question, p by case, number of pairs.
+
+    For fewer than five histories p is that of a permutation over questions, and is said to be about these histories alone.
+    """
+    few = gap.clusters < ENOUGH_CLUSTERS
+    p = f"p {p_text(gap.p)} {only_about(gap.clusters)}" if few else f"p {p_text(gap.p_by_case)}"
+    return f"{gap.mean:+.3f} {intervals(gap)}, {p}, n {gap.n}"
 
 
 def _check_alike(first: Scored, second: Scored) -> None:

@@ -3,7 +3,8 @@
 A row names a memory (`memory`, with settings changed under `build`), answers of others (`answers`, a file of `conf/answers`), the best of
 other rows (`best_of`), or only the data (`name` alone). A column group names a data set. Each of its metrics is a score (`judge`, a lexical
 `metric`, or `theirs`: the grades that came with answers of others) or another measure (`cost`, `report`, `tree`, `spread`, `coverage`,
-`data`). `by` gives a metric one column per category; `minus` subtracts another row or group.
+`data`). `by` gives a metric one column per category; `minus` subtracts another row or group; `primary` names the score of a group whose
+differences from the table's `reference` are tested, in place of the first one; the other metrics are exploratory.
 """
 
 from __future__ import annotations
@@ -222,6 +223,30 @@ def cells_of(column: Mapping[str, Any]) -> list[Mapping[str, Any]]:
             named = {} if printed is None else {"category": printed}
             cells.append({**metric, "category": ours, "published": {**metric.get("published", {}), **named}})
     return cells
+
+
+def primary_of(column: Mapping[str, Any]) -> list[int]:
+    """Places of a column group's primary metric among `cells_of`: the one marked `primary: true`, else the first score.
+
+    A metric that is split by category is tested over all questions if the table prints that, else in each category.
+
+    Raises:
+        RunError: several are marked, or a metric that is no score.
+    """
+    cells = list(enumerate(cells_of(column)))
+    scores = [(place, cell) for place, cell in cells if kind_of(cell) in SCORES and "minus" not in cell]
+    if len([metric for metric in column["metrics"] if metric.get("primary")]) > 1:
+        raise RunError(f"{group_name(column)}: one metric can be primary")
+    if any(cell.get("primary") and (place, cell) not in scores for place, cell in cells):
+        raise RunError(f"{group_name(column)}: only a score can be primary")
+    marked = [(place, cell) for place, cell in scores if cell.get("primary")] or scores
+    own = [
+        (place, cell)
+        for place, cell in marked
+        if title_of({**cell, "category": ALL}) == title_of({**marked[0][1], "category": ALL})
+    ]
+    overall = [place for place, cell in own if cell["category"] == ALL]
+    return overall[:1] or [place for place, _ in own]
 
 
 def kind_of(metric: Mapping[str, Any]) -> str:

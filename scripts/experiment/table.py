@@ -20,7 +20,7 @@ from scripts.experiment.experiments import Experiment, experiment
 from scripts.experiment.grid import prompts_behind, why_not_comparable
 from scripts.experiment.guessable import guessable_notes, write_guessable
 from scripts.experiment.launch import composed
-from scripts.experiment.layout import Line, cells_of, published_files, restriction, variation, wanted_rows
+from scripts.experiment.layout import Line, cells_of, primary_of, published_files, restriction, variation, wanted_rows
 from scripts.experiment.options import load_option
 from scripts.experiment.outcome import Outcome
 from scripts.experiment.printing import print_table
@@ -94,6 +94,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     if wanted is not None:
         chosen = wanted_rows(option, behind.lines, wanted)
         table = replace(table, rows=tuple(row for row in table.rows if chosen is None or row.name in chosen))
+    table = replace(table, wanted=None)  # all rows that are left were asked for
     if cfg.data.size != "all" or cfg.data.max_cases is not None:
         cut = f"SUBSET: data.size={cfg.data.size}, data.max_cases={cfg.data.max_cases}, seed {cfg.data.seed}; not the whole data set."
         table = replace(table, caption=(cut, *table.caption))
@@ -123,7 +124,17 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
         behind.models.prices,
         behind.only,
         use(reasons, published=any(line.published is not None for line in behind.lines)),
+        _primary(behind),
     )
+
+
+def _primary(behind: Experiment) -> frozenset[int]:
+    """Numbers of the table's primary columns."""
+    places, start = set(), 0
+    for group in behind.groups:
+        places |= {start + place for place in primary_of(group.option)}
+        start += len(cells_of(group.option))
+    return frozenset(places)
 
 
 def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> list[str]:

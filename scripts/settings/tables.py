@@ -59,6 +59,7 @@ class Measured(Strict):
     rows: list[Text] = []
     over: Text = "mean"
     per: Text = ""
+    primary: bool = False
 
 
 class Columns(Strict):

@@ -89,44 +89,52 @@ def table(folder: Path, rows: int, cases: int = 6) -> Table:
     return Table("toy", "Toy table", (), (column,), tuple(made), "r0")
 
 
-def test_a_table_says_what_its_pairs_could_have_found(tmp_path: Path) -> None:
+def test_a_table_says_what_its_pairs_detect_at_the_level_of_its_stars(tmp_path: Path) -> None:
     made = table(tmp_path, 3)
-    expected = sorted(detectable(pair.difference.sampling) for pair in made.pairs.values() if pair.difference.sampling)
-    (line,) = detectable_lines(made)
+    samplings = [pair.difference.sampling for pair in made.pairs.values() if pair.difference.sampling]
+    error = (sum(sampling.error**2 for sampling in samplings) / 2) ** 0.5
+    (_, tested) = made.tests[0]
+    assert tested.alpha < 0.05
+    line = detectable_lines(made)[0]
     assert line == (
         "Detectable difference between two rows of Toy at 80% power (60 questions, 6 cases): "
-        f"judge {sum(expected) / 2:.3f} (median of this table's pairs; by case)."
+        f"judge {detectable(Sampling(error, 5.0), tested.alpha):.3f} "
+        "(at the level of 2 pairs, t by history, max-T over all sign flips of the 6 histories)."
     )
     assert f"- {line}" in markdown(made, brief=True)
 
 
-def test_a_table_without_pairs_says_what_it_assumes(tmp_path: Path) -> None:
-    (line,) = detectable_lines(table(tmp_path, 1))
-    assert "assumed: the two differ on 30% of the questions, intraclass correlation 0.02; by case" in line
-    (line,) = detectable_lines(table(tmp_path, 2, cases=3))
-    assert "(30 questions, 3 cases)" in line
-    assert "by question" in line
+def test_a_table_without_pairs_says_what_it_assumes_for_all_rows_asked_for(tmp_path: Path) -> None:
+    line = detectable_lines(table(tmp_path, 1))[0]
+    assert "assumed: the two differ on 30% of the questions, intraclass correlation 0.02; by case; for 1 pair" in line
+    line = detectable_lines(table(tmp_path, 2, cases=3))[0]
+    assert "(30 questions, 3 cases): none; differences are about these 3 histories alone." in line
+    assert planned([60] * 10, 0.05 / 33)[0] > planned([60] * 10)[0]  # type: ignore[index]
 
 
-def test_ps_are_adjusted_over_all_pairs_of_the_table_and_stand_beside_the_raw_ones(tmp_path: Path) -> None:
+def test_adjusted_ps_stand_beside_the_raw_ones_with_their_family(tmp_path: Path) -> None:
     made = table(tmp_path, 4)
-    raw = sorted(pair.difference.p for pair in made.pairs.values() if pair.difference.p is not None)
-    smallest = min(pair.p for pair in made.pairs.values() if pair.p is not None)
-    assert len(made.pairs) == 3
-    assert smallest == pytest.approx(min(1.0, 3 * raw[0]))
     text = markdown(made)
-    assert "adjusted for all 3 pairs of this table" in text
+    assert "Toy · judge: Adjusted p: 3 pairs, t by history, max-T over all sign flips of the 6 histories." in text
     pair = made.pairs["r1", 0]
     assert pair.p is not None
-    assert pair.difference.p_by_case is not None
-    assert f", Holm {'<0.001' if pair.p < 0.001 else f'{pair.p:.3f}'} {{" in text
+    assert f", adjusted {'<0.001' if pair.p < 0.001 else f'{pair.p:.3f}'}, n 60" in text
+
+
+@pytest.mark.parametrize(("freedom", "alpha"), [(1.0, 0.001), (4.0, 0.05 / 102), (8.4, 1e-4), (499.0, 1e-6)])
+def test_detectable_differences_at_the_levels_of_families_have_the_power_that_they_claim(
+    freedom: float, alpha: float
+) -> None:
+    from scipy import stats
+
+    shift = detectable(Sampling(1.0, freedom), alpha)
+    limit = stats.t.ppf(1 - alpha / 2, freedom)
+    assert stats.nct.sf(limit, freedom, shift) == pytest.approx(0.8, abs=1e-3)
 
 
 def test_a_difference_of_more_than_one_is_called_none(tmp_path: Path) -> None:
-    assert "(2 questions, 1 case): none" in detectable_lines(small(table(tmp_path, 1)))[0]
-
-
-def small(made: Table) -> Table:
-    """The table with two questions of one case."""
-    column = replace(made.columns[0], questions=made.columns[0].questions[:7:6])
-    return replace(made, columns=(column,), rows=())
+    made = table(tmp_path, 1)
+    few = replace(made.columns[0], questions=made.columns[0].questions[:6])
+    line = detectable_lines(replace(made, columns=(few,), rows=made.rows * 34))[0]
+    assert "(6 questions, 6 cases): none" in line
+    assert "for 33 pairs on 1 data set)" in line

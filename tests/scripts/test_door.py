@@ -104,7 +104,7 @@ def test_a_comparison_is_paired_by_question(bm25: Scored, nothing: Scored) -> No
     assert gap.mean == -compare(nothing, bm25, "locomo_f1").mean != 0.0
     assert in_words(gap).startswith(f"{gap.mean:+.3f} [")
     assert "{2 cases}" in in_words(gap), "below five cases there is no interval by case, and it says so"
-    assert in_words(gap).endswith("n 12")
+    assert in_words(gap).endswith(" about these 2 histories alone, n 12"), "and p is not printed bare"
 
 
 def test_a_table_compares_every_row_with_the_first(lab: Lab, bm25: Scored, nothing: Scored) -> None:

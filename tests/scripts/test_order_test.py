@@ -67,10 +67,9 @@ def test_a_memory_of_the_last_turns_depends_on_the_order_and_one_without_memory_
     assert changed(rows["BM25"]) < changed(rows["Recency"])
 
 
-def test_p_is_adjusted_over_the_memories_and_nothing_is_missing(rows: dict[str, str]) -> None:
+def test_p_of_few_histories_is_about_them_and_nothing_is_missing(rows: dict[str, str]) -> None:
     for row in (rows["Recency"], rows["BM25"]):
-        p, holm = re.search(r"p ([\d.<]+).*Holm ([\d.<]+)", row).groups()  # type: ignore[union-attr]
-        assert float(holm.strip("<")) >= float(p.strip("<"))
+        assert re.search(r", p <?[\d.]+ about these 2 histories alone, n \d+", row)
         assert row.endswith("| 0 |")
 
 

@@ -16,6 +16,7 @@ from eval.report.rendering import shown
 from eval.report.tables import Pair, Table
 from eval.stats import Difference
 from scripts.door import Lab
+from tests.eval.report.pairs import two_data_sets
 
 HOSTILE = r"\input{/etc/passwd} & 100% #1 $x_{2}^3~ <b>\"' | café 中文 ‮ \end{document}" + "\n\nnew paragraph \x00\x1b"
 
@@ -43,9 +44,8 @@ def test_the_caption_says_n_the_stand_in_the_errors_and_the_test(table: Table) -
     assert "STAND-IN: reader" in caption or "STAND-IN: memory, reader" in caption
     assert "n = 48 questions in 3 histories" in caption
     assert "Every answer of every row was scored." in caption
-    assert (
-        r"against BM25 (\textdagger{}), paired sign-flip permutation over questions, Holm over all 3 pairs" in caption
-    )
+    assert "Not tested: differences are about these 3 histories alone." in caption
+    assert "p \\textless{}" not in caption, "no marks are explained where nothing is tested"
     first = table.rows[0]
     missing = replace(first.cells[0], score_files=(), outcomes={})  # type: ignore[arg-type]
     assert "left out" not in caption
@@ -86,22 +86,20 @@ def test_a_score_above_its_ceiling_is_marked_and_the_note_below_says_the_ceiling
     assert f"(BM25, {table.columns[0].metric}: {ceiling:.3f})." in caption
 
 
-@pytest.mark.parametrize(
-    ("by_question", "by_case", "mark"),
-    [
-        (0.0004, None, "***"),
-        (0.004, None, "**"),
-        (0.04, None, "*"),
-        (0.06, None, ""),
-        (0.0004, 0.06, ""),
-        (None, None, ""),
-    ],
-)
-def test_marks_follow_the_adjusted_p_and_the_one_by_case_where_there_is_one(
-    by_question: float | None, by_case: float | None, mark: str, table: Table
-) -> None:
+@pytest.mark.parametrize(("p", "mark"), [(0.0004, "***"), (0.004, "**"), (0.04, "*"), (0.06, ""), (None, "")])
+def test_marks_follow_the_p_that_is_adjusted_over_the_family(p: float | None, mark: str, table: Table) -> None:
     difference: Difference = next(iter(table.pairs.values())).difference
-    assert stars(Pair(difference, by_question, by_case)) == mark
+    assert stars(Pair(difference, p)) == mark
+
+
+def test_a_caption_names_the_test_of_its_own_data_set(tmp_path: Path) -> None:
+    text = paper_table(two_data_sets(tmp_path))
+    many, few = text.split(r"\caption{")[1:]
+    assert "max-T over all sign flips of the 8 histories" in many
+    assert "F1: Exploratory: not tested." in many
+    assert "Not tested: differences are about these 4 histories alone." in few
+    assert "sign flips" not in few
+    assert r"\textsuperscript{**" in many.partition(r"\end{tabular}")[0] + text.partition(r"\caption{")[0]
 
 
 def test_no_text_of_a_title_reaches_tex_as_a_command() -> None:

@@ -58,7 +58,7 @@ function leaderboard(table, at, query) {
   const ends = rows.flatMap(({ ours, cell }) => [...(ours ? [ours.mean, ...(preferred(ours) || [])] : []), ...(cell.published ? [cell.published.value] : [])]);
   const to = Math.max(...ends, 0) > 1 ? Math.max(...ends) : Math.min(1, Math.max(...ends, 0.05) * 1.05), from = Math.min(0, ...ends);
   const pair = new Map(table.pairs.filter((each) => each.column === at).map((each) => [each.row, each]));
-  const detectable = ({ row }) => { const gap = pair.get(row.name); return !gap || (gap.holm_case ?? gap.holm ?? 1) < 0.05; };
+  const detectable = ({ row }) => { const gap = pair.get(row.name); return !gap || gap.adjusted == null || gap.adjusted < 0.05; };
   const usd = ({ row }) => row.usd[table.columns[at].dataset] ?? "–";
   const columns = [
     { title: "Memory", value: ({ row }) => row.title, down: false, cell: ({ row, run }) => run ? el("a", { href: report.link("memory", { run: run.key }) }, row.title) : row.title },
@@ -73,7 +73,7 @@ function leaderboard(table, at, query) {
   ];
   const sort = query.has("sort") ? Number(query.get("sort")) : null;
   return el("section", { class: "card" }, el("h3", null, `${table.columns[at].title} · ${table.columns[at].metric}`),
-    el("p", { class: "note" }, "Dot and bar: our mean and its 95 % interval, by case from five cases on. Diamond: published. Pale rows: the difference from the reference row is not significant (Holm, 5 %). Headings sort."),
+    el("p", { class: "note" }, "Dot and bar: our mean and its 95 % interval, by case from five cases on. Diamond: published. Pale rows: the difference from the reference row is not significant (5 % for the table's family). Headings sort."),
     sortable(columns, rows, { sort, down: query.get("down") !== "0", class: "full leaderboard", rowClass: (row, plain) => [row.row.ruled && plain ? "ruled" : "", detectable(row) ? "" : "dim"].join(" ").trim() || null,
       onsort: (place, down) => report.remember({ sort: place, down: down ? "1" : "0" }) }),
     without.length ? el("p", { class: "note" }, `Without a number here: ${without.map(({ row, cell }) => cell.kind === "text" && cell.text !== "–" ? `${row.title} (${cell.text})` : row.title).join("; ")}.`) : "");
@@ -87,14 +87,14 @@ function pairsCard(table, at) {
   const own = table.pairs.filter((pair) => pair.column === at);
   if (!own.length) return "";
   const titles = new Map(table.rows.map((row) => [row.name, row.title]));
-  const p = (value) => (value === null ? "–" : value < 0.001 ? "<0.001" : value.toFixed(3));
+  const p = (value) => (value == null ? "–" : value < 0.001 ? "<0.001" : value.toFixed(3));
   return el("details", { class: "card" }, el("summary", null, `Paired differences from ${titles.get(table.reference)}`),
     sortable([
       { title: "Memory", cell: (pair) => titles.get(pair.row), value: (pair) => titles.get(pair.row), down: false },
       { title: "Difference", number: true, cell: (pair) => signed(pair.mean), value: (pair) => pair.mean },
-      { title: "by question", cell: (pair) => between(pair.question) }, { title: "by case", cell: (pair) => pair.case ? byCase(pair.case) : "–" },
-      { title: "p", number: true, cell: (pair) => p(pair.p), value: (pair) => pair.p, down: false }, { title: "Holm", number: true, cell: (pair) => p(pair.holm), value: (pair) => pair.holm, down: false },
-      { title: "Holm by case", number: true, cell: (pair) => p(pair.holm_case) }, { title: "n", number: true, cell: (pair) => pair.n },
+      { title: "by case", cell: (pair) => pair.case ? byCase(pair.case) : "–" }, { title: "by question", cell: (pair) => between(pair.question) },
+      { title: "p by case", number: true, cell: (pair) => p(pair.untested ? null : pair.p_case), value: (pair) => pair.p_case, down: false }, { title: "adjusted p", number: true, cell: (pair) => pair.untested || p(pair.adjusted), value: (pair) => pair.adjusted, down: false },
+      { title: "n", number: true, cell: (pair) => pair.n },
     ], own));
 }
 
