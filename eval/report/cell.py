@@ -10,7 +10,17 @@ from statistics import fmean
 
 from eval.judge_card import Corrected, Correction
 from eval.report.published import Published, verdict
-from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scores, read_draws, spread_of_draws
+from eval.report.scores import (
+    Asked,
+    Counts,
+    Draws,
+    Outcomes,
+    Scores,
+    mean_scores,
+    read_draws,
+    refusals,
+    spread_of_draws,
+)
 from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified
 
 ALL, ANSWERABLE = "all", "answerable"
@@ -138,7 +148,12 @@ class Cell:
         ours = self.estimate(category)
         if self.correction is None or ours is None:
             return None
-        return self.correction.of(ours, (value for own in self.draws.values() for _, value in own))
+        refused = refusals(self.score_files, self._questions(category))
+        return self.correction.of(
+            ours,
+            (value for own in self.draws.values() for _, value in own),
+            [score for key, score in self.scores.items() if key in refused],
+        )
 
     def ceiling(self, category: str = ALL) -> float | None:
         """The share of scored questions with a sound gold answer, which a perfect memory gets; None where no errata are known."""

@@ -1,0 +1,1 @@
+"""Simulations of what the project prints: coverage, size and power."""
