@@ -79,10 +79,10 @@ def loss_of(score: float, with_evidence: float | None, gold: Gold, reached: Reac
 
 
 def _step(reached: Reached) -> str:
-    if reached.shown is Held.YES:
+    if reached.shown == Held.YES:
         return "misread"
     steps = {"cut by the budget": reached.recalled, "not found": reached.stored, "not stored": Held.YES}
-    after = reached.shown
+    after: Held = reached.shown
     for step, before in steps.items():  # the step at which a sure yes turns into a sure no
         if after is Held.NO and before is Held.YES:
             return step

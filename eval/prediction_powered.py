@@ -75,7 +75,7 @@ def _weight(judged: np.ndarray, rated: np.ndarray, is_rated: np.ndarray) -> floa
     if spread == 0.0:
         return 0.0
     together = float(((own - own.mean()) * (rated[is_rated] - rated[is_rated].mean())).mean())
-    return min(max(together / spread / (1.0 + own.size / judged.size), 0.0), 1.0)
+    return float(np.clip(together / spread / (1.0 + own.size / judged.size), 0.0, 1.0))
 
 
 def _interval(mean: float, variance: float, freedom: float, n: int) -> Interval:

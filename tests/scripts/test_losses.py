@@ -29,7 +29,7 @@ def test_the_loss_of_gold_evidence_is_the_reader_s_and_a_memory_s_adds_up(
         if name == "gold_evidence":
             assert {step for step, lost in values.items() if lost} <= {"reader", "abstention", "misread", "unknown", "score"}
         else:
-            assert values["not found"] > 0
+            assert values["unknown"] > 0, "these memories show no nodes, so what they did not recall may be stored or not"
     assert "STAND-IN: reader filled by" in capsys.readouterr().out
     with pytest.raises(RunError, match=r"there are: .*locomo_f1"):
         main([str(runs["bm25"]), "--evidence", str(runs["gold_evidence"]), "--scores", "bleu"])
