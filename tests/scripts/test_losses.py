@@ -27,9 +27,17 @@ def test_the_loss_of_gold_evidence_is_the_reader_s_and_a_memory_s_adds_up(
         stem = f"losses-{folder.name}-locomo_f1"
         assert {path.suffix for path in (tmp_path / "figures").glob(f"{stem}.*")} == {".pdf", ".png", ".csv"}
         if name == "gold_evidence":
-            assert {step for step, lost in values.items() if lost} <= {"reader", "abstention", "misread", "unknown", "score"}
+            assert {step for step, lost in values.items() if lost} <= {
+                "reader",
+                "abstention",
+                "misread",
+                "unknown",
+                "score",
+            }
         else:
-            assert values["unknown"] > 0, "these memories show no nodes, so what they did not recall may be stored or not"
+            assert values["unknown"] > 0, (
+                "these memories show no nodes, so what they did not recall may be stored or not"
+            )
     assert "STAND-IN: reader filled by" in capsys.readouterr().out
     with pytest.raises(RunError, match=r"there are: .*locomo_f1"):
         main([str(runs["bm25"]), "--evidence", str(runs["gold_evidence"]), "--scores", "bleu"])
