@@ -91,8 +91,8 @@ def rows(share: float = 1.0) -> list[Row]:
 def _rows(mixture: Mixture, rounds: int, rng: np.random.Generator) -> Iterator[Row]:
     spans: dict[str, Spans] = {"raw score": [], "corrected score": [], "range over kinds": [], "score from ratings": []}
     for _ in range(rounds):
-        for name, own in _scores(mixture, rng).items():
-            spans[name].append(own)
+        for name, span in _scores(mixture, rng).items():
+            spans[name].append(span)
     situation = f"{mixture.name}, {mixture.judge} judge, truth {mixture.truth}"
     for name, own in spans.items():
         point, low, high = np.array(own).reshape(-1, 3).T
