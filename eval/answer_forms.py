@@ -43,6 +43,23 @@ STOP = frozenset(
 )
 """Words that two answers may share without saying the same."""
 
+_REFUSES = re.compile(
+    r"\b(?:(?:do not|don't|cannot|can't|could not|couldn't|unable to) (?:know|tell|say|find|determine|answer|recall)"
+    r"|no (?:information|mention|record|evidence|details?)|(?:not|never|isn't|wasn't) (?:mentioned|specified|stated|provided|known)"
+    r"|(?:does not|doesn't|do not|don't|did not|didn't) (?:say|mention|specify|state|provide|contain)"
+    r"|not enough information)\b",
+    re.IGNORECASE,
+)
+
+
+def is_refusal(answer: str) -> bool:
+    """Whether an answer says that it does not know, and nothing else: it is empty, or a short one without a "but"."""
+    every = words(answer)
+    if len(every) <= 4 and (not every or {"unknown", "unanswerable"} & set(every)):
+        return True
+    certain = not {"but", "however", "although", "though"} & set(every)
+    return certain and len(every) <= 30 and _REFUSES.search(answer.replace("\u2019", "'")) is not None
+
 
 def words(text: str) -> list[str]:
     """The words of a text in lower case."""

@@ -99,6 +99,8 @@ class CaseLog:
     def structure(self, memory: MemorySystem, first: CaseLog | None = None) -> None:
         """Save the memory's nodes: `nodes.jsonl`, and `vectors.npy` with one row per node (zeros for a node without a vector).
 
+        An empty file says that the memory is empty; there is none where it does not show its nodes.
+
         Args:
             memory: the memory after its last question was read.
             first: a log of the same build that is saved already; equal vectors are linked to its file, not stored again.
@@ -107,7 +109,10 @@ class CaseLog:
         place = self._folder / "vectors.npy"
         place.unlink(missing_ok=True)
         nodes = list(memory.nodes())
-        if not nodes:
+        hides = (
+            type(memory).nodes is MemorySystem.nodes or memory.held or self._items
+        )  # an empty memory recalls nothing
+        if not nodes and hides:
             return
         write_lines(
             self._folder / "nodes.jsonl",

@@ -5,7 +5,15 @@ answers that it rejects, an observed share `p` estimates the true share `(p + r 
 bootstrap that carries the uncertainty of all three shares: each is drawn from its Jeffreys posterior, with as many trials as independent
 answers would need for the same standard error (that of the observed share by case, those of the judge by question).
 
-Both shares are means over kinds of probes, so they depend on which kinds there are; a corrected score is worth what the probes are.
+The correction holds if answers err like the probes, which nothing in the data can show. So a corrected score has three parts: the point
+under the mix below, its interval under the same mix, and the range of points over the kinds of probe, each taken for all errors alone.
+The mix: probes count, not kinds, so kinds weigh as often as the data's answers allow them. Refusals are not mixed: an answer that
+refuses a question with an answer is wrong for certain, so it is counted as wrong without correction, and only the other answers are
+corrected, by the probes that say something. Probes that give the judge an order are left out; no memory answers so.
+
+At the ends a point is 0 or 1, and its interval is clipped there, so it is one-sided. A score further out than two standard errors has no
+correction: no share of right answers gives it, so the answers err in other ways than the probes.
+
 Where a judge is asked several times, its repeats are averaged, as tables do.
 """
 
@@ -24,6 +32,8 @@ from eval.stats import Estimate, Interval, by_question
 from eval.store import RunError, read_lines, write_lines
 
 DRAWS = 4000
+UNSAID = frozenset({"refusal", "empty", "an order to the judge"})
+"""Kinds of wrong probes that say nothing: refusals are known without a judge, and no memory gives orders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +103,9 @@ class Card:
 
     lines: tuple[Line, ...]
     rejected: Share | None
-    """Right answers that it rejects, the mean over kinds; None without such a probe."""
+    """Right answers that it rejects, the mean over probes; None without such a probe."""
     accepted: Share | None
-    """Wrong answers that it accepts, the mean over kinds; None without such a probe."""
+    """Wrong answers that it accepts, the mean over the probes that say something; None without a wrong probe."""
     repeats: Agreement | None
     """Of the judge with itself, asked again; None for one repeat."""
     order: Agreement | None
@@ -121,10 +131,11 @@ def card(verdicts: Sequence[Verdict]) -> Card:
     usual = _given(verdicts, [verdict.values[:1] for verdict in verdicts])
     turned = _given(verdicts, [(verdict.answer_first,) for verdict in verdicts])
     clusters = {place: verdict.question[0] for place, verdict in enumerate(verdicts)}
+    said = [verdict for verdict in verdicts if not verdict.right and verdict.kind not in UNSAID]
     return Card(
         tuple(_line(kind, right, group) for (kind, right), group in kinds.items()),
-        _share([group for (_, right), group in kinds.items() if right]),
-        _share([group for (_, right), group in kinds.items() if not right]),
+        _share([verdict for verdict in verdicts if verdict.right]),
+        _share(said or [verdict for verdict in verdicts if not verdict.right]),
         agreement(repeats, clusters) if most > 1 else None,
         agreement([usual, turned], clusters) if turned else None,
     )
@@ -146,66 +157,98 @@ def _line(kind: str, right: bool, verdicts: Sequence[Verdict]) -> Line:
     return Line(kind, right, len(errors), len(verdicts) - len(errors), mean, by_question(errors) if errors else None)
 
 
-def _share(kinds: Sequence[Sequence[Verdict]]) -> Share | None:
-    """The mean error over kinds. Its standard error is clustered by question: one question gives probes of many kinds."""
-    errors = [[(each.question, error) for each in kind if (error := each.error) is not None] for kind in kinds]
-    errors = [kind for kind in errors if kind]
+def _share(verdicts: Sequence[Verdict]) -> Share | None:
+    """The mean error over probes. Its standard error is clustered by question: one question gives probes of many kinds."""
+    errors = [(verdict.question, error) for verdict in verdicts if (error := verdict.error) is not None]
     if not errors:
         return None
-    means = [fmean(error for _, error in kind) for kind in errors]
-    mean, size = fmean(means), sum(map(len, errors))
+    mean, size = fmean(error for _, error in errors), len(errors)
     pull: dict[tuple[str, str], float] = {}
-    for own, kind in zip(means, errors, strict=True):
-        for question, error in kind:
-            pull[question] = pull.get(question, 0.0) + (error - own) / (len(errors) * len(kind))
+    for question, error in errors:
+        pull[question] = pull.get(question, 0.0) + (error - mean) / size
     questions = len(pull)
     clustered = sum(each**2 for each in pull.values()) * questions / max(questions - 1, 1)
-    # A kind without an error, or with errors only, has some all the same: half a probe more on either side.
-    smooth = [((own * len(kind) + 0.5) / (len(kind) + 1), len(kind)) for own, kind in zip(means, errors, strict=True)]
-    variance = max(clustered, sum(own * (1.0 - own) / n for own, n in smooth) / len(errors) ** 2)
-    # At an extreme mean the variance says nothing: as many as the questions, or as probes spread evenly over the kinds.
-    known = min(len(errors) ** 2 / sum(1 / len(kind) for kind in errors), float(questions))
-    trials = mean * (1.0 - mean) / variance if 0.0 < mean < 1.0 else known
+    smooth = (mean * size + 0.5) / (size + 1)  # no error, or nothing else, is luck: half a probe more on either side
+    variance = max(clustered, smooth * (1.0 - smooth) / size)
+    # At an extreme mean the variance says nothing: then every question is a trial.
+    trials = mean * (1.0 - mean) / variance if 0.0 < mean < 1.0 else float(questions)
     return Share(mean, min(trials, float(size)), size)
 
 
 MISFIT = "its card does not fit"
 """End of the reason where a score lies outside what the judge gives to wrong and to right probes."""
+CLEAR = 2.0
+"""Standard errors from which such a score is no longer luck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """A share of right answers, corrected for a judge's errors."""
+    """A share of right answers, corrected for a judge's errors: true if the answers err like the probes."""
 
     mean: float
     interval: Interval
+    by_kind: Interval
+    """Not an interval of confidence: the least and the largest point if all errors were like those of one kind of probe."""
 
 
-def corrected(observed: Estimate, judge: Card, seed: int = 0) -> Corrected | str:
-    """The score that a judge without errors would give, or why there is none.
+def corrected(
+    observed: Estimate, judge: Card, refused: float = 0.0, accepted_refusals: float = 0.0, seed: int = 0
+) -> Corrected | str:
+    """The score that a judge without errors would give if answers err like its probes, or why there is none.
 
     Args:
         observed: a mean of verdicts that are 0 or 1.
+        refused: share of the answers that refuse a question with an answer.
+        accepted_refusals: share of all answers that are such refusals and were accepted.
     """
+    nothing = "by its card the judge does not tell right from wrong"
     if judge.rejected is None or judge.accepted is None or not judge.discriminates:
-        return "by its card the judge does not tell right from wrong"
+        return nothing
+    rest = 1.0 - refused
+    if rest <= 0.0:
+        return "all answers are refusals, which need no judge"
     rng = np.random.default_rng(seed)
-    share = Share(observed.mean, _effective(observed), observed.n).drawn(rng)
-    keeps, refuses = 1.0 - judge.rejected.drawn(rng), 1.0 - judge.accepted.drawn(rng)
-    informed = keeps + refuses - 1.0 > 1e-3
+    given = min(max((observed.mean - accepted_refusals) / rest, 0.0), 1.0)
+    share = Share(given, _trials(observed, given, rest), observed.n)
+    draws = share.drawn(rng), judge.rejected.drawn(rng), judge.accepted.drawn(rng)
+    informed = 1.0 - draws[1] - draws[2] > 1e-3
     if not informed.any():
-        return "by its card the judge does not tell right from wrong"
-    draws = (share + refuses - 1.0)[informed] / (keeps + refuses - 1.0)[informed]
-    low, high = np.quantile(draws, (0.025, 0.975))
+        return nothing
     rejected, accepted = judge.rejected.mean, judge.accepted.mean
-    # No share of right answers gives such a score: these answers are wrong, or right, in other ways than the probes.
-    if observed.mean < accepted:
+    below, above = accepted - given, given - (1.0 - rejected)
+    if below > CLEAR * float(np.std(draws[0] - draws[2])):
         return f"it accepts fewer of these answers than of the wrong probes, so {MISFIT}"
-    if observed.mean > 1.0 - rejected:
+    if above > CLEAR * float(np.std(draws[0] + draws[1])):
         return f"it accepts more of these answers than of the right probes, so {MISFIT}"
-    mean = (observed.mean - accepted) / (1.0 - rejected - accepted)
-    low, high = (min(max(float(each), 0.0), 1.0) for each in (low, high))
-    return Corrected(mean, Interval(low, high))
+    point = _true_share(given, rejected, accepted)
+    every = np.clip((draws[0] - draws[2])[informed] / (1.0 - draws[1] - draws[2])[informed], 0.0, 1.0)
+    low, high = np.quantile(every, (0.025, 0.975))
+    return Corrected(
+        rest * point, Interval(rest * float(low), rest * float(high)), _over_kinds(judge, given, rest, rest * point)
+    )
+
+
+def _true_share(given: float, rejected: float, accepted: float) -> float:
+    """Rogan and Gladen's estimate within [0, 1]; 0 or 1 where the judge accepts as many wrong answers as right ones."""
+    gap = 1.0 - rejected - accepted
+    if gap <= 0.0:
+        return 0.0 if given <= accepted else 1.0
+    return min(max((given - accepted) / gap, 0.0), 1.0)
+
+
+def _over_kinds(judge: Card, given: float, rest: float, point: float) -> Interval:
+    right = [line.errors for line in judge.lines if line.right and line.n]
+    wrong = [line.errors for line in judge.lines if not line.right and line.n and line.kind not in UNSAID]
+    points = [point, *(rest * _true_share(given, miss, accept) for miss in right for accept in wrong)]
+    return Interval(min(points), max(points))
+
+
+def _trials(observed: Estimate, given: float, rest: float) -> float:
+    """Trials that make the share among the answers that say something as uncertain as the observed share among all."""
+    most, spread = observed.n * rest, observed.mean * (1.0 - observed.mean)
+    if spread == 0.0 or not 0.0 < given < 1.0:
+        return max(most, 1.0)
+    return max(min(most, given * (1.0 - given) * rest**2 * _effective(observed) / spread), 1.0)
 
 
 def _effective(observed: Estimate) -> float:
@@ -226,17 +269,18 @@ class Correction:
     remedy: str
     """What makes a card, for a judge without one."""
 
-    def of(self, observed: Estimate, values: Iterable[float]) -> Corrected | str:
+    def of(self, observed: Estimate, values: Iterable[float], refusals: Sequence[float] = ()) -> Corrected | str:
         """The corrected score, or why there is none.
 
         Args:
             values: the verdicts behind the observed mean.
+            refusals: the mean verdict on each answer that refuses a question with an answer.
         """
         if self.card is None:
             return f"no judge card; {self.remedy}"
         if any(value not in (0.0, 1.0) for value in values):
             return "the judge gives grades between right and wrong, and the correction is for right and wrong only"
-        return corrected(observed, self.card)
+        return corrected(observed, self.card, len(refusals) / observed.n, sum(refusals) / observed.n)
 
 
 # --- files ---------------------------------------------------------------------------------------------------------------

@@ -5,24 +5,25 @@ Every question loses 1 minus its score, and gives this loss to the steps in whic
 - *gold errors*: an errata layer says that the gold answer is wrong (`Gold.detail["audit"]`).
 - *abstention*: the question has no answer in the history, and was answered nevertheless.
 - *reader*: what the reader loses even when it is shown the evidence (the run of `gold_evidence` on the same questions).
-- *not stored*: an evidence turn is in no node, neither verbatim nor by most of its words.
+- *not stored*: an evidence turn is in no node (`eval.held` says when a text holds a turn).
 - *not found*: it is stored and was not recalled.
-- *cut by the budget*: it was recalled and did not fit the reader's budget.
-- *misread*: the reader was shown all evidence, and answered worse than from the evidence alone.
-- *better than the evidence*: the memory's answer is better than that from the evidence; a negative loss.
-- *unknown*: the data set names no evidence, so the rest belongs to no step.
+- *cut by the budget*: it was recalled, and the reader's budget left it out or cut it.
+- *misread*: the reader was shown all evidence, and answered worse than from the evidence alone; negative where it answered better.
+- *unknown*: the files do not say which step: the data set names no evidence, the evidence run has no score, the run saved no nodes and
+  recalled nothing of the evidence, or a paraphrase may hold the evidence or not.
 
-The steps of a question add up to its loss, so the means add up to 1 minus the mean score.
+A step after the reader's is the score from the evidence minus the memory's score, gains counted against losses. Answers that flip
+between the two runs thus cancel out in the mean, and its interval carries them: a memory that recalls exactly the evidence misreads 0,
+but for that interval. The steps of a question add up to its loss, so the means add up to 1 minus the mean score.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from data_loaders.schema import Gold
+from eval.held import Held, Target, Texts, all_held
 from eval.stats import Estimate, estimate
 
 STEPS = (
@@ -33,22 +34,19 @@ STEPS = (
     "not found",
     "cut by the budget",
     "misread",
-    "better than the evidence",
     "unknown",
 )
 FINE = ("CORRECT", "WRONG_CITATION")
 """Labels of an audit that leave the gold answer right."""
-LEAST_SHARE = 0.6
-"""Share of a turn's words that a text must hold to hold the turn."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Reached:
     """How far the evidence of one question got."""
 
-    stored: bool
-    recalled: bool
-    shown: bool
+    stored: Held
+    recalled: Held
+    shown: Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,69 +60,51 @@ class Loss:
     steps: Mapping[str, float]
 
 
-def loss_of(score: float, with_evidence: float | None, gold: Gold, found: Found | None) -> dict[str, float]:
+def loss_of(score: float, with_evidence: float | None, gold: Gold, reached: Reached | None) -> dict[str, float]:
     """The loss of one question by step; the values add up to `1 - score`.
 
     Args:
         score: of the memory's answer, from 0 to 1.
-        with_evidence: score of the answer from the evidence alone; None when there is no such run.
-        found: None when the data set names no evidence.
+        with_evidence: score of the answer from the evidence alone; None when it could not be had.
+        reached: None when the data set names no evidence.
     """
     loss = 1.0 - score
-    if loss == 0.0:
-        return {}
     if str(gold.detail.get("audit", FINE[0])) not in FINE:
         return {"gold errors": loss}
     if not gold.answerable:
         return {"abstention": loss}
-    reader = 0.0 if with_evidence is None else 1.0 - with_evidence
-    rest = loss - reader
-    if rest < 0.0:
-        return {"reader": reader, "better than the evidence": rest}
-    return {"reader": reader, _step(found): rest}
+    if with_evidence is None or reached is None:
+        return {"unknown": loss}
+    return {"reader": 1.0 - with_evidence, _step(reached): with_evidence - score}
 
 
-def _step(found: Found | None) -> str:
-    if found is None:
-        return "unknown"
-    if not found.stored:
-        return "not stored"
-    if not found.recalled:
-        return "not found"
-    return "misread" if found.shown else "cut by the budget"
+def _step(reached: Reached) -> str:
+    if reached.shown == Held.YES:
+        return "misread"
+    steps = {"cut by the budget": reached.recalled, "not found": reached.stored, "not stored": Held.YES}
+    after: Held = reached.shown
+    for step, before in steps.items():  # the step at which a sure yes turns into a sure no
+        if after is Held.NO and before is Held.YES:
+            return step
+        after = before
+    return "unknown"
 
 
-def found(
-    evidence: Sequence[str], nodes: Collection[str] | None, recalled: Sequence[str], shown: Sequence[str]
-) -> Found | None:
+def reach(evidence: Collection[Target], nodes: Texts | None, recalled: Texts, shown: Texts) -> Reached | None:
     """How far the evidence turns of a question got; None without evidence.
 
+    What was shown was recalled, and what was recalled was stored.
+
     Args:
-        evidence: the texts of the turns.
-        nodes: the texts that the memory holds; None when the run saved none, and then the turns count as stored.
+        nodes: the texts that the memory holds; None when the run saved none, and then storage is unknown.
         recalled: the recalled texts.
-        shown: those that the reader was shown.
+        shown: what the reader's prompt had of them.
     """
     if not evidence:
         return None
-    return Found(
-        nodes is None or all(held(turn, nodes) for turn in evidence),
-        all(held(turn, recalled) for turn in evidence),
-        all(held(turn, shown) for turn in evidence),
-    )
-
-
-def held(turn: str, texts: Iterable[str]) -> bool:
-    """Whether one of the texts holds a turn: verbatim, or with at least `LEAST_SHARE` of its words of four letters and more."""
-    words = _words(turn)
-    return any(
-        turn.strip() in text or (words and len(words & _words(text)) >= LEAST_SHARE * len(words)) for text in texts
-    )
-
-
-@lru_cache(maxsize=200_000)
-def _words(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"\w{4,}", text.lower()))
+    seen = all_held(evidence, shown)
+    found = max(seen, all_held(evidence, recalled))
+    return Reached(max(found, Held.UNKNOWN if nodes is None else all_held(evidence, nodes)), found, seen)
 
 
 @dataclass(frozen=True, slots=True)

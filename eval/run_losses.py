@@ -2,55 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case
-from eval.losses import Loss, Waterfall, found, loss_of
+from eval.held import Text, Texts, targets
+from eval.losses import Loss, Waterfall, loss_of, reach
+from eval.reader import within
 from eval.score_files import mean_values
 from eval.stats import Estimate
-from eval.store import read_items, read_lines, read_predictions, safe_name
+from eval.store import RunError, read_items, read_lines, read_predictions, safe_name
+from memsys.interface import Item
+
+EVIDENCE = "gold_evidence"
+"""The memory that recalls the evidence and nothing else."""
+NET = (
+    "A step after the reader's is the score from the evidence minus the memory's: answers that flip between the two runs cancel out in "
+    "the mean, and the interval carries them."
+)
 
 
-def losses_of(run: Path, scores: Path, evidence_scores: Path | None, cases: Sequence[Case]) -> Iterator[Loss]:
-    """What each scored question of a run lost, by step; questions that have no score from the evidence count without it.
+def losses_of(
+    run: Path, scores: Path, evidence_scores: Path, cases: Sequence[Case], reader: Mapping[str, Any]
+) -> Iterator[Loss]:
+    """What each scored question of a run lost, by step; the loss of a question without a score from the evidence is unknown.
 
     Args:
         run: the run folder.
         scores: a score file of the run, of values from 0 to 1.
         evidence_scores: a score file of the run of `gold_evidence`, by the same metric or judge.
         cases: the data of the run.
+        reader: the reader's settings in `run.json`; `max_context_tokens` and `fill` say what it showed.
+
+    Raises:
+        RunError: no question of the run has a score from the evidence, or a file is damaged.
     """
-    ours = mean_values(scores)
-    theirs = {} if evidence_scores is None else mean_values(evidence_scores)
+    ours, theirs = mean_values(scores), mean_values(evidence_scores)
+    if ours and not ours.keys() & theirs.keys():
+        raise RunError(
+            f"{evidence_scores} has no score of a question of {run}; run {EVIDENCE} on the same data, and score it alike"
+        )
     for index in range(len(cases)):
         case = cases[index]
         folder = run / "cases" / safe_name(case.id)
-        nodes = [node["text"] for node in read_lines(folder / "nodes.jsonl", fields=("text",))] or None
+        nodes = _nodes(folder / "nodes.jsonl")
         predictions, items = read_predictions(folder), read_items(folder)
-        dropped = {
-            line["subject"]: int(line["dropped_items"])
-            for line in read_lines(folder / "effort.jsonl", fields=("phase", "subject"))
-            if line["phase"] == "answer"
-        }
-        texts = {turn.id: turn.text for turn in case.turns}
         for question, gold in case.questions:
             key = (case.id, question.id)
             if key not in ours or question.id not in predictions:
                 continue
             prediction = predictions[question.id]
-            recalled = [items[item]["text"] for item in prediction.items]
-            shown = _shown(recalled, prediction.scores, dropped.get(question.id, 0))
-            got = found([texts[turn] for turn in gold.evidence if turn in texts], nodes, recalled, shown)
-            steps = loss_of(ours[key], theirs.get(key), gold, got)
-            yield Loss(case.id, question.id, gold.category, ours[key], steps)
+            recalled = [
+                _item(items[each], score) for each, score in zip(prediction.items, prediction.scores, strict=True)
+            ]
+            shown = shown_texts(recalled, reader)
+            got = reach(targets(case, question, gold), nodes, Texts(map(_text, recalled)), Texts(shown))
+            yield Loss(case.id, question.id, gold.category, ours[key], loss_of(ours[key], theirs.get(key), gold, got))
 
 
-def _shown(recalled: Sequence[str], scores: Sequence[float], dropped: int) -> list[str]:
-    """The recalled texts without those that the reader dropped: the ones with the lowest scores (`eval.reader.within`)."""
-    ranking = sorted(range(len(recalled)), key=lambda place: -scores[place])
-    return [recalled[place] for place in ranking[: len(ranking) - dropped]]
+def _nodes(path: Path) -> Texts | None:
+    """The texts that a memory holds; None where it does not show its nodes, which is something else than an empty memory."""
+    if not path.is_file():
+        return None
+    return Texts(
+        Text(node["text"], frozenset(node["sources"])) for node in read_lines(path, fields=("text", "sources"))
+    )
+
+
+def _item(record: Mapping[str, Any], score: float) -> Item:
+    return Item(record["id"], record["text"], score, tuple(record["sources"]), record["kind"], record["level"])
+
+
+def _text(item: Item, whole: bool = True) -> Text:
+    return Text(item.text, frozenset(item.sources), whole)
+
+
+def shown_texts(recalled: Sequence[Item], reader: Mapping[str, Any]) -> list[Text]:
+    """What the reader's prompt had of the recalled items: all, or as much as its budget allows (`eval.reader.within`)."""
+    kept = within(recalled, reader.get("max_context_tokens"), fill=bool(reader.get("fill")))
+    return [_text(item, item in recalled) for item in kept]
 
 
 def shown_estimate(mean: Estimate) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from eval.judge_card import Corrected, Correction
 from eval.report.equivalence import NO_RUNS, Runs, assumed_runs, measured_runs
 from eval.report.published import ROUNDING, Published, qualified, verdict
-from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scores, read_draws, scores_by_run
+from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scores, read_draws, refusals, scores_by_run
 from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified, weights
 
 ALL, ANSWERABLE = "all", "answerable"
@@ -181,7 +181,12 @@ class Cell:
         ours = self.estimate(category)
         if self.correction is None or ours is None:
             return None
-        return self.correction.of(ours, (value for own in self.draws.values() for _, value in own))
+        refused = refusals(self.score_files, self._questions(category))
+        return self.correction.of(
+            ours,
+            (value for own in self.draws.values() for _, value in own),
+            [score for key, score in self.scores.items() if key in refused],
+        )
 
     def ceiling(self, category: str = ALL) -> float | None:
         """What a perfect memory gets: the mean with 1 for each scored question with a sound gold answer; None where no errata are known."""

@@ -6,8 +6,14 @@ from eval.judge_card import MISFIT, Corrected, Share
 from eval.report.cell import ALL, Cell
 from eval.report.tables import AnyCell, Table
 
-FIELDS = ["corrected", "corrected_low", "corrected_high"]
+FIELDS = ["corrected", "corrected_low", "corrected_high", "corrected_kinds_low", "corrected_kinds_high"]
 """Further columns of the CSV of such a table."""
+
+CONDITION = (
+    "Corrected scores are Rogan and Gladen's, and hold if the answers err like the probes: the interval carries the uncertainty of both "
+    "shares under that assumption, the range by kind of probe what it is worth. Refusals of questions with an answer are counted as wrong "
+    "without correction. A random sample of the run's answers graded by a person needs no such assumption (`judge_card --ratings`)."
+)
 
 
 def is_corrected(table: Table) -> bool:
@@ -19,7 +25,8 @@ def corrected_text(fixed: Corrected | str) -> str:
     """A corrected score with its interval, or that there is none (`correction_lines` says why)."""
     if isinstance(fixed, str):
         return f"not corrected: {MISFIT}" if fixed.endswith(MISFIT) else "not corrected"
-    return f"corrected {shown_share(fixed)}"
+    kinds = f"{fixed.by_kind.low:.3f}–{fixed.by_kind.high:.3f}"
+    return f"corrected {shown_share(fixed)} if answers err like the probes; {kinds} by kind of probe"
 
 
 def shown_share(share: Share | Corrected) -> str:
@@ -32,11 +39,12 @@ def corrected_fields(cell: AnyCell, category: str = ALL) -> list[str]:
     fixed = cell.corrected(category) if isinstance(cell, Cell) else None
     if fixed is None or isinstance(fixed, str):
         return [""] * len(FIELDS)
-    return [f"{value:.6f}" for value in (fixed.mean, fixed.interval.low, fixed.interval.high)]
+    values = (fixed.mean, fixed.interval.low, fixed.interval.high, fixed.by_kind.low, fixed.by_kind.high)
+    return [f"{value:.6f}" for value in values]
 
 
 def correction_lines(table: Table) -> list[str]:
-    """By what the scores of each judge are corrected, or why they are not; empty where nobody asked for it."""
+    """For each judge: the correction of its scores, or why there is none. Empty unless `judge.corrected=true`."""
     cards: dict[str, list[str]] = {}
     reasons: dict[str, list[str]] = {}
     for place, column in enumerate(table.columns):
@@ -52,9 +60,5 @@ def correction_lines(table: Table) -> list[str]:
                 f"accepts {shown_share(card.accepted)} of wrong ones ({card.accepted.n})"
             )
             cards.setdefault(errors, []).append(name)
-    lines = [
-        f"Judge card: {', '.join(names)}: {errors}. Corrected scores are Rogan and Gladen's; their interval carries the uncertainty "
-        "of both shares."
-        for errors, names in cards.items()
-    ]
+    lines = [f"Judge card: {', '.join(names)}: {errors}. {CONDITION}" for errors, names in cards.items()]
     return [*lines, *(f"Not corrected ({', '.join(names)}): {why}." for why, names in reasons.items())]

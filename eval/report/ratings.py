@@ -6,13 +6,15 @@ is counted and left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from eval.agreement import RIGHT, kappa
+from eval.prediction_powered import sample_order
 from eval.score_files import score_lines
 from eval.store import RunError, read_lines
 
@@ -125,6 +127,16 @@ def ratings_of(file: Path, run: Path, score_file: Path) -> dict[tuple[str, str],
         if str(line["run"]) == f"{run.parent.name}/{run.name}"
         and answers.get(key := (line["case_id"], line["question_id"])) == line["answer"]
     }
+
+
+def rated_sample(
+    ratings: Mapping[tuple[str, str], float], answers: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], float]:
+    """The ratings that are a random sample of the answers: those of the beginning of `sample_order` that is rated without a gap.
+
+    Answers that a person chose to rate are not like the others, so ratings after the first gap are left out.
+    """
+    return {key: ratings[key] for key in takewhile(ratings.__contains__, sample_order(answers))}
 
 
 def as_markdown(ratings: Ratings) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from data_loaders.schema import Case
+from eval.answer_forms import is_refusal
 from eval.score_files import read_scores
 from eval.store import read_predictions, safe_name
 
@@ -47,6 +48,24 @@ def asked(cases: Iterable[Case]) -> tuple[Asked, ...]:
         for case in cases
         for question, gold in case.questions
     )
+
+
+def refusals(score_files: Sequence[Path], questions: Iterable[Asked]) -> frozenset[tuple[str, str]]:
+    """Questions with an answer that the answers behind these score files refuse in every replicate: wrong without a judge."""
+    refused = None
+    own = [question for question in questions if question.answerable]
+    for path in score_files:
+        answers = {
+            case_id: read_predictions(path.parents[1] / "cases" / safe_name(case_id))
+            for case_id in {q.case_id for q in own}
+        }
+        keys = {
+            q.key
+            for q in own
+            if q.question_id in answers[q.case_id] and is_refusal(answers[q.case_id][q.question_id].answer)
+        }
+        refused = keys if refused is None else refused & keys
+    return frozenset(refused or ())
 
 
 Scores = Mapping[tuple[str, str], float]

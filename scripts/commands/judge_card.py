@@ -7,24 +7,30 @@ prompts of conf/judge that can grade these data, asked of the same model. The ca
 
 With `--run RUN` it prints the run's score by this judge, corrected for the errors (`eval.judge_card`), and its agreement with every other
 grader of the run: other judges, the grades that came with imported answers, and a person's (`--ratings FILE`, exported from the report).
+Ratings of a random sample of the run's answers, which the report leads through, also give a score that needs no assumption about how the
+answers err (`eval.prediction_powered`).
 Settings such as `models.judge=…` and `endpoint.base_url=…` are those of `scripts.run`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from data_loaders.schema import Case
 from eval.agreement import RIGHT, Agreement, Verdicts, agreement
 from eval.imported import THEIRS
-from eval.judge_card import Card, Correction, Line, Verdict, card, write_card
+from eval.judge_card import UNSAID, Card, Correction, Line, Verdict, card, write_card
 from eval.judge_probes import Probe, probes
 from eval.judge_probing import spread, verdicts, why_not
-from eval.report.corrections import shown_share
-from eval.report.ratings import ratings_of
+from eval.prediction_powered import FEWEST, prediction_powered
+from eval.report.corrections import corrected_text, shown_share
+from eval.report.ratings import rated_sample, ratings_of
+from eval.report.scores import asked, refusals
+from eval.run_losses import shown_estimate
 from eval.score import Judging, verdicts_name
 from eval.score_files import mean_values, read_scores, score_files
 from eval.stats import Interval, estimate
@@ -71,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     replace_file(file.with_suffix(".md"), "\n".join(lines) + "\n")
     print("\n".join(lines))
     if options.run is not None:
-        print("\n" + "\n".join(run_lines(options.run, grading, result, options.ratings)))
+        print("\n" + "\n".join(run_lines(options.run, grading, result, data.cases, options.ratings)))
     print(f"\nwritten: {file} and .md; tables with judge.corrected=true use it")
     return 0
 
@@ -86,8 +92,8 @@ def card_lines(title: str, result: Card, *, stand_in: bool) -> list[str]:
     lines += [""]
     if result.rejected is not None and result.accepted is not None:
         lines.append(
-            f"Mean over kinds: rejects {shown_share(result.rejected)} of right answers, "
-            f"accepts {shown_share(result.accepted)} of wrong ones."
+            f"Over probes: rejects {shown_share(result.rejected)} of right answers, "
+            f"accepts {shown_share(result.accepted)} of wrong ones that say something{_over_kinds(result)}."
         )
     if not result.discriminates:
         lines.append("It does not tell right from wrong: no score by it can be corrected.")
@@ -97,6 +103,15 @@ def card_lines(title: str, result: Card, *, stand_in: bool) -> list[str]:
         if found is not None
     ]
     return lines
+
+
+def _over_kinds(result: Card) -> str:
+    spans = []
+    for what, right in (("rejected", True), ("accepted", False)):
+        errors = [line.errors for line in result.lines if line.right is right and line.n and line.kind not in UNSAID]
+        if errors:
+            spans.append(f"{what} {min(errors):.3f}–{max(errors):.3f}")
+    return f" (by kind: {', '.join(spans)})" if spans else ""
 
 
 def _row(line: Line) -> str:
@@ -174,7 +189,7 @@ def _band(asked: Sequence[ByPrompt]) -> Iterator[str]:
 # --- a run -----------------------------------------------------------------------------------------------------------------
 
 
-def run_lines(run: Path, grading: Judging, result: Card, ratings: Path | None) -> list[str]:
+def run_lines(run: Path, grading: Judging, result: Card, cases: Iterable[Case], ratings: Path | None) -> list[str]:
     """The score of a run by this judge, as it is and corrected, and the judge's agreement with every other grader of the run.
 
     Raises:
@@ -190,21 +205,43 @@ def run_lines(run: Path, grading: Judging, result: Card, ratings: Path | None) -
         raise RunError(f"{file} holds no verdict")
     observed = estimate(list(values.values()), [case_id for case_id, _ in values])
     every = (line["value"] for lines in read_scores(file).values() for line in lines if line["value"] is not None)
-    fixed = Correction(result, "").of(observed, every)
-    after = f"not corrected: {fixed}" if isinstance(fixed, str) else f"corrected {shown_share(fixed)}"
+    refused = refusals([file], asked(cases))
+    fixed = Correction(result, "").of(observed, every, [value for key, value in values.items() if key in refused])
+    after = f"not corrected: {fixed}" if isinstance(fixed, str) else corrected_text(fixed)
     lines = [f"{run.name}: {observed.mean:.3f} of {observed.n} answers accepted; {after}"]
-    return [*lines, *_agreements(run, file, values, ratings)]
+    rated = None if ratings is None else ratings_of(ratings, run, file)
+    if rated is not None:
+        lines.append(_rated_score(values, rated))
+    return [*lines, *_agreements(run, file, values, rated)]
 
 
-def _agreements(run: Path, own: Path, values: Mapping[tuple[str, str], float], ratings: Path | None) -> Iterator[str]:
+def _rated_score(values: Mapping[tuple[str, str], float], rated: Mapping[tuple[str, str], float]) -> str:
+    """The run's score from the judge's verdicts and a person's on a random sample, or why there is none."""
+    sample, keys = rated_sample(rated, values), list(values)
+    aside = len(rated.keys() & values.keys()) - len(sample)
+    left = f"; {aside} further ratings are not of the random sample and are left out" if aside else ""
+    if len(sample) < FEWEST:
+        return (
+            f"no score from the ratings: {len(sample)} are of the random sample{left}, and {FEWEST} are needed; the report's page "
+            'Question leads from one answer to the "next of the random sample"'
+        )
+    score = prediction_powered(
+        [values[key] for key in keys], [case for case, _ in keys], [sample.get(key) for key in keys]
+    )
+    return f"from the judge and {score.n} ratings of a random sample: {shown_estimate(score)}{left}"
+
+
+def _agreements(
+    run: Path, own: Path, values: Mapping[tuple[str, str], float], rated: Mapping[tuple[str, str], float] | None
+) -> Iterator[str]:
     """The agreement with the other judges of a run, with imported grades and with a person, as Markdown."""
     others = {
         path.stem.rpartition("-")[0]: mean_values(path)
         for path in score_files(run)
         if path != own and path.name.startswith(("judge_", f"{THEIRS}judge"))
     }
-    if ratings is not None:
-        others["a person"] = ratings_of(ratings, run, own)
+    if rated is not None:
+        others["a person"] = dict(rated)
     clusters = {key: key[0] for grades in (values, *others.values()) for key in grades}
     sides = {name: {key: value >= RIGHT for key, value in grades.items()} for name, grades in others.items()}
     ours = {key: value >= RIGHT for key, value in values.items()}

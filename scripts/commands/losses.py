@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.losses import Loss, Waterfall, waterfall
-from eval.run_losses import as_json, losses_of, shown_estimate
+from eval.run_losses import EVIDENCE, NET, as_json, losses_of, shown_estimate
 from eval.score_files import only_score_file
 from eval.store import RunError, replace_file, safe_name, stand_ins
 from scripts.experiment.run_folder import data_of, record_of
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="scripts.losses", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", type=Path, help="a run folder")
-    parser.add_argument("--evidence", type=Path, help="the run folder of gold_evidence on the same data")
+    parser.add_argument("--evidence", type=Path, help="the run folder of gold_evidence on the same data (needed)")
     parser.add_argument("--scores", required=True, help="a metric or judge of the run, such as locomo_f1 or judge_mem0")
     parser.add_argument("--data", type=Path, help="data root")
     parser.add_argument("--figure", action="store_true", help="draw the waterfall, too")
@@ -36,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     record = record_of(options.run)
     scores = only_score_file(options.run, options.scores)
-    evidence = None if options.evidence is None else only_score_file(options.evidence, options.scores)
-    losses = list(losses_of(options.run, scores, evidence, data_of(record, options.data)))
+    evidence = only_score_file(_evidence_run(options.evidence, options.run, record), options.scores)
+    losses = list(losses_of(options.run, scores, evidence, data_of(record, options.data), record.get("reader", {})))
     if not losses:
         raise RunError(f"{options.run}: no question has a score by {options.scores}")
     title = f"{record['name']} on {record['dataset']['name']}, {options.scores}"
@@ -49,8 +49,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = [place]
     if options.figure:
         files += _drawn(results / "figures" / f"losses-{name}", title, fall, note)
-    print(f"\nwritten: {', '.join(map(str, files))}")
+    print(f"\n{NET}\nwritten: {', '.join(map(str, files))}")
     return 0
+
+
+def _evidence_run(folder: Path | None, run: Path, record: Mapping[str, Any]) -> Path:
+    """The run folder of `gold_evidence` to compare with.
+
+    Raises:
+        RunError: none is given, or it is a run of another memory, or on other data.
+    """
+    data = record["dataset"]
+    remedy = (
+        f"run memory={EVIDENCE} dataset={data['name']} with the same data settings, reader and metrics as {run.name}, "
+        f"and give its folder as --evidence"
+    )
+    if folder is None:
+        known = sorted(run.parent.glob(f"{EVIDENCE}-*/run.json"))
+        there = f"; there are: {', '.join(str(path.parent) for path in known)}" if known else ""
+        raise RunError(
+            f"without the answers from the evidence the reader's losses would count as the memory's; {remedy}{there}"
+        )
+    theirs = record_of(folder)
+    if theirs["name"] != EVIDENCE:
+        raise RunError(f"{folder} is a run of {theirs['name']}; {remedy}")
+    if theirs["dataset"] != data:
+        raise RunError(f"{folder} is a run on other data; {remedy}")
+    return folder
 
 
 def _drawn(stem: Path, title: str, fall: Waterfall, note: str) -> list[Path]:

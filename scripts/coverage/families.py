@@ -7,16 +7,14 @@ Effects of histories are normal or, as a hard case, exponential.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from eval.families import LEVEL, Gaps, Tested, single_step
 from eval.power import detectable
 from eval.stats import Sampling, difference, holm
+from scripts.coverage.rows import LOCOMO, Row
 
-LOCOMO = (199, 105, 193, 260, 242, 158, 190, 239, 196, 204)
-"""Questions of LoCoMo's ten histories."""
 SHARED = 0.5
 """Correlation of two rows' differences from the reference."""
 VARIANCE = 0.3
@@ -28,18 +26,6 @@ DESIGNS = {
     "5 LoCoMo histories": (LOCOMO[:5], 0.02),
 }
 """Questions by history, and the intraclass correlation of the differences."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table of simulations."""
-
-    number: str
-    """The printed number."""
-    situation: str
-    measure: str
-    value: float
-    repetitions: int
 
 
 def draw(

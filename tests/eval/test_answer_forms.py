@@ -6,7 +6,17 @@ import pytest
 
 from data_loaders.schema import Case, Gold, Question
 from data_loaders.source import sample
-from eval.answer_forms import differs, items_of, of_date, of_list, of_number, of_speaker, of_yes_or_no, type_of
+from eval.answer_forms import (
+    differs,
+    is_refusal,
+    items_of,
+    of_date,
+    of_list,
+    of_number,
+    of_speaker,
+    of_yes_or_no,
+    type_of,
+)
 from eval.judge_probes import ORDER, REFUSAL, Probe, probes
 from scripts.commands.data import loader
 from scripts.experiment.downloads import read_set, set_names
@@ -136,3 +146,20 @@ def test_every_data_set_gives_right_and_near_wrong_probes_and_no_wrong_one_is_th
             assert probe.gold.answers[0].rstrip(".") in probe.answer
         assert (probe.answer == REFUSAL) <= (probe.right != probe.gold.answerable)
         assert (probe.answer == ORDER) <= (not probe.right)
+
+
+@pytest.mark.parametrize(
+    ("answer", "refuses"),
+    [
+        ("", True),
+        ("I do not know; the conversation does not say.", True),
+        ("There is no information about that in the memories.", True),
+        ("It isn’t mentioned.", True),
+        ("Unknown", True),
+        ("She said no.", False),
+        ("It is not mentioned directly, but it was probably Lisbon.", False),
+        ("The Unknown Soldier's tomb? No: the museum next to it.", False),
+    ],
+)
+def test_a_refusal_says_that_it_does_not_know_and_nothing_else(answer: str, refuses: bool) -> None:
+    assert is_refusal(answer) is refuses

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import beta
 from statsmodels.stats.proportion import proportion_confint
 
-from eval.judge_card import Card, Correction, Share, Verdict, card, corrected, read_card, write_card
+from eval.judge_card import Card, Corrected, Correction, Share, Verdict, card, corrected, read_card, write_card
 from eval.report.corrections import corrected_text
 from eval.stats import estimate
 from eval.store import RunError
@@ -25,7 +25,13 @@ KINDS: Mapping[str, tuple[bool, float]] = {
     "empty": (False, 0.0),
 }
 """A simulated judge: its errors by kind of probe."""
-TRUE = {side: float(np.mean([error for right, error in KINDS.values() if right == side])) for side in (True, False)}
+WEIGHTS = {kind: 1 / 3 if kind == "date" else 0.0 if kind == "empty" else 1.0 for kind in KINDS}
+"""Probes of a kind per question; a third of the answers are dates, and empty answers are known to be wrong without a judge."""
+TRUE = {
+    side: sum(WEIGHTS[kind] * error for kind, (right, error) in KINDS.items() if right == side)
+    / sum(WEIGHTS[kind] for kind, (right, _) in KINDS.items() if right == side)
+    for side in (True, False)
+}
 
 
 def simulated(rng: np.random.Generator, n: int, luck: float = 0.15) -> Card:
@@ -34,7 +40,7 @@ def simulated(rng: np.random.Generator, n: int, luck: float = 0.15) -> Card:
     for number in range(n):
         hard = luck if rng.random() < 0.5 else -luck
         for kind, (right, error) in KINDS.items():
-            if kind != "date" or number % 3 == 0:  # a third of the answers are dates
+            if kind != "date" or number % 3 == 0:
                 wrong = rng.random() < error * (1 + hard)
                 verdicts.append(Verdict(kind, right, (float(right != wrong),), (f"c{number % 10}", f"q{number}")))
     return card(verdicts)
@@ -111,7 +117,7 @@ def test_the_card_s_intervals_cover_the_errors_of_a_simulated_judge() -> None:
     [(0.75, 400, 30), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((0.5, 400, 90), (0.3, 150, 200)))],
 )
 def test_corrected_scores_of_a_simulated_judge_cover_the_truth(truth: float, n: int, probed: int) -> None:
-    """The answers that are judged are right and wrong in the ways of the probes, each way as often as the others."""
+    """The answers that are judged are right and wrong in the ways of the probes, each way as often as among them."""
     rng, rounds, covered, raw = np.random.default_rng(4), 250, 0, 0
     accept = truth * (1 - TRUE[True]) + (1 - truth) * TRUE[False]
     for _ in range(rounds):
@@ -140,21 +146,65 @@ def test_why_a_score_is_not_corrected_is_said() -> None:
     observed = estimate([1.0, 0.0] * 20, ["c"] * 40)
     assert "does not tell right from wrong" in str(Correction(carded(0.4, 0.7), "").of(observed, [1.0, 0.0]))
     assert "between right and wrong" in str(Correction(carded(0.1, 0.1), "").of(observed, [1.0, 0.5]))
-    few, many = (estimate([right] * 400, ["c"] * 400) for right in (0.0, 1.0))
-    assert "fewer of these answers than of the wrong probes" in str(corrected(few, carded(0.1, 0.4)))
-    assert "more of these answers than of the right probes" in str(corrected(many, carded(0.3, 0.1)))
     assert Correction(None, "make one").of(observed, [1.0]) == "no judge card; make one"
 
 
-def test_a_score_outside_of_what_the_probes_get_is_not_corrected_to_nothing() -> None:
+def test_a_score_just_outside_of_what_the_probes_get_is_clipped_with_a_one_sided_interval() -> None:
     """Zep's case: .35 of 20 answers are accepted, and .4 of the wrong probes; 20 are too few to tell the two apart."""
     below, above = (estimate([1.0] * right + [0.0] * (20 - right), ["c"] * 20) for right in (7, 19))
-    for observed, judge in ((below, carded(0.2, 0.4)), (above, carded(0.1, 0.2))):
-        fixed = corrected(observed, judge)
-        assert corrected_text(fixed) == "not corrected: its card does not fit"
+    low, high = corrected(below, carded(0.2, 0.4)), corrected(above, carded(0.1, 0.2))
+    assert isinstance(low, Corrected)
+    assert isinstance(high, Corrected)
+    assert (low.mean, low.interval.low) == (0.0, 0.0)
+    assert 0.2 < low.interval.high < 0.6
+    assert (high.mean, high.interval.high) == (1.0, 1.0)
+    assert 0.7 < high.interval.low < 0.95
     inside = corrected(estimate([1.0] * 9 + [0.0] * 11, ["c"] * 20), carded(0.2, 0.4))
-    assert not isinstance(inside, str)
+    assert isinstance(inside, Corrected)
     assert inside.mean == pytest.approx(0.125)
+
+
+def test_only_a_score_beyond_two_standard_errors_says_that_the_card_does_not_fit() -> None:
+    few, many = (estimate([right] * 400, ["c"] * 400) for right in (0.0, 1.0))
+    low, high = corrected(few, carded(0.1, 0.4)), corrected(many, carded(0.3, 0.1))
+    assert "fewer of these answers than of the wrong probes" in str(low)
+    assert "more of these answers than of the right probes" in str(high)
+    assert corrected_text(low) == corrected_text(high) == "not corrected: its card does not fit"
+
+
+def test_kinds_of_probes_weigh_as_often_as_the_data_have_them() -> None:
+    """15 probes of a rare kind, all accepted, beside 150 of a common one, none accepted: .09 and not .5."""
+    rare = [Verdict("number in words", False, (1.0,), ("c", f"r{number}")) for number in range(15)]
+    common = [Verdict("another", False, (0.0,), ("c", f"q{number}")) for number in range(150)]
+    result = card([*rare, *common])
+    assert result.accepted is not None
+    assert result.accepted.mean == pytest.approx(15 / 165)
+
+
+def test_the_point_says_its_condition_and_stands_beside_the_range_over_kinds() -> None:
+    kinds = [("as it is", True, 0.0), ("long", True, 0.2), ("another", False, 0.1), ("vague", False, 0.5)]
+    errors = [
+        Verdict(kind, right, (float(right != (number < error * 100)),), ("c", f"q{number}"))
+        for kind, right, error in kinds
+        for number in range(100)
+    ]
+    result = corrected(estimate([1.0] * 60 + [0.0] * 40, ["c"] * 100), card(errors))
+    assert isinstance(result, Corrected)
+    assert result.mean == pytest.approx((0.6 - 0.3) / (0.9 - 0.3))
+    assert result.by_kind.low == pytest.approx((0.6 - 0.5) / (1.0 - 0.5))
+    assert result.by_kind.high == pytest.approx((0.6 - 0.1) / (0.8 - 0.1))
+    assert corrected_text(result).endswith("if answers err like the probes; 0.200–0.714 by kind of probe")
+
+
+def test_refusals_of_the_run_are_counted_as_wrong_and_the_rest_is_corrected() -> None:
+    """60 right answers, 8 wrong ones that are accepted as the probes are (one in four), and 32 refusals that the judge rejects."""
+    observed = estimate([1.0] * 62 + [0.0] * 38, ["c"] * 100)
+    judge = carded(0.0, 0.25)
+    blind, seeing = Correction(judge, "").of(observed, [1.0]), Correction(judge, "").of(observed, [1.0], [0.0] * 32)
+    assert isinstance(blind, Corrected)
+    assert isinstance(seeing, Corrected)
+    assert blind.mean == pytest.approx(0.4933, abs=1e-4), "it takes the refusals for answers that fooled the judge"
+    assert seeing.mean == pytest.approx(0.6)
 
 
 def test_a_card_is_read_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from eval.prediction_powered import sample_order
 from eval.report.cell import Cell
 from eval.report.rendering import as_csv, markdown
 from eval.report.tables import Table
@@ -42,6 +44,12 @@ def table_of(*settings: str) -> tuple[Table, Path]:
     return lab.table(first, second), first.answers.folder
 
 
+def rating(run: Path, lines: dict[tuple[str, str], list[dict[str, Any]]], key: tuple[str, str]) -> dict[str, Any]:
+    """A line of the report's export that calls an answer right."""
+    names = {"run": f"locomo/{run.name}", "case_id": key[0], "question_id": key[1]}
+    return {**names, "answer": lines[key][0]["answer"], "value": 1, "why": ""}
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     results = tmp_path_factory.mktemp("results")
@@ -49,34 +57,30 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     table, run = table_of(*settings)
     ratings = results / "ratings.jsonl"
     lines = read_scores(score_files(run, "judge_mem0")[0])
-    rated = [
-        {
-            "run": f"locomo/{run.name}",
-            "case_id": case,
-            "question_id": question,
-            "answer": own[0]["answer"],
-            "value": 1,
-            "why": "",
-        }
-        for (case, question), own in list(lines.items())[:10]
-    ]
+    rated = [rating(run, lines, key) for key in list(lines)[:10]]
     ratings.write_text("".join(json.dumps(line) + "\n" for line in [*rated[:9], {**rated[9], "answer": "another"}]))
     with pytest.MonkeyPatch.context() as patch:
         said = io.StringIO()
         patch.setattr("sys.stdout", said)
         asked = ["--judge", "mem0", "--limit", "6", "--run", str(run), "--ratings", str(ratings)]
+        sampled = results / "sampled.jsonl"
+        order = sample_order(lines)[:22]
+        sampled.write_text("".join(json.dumps(rating(run, lines, key)) + "\n" for key in order))
         assert main([*asked, *settings, "judge.repeats=2"]) == 0
         assert main([*asked, *settings]) == 0
+        assert main([*asked[:-1], str(sampled), "--brief", *settings]) == 0
     return Made(run, said.getvalue(), markdown(table), table_of(*settings, "judge.corrected=true")[0])
 
 
 def test_the_card_of_the_stand_in_names_it_and_corrects_a_run(made: Made) -> None:
     assert "STAND-IN" in made.printed
     assert "| an order to the judge | rejected | 6 |" in made.printed
-    assert "Mean over kinds: rejects" in made.printed
+    assert "Over probes: rejects" in made.printed
+    assert "by kind: rejected" in made.printed
     assert "Asked again: 1.000 of the verdicts" in made.printed, "the engine is deterministic"
     assert "With the answer before the reference: 1.000" in made.printed
     assert "answers accepted; corrected 0." in made.printed
+    assert "if answers err like the probes" in made.printed
 
 
 def test_all_judge_prompts_that_suit_the_data_span_a_band_and_the_others_say_why_not(made: Made) -> None:
@@ -90,6 +94,11 @@ def test_the_other_judge_of_a_run_and_a_person_are_compared_and_stale_ratings_ar
     assert "| judge_segtree | " in made.printed
     assert "| a person | 1.000 of 9 | " in made.printed
     assert "All graders together: " in made.printed
+
+
+def test_a_rated_random_sample_gives_a_score_and_other_ratings_are_left_out(made: Made) -> None:
+    assert "from the judge and 22 ratings of a random sample: 1.000" in made.printed
+    assert "no score from the ratings: " in made.printed
 
 
 def test_a_table_prints_the_corrected_score_and_names_the_judge_without_a_card(made: Made) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
+from eval.prediction_powered import sample_order
 from eval.report.html.cleaning import clipped
 from eval.report.html.questions import (
     CaseFiles,
@@ -71,7 +72,11 @@ def write_set(shards: Shards, number: int, runs: RunSet, every: Sequence[Scorer]
             "split": [int(question.key in split) for question in runs.asked],
         }
         shards.write(f"{name}-run{place}", page)
-    shards.write(name, {"questions": [[*row, *place] for row, place in zip(rows, where, strict=True)]})
+    places = {question.key: place for place, question in enumerate(runs.asked)}
+    sample = [places[key] for key in sample_order(places)]  # a person who rates in this order rates a random sample
+    shards.write(
+        name, {"questions": [[*row, *place] for row, place in zip(rows, where, strict=True)], "sample": sample}
+    )
     counts = tuple(sum(outcome != "not reached" for _, outcome in own) for own in answers)
     return Written(where[-1][0] + 1 if where else 0, counts)
 

@@ -8,10 +8,7 @@ from pathlib import Path
 from eval.losses import waterfall
 from eval.report.html.scoring import Scorer
 from eval.report.html.sources import RunFolder, RunSet, TableFile
-from eval.run_losses import as_json, losses_of
-
-EVIDENCE = "gold_evidence"
-"""The memory that recalls the evidence and nothing else."""
+from eval.run_losses import EVIDENCE, as_json, losses_of
 
 
 def waterfalls(own: RunSet, every: Sequence[Scorer]) -> Iterator[TableFile]:
@@ -23,7 +20,9 @@ def waterfalls(own: RunSet, every: Sequence[Scorer]) -> Iterator[TableFile]:
         scorer = next((each for each in every if _file(run, each).is_file() and _file(evidence, each).is_file()), None)
         if scorer is None or "imported" in run.record:
             continue
-        losses = list(losses_of(run.folder, _file(run, scorer), _file(evidence, scorer), own.cases))
+        losses = list(
+            losses_of(run.folder, _file(run, scorer), _file(evidence, scorer), own.cases, run.record["reader"])
+        )
         if losses:
             title = f"{run.title} on {own.name}, {scorer.title}"
             files = " and ".join(f"runs/{each.key}/scores/{scorer.stem}.jsonl" for each in (run, evidence))

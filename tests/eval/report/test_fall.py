@@ -11,7 +11,7 @@ from eval.report.figures import draw
 
 OF_FOUR: list[tuple[float, dict[str, float]]] = [
     (0.5, {"reader": 0.5}),
-    (1.0, {"reader": 0.25, "better than the evidence": -0.25}),
+    (1.0, {"reader": 0.25, "misread": -0.25}),
     (0.0, {"not found": 1.0}),
     (0.0, {"not found": 1.0}),
 ]
@@ -24,7 +24,7 @@ def test_the_bars_fall_from_perfect_to_the_score_in_points_and_without_colour() 
         ("perfect", 100.0),
         ("reader", 18.75),
         ("not found", 50.0),
-        ("better than the evidence", -6.25),
+        ("misread", -6.25),
         ("score", 37.5),
     ]
     assert [point.x for point in points[1:-1]] == [step for step in STEPS if step in {point.x for point in points}]

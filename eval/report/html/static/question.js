@@ -38,7 +38,7 @@ report.pages.question = {
     const order = [query.get("a"), query.get("b")].filter(Boolean);
     const answers = question.runs.map((answer) => ({ answer, run: own[answer.run] })).sort((x, y) => rank(order, x.run) - rank(order, y.run));
     const words = new Set(question.words);
-    page.append(el("h3", null, `${plural(answers.length, "answer")}`), el("div", { class: "grid" }, answers.map(({ answer, run }) => answerCard(set, question, answer, run, block.texts, words))), exportCard());
+    page.append(el("h3", null, `${plural(answers.length, "answer")}`), el("div", { class: "grid" }, answers.map(({ answer, run }) => answerCard(set, question, answer, run, block.texts, words, shared))), exportCard());
     openNamed(page, "sent", query.get("sent"));
   },
 };
@@ -60,7 +60,7 @@ function questionCard(set, question) {
   return card;
 }
 
-function answerCard(set, question, answer, run, texts, words) {
+function answerCard(set, question, answer, run, texts, words, shared) {
   const card = el("article", { class: "card" }, el("h3", null, el("a", { href: report.link("memory", { run: run.key }) }, run.title)));
   if (answer.outcome === "not reached") return fill(card, null, [el("p", { class: "badge warning" }, "not reached: the run is not finished")]);
   if (answer.outcome !== "answered" || answer.cut) card.append(el("span", { class: "badge warning" }, answer.cut ? "cut at the token limit" : answer.outcome));
@@ -76,7 +76,7 @@ function answerCard(set, question, answer, run, texts, words) {
     const { title, stem } = set.scorers[place];
     card.append(judged.why ? el("p", { class: "meta text" }, `Prompt of ${title} not shown: ${judged.why}`) : promptBox(`The prompt of ${title} as it was sent`, set, question, run, stem, judged.requests, judged.count, texts));
   }
-  card.append(rateBox(run, question, answer));
+  card.append(rateBox(run, question, answer), sampleLink(set, run, shared));
   return card;
 }
 
@@ -134,6 +134,15 @@ function rateBox(run, question, answer) {
   };
   note.addEventListener("change", () => { if (value !== undefined) keep(); });
   return el("div", { class: "rate" }, el("span", { class: "meta" }, "Your verdict:"), buttons, note, said);
+}
+
+// The next answer of the random sample: the first in the order of the sample that has no rating yet.
+function sampleLink(set, run, shared) {
+  const key = (place) => ratingKey(run.key, shared.questions[place][0], shared.questions[place][1]);
+  const rated = shared.sample.findIndex((place) => !report.stored(key(place)));
+  if (rated < 0) return el("p", { class: "note" }, "Every answer is rated.");
+  const [caseId, id] = shared.questions[shared.sample[rated]];
+  return el("p", { class: "note" }, el("a", { class: "sample", href: report.link("question", { set: set.key, case: caseId, id }) }, "next of the random sample"), ` (${rated} rated in its order; scripts.judge_card --ratings makes a score of them)`);
 }
 
 const exportTitle = () => `Export ${plural(report.ratings().length, "rating")} as JSONL`;

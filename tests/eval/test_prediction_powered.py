@@ -1,0 +1,66 @@
+"""Scores from a judge on all answers and a person on a random sample: right whatever the judge errs in, by question and by case."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from eval.prediction_powered import prediction_powered, sample_order
+from eval.report.ratings import rated_sample
+
+KEYS = [(f"c{number % 8}", f"q{number}") for number in range(400)]
+CASES = [case for case, _ in KEYS]
+
+
+def rated(right: np.ndarray, n: int, rng: np.random.Generator) -> list[float | None]:
+    chosen = set(rng.choice(right.size, n, replace=False).tolist())
+    return [float(each) if place in chosen else None for place, each in enumerate(right)]
+
+
+def test_a_judge_that_accepts_everything_leaves_the_mean_of_the_person() -> None:
+    rng = np.random.default_rng(1)
+    right = rng.random(400) < 0.4
+    ratings = rated(right, 80, rng)
+    score = prediction_powered([1.0] * 400, CASES, ratings)
+    assert score.mean == pytest.approx(np.mean([each for each in ratings if each is not None]))
+    assert (score.n, score.clusters) == (80, 8)
+
+
+def test_a_judge_without_errors_leaves_its_own_mean_and_a_narrower_interval() -> None:
+    rng = np.random.default_rng(2)
+    right = rng.random(400) < 0.4
+    ratings = rated(right, 80, rng)
+    good, none = (prediction_powered(each.astype(float), CASES, ratings) for each in (right, np.ones(400)))
+    assert abs(good.mean - right.mean()) < 0.03
+    assert good.by_question is not None
+    assert none.by_question is not None
+    assert good.by_question.high - good.by_question.low < 0.6 * (none.by_question.high - none.by_question.low)
+
+
+@pytest.mark.parametrize(("truth", "accepts_wrong"), [(0.3, 0.45), (0.02, 0.5), (0.98, 0.25)])
+def test_the_intervals_cover_the_truth_whatever_the_judge_accepts(truth: float, accepts_wrong: float) -> None:
+    rng, rounds, covered = np.random.default_rng(3), 150, 0
+    for _ in range(rounds):
+        right = rng.random(400) < truth
+        judged = rng.random(400) < np.where(right, 0.9, accepts_wrong)
+        interval = prediction_powered(judged.astype(float), CASES, rated(right, 60, rng)).by_case
+        covered += interval is not None and interval.low <= truth <= interval.high
+    assert covered >= 0.94 * rounds
+
+
+def test_below_five_histories_there_is_no_interval_by_case_and_below_twenty_ratings_no_score() -> None:
+    right = np.arange(400) % 2 == 0
+    score = prediction_powered(right.astype(float), ["a"] * 400, rated(right, 40, np.random.default_rng(4)))
+    assert score.by_case is None
+    assert score.by_question is not None
+    with pytest.raises(ValueError, match="19 ratings of the random sample; at least 20"):
+        prediction_powered(right.astype(float), CASES, rated(right, 19, np.random.default_rng(4)))
+
+
+def test_every_beginning_of_the_order_is_a_sample_and_ratings_after_a_gap_are_left_out() -> None:
+    order = sample_order(KEYS)
+    assert order == sample_order(reversed(KEYS))
+    assert sorted(order) == sorted(KEYS)
+    assert [key for key in order if key in set(KEYS[:50])] == sample_order(KEYS[:50])
+    ratings = {key: 1.0 for place, key in enumerate(order) if place < 30 or 40 < place < 60}
+    assert list(rated_sample(ratings, KEYS)) == order[:30]
