@@ -362,6 +362,25 @@ def test_every_published_row_of_memtree_s_long_texts_reads_8192_tokens(name: str
     assert any("8,192" in note for note in table(name)["notes"])
 
 
+@pytest.mark.parametrize("name", ["timem_t1", "timem_t8", "timem_t9"])
+def test_timem_s_f1_and_rouge_l_stand_beside_locomo_s_scorer_under_its_true_name(name: str) -> None:
+    (column,) = table(name)["columns"]
+    printed = {one["published"]["metric"]: one["metric"] for one in column["metrics"] if "metric" in one}
+    assert printed == {"F1": "locomo_stem_f1", "ROUGE-L": "locomo_stem_rouge_1"}
+    assert any("ROUGE-1" in note for note in table(name)["notes"])
+
+
+def test_memtree_s_nodes_have_no_dates_in_the_tables_of_multihop_rag_alone() -> None:
+    """MemTree Tables A.5-A.9: summaries without a date; the questions about time would else be given what the paper's reader lacks."""
+    dates: dict[bool, set[str]] = {}
+    for name in (name for name in PAPERS if name.startswith("memtree")):
+        for one in read_lines_of(table(name), None):
+            if one.option.get("memory") == "memtree":
+                dates.setdefault(dict(one.memory or {})["build"]["dates"], set()).add(name)
+    assert dates[False] == {"memtree_t4", "memtree_a2", "memtree_a3", "memtree_a4"}
+    assert dates[True] == {"memtree_t1", "memtree_t2", "memtree_t3", "memtree_t5"}
+
+
 def test_queries_of_e5_mistral_get_the_instruction_it_was_trained_with() -> None:
     assert table("memtree_t3")["backbones"]["default"]["models"]["embedder"] == "e5-mistral-7b-instruct"
     option = load_option("embedder", "e5-mistral-7b-instruct")
