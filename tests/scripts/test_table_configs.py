@@ -381,6 +381,29 @@ def test_memtree_s_nodes_have_no_dates_in_the_tables_of_multihop_rag_alone() -> 
     assert dates[True] == {"memtree_t1", "memtree_t2", "memtree_t3", "memtree_t5"}
 
 
+def test_timem_s_queries_are_embedded_without_the_instruction_which_is_a_file_of_its_own() -> None:
+    """TiMem's release encodes queries and texts alike; the paper names the model and its dimension only."""
+    plain, instructed = (load_option("embedder", f"qwen3-embedding-0.6b{end}") for end in ("", "-instructed"))
+    assert not plain.get("query_prefix")
+    assert re.fullmatch(r"Instruct: .+\nQuery: ", instructed["query_prefix"])
+    assert {**instructed, "query_prefix": None} == {**plain, "query_prefix": None}
+    for name in (name for name in PAPERS if name.startswith("timem_")):
+        embedders = {one["models"].get("embedder") for one in table(name)["backbones"].values()}
+        assert "qwen3-embedding-0.6b-instructed" not in embedders
+        assert ("qwen3-embedding-0.6b" in embedders) == any("without an instruction" in note for note in table(name)["notes"])
+
+
+@pytest.mark.parametrize("name", ["xmemory_t1", "xmemory_t4"])
+def test_naive_rag_has_a_row_with_the_blocks_that_the_tokens_of_xmemory_tables_1_and_4_need(name: str) -> None:
+    """Tables 3 and 5 give 183 tokens a block; the 6,613 tokens a question of Tables 1 and 4 need blocks of about 330."""
+    rows = {one.name: one for one in read_lines_of(table(name), None)}
+    blocks = {row: dict(rows[row].memory or {})["build"]["chunk_tokens"] for row in ("naive_rag", "naive_rag_330")}
+    assert blocks == {"naive_rag": 180, "naive_rag_330": 330}
+    assert (bool(rows["naive_rag"].published), rows["naive_rag_330"].published) == (True, None)
+    captions = [*table(name)["notes"], *load_option("figure", "xmemory_f3")["notes"]]
+    assert sum("6,613" in note for note in captions) == 2
+
+
 def test_queries_of_e5_mistral_get_the_instruction_it_was_trained_with() -> None:
     assert table("memtree_t3")["backbones"]["default"]["models"]["embedder"] == "e5-mistral-7b-instruct"
     option = load_option("embedder", "e5-mistral-7b-instruct")
@@ -399,7 +422,7 @@ def test_trees_annotated_once_a_leaf_stand_beside_those_of_segtreemem_algorithm_
 
 def test_captions_say_where_the_swap_and_the_pruning_are_not_the_papers() -> None:
     assert any("permute_between_questions" in note for note in table("segtreemem_t3")["notes"])
-    (note,) = load_option("figure", "memtree_fa9")["notes"]
+    note = load_option("figure", "memtree_fa9")["notes"][0]
     assert all(name in note for name in ("LLMLingua (2023)", "surrogate", "LLMLingua-2"))
 
 
