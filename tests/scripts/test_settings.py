@@ -84,7 +84,8 @@ def test_a_wrong_setting_is_one_sentence(subtests: pytest.Subtests) -> None:
         ("data.max_cases=0", "data.max_cases must be at least 1, found 0"),
         (
             "data.transform=shuffle",
-            "data.transform must be one of none, oracle, permute, permute_between_questions, shuffle_sessions, found 'shuffle'",
+            "data.transform must be one of none, oracle, permute, permute_between_questions, permute_exchanges, "
+            "shuffle_sessions, found 'shuffle'",
         ),
         ("endpoint.in_flight=0", "endpoint.in_flight must be at least 1, found 0"),
         ("endpoint.timeout=0", "endpoint.timeout must be above 0, found 0"),

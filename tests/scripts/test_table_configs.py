@@ -390,7 +390,9 @@ def test_timem_s_queries_are_embedded_without_the_instruction_which_is_a_file_of
     for name in (name for name in PAPERS if name.startswith("timem_")):
         embedders = {one["models"].get("embedder") for one in table(name)["backbones"].values()}
         assert "qwen3-embedding-0.6b-instructed" not in embedders
-        assert ("qwen3-embedding-0.6b" in embedders) == any("without an instruction" in note for note in table(name)["notes"])
+        assert ("qwen3-embedding-0.6b" in embedders) == any(
+            "without an instruction" in note for note in table(name)["notes"]
+        )
 
 
 @pytest.mark.parametrize("name", ["xmemory_t1", "xmemory_t4"])
@@ -422,6 +424,9 @@ def test_trees_annotated_once_a_leaf_stand_beside_those_of_segtreemem_algorithm_
 
 def test_captions_say_where_the_swap_and_the_pruning_are_not_the_papers() -> None:
     assert any("permute_between_questions" in note for note in table("segtreemem_t3")["notes"])
+    transforms = [(one["dataset"], one.get("transform")) for one in table("segtreemem_t3")["columns"]]
+    for dataset in ("locomo", "longmemeval_mab", "realmem"):
+        assert {(dataset, "permute"), (dataset, "permute_exchanges")} <= set(transforms)
     note = load_option("figure", "memtree_fa9")["notes"][0]
     assert all(name in note for name in ("LLMLingua (2023)", "surrogate", "LLMLingua-2"))
 
