@@ -19,7 +19,7 @@ from eval.report.points import Point, as_csv, published
 from eval.report.published import find, read_published
 from eval.report.wandb_log import log_figure
 from eval.store import RunError, replace_file
-from scripts.experiment.captions import engine
+from scripts.experiment.captions import engine, unfitted
 from scripts.experiment.exits import configured
 from scripts.experiment.experiments import Experiment, experiment
 from scripts.experiment.figure_points import SHOWS
@@ -147,6 +147,7 @@ def footnote(experiments: Sequence[Experiment], options: Mapping[str, Any], poin
     if "marks" in options or any(point.low is not None for point in points):
         notes.append(options.get("marks", INTERVALS))
     notes += options.get("notes", ())
+    notes += dict.fromkeys(note for each in experiments for note in unfitted(each.lines, each.models))
     if any(point.origin == "published" for point in points):
         verdict = " Not comparable with ours: stand-in." if stand_in else ""
         notes.append(f"Diamonds: {options['paper']}'s own numbers, where a table or a sentence states them.{verdict}")

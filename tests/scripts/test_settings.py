@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from eval.store import RunError
 from scripts import reproduce_all
+from scripts.experiment.calibration import calibrate
 from scripts.experiment.equal_budgets import equal_budgets
 from scripts.experiment.figures import figure
 from scripts.experiment.growth import growth
@@ -120,6 +121,7 @@ def test_a_wrong_setting_is_one_sentence(subtests: pytest.Subtests) -> None:
 COMMAND: dict[str, Callable[[DictConfig], int]] = {
     "config": run_single,
     "growth": growth,
+    "calibrate": calibrate,
     "reproduce": reproduce,
     "figures": figure,
     "budgets": equal_budgets,
