@@ -15,6 +15,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from data_loaders.locomo import UNANSWERABLE as ADVERSARIAL
+from eval.metrics.lexical import squad_token_f1
 from eval.report.published import FOLDER, find, read_published
 from eval.store import RunError
 from memsys.llm.pricing import ModelSettings
@@ -404,6 +406,44 @@ def test_naive_rag_has_a_row_with_the_blocks_that_the_tokens_of_xmemory_tables_1
     assert (bool(rows["naive_rag"].published), rows["naive_rag_330"].published) == (True, None)
     captions = [*table(name)["notes"], *load_option("figure", "xmemory_f3")["notes"]]
     assert sum("6,613" in note for note in captions) == 2
+
+
+def test_timem_s_tables_with_a_judge_are_judged_five_times_as_its_release_does() -> None:
+    """The ± of the tables comes from repeated judging; `judge.repeats` is once everywhere else."""
+    repeats = {name: table(name).get("repeats", 1) for name in PAPERS}
+    judged = {
+        name
+        for name in PAPERS
+        if name.startswith("timem_")
+        and any("judge" in metric for one in table(name)["columns"] for metric in one["metrics"])
+    }
+    assert {name for name, count in repeats.items() if count == 5} == judged
+    assert set(repeats.values()) == {1, 5}
+
+
+def test_no_interval_of_segtreemem_s_f1_on_locomo_can_be_by_question() -> None:
+    """Both kinds of F1 are as good as two-valued on the adversarial questions, which alone spread more than ±.006 allows."""
+    adversarial, right, n = 446, 0.41, 1986
+    least = 1.96 * (adversarial / n * right * (1 - right) / n) ** 0.5
+    assert least == pytest.approx(0.010, abs=0.0005)
+    assert squad_token_f1(ADVERSARIAL, ADVERSARIAL) == 1
+    assert squad_token_f1("In March, at the harbour", ADVERSARIAL) < 0.3
+    for name in ("segtreemem_t4", "segtreemem_t6"):
+        (note,) = (note for note in table(name)["notes"] if ".006" in note)
+        assert "±.010" in note
+        assert "neither F1" in note
+
+
+def test_captions_name_the_differences_of_data_and_judges_from_the_papers() -> None:
+    said = {
+        name: " ".join(table(name)["notes"])
+        for name in ("timem_t2", "timem_t6", "memtree_a1", "memtree_t4", "segtreemem_t9")
+    }
+    assert "no judge model" in said["timem_t2"]
+    assert "1,986" in said["timem_t6"]
+    assert "115 documents" in said["memtree_a1"]
+    assert "whole paragraphs" in said["memtree_t4"]
+    assert "examples of clusters" not in str(table("segtreemem_t9"))
 
 
 def test_queries_of_e5_mistral_get_the_instruction_it_was_trained_with() -> None:
