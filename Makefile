@@ -27,7 +27,7 @@ OVERRIDES = profile=$(PROFILE) $(call given,LOCAL,local.model) $(call given,LOCA
   $(call given,$(role)_KEY_ENV,endpoints.$(call lower,$(role)).key_env))
 lower = $(subst MEMORY,memory,$(subst READER,reader,$(subst JUDGE,judge,$(subst PROBE,probe,$(subst EMBEDDER,embedder,$(1))))))
 
-.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture coverage doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth sweep judge-card order-test \
+.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture coverage doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth calibrate sweep judge-card order-test \
   fetch clean distclean
 
 help:
@@ -128,6 +128,9 @@ audit: $(VENV)/.installed ## what does not add up in the published tables, or in
 
 growth: $(VENV)/.installed ## cost of one more unit as the history grows: MEMORY=memtree SIZES=100,200,400
 	$(PY) -m scripts.growth memory=$(or $(MEMORY),segtree) $(if $(SIZES),'sizes=[$(SIZES)]') $(OVERRIDES) $(ARGS)
+
+calibrate: $(VENV)/.installed ## fit SegTreeMem's cosine threshold to an embedder on one history: EMBEDDER=text-embedding-3-small
+	$(PY) -m scripts.calibrate $(OVERRIDES) $(ARGS)
 
 judge-card: $(VENV)/.installed ## how often a judge is wrong, on answers made from the data: JUDGE=mem0 DATASET=locomo LIMIT=50
 	$(PY) -m scripts.judge_card --judge $(or $(JUDGE),mem0) --dataset $(or $(DATASET),locomo) $(if $(LIMIT),--limit $(LIMIT)) $(filter-out 'models.%,$(OVERRIDES)) $(call given,EMBEDDER,models.embedder) $(call given,MODEL,models.judge) $(ARGS)

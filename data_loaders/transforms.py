@@ -109,7 +109,9 @@ def oracle(cases: Sequence[Case]) -> LazyCases:
     return LazyCases([place[2] for place in places], [place[3] for place in places], parse)
 
 
-def permute(case: Case, *, share: float = 0.30, seed: int = 0, across_questions: bool = True) -> Case:
+def permute(
+    case: Case, *, share: float = 0.30, seed: int = 0, across_questions: bool = True, exchanges: bool = False
+) -> Case:
     """The case with a share of its turn pairs swapped (the temporal-order experiment, SegTreeMem §5.4, Table 3).
 
     Turns are paired at random, and `share` of the pairs, rounded, are swapped: a turn keeps its id, speaker and text, while session
@@ -121,15 +123,20 @@ def permute(case: Case, *, share: float = 0.30, seed: int = 0, across_questions:
     evidence. Without it every question keeps the set of turns before it, and if questions are dense, turns move only a little
     (RealMem: a median of 6 places of 1,403 for turns that move; 431 with `across_questions`).
 
+    With `exchanges`, the other reading of "turn pairs", whole exchanges are swapped: a user's turn with the assistant's directly after it,
+    in one session. Every unit of the rule `ab_pair` then keeps its text, so that the order alone changes; single turns leave half of the
+    units of LoCoMo with a question and a reply that never met. Turns outside an exchange stay.
+
     Raises ValueError for a share outside 0..1.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"share: expected a number from 0 to 1, found {share}")
     rng = random.Random(f"permute:{seed}:{case.id}")
     slots = list(case.turns)
-    pairs = [pair for group in _swappable(case, across_questions) for pair in _paired(group, rng)]
-    for first, second in rng.sample(pairs, round(share * len(pairs))):
-        slots[first], slots[second] = slots[second], slots[first]
+    pairs = [pair for group in _swappable(case, across_questions, exchanges) for pair in _paired(group, rng)]
+    for one, other in rng.sample(pairs, round(share * len(pairs))):
+        for first, second in zip(one, other, strict=True):
+            slots[first], slots[second] = slots[second], slots[first]
     moved = {old.id: new.id for old, new in zip(case.turns, slots, strict=True)}
     return replace(
         case,
@@ -139,13 +146,18 @@ def permute(case: Case, *, share: float = 0.30, seed: int = 0, across_questions:
 
 
 def permute_all(
-    cases: Sequence[Case], *, share: float = 0.30, seed: int = 0, across_questions: bool = True
+    cases: Sequence[Case],
+    *,
+    share: float = 0.30,
+    seed: int = 0,
+    across_questions: bool = True,
+    exchanges: bool = False,
 ) -> LazyCases:
     """All cases, each permuted by `permute` on access."""
     lazy = as_lazy(cases)
 
     def parse(index: int) -> Case:
-        return permute(lazy[index], share=share, seed=seed, across_questions=across_questions)
+        return permute(lazy[index], share=share, seed=seed, across_questions=across_questions, exchanges=exchanges)
 
     return LazyCases(lazy.ids, lazy.sizes, parse)
 
@@ -215,18 +227,27 @@ def _evidence_only(case: Case, question: Question, gold: Gold, case_id: str) -> 
     )
 
 
-def _swappable(case: Case, across_questions: bool) -> list[list[int]]:
-    """Groups of positions that may be swapped: of the same role and, unless `across_questions`, between the same questions."""
+def _swappable(case: Case, across_questions: bool, exchanges: bool) -> list[list[tuple[int, ...]]]:
+    """Groups of positions that may be swapped: of the same role and, unless `across_questions`, between the same questions.
+
+    With `exchanges` an entry holds the two positions of an exchange; it lies where its last turn does.
+    """
     points = set() if across_questions else {question.after for question, _ in case.questions}
-    groups: dict[tuple[int, str], list[int]] = {}
-    span = 0
-    for slot, turn in enumerate(case.turns):
-        groups.setdefault((span, turn.role), []).append(slot)
-        span += turn.id in points
+    groups: dict[tuple[int, str], list[tuple[int, ...]]] = {}
+    span = slot = 0
+    for session in case.sessions:
+        before = ""  # the role of the turn before, in the session
+        for turn in session.turns:
+            if not exchanges:
+                groups.setdefault((span, turn.role), []).append((slot,))
+            elif (before, turn.role) == ("user", "assistant"):
+                groups.setdefault((span, ""), []).append((slot - 1, slot))
+            before, slot = turn.role, slot + 1
+            span += turn.id in points
     return list(groups.values())
 
 
-def _paired(slots: Iterable[int], rng: random.Random) -> list[tuple[int, int]]:
+def _paired(slots: Iterable[tuple[int, ...]], rng: random.Random) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     shuffled = list(slots)
     rng.shuffle(shuffled)
     return list(zip(shuffled[::2], shuffled[1::2], strict=False))

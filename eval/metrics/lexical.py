@@ -195,6 +195,14 @@ def locomo_multi_answer_f1(prediction: str, gold: str) -> float:
     return sum(best) / len(best)
 
 
+def locomo_rouge_1(prediction: str, gold: str) -> float:
+    """F1 over the sets of stems of both: the `rougel_score` of the official LoCoMo scorer, which returns ROUGE-1 of the package `rouge`.
+
+    That package counts every word of a text once. The scorer's term of 1e-8 in the denominator is left out.
+    """
+    return overlap_f1(set(locomo_stems(prediction)), set(locomo_stems(gold)))
+
+
 def mem0_set_f1(prediction: str, gold: str) -> float:
     """F1 over the sets of tokens of both (Mem0 and A-MEM metrics)."""
     return overlap_f1(set(mem0_tokens(prediction)), set(mem0_tokens(gold)))
@@ -292,6 +300,16 @@ def best_of(measure: Callable[[str, str], float], gold: Gold, prediction: Predic
     if not prediction.answer.strip():
         return Score(0.0, why="empty answer")
     return Score(float(max(measure(prediction.answer, answer) for answer in gold.answers)))
+
+
+def locomo_stem_f1(question: Question, gold: Gold, prediction: Prediction) -> Score:
+    """`locomo_token_f1` for every category alike, best over the gold answers: the F1 of TiMem's release (LoCoMo's `f1_score`)."""
+    return best_of(locomo_token_f1, gold, prediction)
+
+
+def locomo_stem_rouge_1(question: Question, gold: Gold, prediction: Prediction) -> Score:
+    """`locomo_rouge_1`, best over the gold answers: the column that TiMem's tables call ROUGE-L."""
+    return best_of(locomo_rouge_1, gold, prediction)
 
 
 def mem0_f1(question: Question, gold: Gold, prediction: Prediction) -> Score:

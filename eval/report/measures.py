@@ -24,7 +24,7 @@ import numpy as np
 
 from data_loaders.schema import Case, Turn
 from data_loaders.units import make_units
-from eval.costs import by_purpose, costs
+from eval.costs import by_purpose, costs, efforts
 from eval.metrics.evidence import recalled
 from eval.stats import Estimate, estimate
 from eval.store import read_record
@@ -61,12 +61,16 @@ def cost(folder: Path, name: str) -> Estimate | None:
     """A cost of a run.
 
     Args:
-        name: a field of `eval.costs.Costs`, `build_calls` (model calls of the whole build), or `calls:<purpose>` (calls per question).
+        name: a field of `eval.costs.Costs`, `build_calls` (model calls of the whole build), `calls_per_insertion_std` (standard deviation
+            of the calls of one write), or `calls:<purpose>` (calls per question).
     """
     totals = costs(folder)
     if name.startswith("calls:"):
         calls = by_purpose(folder)[name.removeprefix("calls:")]
         return single(calls / totals.questions, totals.questions) if totals.questions else None
+    if name == "calls_per_insertion_std":
+        by_write = [sum(line["calls"].values()) for line in efforts(folder) if line["phase"] == "write"]
+        return single(float(np.std(by_write)), len(by_write)) if by_write else None
     if name == "build_calls":
         return single(sum(build_calls(path.parent) for path in _dumps(folder, "effort.jsonl")), totals.units)
     return single(getattr(totals, name), totals.questions)

@@ -17,6 +17,8 @@ others are settings:
 - The root has no text and is never summarised. Every parent's prompt contains the new content unchanged (Algorithm 1).
 - The retrieval threshold is off, because the paper does not give its value. Items are taken in order of similarity, up to the first that
   would exceed the token limit; if the very first exceeds it, it is truncated (the paper does not say; RAPTOR stops in the same way).
+- Recalled nodes begin with their dates, which the paper's nodes lack: Tables A.5-A.9 show summaries without a date, and leaves with the
+  date of the article alone. `dates=False` recalls texts as they were written; the tables of MultiHop-RAG set it.
 - The paper does not limit the length of summaries; 512 tokens is our safety limit, and replies that reach it are counted.
 - If an aggregation is still empty after two retries, the node keeps its old summary and is marked as stale.
 """
@@ -32,7 +34,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, period_text, positive, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
@@ -97,6 +99,7 @@ class MemTree(MemorySystem):
         expand_rule: `text` (§3.1), or `algorithm` (Algorithm 1 as printed), which makes chains above near-duplicates.
         aggregate_final_parent: whether a unit attached as a new child causes a new summary of its parent.
         n_mode: the count of earlier entries in the prompt, `children` or `leaves` of the node.
+        dates: whether a recalled item begins with the time of its unit, or with those of the first and last unit below its node.
         parallel: submit the summaries of one insertion together; the tree is the same either way.
 
     Raises:
@@ -104,7 +107,7 @@ class MemTree(MemorySystem):
             which an insertion may not end.
     """
 
-    READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "theta_retrieve", "width")
+    READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "theta_retrieve", "width", "dates")
     PROMPTS: ClassVar = ("memtree",)
     HIDDEN_ROOT: ClassVar = True
 
@@ -125,6 +128,7 @@ class MemTree(MemorySystem):
         expand_rule: Literal["text", "algorithm"] = "text",
         aggregate_final_parent: bool = True,
         n_mode: Literal["children", "leaves"] = "children",
+        dates: bool = True,
         parallel: bool = True,
     ) -> None:
         self.llm, self.embedder, self.prompts = llm, embedder, prompts
@@ -132,7 +136,7 @@ class MemTree(MemorySystem):
         self.theta_retrieve, self.width = theta_retrieve, width
         self.base, self.rate, self.threshold_law, self.max_depth = base, rate, threshold_law, max_depth
         self.expand_rule, self.aggregate_final_parent = expand_rule, aggregate_final_parent
-        self.n_mode, self.parallel = n_mode, parallel
+        self.n_mode, self.dates, self.parallel = n_mode, dates, parallel
         for name, choices in _CHOICES.items():
             one_of(name, getattr(self, name), choices)
         for name in ("k", "max_tokens", "width"):
@@ -304,10 +308,11 @@ class MemTree(MemorySystem):
 
     def _node_item(self, index: int, score: float) -> Item:
         node = self._nodes[index]
-        if node.unit is not None:
+        if node.unit is not None and self.dates:
             return unit_item(node.unit, score)
-        span = " – ".join(dict.fromkeys(text for text in (node.first.time_text, node.last.time_text) if text))
-        text = dated(node.text, span)
+        if node.unit is not None:
+            return Item(node.unit.id, node.text, score, node.unit.turn_ids, "leaf")
+        text = dated(node.text, period_text(node.first, node.last)) if self.dates else node.text
         return Item(self._id(index), text, score, tuple(node.sources), "summary", node.height)
 
     def _id(self, index: int) -> str:

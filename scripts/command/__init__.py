@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-HYDRA = ("run", "reproduce", "reproduce-all", "figures", "budgets", "sweep", "growth", "conformance")
+HYDRA = ("run", "reproduce", "reproduce-all", "figures", "budgets", "sweep", "growth", "calibrate", "conformance")
 """Verbs that take `key=value` settings."""
 PLAIN = (
     *(

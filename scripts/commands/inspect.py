@@ -1,6 +1,7 @@
 """One question of a run, from what was recalled to the verdicts: `python -m scripts.inspect RUN QUESTION [--case CASE] [--data ROOT]`.
 
 `--prompt` adds the prompt as it was sent. `inspect RUN --wrong [--metric NAME]` lists the questions that were answered wrong.
+`inspect RUN --worked NAME` shows a question that a paper works through (`conf/worked.yaml`; without NAME: their list).
 
 The layout is that of MemTree Tables A.5-A.9: index, score, depth, ancestors, content. The score is the memory's own, which is not always a
 similarity, and items stand as the memory returned them. Question and gold are not in the run folder: they are read from the data set
@@ -24,8 +25,10 @@ from eval.score_files import score_lines
 from eval.store import RunError, read_items, read_lines, read_predictions
 from eval.structure.tree import Tree, ancestors, depths, read_tree
 from scripts.experiment.exits import guarded
+from scripts.experiment.options import CONF
 from scripts.experiment.run_folder import data_of, record_of
 from scripts.settings.arguments import add_traceback, whole
+from scripts.settings.checking import nearest
 
 NAMED = 3
 """Ancestors of one depth that are named; soft clusters can have dozens."""
@@ -209,6 +212,28 @@ def wrong_lines(run_folder: Path, metric: str | None, root: Path | None, width: 
     return [visible(line) for line in lines]
 
 
+def worked_questions() -> dict[str, dict[str, str]]:
+    """The questions that papers work through, by name: what they show, data set, case if it is named, question id."""
+    import yaml
+
+    return dict(yaml.safe_load((CONF / "worked.yaml").read_text(encoding="utf-8")))
+
+
+def worked_lines(run_folder: Path, name: str, root: Path | None, width: int) -> list[str]:
+    """The page of a worked question in a run, below what the paper shows with it.
+
+    Raises:
+        RunError: the name is unknown, or the run is of another data set or did not ask the question.
+    """
+    known = worked_questions()
+    if name not in known:
+        raise RunError(f"no worked question {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
+    entry, dataset = known[name], str(record_of(run_folder)["dataset"]["name"])
+    if dataset != entry["dataset"]:
+        raise RunError(f"{name} is a question of {entry['dataset']}; this run is on {dataset}")
+    return [f"Shows     {entry['shows']}", *inspect(run_folder, entry["question"], entry.get("case"), root, width)]
+
+
 SHOWN = ("Query", "Categ", "Gold ")
 """Beginnings of the lines about a question that the list of wrong answers shows."""
 
@@ -244,6 +269,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, help="a folder below results/runs")
     parser.add_argument("question", nargs="?", help="id of the question; left out with --wrong")
     parser.add_argument("--wrong", action="store_true", help="list the questions that were answered wrong")
+    parser.add_argument(
+        "--worked", nargs="?", const="", help="show a question that a paper works through; alone: list them"
+    )
     parser.add_argument("--metric", help="with --wrong: judge_<name> or a metric (default: a judge, else the first)")
     parser.add_argument("--prompt", action="store_true", help="show the prompt as it was sent")
     parser.add_argument("--case", help="id of the case, where several have a question of that id")
@@ -253,11 +281,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--width", type=whole(1), default=160, help="characters of each text shown")
     add_traceback(parser)
     args = parser.parse_args(arguments)
-    if (args.question is None) != args.wrong:
-        parser.error("name a question, or give --wrong")
+    if (args.question is not None) + args.wrong + (args.worked is not None) != 1:
+        parser.error("name a question, or give --wrong or --worked")
 
     def work() -> int:
-        if args.wrong:
+        if args.worked == "":
+            lines = [f"{name:<15}{entry['dataset']:<14}{entry['shows']}" for name, entry in worked_questions().items()]
+        elif args.worked is not None:
+            lines = worked_lines(args.run, args.worked, args.data, args.width)
+        elif args.wrong:
             lines = wrong_lines(args.run, args.metric, args.data, args.width)
         else:
             lines = inspect(args.run, args.question, args.case, args.data, args.width)

@@ -11,6 +11,7 @@ from eval.run import Run
 from memsys.prompts import UNKNOWN, Prompts
 from scripts.experiment.datasets import Data
 from scripts.experiment.evidence import lost
+from scripts.experiment.layout import Line
 from scripts.experiment.models import Models
 
 if TYPE_CHECKING:
@@ -87,6 +88,20 @@ def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
         reasons = "; ".join(f"{promise} ({reason})" for promise, reason in record.get("waived", {}).items())
         lines += [f"Waived for {name}: {reasons}."] if reasons else []
     return tuple(lines)
+
+
+def unfitted(lines: Iterable[Line], models: Models) -> tuple[str, ...]:
+    """A caption line for the rows whose threshold was fitted to another embedder than the one in use; empty without such rows."""
+    fitted_to = {line.title: line.memory["fitted_to"] for line in lines if line.memory and "fitted_to" in line.memory}
+    wrong = {title: embedder for title, embedder in fitted_to.items() if embedder != models.embedder_name}
+    if not wrong:
+        return ()
+    named = ", ".join([*wrong][:3]) + (f" and {len(wrong) - 3} more rows" if len(wrong) > 3 else "")
+    embedders = ", ".join(sorted(set(wrong.values())))
+    return (
+        f"NOT CALIBRATED: the threshold of {named} was fitted to the embedder {embedders}, not to {models.embedder_name}; these trees "
+        "may be flat or too deep. `make calibrate` fits it.",
+    )
 
 
 def imported_caption(

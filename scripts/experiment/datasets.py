@@ -16,6 +16,7 @@ from data_loaders.source import Source, locate
 from eval.store import RunError
 from scripts.experiment.downloads import entries_to_download
 from scripts.settings.checking import checked_call
+from scripts.settings.types import TRANSFORMS
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -157,11 +158,11 @@ def _transformed(cfg: DictConfig, cases: LazyCases) -> LazyCases:
     seed = cfg.data.seed + ORDER_SEEDS * int(order or 0)
     if name == "oracle":
         return oracle(cases)
-    if name in ("permute", "permute_between_questions"):
-        return permute_all(cases, seed=seed, across_questions=name == "permute")
+    if name in ("permute", "permute_between_questions", "permute_exchanges"):
+        between, exchanges = name == "permute_between_questions", name == "permute_exchanges"
+        return permute_all(cases, seed=seed, across_questions=not between, exchanges=exchanges)
     if name == "shuffle_sessions":
         return shuffle_sessions_all(cases, seed=seed)
     if name != "none":
-        known = "none, oracle, permute, permute_between_questions or shuffle_sessions"
-        raise RunError(f"data.transform must be {known}, found {cfg.data.transform!r}")
+        raise RunError(f"data.transform must be one of {', '.join(TRANSFORMS)}, found {cfg.data.transform!r}")
     return cases

@@ -78,6 +78,8 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     backbone = _backbone(table, cfg.backbone)
     with open_dict(cfg):
         cfg.models.update(chosen_models(cfg, backbone["models"]))
+        if cfg.profile_name == "paper":
+            cfg.judge.repeats = max(cfg.judge.repeats, table.get("repeats", 1))
     if cfg.profile_name == "paper" and cfg.data.source == "real":
         fetch_missing(cfg, table)
     if cfg.nodes.vectors is None:

@@ -19,7 +19,7 @@ from eval.report.points import Point, as_csv, published
 from eval.report.published import find, read_published
 from eval.report.wandb_log import log_figure
 from eval.store import RunError, replace_file
-from scripts.experiment.captions import engine
+from scripts.experiment.captions import engine, unfitted
 from scripts.experiment.exits import configured
 from scripts.experiment.experiments import Experiment, experiment
 from scripts.experiment.figure_points import SHOWS
@@ -147,10 +147,28 @@ def footnote(experiments: Sequence[Experiment], options: Mapping[str, Any], poin
     if "marks" in options or any(point.low is not None for point in points):
         notes.append(options.get("marks", INTERVALS))
     notes += options.get("notes", ())
+    notes += _ratios(options, points)
+    notes += dict.fromkeys(note for each in experiments for note in unfitted(each.lines, each.models))
     if any(point.origin == "published" for point in points):
         verdict = " Not comparable with ours: stand-in." if stand_in else ""
         notes.append(f"Diamonds: {options['paper']}'s own numbers, where a table or a sentence states them.{verdict}")
     return tuple(notes)
+
+
+def _ratios(options: Mapping[str, Any], points: Sequence[Point]) -> Iterator[str]:
+    """A line for each ratio that the paper states: ours is the ratio of the sums over all points of both series.
+
+    Raises:
+        RunError: no published number matches.
+    """
+    for entry in options.get("ratios", ()):
+        number = find(read_published("in_text_numbers"), entry["find"])
+        if number is None:
+            raise RunError(f"{options['name']}: no published number matches {entry['find']}")
+        panel = [point for point in points if point.panel == entry["panel"] and point.origin != "published"]
+        over, under = (sum(point.y for point in panel if point.series == entry[side]) for side in ("over", "under"))
+        if under:
+            yield f"{entry['over']} over {entry['under']}, {entry['panel']}: {over / under:.1f} (published {number.value:g})."
 
 
 def _missing_data(experiments: Sequence[Experiment]) -> list[str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _surroundings = cache(surroundings)
 BUDGET = ("max_context_tokens", "fill")
 """Settings of a reader that say how much of a recall it shows."""
-DESCRIBING = ("name", "title", "waived", "untested")
+DESCRIBING = ("name", "title", "waived", "untested", "fitted_to")
 """Values of a file of `conf/memory` that say what the memory is called and what is known of it: no part of a run's identity."""
 BATCHED = 20_000
 """Most answers that are outstanding at once in batch mode: their prompts, about 10 kB each, fit into memory."""

@@ -13,7 +13,7 @@ from eval.report.table_file import as_json
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
 from eval.store import replace_file
-from scripts.experiment.captions import caption, prompts_line, use, waivers
+from scripts.experiment.captions import caption, prompts_line, unfitted, use, waivers
 from scripts.experiment.evidence import evidence_lines
 from scripts.experiment.exits import configured
 from scripts.experiment.experiments import Experiment, experiment
@@ -151,7 +151,7 @@ def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> li
     imported = {run.name: run.record["imported"] for run in behind.runs.values() if "imported" in run.record}
     notes += [f"Imported: {facts['title']}: {described(facts)}." for facts in imported.values()]
     notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
-    notes += [*guessable_notes(cfg, behind), *waivers(behind.runs.values())]
+    notes += [*guessable_notes(cfg, behind), *waivers(behind.runs.values()), *unfitted(behind.lines, behind.models)]
     if wrong := behind.grid.errata():
         notes.append(
             f"Errata {cfg.errata}: {len(wrong)} gold answers are known to be wrong. A score above the share of sound ones is marked."

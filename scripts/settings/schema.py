@@ -207,6 +207,8 @@ class Memory(Strict):
     gold_evidence: bool = False
     waived: dict[Text, Text] = {}
     """Tests of the contract and checks of conformance that it cannot pass, with the reasons; beside those of its class."""
+    fitted_to: Text | None = None
+    """The embedder to which a threshold of its build was fitted (`scripts.calibrate`); tables with another embedder say so."""
     untested: Text | None = None
     """Why nobody knows whether it works, such as a service that was described from its documentation alone."""
 
@@ -312,6 +314,12 @@ class Growth(Single):
     reads: Natural
 
 
+class Calibrate(Single):
+    tau_c: list[float] = Field(min_length=1)
+    target_depth: Positive | None
+    history: Text | None
+
+
 class Chosen(Common):
     backbone: Text | None
     columns: list[Text] | None
@@ -344,6 +352,7 @@ FIGURES = extended(
 COMMANDS: dict[str, type[BaseModel]] = {
     "config": Single,
     "growth": Growth,
+    "calibrate": Calibrate,
     "reproduce": Reproduce,
     "budgets": Budgets,
     "figures": FIGURES,

@@ -133,6 +133,8 @@ class Table(Strict):
     rows: list[Row]
     others: list[Other] = []
     notes: list[Text] = []
+    repeats: Count = 1
+    """How often the paper judged each answer: the least `judge.repeats` of profile=paper."""
     reference: str = ""
     not_reproduced: list[NotReproduced] = []
 
@@ -145,6 +147,15 @@ class Stated(Strict):
     x: Any
     find: dict[str, str]
     scale: float = 1.0
+
+
+class StatedRatio(Strict):
+    """A ratio of two series of a panel that a figure's paper states in a sentence."""
+
+    panel: str
+    over: Text
+    under: Text
+    find: dict[str, str]
 
 
 class FigureFields(Strict):
@@ -176,6 +187,7 @@ class FigureFields(Strict):
     marks: Text | None = None
     notes: list[Text] = []
     published: list[Stated] = []
+    ratios: list[StatedRatio] = []
 
 
 _DRAWN = get_type_hints(Sheet) | {

@@ -70,8 +70,8 @@ Size = Annotated[Any, PlainValidator(_size)]
 Url = Annotated[str, PlainValidator(_url)]
 Texts = Annotated[list[Text], BeforeValidator(_listed)]
 Aggregate = Literal["question", "category", "case"]
-TRANSFORMS = ("none", "oracle", "permute", "permute_between_questions", "shuffle_sessions")
-ORDERS = ("permute", "permute_between_questions", "shuffle_sessions")
+TRANSFORMS = ("none", "oracle", "permute", "permute_between_questions", "permute_exchanges", "shuffle_sessions")
+ORDERS = ("permute", "permute_between_questions", "permute_exchanges", "shuffle_sessions")
 """Transforms of which there are many: `permute:3` is the fourth."""
 Transform = Annotated[str, PlainValidator(_transform)]
 

@@ -220,6 +220,30 @@ def test_turns_are_swapped_over_the_whole_history_as_segtreemem_5_4_has_it() -> 
     ]
 
 
+def test_exchanges_are_swapped_whole_so_that_every_unit_keeps_its_text_and_the_order_alone_changes(
+    cases: Sequence[Case],
+) -> None:
+    """The second reading of SegTreeMem §5.4: a tree that clusters by content loses nothing of an exchange."""
+
+    def texts(case: Case) -> list[str]:
+        return [unit.text for unit in make_units(case.sessions, "ab_pair").units]
+
+    for case in cases:
+        whole, single = permute(case, exchanges=True), permute(case)
+        assert sorted(texts(whole)) == sorted(texts(case)) != sorted(texts(single))
+        moved = sum(old != new for old, new in zip(texts(case), texts(whole), strict=True))
+        assert moved == 2 * round(0.3 * (len(texts(case)) // 2)) > 0
+        assert [turn.role for turn in whole.turns] == [turn.role for turn in case.turns]
+        assert [session.time for session in whole.sessions] == [session.time for session in case.sessions]
+
+
+def test_a_turn_without_a_partner_stays_when_exchanges_are_swapped() -> None:
+    roles = ["user", "assistant", "user", "user", "assistant", "assistant"]
+    turns = tuple(Turn(f"t{n}", "", str(n), role) for n, role in enumerate(roles))
+    case = Case("c", (), (Session("s", turns),), ())
+    assert [turn.text for turn in permute(case, share=1, exchanges=True).turns] == ["3", "4", "2", "0", "1", "5"]
+
+
 def test_no_turn_crosses_a_point_at_which_a_question_is_asked_unless_it_may() -> None:
     turns, case = between_questions()
     changed = permute(case, share=1, seed=5, across_questions=False)

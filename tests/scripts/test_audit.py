@@ -226,3 +226,10 @@ def test_the_published_tables_are_reported_and_not_an_error(capsys: pytest.Captu
     assert main([]) == 0
     assert capsys.readouterr().out.startswith("## MemTree")
     assert main(["--strict"]) == 1
+
+
+def test_the_audit_says_which_figures_and_tables_of_the_papers_are_not_made(capsys: pytest.CaptureFixture[str]) -> None:
+    main([])
+    said = capsys.readouterr().out
+    assert "Not made here" in said
+    assert "xMemory (1, 2)" in said

@@ -233,7 +233,7 @@ def test_no_key_is_ever_written(
         (["memory=bm25", "models.reader=gpt-unknown"], "no llm called 'gpt-unknown'"),
         (
             ["memory=bm25", "data.transform=shuffle"],
-            "data.transform must be one of none, oracle, permute, permute_between_questions, shuffle_sessions",
+            "data.transform must be one of none, oracle, permute, permute_between_questions, permute_exchanges, shuffle_sessions",
         ),
         (["memory=bm25", "data.source=real", "data.root=/nonexistent"], r"DATA=\): no folder /nonexistent"),
         (["memory=bm25", "data.root=/nonexistent"], r"is not read while data.source=sample .*add data.source=real"),
@@ -295,7 +295,7 @@ def test_a_table_averages_only_the_repeats_that_were_asked_for(experiment: Any, 
     assert spread == [{"0.000000", ""}, {""}]  # categories have none
 
 
-@pytest.mark.parametrize("transform", ["oracle", "permute", "permute_between_questions"])
+@pytest.mark.parametrize("transform", ["oracle", "permute", "permute_between_questions", "permute_exchanges"])
 def test_the_experiments_on_the_data_run(experiment: Any, capsys: Any, transform: str) -> None:
     assert run_single(experiment("memory=full_history", f"data.transform={transform}", "data.size=6")) == 0
     assert f"transform {transform}" in capsys.readouterr().out

@@ -11,10 +11,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from eval.report.points import Point
 from eval.store import RunError, read_lines
 from scripts.experiment.experiments import Experiment, experiment
 from scripts.experiment.figure_points import Subject
-from scripts.experiment.figures import figure, layout
+from scripts.experiment.figures import _ratios, figure, layout
 from scripts.experiment.layout import read_lines_of
 from scripts.experiment.options import load_option, options
 
@@ -202,3 +203,22 @@ def test_a_figure_runs_nothing_that_a_run_folder_holds(asked: Any, results: Path
     before = {file: (file.stat().st_mtime_ns, len(read_lines(file))) for file in files}
     assert asked() == 0
     assert {file: (file.stat().st_mtime_ns, len(read_lines(file))) for file in files} == before
+
+
+def test_a_ratio_that_the_paper_states_stands_beside_ours() -> None:
+    """SegTreeMem §5.4: cosine placement takes about a tenth of the tokens of batch placement, and a fifth of the time."""
+    drawn = load_option("figure", "segtreemem_f5")
+    tokens, seconds = (entry["panel"] for entry in drawn["ratios"])
+    assert {tokens, seconds} <= set(drawn["panels"])
+    titles = {row.get("title") for row in drawn["rows"]}
+    assert all({entry["over"], entry["under"]} <= titles for entry in drawn["ratios"])
+    points = [
+        Point(panel, series, x, y * x)
+        for panel, series, y in [
+            (tokens, "SegTree batch", 6.0),
+            (tokens, "SegTree cosine", 2.0),
+            (seconds, "SegTree batch", 1.0),
+        ]
+        for x in (1.0, 2.0)
+    ]
+    assert list(_ratios(drawn, points)) == [f"SegTree batch over SegTree cosine, {tokens}: 3.0 (published 10)."]

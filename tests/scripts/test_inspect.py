@@ -369,3 +369,38 @@ def test_the_page_of_a_run_on_ones_own_file_reads_that_file_again(tmp_path: Path
     page = "\n".join(inspect.inspect(folder, "q1"))
     assert "Where does Ines work?" in page
     assert "Gold      at the harbour office" in page
+
+
+def test_a_worked_question_is_found_by_its_name_and_says_what_the_paper_shows_with_it(
+    run_folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = lines_of(run_folder)[0]
+    worked = {
+        "mine": {
+            "shows": "A detail kept",
+            "dataset": "locomo",
+            "case": line["case_id"],
+            "question": line["question_id"],
+        }
+    }
+    worked["other"] = {**worked["mine"], "dataset": "multihop_rag"}
+    monkeypatch.setattr(inspect, "worked_questions", lambda: worked)
+    assert inspect.main([str(run_folder), "--worked", "mine"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Shows     A detail kept\nRun       ")
+    assert f"question {line['question_id']}" in said
+    assert "Index  Score" in said
+    assert inspect.main([str(run_folder), "--worked", "other"]) == 2
+    assert "other is a question of multihop_rag; this run is on locomo" in capsys.readouterr().err
+    assert inspect.main([str(run_folder), "--worked", "mien"]) == 2
+    assert "did you mean mine?" in capsys.readouterr().err
+    assert inspect.main([str(run_folder), "--worked"]) == 0
+    assert "A detail kept" in capsys.readouterr().out
+
+
+def test_the_worked_questions_are_those_of_memtree_and_segtreemem_by_their_ids() -> None:
+    """MemTree Table A.8, SegTreeMem C.4 Q1 to Q5: ids alone, since the texts are the data sets'."""
+    worked = inspect.worked_questions()
+    assert list(worked) == ["memtree_a8", *(f"segtreemem_q{number}" for number in range(1, 6))]
+    assert {one["dataset"] for one in worked.values()} == {"multihop_rag", "locomo"}
+    assert all({"shows", "question"} <= set(one) and "?" not in str(one) for one in worked.values())

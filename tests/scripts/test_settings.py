@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from eval.store import RunError
 from scripts import reproduce_all
+from scripts.experiment.calibration import calibrate
 from scripts.experiment.equal_budgets import equal_budgets
 from scripts.experiment.figures import figure
 from scripts.experiment.growth import growth
@@ -84,7 +85,8 @@ def test_a_wrong_setting_is_one_sentence(subtests: pytest.Subtests) -> None:
         ("data.max_cases=0", "data.max_cases must be at least 1, found 0"),
         (
             "data.transform=shuffle",
-            "data.transform must be one of none, oracle, permute, permute_between_questions, shuffle_sessions, found 'shuffle'",
+            "data.transform must be one of none, oracle, permute, permute_between_questions, permute_exchanges, "
+            "shuffle_sessions, found 'shuffle'",
         ),
         ("endpoint.in_flight=0", "endpoint.in_flight must be at least 1, found 0"),
         ("endpoint.timeout=0", "endpoint.timeout must be above 0, found 0"),
@@ -119,6 +121,7 @@ def test_a_wrong_setting_is_one_sentence(subtests: pytest.Subtests) -> None:
 COMMAND: dict[str, Callable[[DictConfig], int]] = {
     "config": run_single,
     "growth": growth,
+    "calibrate": calibrate,
     "reproduce": reproduce,
     "figures": figure,
     "budgets": equal_budgets,

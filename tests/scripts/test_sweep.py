@@ -312,8 +312,8 @@ def test_models_that_a_sweep_names_are_asked_for_where_there_is_an_endpoint(
     assert [line["metric"] for line in found] == [
         "judge_mem0@gpt-4o-mini",
         "judge_mem0@qwen3-32b",
-        "mem0_f1",
-        "rouge_l_f",
+        "locomo_stem_f1",
+        "locomo_stem_rouge_1",
     ]
 
 

@@ -15,6 +15,8 @@ model's uncertainty about the answer (Stage II).
 - Tiny themes are merged as later statements arrive (`paper`, §3.2 and §5.3), or once at the end, with pairs of near themes (`code`).
 - The objective covers the whole partition (`paper`, Eq. 1-3), or the 10 themes around a change (`code`).
 - Candidate episodes are those of the selected statements (`paper`, §3.3), or also the 10 most similar to the question (`code`).
+- The support of a statement for its episode is its cosine, scaled over the selected statements (`paper`, silent: "semantic support"), or
+  over all statements of the memory (`code`), among which the selected ones differ little. `support_over` sets either.
 - An episode includes its messages when they lower the uncertainty further (`paper`, one more probe per episode), or when the episode
   itself has lowered it by enough (`code`).
 - Statements are extracted from every episode alone (`paper`, whose App. C.1 prints only that prompt), or from what an episode contains
@@ -92,7 +94,7 @@ class XMemory(MemorySystem):
         buffer_min, buffer_max, enforce_max: see `memsys.systems.nemori.EpisodeRules`.
         representatives, uncertainty, pool, max_themes, max_statements, alpha, beta, probes, max_episodes, tau_expand, originals: see
             `reading.ReadSettings`.
-        episode_pool, tau_include, expansion: see `reading.ReadSettings`; None for the mode's (`reading.MODE_DEFAULTS`).
+        episode_pool, support_over, tau_include, expansion: see `reading.ReadSettings`; None for the mode's (`reading.MODE_DEFAULTS`).
 
     Raises:
         ValueError: an unknown choice, or a number out of range.
@@ -114,6 +116,7 @@ class XMemory(MemorySystem):
         extraction: Extraction | None = None, buffer_min: int = 1, buffer_max: int = 20, enforce_max: bool | None = None,
         representatives: bool = True, uncertainty: bool = True, pool: int = 40, max_themes: int = 5,
         max_statements: int = 20, alpha: float = 0.7, episode_pool: int | None = None, beta: float = 0.5,
+        support_over: Literal["selected", "all"] | None = None,
         probes: int = 10, max_episodes: int = 10, tau_include: float | None = None,
         expansion: Literal["further", "same"] | None = None, tau_expand: float = 0.25, originals: int = 2,
     ) -> None:  # fmt: skip
@@ -136,7 +139,7 @@ class XMemory(MemorySystem):
         self.pool, self.max_themes, self.max_statements = pool, max_themes, max_statements
         self.alpha, self.beta, self.probes, self.episode_pool = alpha, beta, probes, episode_pool
         self.max_episodes, self.tau_include, self.tau_expand = max_episodes, tau_include, tau_expand
-        self.expansion = expansion
+        self.expansion, self.support_over = expansion, support_over
         read_settings(self, mode)  # raises for wrong settings before anything is built
         self._summaries: dict[tuple[str, ...], str | ParseFailure] = {}
         """Replies by the texts of the statements that were summarised."""

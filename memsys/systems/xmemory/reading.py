@@ -11,16 +11,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from memsys.interface import positive
+from memsys.interface import one_of, positive
 from memsys.systems.nemori import Mode, Store
 from memsys.systems.xmemory.themes import Neighbours, Partition
 from memsys.vectors import best
 
 Expansion = Literal["further", "same"]
 EXPANSIONS = ("further", "same")
+SupportOver = Literal["selected", "all"]
+SUPPORTS = ("selected", "all")
 MODE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "paper": {"episode_pool": 0, "tau_include": 0.0, "expansion": "further"},
-    "code": {"episode_pool": 10, "tau_include": -0.40, "expansion": "same"},
+    "paper": {"episode_pool": 0, "tau_include": 0.0, "expansion": "further", "support_over": "selected"},
+    "code": {"episode_pool": 10, "tau_include": -0.40, "expansion": "same", "support_over": "all"},
 }
 """Values of the read settings that depend on the mode."""
 _PATIENCE = ((3, 1), (10, 2))
@@ -51,6 +53,8 @@ class ReadSettings:
     """Number of most similar episodes that are candidates beside those of the selected statements."""
     beta: float
     """Weight of the statements' support in an episode's priority."""
+    support_over: SupportOver
+    """Cosines that a statement's support is scaled by: those of the `selected` statements, or of `all` statements of the memory."""
     probes: int
     """Maximum number of episodes to probe."""
     max_episodes: int
@@ -69,8 +73,8 @@ class ReadSettings:
             positive(name, getattr(self, name))
         if self.episode_pool < 0:
             raise ValueError(f"episode_pool must be at least 0, found {self.episode_pool}")
-        if self.expansion not in EXPANSIONS:
-            raise ValueError(f"expansion must be one of {', '.join(EXPANSIONS)}, found {self.expansion!r}")
+        one_of("expansion", self.expansion, EXPANSIONS)
+        one_of("support_over", self.support_over, SUPPORTS)
 
 
 READ_KNOBS = tuple(setting.name for setting in fields(ReadSettings))
@@ -143,7 +147,10 @@ def rank_episodes(
         return store.episode_vectors.top(query, settings.max_episodes)
     similar = store.episode_vectors.top(query, settings.episode_pool if backbone.statements else settings.max_episodes)
     support: dict[int, float] = {}
-    scaled = minmax([cosine for _, cosine in backbone.statements])
+    selected = [cosine for _, cosine in backbone.statements]
+    # The selected ones lead, so that the first of the scaled values are theirs.
+    rest = store.statement_vectors.similarities(query) if settings.support_over == "all" and selected else ()
+    scaled = minmax([*selected, *rest])[: len(selected)]
     for (index, _), score in zip(backbone.statements, scaled, strict=True):
         episode = store.statements[index].episode
         support[episode] = max(support.get(episode, 0.0), float(score))

@@ -20,6 +20,7 @@ QUESTION = Question("q1", "Which one?")
 MEASURES: dict[str, Callable[[str, str], float]] = {
     "locomo_token_f1": lexical.locomo_token_f1,
     "locomo_multi_answer_f1": lexical.locomo_multi_answer_f1,
+    "locomo_rouge_1": lexical.locomo_rouge_1,
     "mem0_set_f1": lexical.mem0_set_f1,
     "mem0_exact_match": lexical.mem0_exact_match,
     "squad_token_f1": lexical.squad_token_f1,
@@ -29,8 +30,10 @@ MEASURES: dict[str, Callable[[str, str], float]] = {
     "rouge1": lambda prediction, gold: lexical.rouge(prediction, gold, "rouge1").f,
     "rougeL stemmed": lambda prediction, gold: lexical.rouge(prediction, gold, "rougeL", stemmer=True).f,
 }
-SYMMETRIC = ("locomo_token_f1", "mem0_set_f1", "squad_token_f1", "squad_exact_match", "rouge1")
+SYMMETRIC = ("locomo_token_f1", "locomo_rouge_1", "mem0_set_f1", "squad_token_f1", "squad_exact_match", "rouge1")
 METRICS = (
+    lexical.locomo_stem_f1,
+    lexical.locomo_stem_rouge_1,
     lexical.mem0_f1,
     lexical.mem0_em,
     lexical.squad_f1,
@@ -105,6 +108,15 @@ def test_locomo_word_boundaries_count_combining_marks() -> None:
 def test_squad_counts_repeated_words_and_mem0_does_not() -> None:
     assert lexical.squad_token_f1("dog dog", "dog") == pytest.approx(2 / 3)
     assert lexical.mem0_set_f1("dog dog", "dog") == 1
+
+
+def test_the_rougel_of_locomo_s_scorer_is_rouge_1_over_stems_each_counted_once() -> None:
+    """Its function `rougel_score` returns `rouge-1`: the order of the words does not matter, unlike in ROUGE-L."""
+    assert lexical.locomo_rouge_1("The garden, painting and dogs", "dog paints gardens") == 1
+    assert lexical.rouge("garden painting dogs", "dog paints gardens", "rougeL", stemmer=True).f == pytest.approx(1 / 3)
+    assert lexical.locomo_rouge_1("dog dog", "dog") == 1
+    assert lexical.locomo_token_f1("dog dog", "dog") == pytest.approx(2 / 3)
+    assert lexical.locomo_rouge_1("the", "a") == 0
 
 
 def test_texts_that_normalise_to_nothing_match_exactly_but_have_no_f1() -> None:

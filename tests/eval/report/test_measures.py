@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from data_loaders.schema import Case, Gold, Question
+from eval.costs import NEEDED
 from eval.records import Prediction
 from eval.report.best_of import choose, choose_again, composed
 from eval.report.cell import Cell, Column
-from eval.report.measures import coverage, gathered, report, spread
+from eval.report.measures import cost, coverage, gathered, report, spread
 from eval.report.published import Published
 from eval.report.rendering import as_csv, markdown, shown
 from eval.report.scores import Asked
@@ -246,3 +247,20 @@ def test_a_figure_stands_in_every_format() -> None:
     line = as_csv(table).splitlines()[1].split(",")
     assert (line[:5], line[12], line[-1]) == (["toy", "one", "toy", "judge", "all"], "100.000000", "equivalent")
     assert len(line) == len(as_csv(table).splitlines()[0].split(","))
+
+
+def test_the_spread_of_the_calls_of_an_insertion_is_over_single_writes(tmp_path: Path) -> None:
+    """MemTree Table A.2 prints 3.27 ± 2.38 calls an insertion; a consolidation belongs to no insertion."""
+    steps = [
+        ("write", {"memtree.aggregate": 1}),
+        ("write", {}),
+        ("write", {"memtree.aggregate": 4, "other": 1}),
+        ("consolidate", {"x": 9}),
+    ]
+    plain = {**dict.fromkeys(NEEDED, 0), "subject": "", "notes": {}, "failures": {}, "parse_failures": {}}
+    for number, (phase, calls) in enumerate(steps):
+        folder = tmp_path / "cases" / f"c{number}"
+        write_lines(folder / "effort.jsonl", [{**plain, "phase": phase, "calls": calls}])
+    found = cost(tmp_path, "calls_per_insertion_std")
+    assert found is not None
+    assert (found.mean, found.n) == (pytest.approx(np.std([1, 0, 5])), 3)

@@ -442,6 +442,27 @@ def test_a_summary_shows_the_days_it_spans_and_stands_for_all_its_turns() -> Non
     assert (top.start, top.end) == (datetime(2023, 5, 3), datetime(2023, 5, 9))
 
 
+def test_without_dates_a_recalled_node_is_its_text_alone() -> None:
+    """MemTree Tables A.5-A.9 print summaries without a date, and leaves with no more than the date in their own text."""
+    recalls = {}
+    for dates in (True, False):
+        memory, _ = tree(WORKED, dates=dates)
+        for number, name in enumerate("ABD"):
+            memory.write(unit(name, number, day=number + 1))
+        recalls[dates] = {item.id: item for item in memory.read(question("A")).items}
+    assert recalls[True].keys() == recalls[False].keys()
+    assert all(item.text.startswith("[") for item in recalls[True].values())
+    for key, item in recalls[False].items():
+        dated = recalls[True][key]
+        assert dated.text.endswith(f"] {item.text}")
+        assert (item.score, item.sources, item.kind, item.level) == (
+            dated.score,
+            dated.sources,
+            dated.kind,
+            dated.level,
+        )
+
+
 def test_summaries_that_reach_the_length_limit_are_counted() -> None:
     long = "word " * 600
     assert count_tokens(long) > 512

@@ -21,9 +21,10 @@ from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
+from memsys.systems.nemori import Mode, Statement, Store
 from memsys.systems.xmemory import XMemory
 from memsys.systems.xmemory.objective import Whole, bell, guidance, sparsity
-from memsys.systems.xmemory.reading import admitted, minmax, representatives
+from memsys.systems.xmemory.reading import Backbone, admitted, minmax, rank_episodes, read_settings, representatives
 from memsys.systems.xmemory.themes import (
     Partition,
     ThemeRules,
@@ -754,6 +755,32 @@ def test_messages_are_shown_when_they_lower_the_uncertainty_further() -> None:
     assert len(probed.requests) == 4
 
 
+@pytest.mark.parametrize(("over", "expected"), [("all", [1.0, 0.9, 0.8, 0.7]), ("selected", [1.0, 2 / 3, 1 / 3, 0.0])])
+def test_the_release_scales_the_support_of_an_episode_over_all_statements(over: str, expected: list[float]) -> None:
+    """Release 375ae14, xMemory_search_framework.py:1039: selected statements are the nearest ones, so their support differs little."""
+    cosines = [0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6]
+    store = Store()
+    for number, cosine in enumerate(cosines):
+        store.statements.append(Statement(f"s{number}", number))
+        store.statement_vectors.add(np.array(at(cosine), dtype=np.float32))
+        store.episode_vectors.add(np.array(at(0.5), dtype=np.float32))
+    memory, _, _ = xmemory(0, mode="code", episode_pool=0, support_over=over)
+    hierarchy = replace(memory._hierarchy, store=store)
+    backbone = Backbone(tuple((number, cosines[number]) for number in (4, 5, 6, 7)), ())
+    ranked = rank_episodes(hierarchy, np.array([1, 0, 0], dtype=np.float32), backbone, read_settings(memory, "code"))
+    assert [episode for episode, _ in ranked] == [7, 6, 5, 4]
+    # Equally similar episodes count 0.5 each; beta is 0.5.
+    assert [priority for _, priority in ranked] == pytest.approx(
+        [0.5 + 0.5 * support for support in expected], abs=1e-5
+    )
+
+
+def test_the_mode_decides_what_support_is_scaled_over() -> None:
+    """The paper speaks of semantic support and gives no scale: the selected statements stay the paper's mode."""
+    modes: tuple[Mode, ...] = ("paper", "code")
+    assert [read_settings(xmemory(0, mode=mode)[0], mode).support_over for mode in modes] == ["selected", "all"]
+
+
 def test_only_episodes_of_the_statements_selected_are_tried() -> None:
     """xMemory §3.3, Stage II gathers the episodes linked to the selected semantics; the release adds the ten most similar."""
     found = {}
@@ -940,7 +967,9 @@ def test_unknown_choices_are_refused_by_name(setting: dict[str, Any], message: s
         xmemory(0, **setting)
 
 
-@pytest.mark.parametrize(("name", "value"), [("pool", 0), ("probes", 0), ("episode_pool", -1), ("expansion", "all")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("pool", 0), ("probes", 0), ("episode_pool", -1), ("expansion", "all"), ("support_over", "x")]
+)
 def test_a_wrong_read_setting_on_a_copy_is_refused_by_its_read(name: str, value: Any) -> None:
     memory, _, _ = xmemory(2)
     swept = copy.copy(memory)
