@@ -104,6 +104,28 @@ def test_errored_answers_are_not_judged(make_run: Make) -> None:
     assert llm.requests == []
 
 
+def test_an_empty_answer_scores_0_without_a_call_of_the_judge(make_run: Make) -> None:
+    run = make_run([history(questions=2)], reader=Metered(ScriptedLLM({"*": ["", "It was the loom"]})))
+    run_all([run])
+    llm = ScriptedLLM(YES)
+    lines = sum(read_scores(score_judge(run, judging(llm))).values(), [])
+    assert sorted((line["value"], line["why"]) for line in lines) == [(0.0, "empty answer"), (1.0, "")]
+    assert len(llm.requests) == 1
+
+
+def test_a_run_whose_empty_replies_were_errors_opens_and_asks_those_questions_again(make_run: Make) -> None:
+    """Folders of older versions hold such lines."""
+    run = make_run([history("a", questions=1)])
+    run_all([run])
+    path = run.case_folder("a") / "predictions.jsonl"
+    (line,) = read_lines(path)
+    write_lines(path, [{**line, "outcome": "error", "answer": "", "error": "answer: the reply was empty (stop)"}])
+    assert read_scores(score_judge(run, judging(ScriptedLLM(YES)))) == {}
+    again = make_run([history("a", questions=1)], reader=Metered(ScriptedLLM("")))
+    run_all([again])
+    assert [lines[0]["value"] for lines in read_scores(score_judge(again, judging(ScriptedLLM(YES)))).values()] == [0.0]
+
+
 def test_judging_costs_are_written_beside_the_scores(make_run: Make) -> None:
     run = make_run([history(questions=2)])
     run_all([run])

@@ -234,5 +234,5 @@ def test_a_figure_stands_in_every_format() -> None:
     assert shown(figure) == "104.0 · 100 · close"
     assert "| One | 104.0 · 100 · close |" in markdown(table)
     line = as_csv(table).splitlines()[1].split(",")
-    assert (line[:5], line[12], line[-1]) == (["toy", "one", "toy", "judge", "all"], "104.000000", "close")
+    assert (line[:5], line[13], line[-1]) == (["toy", "one", "toy", "judge", "all"], "104.000000", "close")
     assert len(line) == len(as_csv(table).splitlines()[0].split(","))
