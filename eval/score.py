@@ -348,7 +348,10 @@ def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
 
     def recalled(prediction: Prediction) -> str:
         items = read_items(run.case_folder(prediction.case_id))
-        return "\n".join(items[key]["text"] for key in prediction.items)
+        # The best by the memory's own scores: the order of a recall may be meant for the reader.
+        ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
+        shown = sorted(ranking[: judge.top or None])
+        return "\n".join(items[prediction.items[place]]["text"] for place in shown)
 
     return recalled if judge.rule == "memory" else lambda prediction: prediction.answer
 
