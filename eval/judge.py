@@ -69,7 +69,7 @@ class Judge:
     rubric: str = ""
     """Of `rubric`: when an answer is CORRECT, PARTIAL or WRONG, in the user's words."""
     reading: beam.Reading = "corrected"
-    """Of `beam`, `locomo_plus` and `longmemeval`: whether replies, and BEAM's answers, are read as by the benchmark's script or strictly."""
+    """Of `beam`, `locomo_plus` and `longmemeval`: whether replies, and BEAM's answers, are read as by its own script or strictly."""
     halves: bool = True
     """Of `beam`: whether half a rubric item counts .5; the official script truncates it to 0."""
     order: beam.Order = "final"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _surroundings = cache(surroundings)
 BUDGET = ("max_context_tokens", "fill")
 """Settings of a reader that say how much of a recall it shows."""
-DESCRIBING = ("name", "title", "waived", "untested")
+DESCRIBING = ("name", "title", "unit", "waived", "untested")
 """Values of a file of `conf/memory` that say what the memory is called and what is known of it: no part of a run's identity."""
 BATCHED = 20_000
 """Most answers that are outstanding at once in batch mode: their prompts, about 10 kB each, fit into memory."""
@@ -133,7 +133,9 @@ def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] 
     memory = {**memory, "build": checked_call(f"memory {memory['name']}", memory["build"])}
     classes: tuple[type[MemorySystem], ...] = tuple(get_class(target) for target in _targets(memory["build"]))
     build = instantiate(dict(memory["build"]), _convert_="all")
-    unit = unit or next((each.UNIT for each in classes if each.UNIT), None) or dataset.config["unit"]
+    unit = (
+        unit or memory.get("unit") or next((each.UNIT for each in classes if each.UNIT), None) or dataset.config["unit"]
+    )
     return Recipe(memory, build, classes, checked_unit(unit, f"memory {memory['name']} on {dataset.name}"))
 
 
