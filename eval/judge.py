@@ -9,9 +9,9 @@ decide which rule a question gets and what a reply means. A reply without a verd
 | binary      | MemTree              | a digit                       | 1 for 1                                 |
 | beam        | BEAM                 | JSON {reason, score 0, .5, 1} of a rubric item; yes or no of two events | `eval.judge_parts` |
 | grade       | SegTreeMem, RealMem  | JSON {reason, score 0-3}      | 1 from `threshold` on; the grade is kept |
-| longmemeval | LongMemEval, MAB     | yes or no, by one of 5 prompts | 1 for yes                               |
+| longmemeval | LongMemEval, MAB     | yes or no, by one of 5 prompts | 1 for yes; `reading` decides what is yes |
 | locomo_plus | LoCoMo-Plus          | JSON {label, reason}          | 1 for correct                           |
-| memory      | RealMem              | JSON, of the retrieved texts  | recall in [0, 1]; helpfulness is kept   |
+| memory      | RealMem              | JSON, of the `top` retrieved texts | recall in [0, 1]; helpfulness is kept |
 | rubric      | a judge of your own  | JSON {reason, label}          | 1 for CORRECT, .5 for PARTIAL           |
 
 A rubric needs no code: its text stands in the judge's file and says when an answer is CORRECT, PARTIAL or WRONG (conf/judge/rubric.yaml).
@@ -22,7 +22,8 @@ closed field of a JSON reply, or the word or digit that the reply begins with, f
 Labels, digits, yes and no must stand alone (`eval.metrics.labels`): "NOT CORRECT" is no verdict.
 
 Deviations: a LongMemEval reply that does not state yes or no has no verdict. The official script takes any "yes" in it for yes, and
-everything else, an empty reply included, for no.
+everything else for no: so does `reading="official"` (conf/judge/longmemeval_official.yaml), with the same prompts. Replies that are
+empty or refused, which the script counts as no, have no verdict here either way.
 """
 
 from __future__ import annotations
@@ -68,11 +69,13 @@ class Judge:
     rubric: str = ""
     """Of `rubric`: when an answer is CORRECT, PARTIAL or WRONG, in the user's words."""
     reading: beam.Reading = "corrected"
-    """Of `beam` and `locomo_plus`: whether answers and replies are read as by the benchmark's own script, or strictly."""
+    """Of `beam`, `locomo_plus` and `longmemeval`: whether replies, and BEAM's answers, are read as by its own script or strictly."""
     halves: bool = True
     """Of `beam`: whether half a rubric item counts .5; the official script truncates it to 0."""
     order: beam.Order = "final"
     """Of `beam`: the score of event ordering. Published is `tau_norm`."""
+    top: int = 0
+    """Of `memory`: how many of the recalled items with the highest scores are judged; 0 judges all."""
 
     def __post_init__(self) -> None:
         if (self.rule == "rubric") != bool(self.rubric.strip()):
@@ -119,7 +122,7 @@ def judged(judge: Judge, reply: Completion, gold: Gold) -> Score:
     """The score in a judge's reply; without a value, but with the reason, when the reply is empty or was cut before its verdict."""
     if not reply.usable:
         return Score(None, f"no verdict: {why_none(reply)}")
-    if reply.stopped != "cut":
+    if reply.stopped != "cut" or _is_read_whole(judge):
         return verdict(judge, reply.text, gold)
     rule: Rule = "longmemeval" if _is_pair(judge, gold) else judge.rule  # both are yes or no
     complete = _COMPLETE[rule](reply.text)
@@ -167,6 +170,11 @@ def _is_pair(judge: Judge, gold: Gold) -> bool:
     return judge.rule == "beam" and gold.category == "event_ordering"
 
 
+def _is_read_whole(judge: Judge) -> bool:
+    """Whether a reply is read as it is, cut or not: LongMemEval's script looks for a word anywhere in the first ten tokens."""
+    return judge.rule == "longmemeval" and judge.reading == "official"
+
+
 def _pair(judge: Judge, text: str) -> Score | None:
     return _binary(beam.same_event(text, official=judge.reading == "official"))
 
@@ -199,12 +207,17 @@ def _grade(judge: Judge, text: str) -> Score | None:
 
 
 def _yes_or_no(judge: Judge, text: str) -> Score | None:
-    return _binary(longmemeval.stated_verdict(text))
+    return _binary(longmemeval.official_verdict(text) if _is_read_whole(judge) else longmemeval.stated_verdict(text))
 
 
 def _memory(judge: Judge, text: str) -> Score | None:
     verdict = realmem.memory_verdict(text)
-    return None if verdict is None else Score(verdict.recall, detail={"helpful": verdict.helpful})
+    if verdict is None:
+        return None
+    detail = {} if verdict.helpful is None else {"helpful": verdict.helpful}
+    return Score(
+        verdict.recall, "" if verdict.recall is not None else f"no recall in the reply: {text[:200]!r}", detail=detail
+    )
 
 
 def _by_rubric(judge: Judge, text: str) -> Score | None:

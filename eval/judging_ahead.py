@@ -63,7 +63,7 @@ class JudgingAhead:
             EndOfRun: no further call can be made, as an earlier verdict's call has shown.
         """
         judges = self._judges.get(run.folder)
-        if not judges or prediction.outcome != "answered":
+        if not judges or prediction.outcome != "answered" or prediction.empty:
             return
         question, gold = next(each for each in case.questions if each[0].id == prediction.question_id)
         with self._changed:

@@ -153,12 +153,16 @@ def _recall(reading: Reading, question: Question) -> Recall:
 
 
 def _outcome(done: Future[Completion]) -> tuple[Outcome, str, str, bool]:
-    """Outcome of the reader's call, its answer, why there is none, and whether the answer was cut at its token limit."""
+    """Outcome of the reader's call, its answer, why there is none, and whether the answer was cut at its token limit.
+
+    A reply that the model ended without a word is an answer, which scores 0, as every official scorer has it: else a model that says
+    nothing where it knows nothing would be scored on the other questions alone. A refusal, a tool call and a reply whose token limit
+    was spent on reasoning are errors: they are the work of the provider or of our settings, and say nothing about the memory.
+    """
     if (error := done.exception()) is not None:
         why = f"context overflow: {error}"[:500] if isinstance(error, ContextOverflow) else described(error)
         return "error", "", f"answer: {why}", False
     reply = done.result()
-    text = reply.text.strip()
-    if not reply.usable or not text:
+    if not reply.usable and reply.stopped != "empty":
         return "error", "", f"answer: {why_none(reply)}", False
-    return "answered", text, "", reply.stopped == "cut"
+    return "answered", reply.text.strip(), "", reply.stopped == "cut"

@@ -25,6 +25,11 @@ class Prediction:
     cut: bool = False
     """Whether the answer was cut at the reader's token limit; it is scored as it is, and counted."""
 
+    @property
+    def empty(self) -> bool:
+        """Whether the reader ended its reply without a word; it is scored 0, and counted."""
+        return self.outcome == "answered" and not self.answer.strip()
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:

@@ -16,6 +16,7 @@ from data_loaders.schema import Gold, Question
 from eval.case_log import effort
 from eval.judge import Judge
 from eval.judge_parts import judge_requests, judged_together
+from eval.metrics.lexical import EMPTY
 from eval.metrics.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
 from eval.provenance import identity, source_digest
 from eval.records import Prediction, Score
@@ -194,7 +195,8 @@ def score_judge(
 
     The file holds one line per answer and repeat; a second file beside it holds their costs. Verdicts on answers that have changed are
     dropped, all others are kept. A call that fails for good, or a reply without a verdict, is a line without a value and is repeated
-    the next time. Other settings, another prompt or another model make another file.
+    the next time. An aborted search and an empty reply score 0 without a call. Other settings, another prompt or another model make
+    another file.
 
     Args:
         on_progress: called after every verdict.
@@ -248,9 +250,8 @@ def _judge_all(
         for repeat in range(judging.repeats):
             if (case_id, question.id, hash_of(judged), repeat) in kept:
                 continue
-            if prediction.outcome == "aborted":
-                aborted = Score(0.0, f"aborted: {prediction.error}", repeat)
-                scores.add(scored_line(case_id, prediction, aborted, judged))
+            if why := _wrong_without_a_call(judging.judge, prediction):
+                scores.add(scored_line(case_id, prediction, Score(0.0, why, repeat), judged))
                 continue
             sent = ahead and ahead.take(verdict_key(run, judging, case_id, question.id, judged, repeat))
             ledger, calls = sent or _sent(judging, question, gold, judged, repeat)
@@ -259,6 +260,17 @@ def _judge_all(
                 _save(outstanding.popleft(), judging, scores, costs, on_progress)
     for waiting in outstanding:
         _save(waiting, judging, scores, costs, on_progress)
+
+
+def _wrong_without_a_call(judge: Judge, prediction: Prediction) -> str:
+    """Why an answer scores 0 without a call: the search was aborted, or the reply is empty; an empty text if the judge is asked.
+
+    The published judges are asked about empty replies, too. With no text to grade their verdict is a matter of chance, above all on
+    questions that cannot be answered; 0 is what the same reply gets from every lexical metric.
+    """
+    if prediction.outcome == "aborted":
+        return f"aborted: {prediction.error}"
+    return EMPTY if prediction.empty and judge.rule != "memory" else ""
 
 
 def _sent(judging: Judging, question: Question, gold: Gold, judged: str, repeat: int) -> Sent:
@@ -336,7 +348,10 @@ def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
 
     def recalled(prediction: Prediction) -> str:
         items = read_items(run.case_folder(prediction.case_id))
-        return "\n".join(items[key]["text"] for key in prediction.items)
+        # The best by the memory's own scores: the order of a recall may be meant for the reader.
+        ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
+        shown = sorted(ranking[: judge.top or None])
+        return "\n".join(items[prediction.items[place]]["text"] for place in shown)
 
     return recalled if judge.rule == "memory" else lambda prediction: prediction.answer
 

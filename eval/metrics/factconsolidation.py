@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from data_loaders.schema import Gold, Question
-from eval.metrics.lexical import squad_normalise, unanswered
+from eval.metrics.lexical import EMPTY, squad_normalise, unanswered
 from eval.records import Prediction, Score
 
 
@@ -42,9 +42,11 @@ def _named(reply: str, values: set[str]) -> set[str]:
 
 def fact_brief(question: Question, gold: Gold, prediction: Prediction, more: int = 3) -> Score:
     """1 when the reply has at most `more` words more than the gold answer, else 0: a reply that lists every value it read is right by
-    the official rule. Not scored: a question whose call failed.
+    the official rule. An empty reply is 0. Not scored: a question whose call failed.
     """
     if (score := unanswered(prediction)) is not None:
         return score
+    if prediction.empty:
+        return Score(0.0, why=EMPTY)
     words = max(len(answer.split()) for answer in gold.answers)
     return Score(float(len(prediction.answer.split()) <= words + more))

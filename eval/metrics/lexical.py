@@ -276,6 +276,10 @@ def _rouge_scorer(kind: RougeKind, stemmer: bool) -> Any:
 # --- metrics: one prediction against one gold -----------------------------------------------------------------------
 
 
+EMPTY = "empty answer"
+"""Why an answer without a word scores 0."""
+
+
 def unanswered(prediction: Prediction) -> Score | None:
     """The score of a question without an answer; None when the question was answered.
 
@@ -298,7 +302,7 @@ def best_of(measure: Callable[[str, str], float], gold: Gold, prediction: Predic
     if not gold.answers:
         return Score(None, why="the question has no gold answer")
     if not prediction.answer.strip():
-        return Score(0.0, why="empty answer")
+        return Score(0.0, why=EMPTY)
     return Score(float(max(measure(prediction.answer, answer) for answer in gold.answers)))
 
 

@@ -3,7 +3,8 @@
 Source: xiaowu0162/LongMemEval, src/evaluation at 9e0b455. The prompts are in `memsys/prompts/judge`, in our own words.
 
 Deviations. The official script takes "yes" anywhere in a reply for yes, so "No, she left yesterday" counts as right;
-ours accepts yes or no only as a phrase of its own (`stated_verdict`). The official retrieval metrics and summaries are
+ours accepts yes or no only as a phrase of its own (`stated_verdict`), and reads as the script does where a judge's settings ask for it
+(`official_verdict`). The official retrieval metrics and summaries are
 not implemented: no published table that we reproduce prints them. Our tables compute means and the task average.
 """
 
@@ -72,6 +73,11 @@ def judge_rule(question_id: str, question_type: str) -> JudgeRule:
     if question_type not in _RULE_OF_TYPE:
         raise ValueError(f"question {question_id}: expected a type of {QUESTION_TYPES}, found {question_type!r}")
     return _RULE_OF_TYPE[question_type]
+
+
+def official_verdict(reply: str) -> bool:
+    """Whether the reply contains "yes", in any case and any word, as evaluate_qa.py reads it."""
+    return "yes" in reply.lower()
 
 
 def stated_verdict(reply: str) -> bool | None:

@@ -2,6 +2,9 @@
 
 Source: AvatarMemory/RealMemBench at 67afd08, eval/compute_llm_metrics_for_realmem.py.
 
+The judge of the memory is shown the five best recalled items (`--top_k`). Recall and helpfulness are averaged each by itself, over the
+replies that have them.
+
 Deviations. A grade outside its scale counts as unparsable. Unparsable replies are left out of the means, as upstream,
 but they are counted. The official retrieval metrics and summaries are not implemented: no published table that we
 reproduce prints them.
@@ -25,10 +28,10 @@ _WIDEST_BRACES = re.compile(r"\{.*\}", re.DOTALL)
 class MemoryVerdict:
     """The memory judge's verdict on the retrieved memories."""
 
-    recall: float
-    """Share of the gold memories whose content was retrieved, in [0, 1]."""
-    helpful: float
-    """0 contradictory, 1 partial, 2 comprehensive."""
+    recall: float | None
+    """Share of the gold memories whose content was retrieved, in [0, 1]; None when the reply has none on that scale."""
+    helpful: float | None
+    """0 retrieved memories contradict one another, 1 partial, 2 comprehensive; None when the reply has none on that scale."""
 
 
 def extract_json(reply: str) -> Any:
@@ -52,12 +55,13 @@ def qa_score(reply: str) -> int | None:
 
 
 def memory_verdict(reply: str) -> MemoryVerdict | None:
-    """The memory judge's recall and helpfulness; None when one of them is missing or outside its scale."""
+    """The memory judge's recall and helpfulness; None when both are missing or outside their scales."""
     value = extract_json(reply)
-    recall, helpful = _number(value, "Mem_recall"), _number(value, "Mem_helpful_score")
-    if recall is None or helpful is None or not (0 <= recall <= 1 and 0 <= helpful <= 2):
-        return None
-    return MemoryVerdict(recall, helpful)
+    recall, helpful = (
+        number if (number := _number(value, field)) is not None and 0 <= number <= most else None
+        for field, most in (("Mem_recall", 1), ("Mem_helpful_score", 2))
+    )
+    return None if recall is None and helpful is None else MemoryVerdict(recall, helpful)
 
 
 def _number(value: Any, field: str) -> float | None:

@@ -180,7 +180,7 @@ def _outcomes(folder: Path) -> list[str]:
     open_cases = sum(not (case / "case.json").is_file() for case in folder.glob("cases/*"))
     lines = [
         f"- {len(answers)} questions: {counts['answered']} answered, {counts['error']} errors, {counts['aborted']} aborted, "
-        f"{sum(answer.cut for answer in answers)} cut at the token limit."
+        f"{sum(answer.cut for answer in answers)} cut at the token limit, {sum(answer.empty for answer in answers)} empty."
     ]
     lines += [f"- Not finished: {open_cases} cases have no case.json."] if open_cases else []
     errors = Counter(_line(answer.error)[:120] for answer in answers if answer.outcome == "error")

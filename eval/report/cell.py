@@ -143,11 +143,11 @@ class Cell:
         rest = [self.outcomes.get(key, frozenset()) for key in keys if key not in self.scores]
         unscored = sum(bool(kinds - {"error"}) for kinds in rest)
         errored = sum(kinds == {"error"} for kinds in rest)
-        aborted, cut = (
+        marked = (
             sum(key in self.scores and kind in self.outcomes.get(key, ()) for key in keys)
-            for kind in ("aborted", "cut")
+            for kind in ("aborted", "cut", "empty")
         )
-        return Counts(len(keys), scored, unscored, errored, len(keys) - scored - unscored - errored, aborted, cut)
+        return Counts(len(keys), scored, unscored, errored, len(keys) - scored - unscored - errored, *marked)
 
     def estimate(self, category: str = ALL, aggregate: str | None = None) -> Estimate | None:
         """Mean and intervals over the scored questions of a category; None when no question is scored."""

@@ -256,12 +256,14 @@ def _outcomes(cells: Sequence[Cell]) -> str:
     if not counts:
         return "No cell has a number of ours."
     total = {
-        name: sum(getattr(count, name) for count in counts) for name in ("unscored", "errored", "not_reached", "cut")
+        name: sum(getattr(count, name) for count in counts)
+        for name in ("unscored", "errored", "not_reached", "cut", "empty")
     }
     if not any(total.values()):
         return "Every answer of every row was scored."
     worst = max(count.missing_share for count in counts)
     return (
         f"Over all cells {total['errored']} errors, {total['unscored']} answers without a verdict, {total['not_reached']} not reached, "
-        f"{total['cut']} cut at the token limit; at most {worst:.1%} of a cell is not scored, and none of it counts as wrong."
+        f"{total['cut']} cut at the token limit, {total['empty']} empty and scored 0; at most {worst:.1%} of a cell is not scored, "
+        "and none of it counts as wrong."
     )

@@ -69,6 +69,8 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
         parts.append(f"{counts.aborted} aborted")
     if counts.cut:
         parts.append(f"{counts.cut} cut")
+    if counts.empty:
+        parts.append(f"{counts.empty} empty")
     if counts.missing_share and (bounds := cell.bounds(category)) is not None:
         parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
     if published and cell.published is not None:
@@ -317,7 +319,7 @@ def money_text(parts: Sequence[float | None]) -> str:
 
 
 FIELDS = (
-    "table,memory,dataset,metric,category,questions,scored,unscored,errored,not_reached,aborted,cut,mean,question_low,question_high,"
+    "table,memory,dataset,metric,category,questions,scored,unscored,errored,not_reached,aborted,cut,empty,mean,question_low,question_high,"
     "case_low,case_high,clusters,spread,could_be_low,could_be_high,published,published_low,published_high,verdict"
 ).split(",")
 
@@ -340,7 +342,7 @@ def _csv_lines(table: Table, row: Row, column: Column, cell: AnyCell) -> list[li
     if isinstance(cell, Measure):
         return [
             [
-                *(*start, ALL, *[""] * 7, *_csv_ours(cell.ours), "", "", ""),
+                *(*start, ALL, *[""] * 8, *_csv_ours(cell.ours), "", "", ""),
                 *_csv_printed(cell.published, column.scale),
                 cell.verdict(),
             ]
@@ -355,7 +357,7 @@ def _csv_lines(table: Table, row: Row, column: Column, cell: AnyCell) -> list[li
             [
                 *start,
                 name,
-                *map(str, (*outcome, counts.aborted, counts.cut)),
+                *map(str, (*outcome, counts.aborted, counts.cut, counts.empty)),
                 *_csv_ours(ours),
                 _exact(cell.spread if name == ALL else None),
                 *map(_exact, _ends(bounds)),

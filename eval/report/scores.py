@@ -75,7 +75,7 @@ Outcomes = Mapping[tuple[str, str], frozenset[str]]
 
 
 def outcomes(folders: Iterable[Path], questions: Sequence[Asked]) -> Outcomes:
-    """Outcomes from the predictions of a run and its replicates; `cut` is among them when an answer was cut.
+    """Outcomes from the predictions of a run and its replicates; `cut` or `empty` is among them when an answer was.
 
     Args:
         folders: run folders, one per replicate.
@@ -85,8 +85,8 @@ def outcomes(folders: Iterable[Path], questions: Sequence[Asked]) -> Outcomes:
         for case_id in dict.fromkeys(question.case_id for question in questions):
             for prediction in read_predictions(folder / "cases" / safe_name(case_id)).values():
                 key = (case_id, prediction.question_id)
-                new = {prediction.outcome, "cut"} if prediction.cut else {prediction.outcome}
-                by_question[key] = by_question.get(key, frozenset()) | new
+                marks = {name for name in ("cut", "empty") if getattr(prediction, name)}
+                by_question[key] = by_question.get(key, frozenset()) | {prediction.outcome} | marks
     return by_question
 
 
@@ -104,6 +104,8 @@ class Counts:
     """Scored questions whose search the memory aborted; they count as wrong."""
     cut: int = 0
     """Scored questions whose answer was cut at the reader's token limit."""
+    empty: int = 0
+    """Scored questions whose answer is empty; they count as wrong."""
 
     @property
     def missing_share(self) -> float:

@@ -404,10 +404,10 @@ def _notes(entries: Sequence[Entry], names: Mapping[str, str], width: int) -> It
 
 
 def _failures(cell: Cell) -> str:
-    """What is not scored, aborted or cut, and what the mean could be; empty where nothing failed."""
+    """What is not scored, aborted, cut or empty, and what the mean could be; empty where nothing failed."""
     counts = cell.counts()
     named = {"unscored": counts.unscored, "errored": counts.errored, "not reached": counts.not_reached}
-    named |= {"aborted": counts.aborted, "cut": counts.cut}
+    named |= {"aborted": counts.aborted, "cut": counts.cut, "empty": counts.empty}
     parts = ", ".join(f"{count} {name}" for name, count in named.items() if count)
     if not parts:
         return ""

@@ -16,6 +16,7 @@ letters, marks and digits of every script and leaves out triples with an empty e
 Deviations and decisions:
 
 - The released embedder embeds a question with two instructions, for facts and for passages; here there is one query vector.
+- A fact is embedded as the release has it, as a printed tuple with quotes; prompts show it without them.
 - The release's limit of 2047 nearest phrases is left out: a phrase has at most 101 synonyms, so it could never take effect.
 - A fact that the model did not copy exactly stands for the most similar candidate, with no least similarity, as released.
 - Where a chosen fact has the lowest score of all, its seed is 0. The release stops then; here the other seeds are used.
@@ -169,7 +170,7 @@ class HippoRag(MemorySystem):
     def consolidate(self) -> None:
         if self._stale:
             self._embed_new(self._phrase_vectors, list(self._phrases))
-            self._embed_new(self._fact_vectors, [fact_text(fact) for fact in self._facts])
+            self._embed_new(self._fact_vectors, [str(tuple(map(str, fact))) for fact in self._facts])
             self._graph = self._build()
             self._stale = False
 
@@ -331,7 +332,7 @@ class HippoRag(MemorySystem):
 
 
 def fact_text(triple: Sequence[object]) -> str:
-    """A triple as text, as it is embedded and as prompts show it."""
+    """A triple as prompts show it."""
     return f"({', '.join(map(str, triple))})"
 
 

@@ -24,7 +24,8 @@ Deviations and decisions:
 - Reads neither strengthen nor refresh memories unless `mutate_on_read` is set. Summaries have no strength, as released.
 - Prompts that exceed the model's context are not cut, and the repetition penalties (0.4 and 0.2) are not sent. A summary with an empty
   reply is missing and is asked for again at the next consolidation.
-- Dates are shown with a piece, but neither embedded with it nor counted when pieces are joined. Each piece keeps its own score; the
+- Dates are shown with a piece, but neither embedded with it nor counted when pieces are joined; nor is the space or line break between
+  joined pieces, which the release leaves out. Each piece keeps its own score; the
   release gives all pieces the last one's.
 - The ChatGPT variant of the release, which indexes whole days and lets a model rewrite its hits, is not offered.
 """
@@ -411,7 +412,7 @@ def retention(days: np.ndarray, strength: np.ndarray, *, inverted: bool = False)
 
 
 def _joined(lengths: Sequence[int], sources: Sequence[_Source], place: int, limit: int, reach: int) -> set[int]:
-    """The places of a piece and of its neighbours of the same source, as long as their joined text has at most `limit` characters.
+    """The places of a piece and of its neighbours of the same source, as long as together they have at most `limit` characters.
 
     Neighbours are tried by distance, the later before the earlier. One that does not fit, whatever its source, also excludes the earlier
     one at the same distance; those farther away are still tried, as released.
@@ -426,10 +427,10 @@ def _joined(lengths: Sequence[int], sources: Sequence[_Source], place: int, limi
         if all(sources[other] != sources[place] for other in near):
             break  # the pieces of a source are neighbours
         for other in near:
-            if length + 1 + lengths[other] > limit:
+            if length + lengths[other] > limit:
                 break
             if sources[other] == sources[place]:
-                length += 1 + lengths[other]
+                length += lengths[other]
                 joined.add(other)
     return joined
 

@@ -10,7 +10,10 @@ and facts, and the original messages of the best episodes.
 
 - A buffer of `buffer_max` messages is cut without asking. The release intends this, but its rule cannot apply while the model draws
   the boundaries; `enforce_max=False` or `mode="code"` reproduces that. Mode `code` also leaves the last message out of the history in
-  the boundary prompt when the history has more than 10 messages.
+  the boundary prompt when the history has more than 10 messages, and shows that prompt no times, as released: the rule about a gap of
+  30 minutes, which the released prompt has too, can then never be applied. Mode `paper` shows the time of every message.
+- A recalled episode is its title and its content, as released: the indexed document, not the content alone.
+- Replies may have 2,000 tokens, in the release 8,192; temperatures are the released ones.
 - Facts are extracted before the next message is processed. The release does so in the background, so it may know fewer facts.
 - `consolidate` turns the open buffer into a provisional episode, which is kept apart and built anew after further messages.
 - The model states the time of an episode. When that time cannot be parsed or is later than the last message, the time of the earliest
@@ -178,7 +181,7 @@ class EpisodeRules:
     """
 
     mode: Mode = "paper"
-    """`code` leaves the last message out of long histories and never cuts a full buffer."""
+    """`code` shows the boundary prompt no times, leaves the last message out of long histories and never cuts a full buffer."""
     buffer_min: int = 1
     """Least number of messages in the buffer at which a boundary counts."""
     buffer_max: int = 20
@@ -251,10 +254,12 @@ class EpisodeBuilder:
         rules = self.rules
         if rules.cuts_full_buffer and len(self._buffer) >= rules.buffer_max:
             return _FULL
-        history = [dated(message.text, message.time_text) for message in self._buffer]
+        *history, new = (
+            message.text if rules.mode == "code" else dated(message.text, message.time_text)
+            for message in (*self._buffer, unit)
+        )
         if rules.mode == "code" and len(history) > _LONG_HISTORY:
             history.pop()
-        new = dated(unit.text, unit.time_text)
         reply = ask(self.llm, self.prompts["nemori/boundary"], history=history, new=new)
         if isinstance(reply, ParseFailure):
             self._undecided += 1
@@ -384,7 +389,7 @@ class Nemori(MemorySystem):
         episodes = _ranked(store.episode_vectors, query, self._bm25_episodes, query_words, self.k_episodes)
         statements = _ranked(store.statement_vectors, query, self._bm25_statements, query_words, self.k_statements)
         items = [
-            store.episode_item(index, store.episodes[index].content, score, originals=rank < self.originals)
+            store.episode_item(index, store.episodes[index].document, score, originals=rank < self.originals)
             for rank, (index, score) in enumerate(episodes)
         ]
         return Recall((*items, *(store.statement_item(index, score) for index, score in statements)))

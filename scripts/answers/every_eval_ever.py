@@ -83,7 +83,8 @@ def _result(run: FinishedRun, score: ScoreFile) -> dict[str, Any]:
         interval = {"lower": ours.by_question.low, "upper": ours.by_question.high, "confidence_level": 0.95}
         uncertainty["confidence_interval"] = {**interval, "method": "by question"}
     outcome = {
-        name: getattr(counts, name) for name in ("questions", "scored", "unscored", "errored", "not_reached", "cut")
+        name: getattr(counts, name)
+        for name in ("questions", "scored", "unscored", "errored", "not_reached", "cut", "empty")
     }
     by_case = {} if ours.by_case is None else {"by_case_low": ours.by_case.low, "by_case_high": ours.by_case.high}
     return {

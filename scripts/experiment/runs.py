@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _surroundings = cache(surroundings)
 BUDGET = ("max_context_tokens", "fill")
 """Settings of a reader that say how much of a recall it shows."""
-DESCRIBING = ("name", "title", "waived", "untested", "fitted_to")
+DESCRIBING = ("name", "title", "unit", "waived", "untested", "fitted_to")
 """Values of a file of `conf/memory` that say what the memory is called and what is known of it: no part of a run's identity."""
 BATCHED = 20_000
 """Most answers that are outstanding at once in batch mode: their prompts, about 10 kB each, fit into memory."""
@@ -138,12 +138,14 @@ def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] 
 
 
 def unit_of(memory: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The unit rule of a memory on a data set where a table sets none: the memory's own, else the data set's.
+    """The unit rule of a memory on a data set where a table sets none: of its file, else its class, else the data set.
 
     Args:
         memory: values of a file of `conf/memory`.
         config: values of a file of `conf/dataset`.
     """
+    if memory.get("unit"):
+        return dict(memory["unit"])
     unit: Mapping[str, Any] = next((each.UNIT for each in _classes(memory["build"]) if each.UNIT), config["unit"])
     return unit
 

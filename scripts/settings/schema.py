@@ -205,6 +205,8 @@ class Memory(Strict):
     title: Text
     build: dict[str, Any]
     gold_evidence: bool = False
+    unit: Unit | None = None
+    """The unit rule of a published protocol, in place of the one of its class; a table's own rule comes first."""
     waived: dict[Text, Text] = {}
     """Tests of the contract and checks of conformance that it cannot pass, with the reasons; beside those of its class."""
     fitted_to: Text | None = None

@@ -201,7 +201,27 @@ def test_the_realmem_judge_sees_the_gold_memories_and_the_reference_reply() -> N
 def test_the_memory_judge_gives_recall_and_keeps_helpfulness() -> None:
     score = verdict(judge("realmem_memory"), '{"Mem_hits": [], "Mem_recall": 0.5, "Mem_helpful_score": 2}', GOLD)
     assert (score.value, score.detail["helpful"]) == (0.5, 2)
-    assert verdict(judge("realmem_memory"), '{"Mem_recall": 1.5, "Mem_helpful_score": 2}', GOLD).value is None
+    half = verdict(judge("realmem_memory"), '{"Mem_recall": 1.5, "Mem_helpful_score": 2}', GOLD)
+    assert (half.value, half.detail) == (None, {"helpful": 2})
+
+
+@pytest.mark.parametrize(
+    ("reply", "strict", "official"),
+    [
+        ("Yes (partially)", None, 1.0),
+        ("The answer is yes", None, 1.0),
+        ("No, she left yesterday.", 0.0, 1.0),
+        ("certainly", None, 0.0),
+        ("no", 0.0, 0.0),
+    ],
+)
+def test_the_official_reading_of_longmemeval_takes_any_yes_for_yes_and_all_else_for_no(
+    reply: str, strict: float | None, official: float
+) -> None:
+    assert verdict(judge("longmemeval"), reply, GOLD).value == strict
+    assert verdict(judge("longmemeval_official"), reply, GOLD).value == official
+    cut = Completion(reply, stopped="cut", finish_reason="length")
+    assert judged(judge("longmemeval_official"), cut, GOLD).value == official
 
 
 def test_recognising_an_unanswerable_question_is_right_offline_and_guessing_is_not() -> None:

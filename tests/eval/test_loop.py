@@ -189,15 +189,18 @@ def test_a_failed_answer_is_retried_on_resume_and_the_others_are_kept(make_run: 
     assert sorted(line["subject"] for line in reads) == ["q0", "q1", "q2"]
 
 
-def test_an_empty_reply_is_an_error_and_not_an_answer(make_run: Make) -> None:
+@pytest.mark.parametrize("reply", ["  \n", Completion("", stopped="empty", finish_reason="stop")])
+def test_an_empty_reply_is_an_answer_that_is_not_asked_for_again(make_run: Make, reply: Any) -> None:
+    """Every official scorer counts it as wrong; as an error it would leave the denominator."""
     case = history(questions=1)
-    run = make_run([case], reader=Metered(ScriptedLLM("  \n")))
+    run_all([make_run([case], reader=Metered(ScriptedLLM({"*": [reply]})))])
+    run = make_run([case], reader=Metered(ScriptedLLM("an answer at last")))
     run_all([run])
-    assert answers(run, case)["q0"].outcome == "error"
-    assert answers(run, case)["q0"].error == "answer: the reply was empty (stop)"
+    only = answers(run, case)["q0"]
+    assert (only.outcome, only.answer, only.error, only.empty) == ("answered", "", "", True)
 
 
-@pytest.mark.parametrize("stopped", [kind for kind in get_args(Stopped) if kind not in ("", "cut")])
+@pytest.mark.parametrize("stopped", [kind for kind in get_args(Stopped) if kind not in ("", "cut", "empty")])
 def test_a_question_without_an_answer_is_asked_again_by_the_next_run_and_replayed_by_a_replay(
     make_run: Make, tmp_path: Path, stopped: Any
 ) -> None:

@@ -104,6 +104,28 @@ def test_errored_answers_are_not_judged(make_run: Make) -> None:
     assert llm.requests == []
 
 
+def test_an_empty_answer_scores_0_without_a_call_of_the_judge(make_run: Make) -> None:
+    run = make_run([history(questions=2)], reader=Metered(ScriptedLLM({"*": ["", "It was the loom"]})))
+    run_all([run])
+    llm = ScriptedLLM(YES)
+    lines = [line for lines in read_scores(score_judge(run, judging(llm))).values() for line in lines]
+    assert sorted((line["value"], line["why"]) for line in lines) == [(0.0, "empty answer"), (1.0, "")]
+    assert len(llm.requests) == 1
+
+
+def test_a_run_whose_empty_replies_were_errors_opens_and_asks_those_questions_again(make_run: Make) -> None:
+    """Folders of older versions hold such lines."""
+    run = make_run([history("a", questions=1)])
+    run_all([run])
+    path = run.case_folder("a") / "predictions.jsonl"
+    (line,) = read_lines(path)
+    write_lines(path, [{**line, "outcome": "error", "answer": "", "error": "answer: the reply was empty (stop)"}])
+    assert read_scores(score_judge(run, judging(ScriptedLLM(YES)))) == {}
+    again = make_run([history("a", questions=1)], reader=Metered(ScriptedLLM("")))
+    run_all([again])
+    assert [lines[0]["value"] for lines in read_scores(score_judge(again, judging(ScriptedLLM(YES)))).values()] == [0.0]
+
+
 def test_judging_costs_are_written_beside_the_scores(make_run: Make) -> None:
     run = make_run([history(questions=2)])
     run_all([run])
@@ -172,6 +194,21 @@ def test_a_verdict_on_what_was_recalled_is_dropped_when_something_else_is(make_r
     scores = read_scores(score_judge(run, replace(judge, llm=Metered(again))))
     assert len(again.requests) == 1
     assert [len(lines) for lines in scores.values()] == [1]
+
+
+def test_the_memory_judge_is_shown_the_recalled_items_with_the_highest_scores(make_run: Make) -> None:
+    run = make_run([history("a", questions=1)])
+    run_all([run])
+    path = run.case_folder("a") / "predictions.jsonl"
+    (line,) = read_lines(path)
+    first, second = line["items"][:2]
+    write_lines(path, [{**line, "items": [first, second], "scores": [0.1, 0.9]}])
+    texts = {item["key"]: item["text"] for item in read_lines(run.case_folder("a") / "items.jsonl")}
+    llm = ScriptedLLM(RECALLED)
+    one = replace(Judge(**load_option("judge", "realmem_memory")), top=1)
+    score_judge(run, Judging(one, Metered(llm), "m", Prompts()))
+    shown = llm.requests[0].messages[-1][1].partition("<retrieved>")[2].partition("</retrieved>")[0]
+    assert shown.strip() == texts[second]
 
 
 def test_evidence_is_counted_again_when_something_else_is_recalled_for_the_same_answer(make_run: Make) -> None:

@@ -68,7 +68,8 @@ def _outcomes(run: RunFolder, runs: RunSet) -> list[list[Any]]:
     reached: Counter[str] = Counter()
     for case_id in dict.fromkeys(question.case_id for question in runs.asked):
         for prediction in read_predictions(run.case_folder(case_id)).values():
-            reached[f"{prediction.outcome}, cut at the token limit" if prediction.cut else prediction.outcome] += 1
+            mark = ", cut at the token limit" if prediction.cut else ", empty" if prediction.empty else ""
+            reached[prediction.outcome + mark] += 1
     left = len(runs.asked) - reached.total()
     return [*([name, count] for name, count in reached.most_common()), *([["not reached", left]] if left else [])]
 

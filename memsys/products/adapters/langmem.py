@@ -1,8 +1,12 @@
 """langmem: the store manager with its default settings for each unit, a search of its store for each question, all in memory.
 
-Runs in the environment of conf/product/langmem.txt. Date and speaker are put into the text, because the product keeps them nowhere else.
-It keeps no metadata either: a memory's sources are the units whose write put it, as the product reports them. Of a unit it looks up
-related memories by the last message alone.
+Runs in the environment of conf/product/langmem.txt. Date and speaker are put into the text of messages, because the product has no
+field for them. It keeps no metadata either: a memory's sources are the units whose write put it, as the product reports them. Of a unit
+it looks up related memories by the last message alone.
+
+The product has no published evaluation. Its search tool shows a model every field of a stored item, so an item here has the day of
+`updated_at`: by the dialogue's clock the day of the unit that wrote the memory last. Differences: namespace and key are not shown, nor
+the time of day; a memory from a unit without a date shows none, because the clock then has only a stand-in for it.
 """
 
 from __future__ import annotations
@@ -37,6 +41,8 @@ class Product:
         )
         # As soon as there are memories the product repeats a failed call until its graph has made so many steps.
         self._config = {**CONFIG, "recursion_limit": given["settings"].get("recursion_limit", 25)}
+        self._undated: set[str] = set()
+        """Keys of memories that were last written by a unit without a date."""
         self._sources: dict[str, list[str]] = {}
         """Turns behind each memory, by its key, in the order of storing."""
 
@@ -59,6 +65,7 @@ class Product:
                 f"{len(lost)} of {len(put)} memories that langmem reports as stored are not in its store"
             )
         new = [key for key in put if key not in self._sources]
+        self._undated = self._undated - set(put) if said else self._undated | set(put)
         for key in put:
             turns = self._sources.setdefault(key, [])
             turns += [turn["id"] for turn in unit["turns"] if turn["id"] not in turns]
@@ -83,7 +90,7 @@ class Product:
         return {
             "id": hit.key,
             "text": _content(hit.value),
-            "time_text": "",
+            "time_text": "" if hit.key in self._undated else hit.updated_at.strftime("%d %B %Y"),
             "score": round(score, 6),
             "sources": self._sources.get(hit.key, []),
             "kind": "fact",

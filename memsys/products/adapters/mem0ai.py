@@ -1,8 +1,16 @@
 """mem0ai 2.x and 1.x: `Memory.add` for each unit, `Memory.search` for each question, an in-memory Qdrant and SQLite.
 
 Runs in the environment of conf/product/mem0ai.txt (2.x: one call that adds) or mem0ai_1.txt (1.x: facts, then a decision to add, update
-or delete): no spaCy and no fastembed, hence neither keyword scores nor entities, as a plain `pip install mem0ai` has it. Names of
-speakers are put into the text, because the product drops the field `name`.
+or delete): no spaCy and no fastembed, hence neither keyword scores nor entities, as a plain `pip install mem0ai` has it: the title says
+"semantic search only". The extras fetch a language model when they first run, and no package index has it.
+Names of speakers are put into the text, because the product drops the field `name`.
+
+Mem0's own evaluation of 2.x on LoCoMo runs with both extras, adds one turn a call, takes the 200 best memories and shows them in the
+order of time. Ours adds a pair of turns and takes 20 (conf/memory/released_mem0.yaml, the default of a search);
+conf/memory/released_mem0_protocol.yaml and reader=mem0_protocol have its units, number and order. The evaluation of 1.x keeps a store
+for each speaker and takes 30 from each, which `memory=mem0` does with k 60; the adapter keeps one store and takes 20
+(conf/memory/released_mem0_1.yaml): the two do not belong in one table without `memory.build.k=60`. Mem0's later judge is more lenient
+than ours, so that its published scores stand next to none of ours.
 
 1.x takes facts from messages of the user alone. `roles: user` sends what both speakers say as the user's messages; `roles: dialogue`
 sends the roles as the data have them, and nothing that the other speaker says can be recalled. 1.x writes the day on which its module

@@ -4,6 +4,12 @@ Runs in the environment of conf/product/simplemem.txt, which leaves sentence-tra
 gateway for vectors. Windows are processed one after another, because parallel ones come back in any order. The product prints the loss
 of a window whose replies it could not read and goes on; here it is an error. An item's sources are all turns of its window. Keyword
 search is silently empty with lancedb 0.40, and the planned retrieval does not use it.
+
+The product's own evaluation on LoCoMo adds the turns of a conversation one by one and answers from all that the planned retrieval
+returns: up to four queries of 25 hits each, without repetitions, and what up to two rounds of reflection add. So does a recall with
+`k: null`; a number keeps the first hits, nearly all of them of the first query. Like the product's answer prompt, an item shows place,
+persons, entities and topic of a memory under its text. Differences: windows and searches are not parallel, replies are not streamed,
+and the answer is our reader's.
 """
 
 from __future__ import annotations
@@ -87,7 +93,7 @@ class Product:
         self._system.finalize()
 
     def read(self, question: dict[str, Any]) -> list[dict[str, Any]]:
-        """The first `k` memories of the planned retrieval, in its order."""
+        """The memories of the planned retrieval in its order: all of them, or the first `k`."""
         found = self._system.hybrid_retriever.retrieve(question["text"] or " ")[: question["k"]]
         return [self._item(entry, float(len(found) - place)) for place, entry in enumerate(found)]
 
@@ -99,12 +105,23 @@ class Product:
     def _item(self, entry: Any, score: float) -> dict[str, Any]:
         return {
             "id": entry.entry_id,
-            "text": entry.lossless_restatement,
+            "text": _shown(entry),
             "time_text": entry.timestamp or "",
             "score": score,
             "sources": self._window.get(entry.entry_id, []),
             "kind": "fact",
         }
+
+
+def _shown(entry: Any) -> str:
+    """A memory as the product shows it to its own model, but for the time: its text, and a line for each field that it has."""
+    fields = (
+        ("Location", entry.location or ""),
+        ("Persons", ", ".join(entry.persons)),
+        ("Related entities", ", ".join(entry.entities)),
+        ("Topic", entry.topic or ""),
+    )
+    return "\n".join([entry.lossless_restatement, *(f"{name}: {value}" for name, value in fields if value)])
 
 
 def _stand_in_for_sentence_transformers(given: dict[str, Any]) -> None:

@@ -12,6 +12,10 @@ Deviations and decisions:
 
 - Topic boundaries (`segmenter="embedding"`): the release uses the attention of LLMLingua-2's encoder between neighbouring messages. Here
   the cosine distance of their embeddings replaces it. The second filter, by embeddings of whole exchanges, is as released.
+- Facts are extracted by one prompt, after that of the LoCoMo script, which asks for inferred facts next to stated ones. The LongMemEval
+  script has another prompt.
+- The release reports LoCoMo with gpt-4o-mini for short-term buffers and rates of 512/.7 (`conf/memory/lightmem_locomo.yaml`), 768/.7 and
+  768/.8; `conf/memory/lightmem.yaml` has 512/.6.
 - Words are deleted by LLMLingua-2 where `model` names its weights, else by `memsys.systems.pruned.Surrogate`; `report()` says which.
 - Tokens are counted with o200k; the release counts with the encoder's tokenizer.
 - Facts are ordered by their message's place in the stream, instead of its time stamp; facts of one message have the same age, as released.

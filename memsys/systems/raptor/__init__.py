@@ -19,6 +19,7 @@ Deviations and decisions:
   not end).
 - A mixture has at most as many components as there are distinct points: more cannot fit better, and scikit-learn warns about each.
 - If a summary is empty four times, the start of its members' texts replaces it (the release stores the exception).
+- The budget counts an item as the reader sees it: its date in front, which the release does not have, takes part of the tokens.
 - A traversal has no token limit, as released. Its selection by `threshold`, which is inverted in the release, is not offered.
 - `consolidate` builds everything anew with the units since the last build; a `read` uses the last build.
 """

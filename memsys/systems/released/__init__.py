@@ -36,7 +36,7 @@ class Released(MemorySystem):
 
     Args:
         product: name of a file in conf/product, or the path of an adapter (`….py`) that runs in our own environment.
-        k: most items of a recall.
+        k: most items of a recall; None takes all that the product's search returns, of a product whose search has no such number.
         clock: `dialogue` or `wall`.
         settings: passed to the adapter.
         purposes: names of its calls, and how the offline engine answers them (`memsys.llm.gateway.accounts.Purpose`).
@@ -66,7 +66,7 @@ class Released(MemorySystem):
         gateway: Gateway,
         rng: np.random.Generator,
         product: str = "mem0ai",
-        k: int = 20,
+        k: int | None = 20,
         clock: Literal["dialogue", "wall"] = "dialogue",
         settings: Mapping[str, Any] | None = None,
         purposes: Sequence[Mapping[str, Any]] = (),
@@ -77,7 +77,7 @@ class Released(MemorySystem):
         memory_mb: int = 0,
         restarts: int = 3,
     ) -> None:
-        self.product, self.k = product, positive("k", k)
+        self.product, self.k = product, None if k is None else positive("k", k)
         self.clock = one_of("clock", clock, ("dialogue", "wall"))
         self.settings = dict(settings or {})
         self.purposes = tuple(Purpose(**each) for each in purposes)
@@ -145,7 +145,7 @@ class Released(MemorySystem):
             return Recall(())
         given = {"id": question.id, "text": question.text, "k": self.k, "stamp": _stamp(question)}
         items = self._life.read("read", given, f"read {question.id}")
-        if len(items) > self.k:
+        if self.k is not None and len(items) > self.k:
             meter.note("released.more_than_k")
         return Recall(tuple(_item(each) for each in items[: self.k]))
 

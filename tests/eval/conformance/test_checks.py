@@ -83,6 +83,18 @@ class Dataset:
     name, config = "canaries", {"unit": {"rule": "utterance"}}
 
 
+def test_a_memory_may_have_the_units_of_its_published_protocol() -> None:
+    units, ks = {}, {}
+    for name in ("mem0_v3", "mem0_v3_protocol", "released_mem0", "released_mem0_protocol"):
+        recipe = recipe_of(Dataset(), load_option("memory", name))  # type: ignore[arg-type]
+        units[name], ks[name] = recipe.unit["rule"], recipe.build.keywords["k"]
+    assert list(units.values()) == ["floor_pair", "utterance", "floor_pair", "utterance"]
+    assert list(ks.values()) == [20, 200, 20, 200]
+    assert load_option("reader", "mem0_protocol")["order"] == "chronological"
+    table = {"rule": "ab_pair", "on_unpaired": "drop"}
+    assert recipe_of(Dataset(), load_option("memory", "mem0_v3_protocol"), table).unit == table  # type: ignore[arg-type]
+
+
 def refusal(name: str) -> dict[str, str]:
     """The faults of a memory of the tree that are not waived."""
     option = load_option("memory", name)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from data_loaders.schema import Gold, Question
 from eval.metrics import lexical
 from eval.records import Prediction, Score
+from scripts.experiment.options import metric_options
 from scripts.experiment.scorers import metric_title, metrics
 
 QUESTION = Question("q1", "Which one?")
@@ -233,6 +234,15 @@ def test_a_failed_call_has_no_score_and_an_aborted_search_scores_0(subtests: pyt
             assert metric(QUESTION, Gold(("Paris",)), failed) == Score(None, why="error: timeout after 60 s")
             aborted = Prediction("c1", "q1", "", items=(), scores=(), outcome="aborted")
             assert metric(QUESTION, Gold(("Paris",)), aborted) == Score(0.0, why="aborted")
+
+
+@pytest.mark.parametrize("name", sorted(metric_options().keys() - {"personamem_longest"}))
+def test_an_empty_reply_scores_0_with_every_metric(name: str) -> None:
+    """As in every official scorer; `personamem_longest` is a control that looks at no reply."""
+    detail = {"category_id": 5, "letter": "(a)", "right_letters": ["(a)"], "gold_label": 1, "difficult": False}
+    question = Question("q1", "Which one?", options=("Paris", "Rome"))
+    (metric,) = metrics([name])
+    assert metric.score(question, Gold(("Paris",), detail=detail), answered(" \n")).value == 0
 
 
 def test_a_question_without_gold_has_no_score(subtests: pytest.Subtests) -> None:

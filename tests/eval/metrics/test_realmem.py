@@ -25,13 +25,14 @@ def test_a_score_off_the_scale_is_no_score(subtests: pytest.Subtests) -> None:
             assert realmem.qa_score(reply) == expected
 
 
-def test_a_memory_verdict_needs_both_numbers_on_their_scales(subtests: pytest.Subtests) -> None:
+def test_each_number_of_a_memory_verdict_counts_by_itself_if_it_is_on_its_scale(subtests: pytest.Subtests) -> None:
     for reply, expected in [
         ('{"Mem_recall": 0.5, "Mem_helpful_score": 1, "Mem_hits": []}', MemoryVerdict(0.5, 1)),
-        ('{"Mem_recall": 1.5, "Mem_helpful_score": 1}', None),
-        ('{"Mem_recall": 0.5, "Mem_helpful_score": 3}', None),
-        ('{"Mem_recall": NaN, "Mem_helpful_score": 1}', None),
-        ('{"Mem_recall": 0.5}', None),
+        ('{"Mem_recall": 1.5, "Mem_helpful_score": 1}', MemoryVerdict(None, 1)),
+        ('{"Mem_recall": 0.5, "Mem_helpful_score": 3}', MemoryVerdict(0.5, None)),
+        ('{"Mem_recall": NaN, "Mem_helpful_score": 1}', MemoryVerdict(None, 1)),
+        ('{"Mem_recall": 1.5, "Mem_helpful_score": 3}', None),
+        ('{"Mem_recall": 0.5}', MemoryVerdict(0.5, None)),
         ("{" * 100_000 + "}", None),
     ]:
         with subtests.test(str(reply)[:40]):

@@ -245,7 +245,7 @@ def test_a_figure_stands_in_every_format() -> None:
     assert shown(figure) == "100.0 · 100 · equivalent"
     assert "| One | 100.0 · 100 · equivalent |" in markdown(table)
     line = as_csv(table).splitlines()[1].split(",")
-    assert (line[:5], line[12], line[-1]) == (["toy", "one", "toy", "judge", "all"], "100.000000", "equivalent")
+    assert (line[:5], line[13], line[-1]) == (["toy", "one", "toy", "judge", "all"], "100.000000", "equivalent")
     assert len(line) == len(as_csv(table).splitlines()[0].split(","))
 
 

@@ -265,7 +265,7 @@ def test_outcomes_are_read_from_every_replicate(tmp_path: Path) -> None:
         record = {
             "case_id": "c0",
             "question_id": "q0",
-            "answer": "",
+            "answer": "It was",
             "items": [],
             "scores": [],
             "outcome": outcome,
@@ -276,6 +276,19 @@ def test_outcomes_are_read_from_every_replicate(tmp_path: Path) -> None:
         path.write_text(json.dumps(record) + "\n")
     found = outcomes([tmp_path / "one", tmp_path / "two"], QUESTIONS)
     assert found == {("c0", "q0"): frozenset({"error", "answered"})}
+
+
+def test_empty_answers_are_counted_in_the_cell_and_in_the_csv(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for n in range(6):
+        record = Prediction(f"c{n % 2}", f"q{n}", "" if n in (1, 2) else "It was", (), (), "answered")
+        Appender(folder / "cases" / f"c{n % 2}" / "predictions.jsonl").add(record)
+    write_lines(tmp_path / "scores.jsonl", lines({n: float(n not in (1, 2)) for n in range(6)}))
+    cell = Cell(COLUMN, outcomes([folder], QUESTIONS), (tmp_path / "scores.jsonl",))
+    assert "6/0/0/0 · 2 empty" in shown(cell)
+    table = Table("t", "T", (), (COLUMN,), (Row("m", "M", (cell,)),))
+    rows = list(csv.DictReader(io.StringIO(as_csv(table))))
+    assert (rows[0]["scored"], rows[0]["cut"], rows[0]["empty"]) == ("6", "0", "2")
 
 
 def test_answers_that_were_cut_are_counted_in_the_cell_and_in_the_csv(tmp_path: Path) -> None:

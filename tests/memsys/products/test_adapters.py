@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from memsys.products.adapters import cognee, graphiti, graphrag
+from memsys.products.adapters import cognee, graphiti, graphrag, langmem, simplemem
+from scripts.experiment.options import load_option
 
 NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)
 
@@ -31,6 +34,96 @@ def test_a_fact_of_graphiti_shows_from_when_and_until_when_it_holds_and_the_turn
     fact.valid_at, fact.invalid_at = None, NOON + timedelta(days=30)
     ended = product._item(fact, 0.5)
     assert (ended["time_text"], ended["text"]) == ("8 May", "Mara lives in Porto (no longer since 07 June 2023)")
+
+
+def test_a_recall_of_graphiti_holds_facts_and_then_entities_with_their_summaries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Recipe(SimpleNamespace):
+        def model_copy(self, update: dict[str, Any]) -> Recipe:
+            return Recipe(**{**vars(self), **update})
+
+    recipes = ModuleType("recipes")
+    recipes.COMBINED_HYBRID_SEARCH_RRF = Recipe(limit=10, episode_config="bm25", community_config="rrf")  # type: ignore[attr-defined]
+    for name in ("graphiti_core", "graphiti_core.search", "graphiti_core.search.search_config_recipes"):
+        monkeypatch.setitem(sys.modules, name, recipes)
+    asked: list[Recipe] = []
+
+    async def search(_: str, config: Recipe) -> SimpleNamespace:
+        asked.append(config)
+        edge = SimpleNamespace(uuid="f", fact="Mara has a dog", episodes=["e1"], valid_at=NOON, invalid_at=None)
+        ann, dog = (
+            SimpleNamespace(uuid=n, name=n, summary=said) for n, said in (("Mara", "Has a dog since May."), ("dog", ""))
+        )
+        return SimpleNamespace(
+            edges=[edge], edge_reranker_scores=[0.1], nodes=[dog, ann], node_reranker_scores=[0.5, 0.5]
+        )
+
+    product = object.__new__(graphiti.Product)
+    product._graph = SimpleNamespace(search_=search)
+    product._turns, product._said, product._order = {"e1": ["t1"]}, {"e1": "8 May"}, {"f": 0}
+    product._naming = {"Mara": ["t1", "t2"], "dog": ["t2"]}
+    items = asyncio.run(product.read({"text": "What has Mara?", "k": 4}))
+    assert [(item["text"], item["kind"], item["sources"]) for item in items] == [
+        ("Mara has a dog", "fact", ["t1"]),
+        ("Mara: Has a dog since May.", "entity", ["t1", "t2"]),
+        ("dog", "entity", ["t2"]),
+    ]
+    (recipe,) = asked
+    assert (recipe.limit, recipe.episode_config, recipe.community_config) == (2, None, None)
+
+
+def test_a_recall_of_simplemem_is_all_that_its_planned_queries_bring_with_the_fields_that_it_shows() -> None:
+    full = {
+        "timestamp": "2023-05-08",
+        "location": "Porto",
+        "persons": ["Mara", "Ben"],
+        "entities": ["Ferry"],
+        "topic": "trip",
+    }
+    bare: dict[str, Any] = {"timestamp": None, "location": None, "persons": [], "entities": [], "topic": None}
+    hits = [
+        SimpleNamespace(entry_id=str(n), lossless_restatement=f"fact {n}", **(full if n == 0 else bare))
+        for n in range(60)
+    ]
+    product = object.__new__(simplemem.Product)
+    product._system = SimpleNamespace(hybrid_retriever=SimpleNamespace(retrieve=lambda _: hits))
+    product._window = {}
+    k = load_option("memory", "released_simplemem")["build"]["k"]
+    items = product.read({"text": "Where?", "k": k})
+    assert len(items) == 60
+    lines = ["fact 0", "Location: Porto", "Persons: Mara, Ben", "Related entities: Ferry", "Topic: trip"]
+    assert items[0]["text"].splitlines() == lines
+    assert items[1]["text"] == "fact 1"
+    assert len(product.read({"text": "Where?", "k": 7})) == 7
+
+
+def test_a_memory_of_langmem_shows_the_day_on_which_it_was_last_written() -> None:
+    product = object.__new__(langmem.Product)
+    product._sources, product._undated, product._config = {}, set(), {}
+    put: list[list[dict[str, str]]] = [[{"key": "a"}, {"key": "b"}], [{"key": "b"}]]
+    product._manager = SimpleNamespace(invoke=lambda *_, **__: put.pop(0))
+    product._store = SimpleNamespace(get=lambda *_: "held")
+    turns = [{"id": "t1", "role": "user", "spoken": "Ann: Hi", "text": "Hi"}]
+    for day in ("8 May 2023", ""):
+        product.write({"time_text": day, "turns": turns})
+    hits = [SimpleNamespace(key=key, value={"content": {"content": key}}, updated_at=NOON) for key in "ab"]
+    assert [product._item(hit, 0.0)["time_text"] for hit in hits] == ["08 May 2023", ""]
+
+
+def test_cognee_is_asked_for_ten_of_each_lane_as_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cognee", ModuleType("cognee"))
+    sys.modules["cognee"].SearchType = SimpleNamespace(HYBRID_COMPLETION="hybrid")  # type: ignore[attr-defined]
+    asked: list[dict[str, Any]] = []
+
+    async def search(**given: Any) -> list[dict[str, Any]]:
+        asked.append(given["retriever_specific_config"])
+        return [{"objects_result": {"chunks": [], "entities": [], "facts": []}}]
+
+    product = object.__new__(cognee.Product)
+    product._turns, product._cognee = {"u1": ["t1"]}, SimpleNamespace(search=search)
+    asyncio.run(product.read({"text": "Where?", "k": load_option("memory", "released_cognee")["build"]["k"]}))
+    assert [asked[0][f"{lane}_top_k"] for lane in ("chunks", "entities", "facts")] == [10, 10, 10]
 
 
 def test_a_pipeline_of_cognee_that_only_reports_its_failure_raises() -> None:

@@ -87,7 +87,7 @@ def axis(*places: int, size: int = 16) -> list[float]:
 PARIS = {"P0": [["Alice", "visits", "Paris"]], "P1": [["Bob", "visits", "Paris"]]}
 PARIS_VECTORS = {
     "P0": axis(0), "P1": axis(1), "alice": axis(2), "paris": axis(3), "bob": axis(4), "asked": axis(0, 5),
-    "(alice, visits, paris)": axis(5), "(bob, visits, paris)": axis(6),
+    "('alice', 'visits', 'paris')": axis(5), "('bob', 'visits', 'paris')": axis(6),
 }  # fmt: skip
 FIRST = reply(["(alice, visits, paris)"])
 
@@ -314,8 +314,8 @@ def test_a_fact_that_is_no_candidate_stands_for_the_most_similar_one() -> None:
 def test_a_fact_named_twice_counts_twice_in_code_mode_only() -> None:
     stated = {"P0": [["alice", "knows", "paris"], ["bob", "knows", "alice"]], "P1": [["carl", "knows", "dora"]]}
     vectors = {
-        "P0": axis(0), "P1": axis(1), "asked": (4, 0, 4, 3, *axis(size=12)), "(alice, knows, paris)": axis(2),
-        "(bob, knows, alice)": axis(3), "(carl, knows, dora)": axis(9),
+        "P0": axis(0), "P1": axis(1), "asked": (4, 0, 4, 3, *axis(size=12)), "('alice', 'knows', 'paris')": axis(2),
+        "('bob', 'knows', 'alice')": axis(3), "('carl', 'knows', 'dora')": axis(9),
     }  # fmt: skip
     first, second = "(alice, knows, paris)", "(bob, knows, alice)"
 

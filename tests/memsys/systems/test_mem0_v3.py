@@ -94,10 +94,20 @@ def test_the_keyword_channel_has_the_constants_of_the_reference() -> None:
     index = indexed("kayak kayak lake", "the lake", "bread", "bread oven")
     kayak = math.log(1 + 3.5 / 1.5) * 2 * 2.2 / (2 + 1.2 * (0.25 + 0.75 * 3 / 256))
     lake = math.log(1 + 2.5 / 2.5)
-    in_three, alone = (2.2 / (1 + 1.2 * (0.25 + 0.75 * length / 256)) for length in (3, 1))
-    assert index.scores(["kayak", "lake"]).tolist() == pytest.approx([kayak + lake * in_three, lake * alone, 0, 0])
-    assert index.scores(["kayak", "kayak"])[0] == pytest.approx(kayak), "a term of the question counts once"
+    alone, in_two, in_three = (2.2 / (1 + 1.2 * (0.25 + 0.75 * length / 256)) for length in (1, 2, 3))
+    asked = [(kayak + lake * in_three) * in_two, lake * alone * in_two, 0, 0]
+    assert index.scores(["kayak", "lake"]).tolist() == pytest.approx(asked)
     assert index.scores(["canoe"]).tolist() == [0] * 4
+
+
+def test_a_question_is_weighted_like_a_memory_of_its_length() -> None:
+    """mem0ai 2.2.1 encodes both with fastembed's `embed`; `query_embed` would weight every term of a question by 1."""
+    index = indexed("bread", "kayak")
+    idf, in_memory = math.log(2), 2.2 / (1 + 1.2 * (0.25 + 0.75 / 256))
+    once = 2.2 / (1 + 1.2 * (0.25 + 0.75 * 3 / 256))
+    twice = 2 * 2.2 / (2 + 1.2 * (0.25 + 0.75 * 3 / 256))
+    assert index.scores(["kayak", "heron", "lake"])[1] == pytest.approx(idf * in_memory * once)
+    assert index.scores(["kayak", "heron", "kayak"])[1] == pytest.approx(idf * in_memory * twice)
 
 
 def test_the_squashing_sees_the_scores_that_it_is_calibrated_on() -> None:
@@ -117,7 +127,7 @@ def test_stop_words_are_dropped_before_the_terms_of_a_question_are_counted() -> 
     assert content_terms("When did the two of them see Mara's kayaks?") == ["two", "see", "mara", "kayak"]
     question, text = "When did the two of them see Mara's kayaks?", "Mara has kayaks."
     held, _ = memory(reply(text), embedder=Cosines({question: 1.0, text: 0.62}), entities="none")
-    raw = indexed(text).scores(["mara", "kayak"])
+    raw = indexed(text).scores(["two", "see", "mara", "kayak"])
     assert scores(held, question)[text] == pytest.approx((0.62 + squashed(raw, 4)[0]) / 2, abs=1e-6)
 
 

@@ -302,11 +302,10 @@ def test_a_sentence_found_is_extended_with_its_neighbours_up_to_two_hundred_char
     memory, _ = bank(pieces="sentence", k=1, include_global=False)
     memory.write(unit)
     (item,) = memory.read(asked("gamma")).items
-    # 67 characters and the later neighbour are 135, with the earlier one 202.
-    assert item.text == f"[7 May 2023] {sentences[2]} {sentences[3]}"
-    assert len(item.text) <= 200 + len("[7 May 2023] ")
-    memory.join_chars = 202
-    assert memory.read(asked("gamma")).items[0].text == f"[7 May 2023] {' '.join(sentences[1:4])}"
+    # 67 characters, 67 of the later neighbour and 66 of the earlier one are 200; as released, spaces between them do not count.
+    assert item.text == f"[7 May 2023] {sentences[1]} {sentences[2]} {sentences[3]}"
+    memory.join_chars = 199
+    assert memory.read(asked("gamma")).items[0].text == f"[7 May 2023] {sentences[2]} {sentences[3]}"
     memory.join_chars = 10
     assert memory.read(asked("gamma")).items[0].text == f"[7 May 2023] {sentences[2]}"
 

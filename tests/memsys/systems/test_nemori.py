@@ -152,6 +152,21 @@ def test_the_boundary_is_asked_with_the_buffer_and_the_new_message_and_their_tim
     assert llm.requests[0].temperature == 0.1
 
 
+def test_the_release_shows_the_boundary_prompt_no_times() -> None:
+    memory, llm = builder(mode="code")
+    written(memory, stream(3))
+    (_, last) = [request for request in llm.requests if request.kind == "boundary"]
+    assert (last.fields["history"], last.fields["new"]) == (["Ann: message 0", "Ann: message 1"], "Ann: message 2")
+
+
+def test_calls_have_the_released_temperatures_and_room_for_a_reason_and_a_summary() -> None:
+    prompts = Prompts()
+    names = ("boundary", "episode", "predict", "learn", "compare", "direct")
+    heat = {name: prompts[f"nemori/{name}"].temperature for name in names}
+    assert heat == {"boundary": 0.1, "episode": 0.3, "predict": 0.3, "learn": 0.2, "compare": 0.2, "direct": 0.2}
+    assert prompts["nemori/boundary"].max_tokens >= 1000
+
+
 def test_a_boundary_counts_only_with_enough_messages_in_the_buffer() -> None:
     memory, _ = builder({"nemori.boundary": says(should_end=True)}, buffer_min=2)
     assert written(memory, stream(5)) == [["u0", "u1"], ["u2", "u3"], ["u4"]]
@@ -396,7 +411,7 @@ def test_ten_episodes_and_twenty_statements_are_recalled_best_first() -> None:
     assert items[10].sources == ("t12",)
 
 
-def test_only_the_two_best_episodes_show_their_messages() -> None:
+def test_recalled_episodes_show_their_titles_and_the_two_best_their_messages() -> None:
     memory, _ = nemori(
         script={"nemori.boundary": says(should_end=True), "nemori.episode": says(title="T", content="C")}
     )
@@ -405,9 +420,9 @@ def test_only_the_two_best_episodes_show_their_messages() -> None:
     memory.consolidate()
     texts = [item.text for item in memory.read(Question("q", "what?")).items if item.kind == "episode"]
     assert texts[:2] == [
-        f"[1:00 pm on 7 May, 2023] C\nMessages:\n[1:00 pm on 7 May, 2023] Ann: message {number}" for number in (0, 1)
+        f"[1:00 pm on 7 May, 2023] T. C\nMessages:\n[1:00 pm on 7 May, 2023] Ann: message {number}" for number in (0, 1)
     ]
-    assert texts[2:] == ["[1:00 pm on 7 May, 2023] C"] * 2
+    assert texts[2:] == ["[1:00 pm on 7 May, 2023] T. C"] * 2
 
 
 def test_a_read_sees_what_the_last_consolidation_saw() -> None:
