@@ -1,8 +1,9 @@
 """Estimate what an experiment will cost before anything is paid for.
 
 Every memory is built on one history of each data set, the one of median size, with the offline engines, and answers some of its
-questions. Calls and tokens are scaled to all histories and questions and priced at the real models' prices. It is an estimate: replies
-of a real model may be longer and the structures it builds different.
+questions. Calls and tokens are scaled to the histories and questions that are left and priced at the real models' prices. It is an
+estimate: replies of a real model may be longer and the structures it builds different, and what the cache holds is counted as if it had
+to be bought.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,6 +47,8 @@ SAMPLED = 10
 """Questions of the sampled history that are answered, spread evenly over it."""
 BUILT = 3
 """The same for a memory that is rebuilt before each question."""
+
+ROLES = ("memory", "probe", "reader", "judge", "embedder")
 
 SECONDS_PER_CALL = 1.5
 """Assumed duration of a call where none was measured; used for the estimated duration only."""
@@ -127,6 +131,8 @@ class Plan:
     """Dependent calls per unit of a run's sizes, by its folder."""
     failures: tuple[str, ...] = ()
     """For each run whose sample has questions without an answer, a line with their number and the first one's reason."""
+    costs: Mapping[Path, float] = field(default_factory=dict)
+    """US dollars of a run, by its folder, calls of unknown price left out. Of runs that share a build, the first bears it."""
 
     @property
     def usd(self) -> float | None:
@@ -176,10 +182,14 @@ class Usage:
         self.tokens_in += factor * tokens_in
         self.tokens_out += factor * tokens_out
 
+    def plus(self, other: Usage) -> Usage:
+        """The sum of two usages."""
+        return Usage(self.calls + other.calls, self.tokens_in + other.tokens_in, self.tokens_out + other.tokens_out)
+
     def share(self, role: str, model: str, prices: ModelSettings | None) -> Share:
-        """This usage, rounded and priced."""
+        """This usage, rounded and priced. A stand-in has no prices and costs nothing."""
         calls, tokens_in, tokens_out = round(self.calls), round(self.tokens_in), round(self.tokens_out)
-        usd = None if prices is None else prices.cost(tokens_in, tokens_out)
+        usd = 0.0 if prices is None else prices.cost(tokens_in, tokens_out)
         return Share(role, model, calls, tokens_in, tokens_out, usd)
 
 
@@ -197,27 +207,35 @@ def plan(
     """
     engine: LLM = ExtractiveLLM() if window is None else Windowed(ExtractiveLLM(), window)
     offline = Metered(OneSecond(engine))
-    usage = {role: Usage() for role in ("memory", "probe", "reader", "judge", "embedder")}
+    by_run: dict[Path, dict[str, Usage]] = {}
     with tempfile.TemporaryDirectory() as folder:
         samples = _samples(runs, lambda run: _offline(run, offline, Path(folder)))
+        sizes = {sample.run.folder.parent.name: sample.by_history for sample in samples}
+        samples = [sample for sample in samples if sample.questions]
         execute([sample.run for sample in samples], sum(s.questions for s in samples), cfg.threads, "planning")
         builds: set[str] = set()
         chains = {sample.planned.folder: _chain(sample) for sample in samples}
         longest = max((_longest(sample, chains[sample.planned.folder]) for sample in samples), default=0.0)
         for sample in samples:
+            usage = by_run.setdefault(sample.planned.folder, {role: Usage() for role in ROLES})
             _add_run(usage, sample, counts_build=sample.run.shared not in builds)
             builds |= {sample.run.shared} - {""}
             for name in judges.get(sample.run.folder.parent.name, ()):
                 _add_judge(usage["judge"], sample, replace(judging(cfg, models, name), llm=offline))
         failures = tuple(line for sample in samples for line in _failures(sample))
+    usage = {role: reduce(Usage.plus, (used[role] for used in by_run.values()), Usage()) for role in ROLES}
     probe = {"probe": models.probe} if usage["probe"].calls else {}
     by_role = {"memory": models.memory, **probe, "reader": models.reader, "judge": models.judge}
     shares = [usage[role].share(role, model.name, model.prices) for role, model in by_role.items()]
     shares.append(usage["embedder"].share("embedder", models.embedder_name, models.embedder_prices))
     duration = _duration(cfg, models, shares, longest)
-    sizes = {sample.run.folder.parent.name: sample.by_history for sample in samples}
     lines = tuple(line for name, counts in sizes.items() for line in _detectable(name, counts))
-    return Plan(tuple(shares), duration, lines, chains, failures)
+    prices = {role: model.prices for role, model in by_role.items()} | {"embedder": models.embedder_prices}
+    costs = {
+        folder: sum(used[role].share(role, "", price).usd or 0.0 for role, price in prices.items())
+        for folder, used in by_run.items()
+    }
+    return Plan(tuple(shares), duration, lines, chains, failures, costs)
 
 
 def _chain(sample: Sample) -> float:
@@ -384,9 +402,12 @@ def _samples(runs: Iterable[Run], offline: Callable[[Run], Run]) -> list[Sample]
 
 
 def _sample(planned: Run, run: Run, places: Sequence[Sequence[Place]]) -> Sample:
-    """Cut a run down to its history of median size and a few of that history's questions."""
-    asked = [[place for place in history if run.questions(*place[:2])] for history in places]
+    """Cut a run down to its history of median size and a few of that history's questions; answered ones are left out."""
+    every_question = [[place for place in history if run.questions(*place[:2])] for history in places]
+    asked = [_open(planned, history) for history in every_question]
     by_size = sorted((index for index in range(len(asked)) if asked[index]), key=lambda index: run.sizes[index])
+    if not by_size:  # the run is complete
+        return Sample(planned, run, 0, 0.0, 0.0, 0.0, tuple(map(len, every_question)))
     median = by_size[len(by_size) // 2]
     history = asked[median]
     rebuilt = len({after for *_, after in history}) > 1 and build_memory(run, run.cases[median]).OFFLINE
@@ -404,11 +425,17 @@ def _sample(planned: Run, run: Run, places: Sequence[Sequence[Place]]) -> Sample
             questions=ChosenQuestions(frozenset(place[:2] for place in chosen)),
         ),
         questions=len(chosen),
-        write_factor=sum(run.sizes) / run.sizes[median],
+        write_factor=sum(run.sizes[index] for index in by_size) / run.sizes[median],
         consolidate_factor=sum(builds) / (run.sizes[median] * _builds(chosen, every)),
         question_factor=sum(map(len, asked)) / len(chosen),
-        by_history=tuple(map(len, asked)),
+        by_history=tuple(map(len, every_question)),
     )
+
+
+def _open(run: Run, history: Sequence[Place]) -> list[Place]:
+    """The questions of a history that no earlier command answered."""
+    lines = read_predictions(run.case_folder(history[0][0])) if history else {}
+    return [place for place in history if place[1] not in lines or lines[place[1]].outcome != "answered"]
 
 
 @dataclass(frozen=True, slots=True)
