@@ -2,6 +2,9 @@
 
 ```
 ---
+source: "A paper, appendix B"  # which published prompt this one stands for; none for one of our own
+known: "the paper prints it"   # what is known of that prompt
+text: ours                   # whose words these are: one of `TEXTS`
 kind: summarise              # task for the offline engine: answer, summarise, extract, choose, rate, keywords, boundary, judge, chat
 max_tokens: 300
 temperature: 0
@@ -14,6 +17,7 @@ System text.
 ===
 User text with $fields.
 ```
+The first three keys are the header: one line each, for captions and verdicts. It never reaches a model and is no part of the digest.
 Without a `===` line the whole body is the user message. `Prompts` looks a file up in the user's folder first, then in the shipped one.
 """
 
@@ -33,7 +37,17 @@ from memsys.llm.protocol import Request
 SHIPPED = Path(__file__).parent / "prompts"
 KINDS = ("answer", "summarise", "extract", "choose", "rate", "keywords", "boundary", "judge", "chat")
 _FRONT = re.compile(r"\A---\n(.*?)\n---\n(.*)\Z", re.DOTALL)
-_KNOWN = {"kind", "max_tokens", "temperature", "schema", "labels", "logprobs", "cut"}
+TEXTS = {
+    "ours": "the source's text is public, or there is none; this one is written in our own words",
+    "described": "the source says what the prompt does and prints no text",
+    "lost": "the source prints a text that we have not seen",
+    "theirs": "the source's own text; no shipped prompt is, one in a user's folder may be",
+}
+"""Valid values of `text`."""
+UNKNOWN = ("described", "lost")
+"""Those whose source's text is unknown."""
+_HEADER = re.compile(r"^(?:source|known|text):.*\n", re.MULTILINE)
+_KNOWN = {"source", "known", "text", "kind", "max_tokens", "temperature", "schema", "labels", "logprobs", "cut"}
 
 
 class PromptError(ValueError):
@@ -68,6 +82,12 @@ class Prompt:
     logprobs: bool
     cut: str = ""
     """What to do with a reply cut at the token limit: `keep` uses it, `fail` does not; empty keeps prose and fails the rest."""
+    source: str = "none"
+    """The published prompt that it stands for; `none` for one of our own."""
+    known: str = ""
+    """What is known of that prompt."""
+    text: str = "ours"
+    """Whose words these are: one of `TEXTS`."""
 
     def render(self, fields: Mapping[str, Any]) -> Request:
         """The request with `fields` filled in: strings as they are, sequences as lines, `Option`s as `[label] text` lines.
@@ -156,13 +176,13 @@ class Prompts:
         return view
 
     def digest(self, names: Iterable[str]) -> dict[str, str]:
-        """The sha256 of every prompt in the named folders, and of the named files; part of a run's identity.
+        """The sha256 of every prompt in the named folders, and of the named files, without their headers; part of a run's identity.
 
         Raises:
             PromptError: a name is neither a prompt nor a folder with prompts.
         """
         return {
-            stem: hashlib.sha256(path.read_bytes()).hexdigest()
+            stem: hashlib.sha256(_without_header(path.read_bytes().decode("utf-8")).encode()).hexdigest()
             for name in names
             for stem, path in self._files(name).items()
         }
@@ -176,6 +196,12 @@ class Prompts:
         if not paths:
             raise PromptError(f"no prompt {name}.md or {name}/*.md in {', '.join(map(str, self._folders))}")
         return paths
+
+
+def _without_header(text: str) -> str:
+    """The file without the lines of its header: rewording them changes no digest."""
+    match = _FRONT.match(text)
+    return text if match is None else _HEADER.sub("", text[: match.start(2)]) + match.group(2)
 
 
 def _parse(name: str, text: str) -> Prompt:
@@ -200,6 +226,8 @@ def _parse(name: str, text: str) -> Prompt:
         raise PromptError(f"prompt {name}: labels must be a list of strings (quote yes and no), found {labels!r}")
     if front.get("cut", "") not in ("", "keep", "fail"):
         raise PromptError(f"prompt {name}: cut must be keep or fail, found {front['cut']!r}")
+    if front.get("text", "ours") not in TEXTS:
+        raise PromptError(f"prompt {name}: text must be one of {', '.join(TEXTS)}, found {front['text']!r}")
     system, separator, user = match.group(2).partition("\n===\n")
     if not separator:
         system, user = "", match.group(2)
@@ -214,4 +242,7 @@ def _parse(name: str, text: str) -> Prompt:
         labels=tuple(labels),
         logprobs=bool(front.get("logprobs", False)),
         cut=front.get("cut", ""),
+        source=str(front.get("source", "none")),
+        known=str(front.get("known", "")),
+        text=front.get("text", "ours"),
     )

@@ -28,7 +28,16 @@ MOST_ORDERED = 6
 
 Verdict = Literal["OK", "OK within rounding", "MISMATCH"]
 Kind = Literal[
-    "heading", "average", "fraction", "questions", "interval", "difference", "repetition", "relation", "claim"
+    "heading",
+    "average",
+    "fraction",
+    "questions",
+    "interval",
+    "difference",
+    "repetition",
+    "relation",
+    "claim",
+    "evidence",
 ]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from eval.judge_card import Corrected, Correction
-from eval.report.published import Published, verdict
+from eval.report.published import Published, qualified, verdict
 from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scores, read_draws, spread_of_draws
 from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified
 
@@ -64,6 +64,8 @@ class Cell:
     """What corrects a judge's score for its errors; None where nobody asked for that, or no judge gave the score."""
     errata: frozenset[tuple[str, str]] = frozenset()
     """Questions whose gold answer is known to be wrong; empty where nobody asked (`errata=`)."""
+    qualifier: str = ""
+    """What else differs from the published number, such as `prompts ours`; printed after the verdict."""
 
     @cached_property
     def draws(self) -> Draws:
@@ -162,7 +164,8 @@ class Cell:
 
     def verdict(self) -> str:
         """The verdict on our number beside the published one."""
-        return verdict(self.estimate(), self.published, scale=self.column.scale, why_not=self.why_not)
+        plain = verdict(self.estimate(), self.published, scale=self.column.scale, why_not=self.why_not)
+        return qualified(plain, self.qualifier)
 
     def minus(self, other: Cell, category: str = ALL, *, test: bool = True) -> Difference | None:
         """Paired difference over the questions that both memories have a score for; None when there are none.

@@ -106,6 +106,16 @@ def verdict(
     return "close" if gap <= half + tolerance + ROUNDING else "off"
 
 
+def qualified(verdict: str, qualifier: str) -> str:
+    """The verdict, followed by what else differs between the two numbers; a verdict that compares nothing stays as it is.
+
+    Args:
+        qualifier: such as `prompts ours`; empty where nothing else differs.
+    """
+    compares = verdict not in ("missing", "not published") and not verdict.startswith("not comparable")
+    return f"{verdict}, {qualifier}" if qualifier and compares else verdict
+
+
 def _printed(published: Published, scale: float) -> Interval | None:
     if published.low is None or published.high is None:
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from eval.costs import Price
 from eval.report.cell import Cell, Column
-from eval.report.published import Published, verdict
+from eval.report.published import Published, qualified, verdict
 from eval.stats import Difference, Estimate, holm
 
 
@@ -28,12 +28,15 @@ class Measure:
     """Why the published number is not comparable; empty when it is."""
     tolerance: float | None = None
     """How far outside the interval is still `close`; None is 5 % of the published value."""
+    qualifier: str = ""
+    """What else differs from the published number, such as `prompts ours`; printed after the verdict."""
 
     def verdict(self) -> str:
         """The verdict on our number beside the published one."""
         scale, printed = self.column.scale, self.published
         near = self.tolerance if self.tolerance is not None or printed is None else 0.05 * abs(printed.value / scale)
-        return verdict(self.ours, printed, scale=scale, tolerance=near or 0.0, why_not=self.why_not)
+        plain = verdict(self.ours, printed, scale=scale, tolerance=near or 0.0, why_not=self.why_not)
+        return qualified(plain, self.qualifier)
 
 
 AnyCell = Cell | Measure | str

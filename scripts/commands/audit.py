@@ -4,6 +4,9 @@ Without a file: every table of results/published, from the numbers there and the
 and, in each line, the row's name, one cell per category in the order of `--counts`, and the total. The exit code is 0, with `--strict`
 1 when anything is found, and 2 for a file that cannot be read.
 
+With `--evidence`: which rows of the tables in `conf/table` lose which share of the evidence to their unit rules, on the shipped samples
+or, with `--data`, on the real files. No model is called.
+
 The five history lengths of MemTree Table 2 are left out: how many questions each holds is not printed.
 """
 
@@ -258,6 +261,16 @@ def audit_published(folder: Path = FOLDER) -> list[Finding]:
     return sorted(findings, key=lambda one: one.where)
 
 
+def audit_evidence(root: Path | None) -> list[Finding]:
+    """Column groups of the tables in `conf/table` whose rows lose evidence, on the samples or the real files below `root`."""
+    from scripts.experiment.evidence import evidence_of_tables
+    from scripts.experiment.launch import composed
+
+    where = ["data.source=sample"] if root is None else ["data.source=real", f"data.root={root}", "data.unpinned=true"]
+    lines = evidence_of_tables(composed("reproduce", ["table=regression", *where]))
+    return [Finding("evidence", table, group, text) for table, group, text in lines if text]
+
+
 def read_table(path: Path, counts: Sequence[int], *, runs: int, means: bool) -> list[Line]:
     """The rows of a CSV: name, a cell per count, total.
 
@@ -326,6 +339,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--means", action="store_true", help="cells are means such as F1, not right answers of questions"
     )
+    parser.add_argument("--evidence", action="store_true", help="evidence that rows of conf/table lose to unit rules")
+    parser.add_argument("--data", type=Path, help="with --evidence: folder of the real files (default: the samples)")
     parser.add_argument("--strict", action="store_true", help="exit code 1 when anything is found")
     add_traceback(parser)
     chosen = parser.parse_args(arguments)
@@ -335,7 +350,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _audited(chosen: argparse.Namespace) -> int:
-    if chosen.table is None:
+    if chosen.evidence:
+        findings = audit_evidence(chosen.data)
+    elif chosen.table is None:
         findings = audit_published()
     else:
         findings = audit_lines(read_table(chosen.table, chosen.counts, runs=chosen.runs, means=chosen.means))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from data_loaders.units import lost_evidence, make_units
 from eval.imported import described
 from eval.reader import Reader
 from eval.run import Run
-from memsys.tokens import count_tokens
+from memsys.prompts import UNKNOWN, Prompts
 from scripts.experiment.datasets import Data
+from scripts.experiment.evidence import lost
 from scripts.experiment.models import Models
 
 if TYPE_CHECKING:
@@ -50,6 +50,30 @@ def caption(cfg: DictConfig, models: Models, used: Sequence[tuple[Data, Reader, 
         f"Judged {cfg.judge.repeats}x, built {cfg.build.replicates}x (± standard deviation where more than once)."
     )
     return tuple(lines)
+
+
+def prompts_line(prompts: Prompts, names: Iterable[str]) -> str:
+    """The caption sentence about prompts: whose words they are, and which of their sources' texts are unknown; empty for no prompts.
+
+    Args:
+        names: of all prompts behind the table, as in the records of its runs.
+    """
+    used = [prompts[name] for name in sorted(set(names))]
+    ours = [prompt for prompt in used if prompt.text != "theirs"]
+    if not ours:
+        return f"Prompts: {', '.join(prompt.name for prompt in used)}, the sources' own texts." if used else ""
+    unknown: dict[str, list[str]] = {}
+    for prompt in ours:
+        if prompt.text in UNKNOWN:
+            folder, _, step = prompt.name.partition("/")
+            same = any(name.startswith(f"{folder}/") for name in unknown.setdefault(prompt.source, []))
+            unknown[prompt.source].append(step if same else prompt.name)  # lattice/describe, keywords, leaf
+    named = "; ".join(f"{', '.join(each)} ({source})" for source, each in unknown.items())
+    kept = ", ".join(prompt.name for prompt in used if prompt.text == "theirs")
+    return (
+        f"Prompts are ours, written from described duties and not the sources' texts"
+        f"{f', but {kept}' if kept else ''}{f'; unknown is the source text of {named}' if named else ''}."
+    )
 
 
 def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
@@ -117,20 +141,15 @@ def engine(models: Models) -> str:
 
 
 def _dataset_line(cfg: DictConfig, dataset: Data, reader: Reader, unit: Mapping[str, Any]) -> str:
-    turns = dropped = lost = questions = notes = 0
-    for case in dataset.cases:
-        units = make_units(case.sessions, count=count_tokens, **unit)
-        turns += len(case.turns)
-        dropped += len(units.dropped)
-        questions += len(case.questions)
-        lost += len(lost_evidence(case, units.dropped))
-        notes += len(case.notes)
+    gone = lost(dataset.cases, unit)
+    counts = [(len(case.questions), len(case.notes)) for case in dataset.cases]
+    questions, notes = sum(count for count, _ in counts), sum(count for _, count in counts)
     rule = ", ".join(f"{name} {value}" if name != "rule" else str(value) for name, value in unit.items())
     transform = "" if cfg.data.transform == "none" else f", transform {cfg.data.transform}"
     return (
         f"{dataset.title}: {dataset.source.status} data (sha256 {dataset.source.sha256[:12]}), "
         f"{dataset.note + '; ' if dataset.note else ''}"
         f"{len(dataset.cases)} histories, {questions} questions{', ' + dataset.fewer if dataset.fewer else ''}"
-        f"{transform}; default unit {rule} drops {dropped} of {turns} turns ({lost} questions lose evidence); "
+        f"{transform}; default unit {rule} drops {gone.dropped} of {gone.turns} turns ({len(gone.some)} questions lose evidence); "
         f"{notes} loader notes; reader {reader.name}."
     )

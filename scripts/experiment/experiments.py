@@ -15,7 +15,15 @@ from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.datasets import Data, fetch_missing
 from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import Grid, Key, with_our_judge
-from scripts.experiment.layout import Line, belongs, published_of, read_lines_of, wanted_columns, wanted_rows
+from scripts.experiment.layout import (
+    Line,
+    belongs,
+    published_of,
+    read_lines_of,
+    table_unit,
+    wanted_columns,
+    wanted_rows,
+)
 from scripts.experiment.local import at_pace, pace, use_local_models
 from scripts.experiment.models import Models, build_models
 from scripts.experiment.plan import Plan, confirmed, plan
@@ -107,7 +115,7 @@ def _backbone(table: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
 def _runs(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[Line]) -> dict[Key, Run]:
     """One run for each row, column group and replicate."""
     return {
-        (line.name, group.name, replicate): _run(cfg, models, group, group.dataset, line.memory, replicate)
+        (line.name, group.name, replicate): _run(cfg, models, group, group.dataset, line, replicate)
         for group in groups
         if group.dataset is not None
         for line in lines
@@ -116,11 +124,10 @@ def _runs(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], lines:
     }
 
 
-def _run(
-    cfg: DictConfig, models: Models, group: ColumnGroup, dataset: Data, memory: Mapping[str, Any], replicate: int
-) -> Run:
-    unit = group.option.get("unit")
-    run = memory_run(cfg, models, dataset, memory, group.reader, unit=unit, replicate=replicate)
+def _run(cfg: DictConfig, models: Models, group: ColumnGroup, dataset: Data, line: Line, replicate: int) -> Run:
+    assert line.memory is not None
+    unit = table_unit(line, group.option)
+    run = memory_run(cfg, models, dataset, line.memory, group.reader, unit=unit, replicate=replicate)
     if "ask" not in group.option:
         return run
     first = {question.case_id: question.question_id for question in reversed(group.questions)}

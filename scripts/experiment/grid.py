@@ -39,7 +39,7 @@ from scripts.experiment.layout import (
 )
 from scripts.experiment.models import Models
 from scripts.experiment.roles import other_models
-from scripts.experiment.scorers import judging, metrics
+from scripts.experiment.scorers import judge_prompts, judging, metrics
 from scripts.experiment.steps import score
 
 if TYPE_CHECKING:
@@ -51,6 +51,10 @@ OURS = ("judge", "metric")
 """Scores that every row can have."""
 NO_MEMORY = "nothing"
 """The memory that recalls nothing."""
+PROMPTS_OURS = "prompts ours"
+"""Said after a verdict on a number that prompts in our own words made."""
+STRUCTURE = ("report", "tree", "spread", "coverage", "data")
+"""Measures of what a memory built, in which no reader took part."""
 NOTHING = "–"
 """Printed where a row has nothing to say in a column."""
 
@@ -88,7 +92,9 @@ class Grid:
         fields = reference(self.backbone, line, group.option, metric)
         published = None if fields is None else find(self.numbers, fields)
         why_not = self._why_not_theirs(group, metric) if line.answers is not None else self._why_not(group, metric)
-        return replace(cell, published=published, why_not=why_not)
+        names = prompts_behind(self, line, group, metric)
+        qualifier = PROMPTS_OURS if any(self.models.prompts[name].text != "theirs" for name in names) else ""
+        return replace(cell, published=published, why_not=why_not, qualifier=qualifier)
 
     def _cell(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         if group.dataset is None:
@@ -295,6 +301,16 @@ class Grid:
         if "judge" in metric:
             return "stand-in" if "judge" in self.models.stand_ins else "other judge"
         return other_data(self.cfg, group.dataset)
+
+
+def prompts_behind(grid: Grid, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> set[str]:
+    """Names of the prompts that made a cell: the memory's, the reader's unless the memory's structure is measured, and the judge's."""
+    rows = {each.name for each in (candidates(line, grid.lines) if "best_of" in line.option else [line])}
+    runs = [run for (row, name, _), run in grid.runs.items() if row in rows and name == group.name]
+    names = {name for run in runs for name in run.record.get("prompts", ())}
+    if kind_of(metric) in STRUCTURE:
+        names.discard(group.reader.prompt)
+    return names | judge_prompts(with_our_judge(grid.cfg, grid.backbone, metric))
 
 
 def _their_files(files: Mapping[str, Path]) -> dict[str, Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,9 @@ from eval.stats import Difference
 from eval.store import RunError
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
-from scripts.experiment.captions import caption, imported_caption, use, waivers
+from scripts.experiment.captions import caption, imported_caption, prompts_line, use, waivers
 from scripts.experiment.datasets import Data, data, with_transform
+from scripts.experiment.evidence import evidence_line, lost_by_row
 from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import other_data
 from scripts.experiment.judge_cards import correction
@@ -30,7 +31,7 @@ from scripts.experiment.plan import confirmed, plan
 from scripts.experiment.readiness import prepared
 from scripts.experiment.replays import workable
 from scripts.experiment.runs import memory_run, reader
-from scripts.experiment.scorers import judge_ahead, judging, metric_title, metrics
+from scripts.experiment.scorers import judge_ahead, judge_prompts, judging, metric_title, metrics
 from scripts.experiment.steps import score
 
 if TYPE_CHECKING:
@@ -244,22 +245,38 @@ class Lab:
             run.record["imported"] for row in (first, *others) if "imported" in (run := row.answers.runs[0]).record
         ]
         judged = any(name.startswith("judge_") for name in first.cells)
-        if len(facts) == len(rows):
-            said = imported_caption(self.cfg, self.models, one.dataset, facts, judged)
-        else:
-            ours = next(row.answers for row in (first, *others) if "imported" not in row.answers.runs[0].record)
-            said = caption(self.cfg, self.models, [(one.dataset, ours.runs[0].reader, ours.runs[0].unit)])
-            said += tuple(f"Imported: {fact['title']}: {described(fact)}." for fact in facts)
+        answers = {row.title: scored.answers for row, scored in zip(rows, (first, *others), strict=True)}
+        said = [*self._said(answers, facts, judged), self._prompts_line(first.cells, answers.values())]
         return Table(
             one.runs[0].name,
             title or f"{', '.join(row.title for row in rows)} on {one.dataset.title}",
-            (*said, *waivers(run for row in (first, *others) for run in row.answers.runs), *capped),
+            (*filter(None, said), *waivers(run for row in (first, *others) for run in row.answers.runs), *capped),
             tuple(cell.column for cell in first.cells.values()),
             rows,
             reference=rows[0].name if others else "",
             prices=self.models.prices,
             use=use(self._reasons(one.dataset, judged, imported=len(facts) == len(rows)), published=False),
         )
+
+    def _said(self, answers: Mapping[str, Answers], facts: Sequence[Mapping[str, Any]], judged: bool) -> Sequence[str]:
+        """Caption lines about models, data and evidence; `answers` by the title of their row."""
+        dataset = next(iter(answers.values())).dataset
+        if len(facts) == len(answers):
+            return imported_caption(self.cfg, self.models, dataset, facts, judged)
+        ours = {title: each.runs[0] for title, each in answers.items() if "imported" not in each.runs[0].record}
+        units = {title: dict(run.unit) for title, run in ours.items()}
+        first = next(iter(ours.values()))
+        return [
+            *caption(self.cfg, self.models, [(dataset, first.reader, first.unit)]),
+            evidence_line(dataset.title, units, lost_by_row(dataset.cases, units)),
+            *(f"Imported: {fact['title']}: {described(fact)}." for fact in facts),
+        ]
+
+    def _prompts_line(self, scores: Iterable[str], answers: Iterable[Answers]) -> str:
+        names = {name for each in answers for run in each.runs for name in run.record.get("prompts", ())}
+        judges = [name.removeprefix("judge_") for name in scores if name.startswith("judge_")]
+        asked = (prompt for judge in judges for prompt in judge_prompts({"judge": judge}))
+        return prompts_line(self.models.prompts, names.union(asked))
 
     def _reasons(self, dataset: Data, judged: bool, *, imported: bool) -> set[str]:
         """Why a table on these data says nothing beyond itself. Of imported answers, only our judge may be a stand-in."""

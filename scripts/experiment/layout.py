@@ -258,6 +258,12 @@ def belongs(line: Line, column: Mapping[str, Any]) -> bool:
     return line.name in column.get("rows", [line.name]) and name in line.option.get("groups", [name])
 
 
+def table_unit(line: Line, column: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The unit rule that a table sets for a row, or else for the column group; None leaves it to the memory and the data set."""
+    unit: Mapping[str, Any] | None = line.option.get("unit") or column.get("unit")
+    return unit
+
+
 def reference(
     backbone: Mapping[str, Any], line: Line, column: Mapping[str, Any], metric: Mapping[str, Any]
 ) -> dict[str, str] | None:

@@ -127,14 +127,31 @@ def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] 
     Raises:
         RunError: a setting or the unit rule is refused.
     """
-    from hydra.utils import get_class, instantiate
+    from hydra.utils import instantiate
 
     memory = checked_option("memory", memory)
     memory = {**memory, "build": checked_call(f"memory {memory['name']}", memory["build"])}
-    classes: tuple[type[MemorySystem], ...] = tuple(get_class(target) for target in _targets(memory["build"]))
+    classes = _classes(memory["build"])
     build = instantiate(dict(memory["build"]), _convert_="all")
-    unit = unit or next((each.UNIT for each in classes if each.UNIT), None) or dataset.config["unit"]
+    unit = unit or unit_of(memory, dataset.config)
     return Recipe(memory, build, classes, checked_unit(unit, f"memory {memory['name']} on {dataset.name}"))
+
+
+def unit_of(memory: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The unit rule of a memory on a data set where a table sets none: the memory's own, else the data set's.
+
+    Args:
+        memory: values of a file of `conf/memory`.
+        config: values of a file of `conf/dataset`.
+    """
+    unit: Mapping[str, Any] = next((each.UNIT for each in _classes(memory["build"]) if each.UNIT), config["unit"])
+    return unit
+
+
+def _classes(build: Mapping[str, Any]) -> tuple[type[MemorySystem], ...]:
+    from hydra.utils import get_class
+
+    return tuple(get_class(target) for target in _targets(build))
 
 
 def _parts(

@@ -34,6 +34,13 @@ def judging(cfg: DictConfig, models: Models, name: str) -> Judging:
     return Judging(judge, model.unhurried, model.identity, models.prompts, cfg.judge.repeats, model.name)
 
 
+def judge_prompts(metric: Mapping[str, Any]) -> set[str]:
+    """Names of the prompts of a metric's judge; none for a metric without a judge."""
+    if "judge" not in metric:
+        return set()
+    return set(Judge(**load_option("judge", metric["judge"].partition("@")[0])).prompt_names)
+
+
 def judge_ahead(cfg: DictConfig, models: Models, runs: Sequence[Run], judges: Mapping[str, Sequence[str]]) -> None:
     """Have the answers of runs judged while other questions are still being answered, by the judges that are models at an endpoint.
 

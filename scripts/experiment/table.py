@@ -14,10 +14,11 @@ from eval.report.table_file import as_json
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
 from eval.store import replace_file
-from scripts.experiment.captions import caption, use, waivers
+from scripts.experiment.captions import caption, prompts_line, use, waivers
+from scripts.experiment.evidence import evidence_lines
 from scripts.experiment.exits import configured
 from scripts.experiment.experiments import Experiment, experiment
-from scripts.experiment.grid import why_not_comparable
+from scripts.experiment.grid import prompts_behind, why_not_comparable
 from scripts.experiment.guessable import guessable_notes, write_guessable
 from scripts.experiment.launch import composed
 from scripts.experiment.layout import Line, cells_of, published_files, restriction, variation, wanted_rows
@@ -115,7 +116,11 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
     return Table(
         option["name"],
         option["title"],
-        (*caption(cfg, behind.models, used), *_notes(cfg, option, behind)),
+        (
+            *caption(cfg, behind.models, used),
+            *evidence_lines(behind.groups, behind.lines),
+            *_notes(cfg, option, behind),
+        ),
         tuple(behind.grid.column(group, metric) for group in behind.groups for metric in cells_of(group.option)),
         tuple(rows),
         option.get("reference", ""),
@@ -131,6 +136,7 @@ def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> li
     models = ", ".join(f"{role} {model}" for role, model in backbone["models"].items())
     files = ", ".join(f"{file}.csv" for file in published_files(backbone))
     notes = [f"Published: {option['paper']}, {files} ({models}).", *option.get("notes", ())]
+    notes += [said] if (said := prompts_line(behind.models.prompts, _prompts(behind))) else []
     if cfg.profile_name == "paper" and (others := other_models(cfg, backbone)):
         notes.insert(
             0, f"OTHER MODEL than the paper's: {', '.join(others)}. Nothing here is compared with its numbers."
@@ -145,6 +151,15 @@ def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> li
         )
     stopped = behind.models.purse.stop or behind.capped
     return [*notes, *behind.grid.choices(), *([stopped] if stopped else [])]
+
+
+def _prompts(behind: Experiment) -> set[str]:
+    """Names of all prompts behind a table."""
+    grid = behind.grid
+    cells = [
+        (line, group, metric) for line in behind.lines for group in behind.groups for metric in cells_of(group.option)
+    ]
+    return {name for line, group, metric in cells for name in prompts_behind(grid, line, group, metric)}
 
 
 def _row(cfg: DictConfig, behind: Experiment, line: Line) -> Row:

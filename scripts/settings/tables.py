@@ -92,6 +92,7 @@ class RowFields(Strict):
     chosen_on: Literal["test", "others"] | None = None
     published: dict[str, str] | None = None
     measure: Measure | None = None
+    unit: Unit | None = None
     groups: list[Text] | None = None
     values: dict[str, Any] = {}
     drawn: bool = True

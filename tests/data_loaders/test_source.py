@@ -546,7 +546,7 @@ def test_the_data_report_counts_the_sample(name: str, capsys: pytest.CaptureFixt
     assert data_script.main([name, "--sample"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "turns          360" in lines
-    assert "units          168 by ab_pair; 24 turns in none" in lines
+    assert "units          192 by ab_pair, keep_single; 0 turns in none" in lines
     assert "  temporal     13" in lines
     assert f"  open-domain  {3 if name == 'locomo_sound' else 4}" in lines
     assert "time span      2022-03-03 19:42:00 to 2024-11-30 10:10:00" in lines

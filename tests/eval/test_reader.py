@@ -102,7 +102,7 @@ def test_the_timem_reader_keeps_the_order_of_the_recall_and_does_not_call_it_one
 
 @pytest.mark.parametrize("name", ["segtree", "locomo_official"])
 def test_where_some_questions_have_no_answer_the_prompt_names_the_words_to_say_so(name: str) -> None:
-    assert "Not mentioned in the conversation" in shown(render(reader(name), Prompts(), QUESTION, RECALL))
+    assert "No information available" in shown(render(reader(name), Prompts(), QUESTION, RECALL))
 
 
 def test_the_budget_leaves_out_whole_items_from_the_end_of_the_ranking() -> None:

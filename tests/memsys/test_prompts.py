@@ -42,6 +42,29 @@ def test_front_matter_and_body_become_a_prompt(prompts: Write) -> None:
     )
 
 
+HEADER = 'source: "A paper, appendix B"\nknown: "it is printed"\ntext: described\n'
+
+
+def test_a_header_reaches_no_model_and_changes_no_digest(prompts: Write) -> None:
+    def read(text: str) -> tuple[Prompt, dict[str, str]]:
+        written = prompts({"tree/step": text})  # the next text replaces this one
+        return written["tree/step"], written.digest(["tree"])
+
+    bare, digest = read(FULL)
+    headed, same = read(FULL.replace("---\n", f"---\n{HEADER}", 1))
+    _, other = read(FULL.replace("Note:", "text: the body may say so\nNote:"))
+    assert (headed.source, headed.known, headed.text) == ("A paper, appendix B", "it is printed", "described")
+    fields = {"query": "a", "options": [Option("MERGE", "b")]}
+    assert headed.render(fields) == bare.render(fields)
+    assert same == digest
+    assert other != digest
+
+
+def test_a_header_says_whose_words_a_prompt_has(prompts: Write) -> None:
+    with pytest.raises(PromptError, match="text must be one of ours, described, lost, theirs, found 'mine'"):
+        only(prompts, "---\ntext: mine\nkind: answer\n---\nJust $question")
+
+
 def test_only_the_kind_is_required(prompts: Write) -> None:
     prompt = only(prompts, "---\nkind: answer\n---\nJust $question")
     assert (prompt.system, prompt.user) == ("", "Just $question")

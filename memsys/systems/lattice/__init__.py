@@ -74,7 +74,7 @@ class Lattice(MemorySystem):
     MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("lattice",)
     EMBEDS_UNITS: ClassVar = False
-    UNIT: ClassVar = {"rule": "ab_pair"}
+    UNIT: ClassVar = {"rule": "ab_pair", "on_unpaired": "keep_single"}
     OFFLINE: ClassVar = True
 
     def __init__(

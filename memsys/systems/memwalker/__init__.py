@@ -86,7 +86,7 @@ class MemWalker(MemorySystem):
         "working_memory", "background_tokens", "show_dates", "reasoning",
     )  # fmt: skip
     PROMPTS: ClassVar = ("memwalker",)
-    UNIT: ClassVar = {"rule": "ab_pair"}
+    UNIT: ClassVar = {"rule": "ab_pair", "on_unpaired": "keep_single"}
     PAST_K: ClassVar = "a segment is recalled whole, and k says when enough of them have been collected"
 
     def __init__(

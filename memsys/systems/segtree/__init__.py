@@ -32,7 +32,8 @@ No code is public, so there is no `mode="code"`. Where the paper is silent or co
 
 Ties in the placement of a unit go to the lower level; ties in the ranking of nodes go to the earlier start, then the lower level.
 Cosines are rounded to six decimals before ranking, so that equal texts tie in whatever order the processor adds. A unit is an exchange
-(A-B pair): the paper says utterance, but its leaf counts match exchanges.
+(A-B pair): the paper says utterance, but its leaf counts match exchanges. Turns without a partner, which those counts leave out, are
+units of their own here; the unit rule of SegTreeMem's tables drops them.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class SegTree(MemorySystem):
 
     READ_KNOBS: ClassVar = READ_KNOBS
     PROMPTS: ClassVar = ("segtree",)
-    UNIT: ClassVar = {"rule": "ab_pair"}
+    UNIT: ClassVar = {"rule": "ab_pair", "on_unpaired": "keep_single"}
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ class SimilarityTree(MemorySystem):
 
     READ_KNOBS: ClassVar = READ_KNOBS
     PROMPTS: ClassVar = ("segtree",)
-    UNIT: ClassVar = {"rule": "ab_pair"}
+    UNIT: ClassVar = {"rule": "ab_pair", "on_unpaired": "keep_single"}
 
     def __init__(
         self,

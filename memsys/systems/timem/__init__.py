@@ -22,7 +22,7 @@ Deviations and decisions:
 - A session belongs to the day of its first unit. A unit without a time gets the last known time; if there is none, all such units share
   one window. Turns are 5 seconds apart, as released. A window ends no later than the last unit seen.
 - Prompts of segments show earlier memories oldest first, those of higher levels latest first.
-- The unit rule drops an odd last turn; a shorter last segment of a session is kept.
+- The unit rule drops an odd last turn, as released; a shorter last segment of a session is kept.
 - The release retries almost without end (20 times for a plan); here each step has `attempts`. If a segment is still shorter than 10
   characters, a label and the first 50 characters of the dialogue replace it. On other levels, if shorter than 20, the children's texts,
   truncated to the length of a reply, replace it (our choice).

@@ -13,10 +13,10 @@ import pytest
 
 from eval.records import Prediction
 from eval.report.cell import ANSWERABLE, Cell, Column, categories
-from eval.report.published import Published, find, read_published, verdict
+from eval.report.published import Published, find, qualified, read_published, verdict
 from eval.report.rendering import as_csv, latex, markdown, shown
 from eval.report.scores import Asked, Counts, outcomes
-from eval.report.tables import Row, Table
+from eval.report.tables import Measure, Row, Table
 from eval.stats import Estimate, Interval
 from eval.store import Appender, write_lines
 
@@ -175,6 +175,19 @@ def test_the_verdict_takes_the_side_of_an_uneven_interval_that_faces_the_publish
     estimate = ours(mean, Interval(mean - 0.06, mean + 0.01), Interval(mean - 0.06, mean + 0.01))
     assert verdict(estimate, published(0.81)) == expected
     assert verdict(ours(0.75, Interval(0.70, 0.76), Interval(0.70, 0.76)), published(0.81)) == "off"
+
+
+def test_a_qualifier_follows_a_verdict_that_compares_two_numbers(tmp_path: Path) -> None:
+    for compared in ("OK", "close", "off"):
+        assert qualified(compared, "prompts ours") == f"{compared}, prompts ours"
+        assert qualified(compared, "") == compared
+    for plain in ("missing", "not published", "not comparable: other model"):
+        assert qualified(plain, "prompts ours") == plain
+    scored = replace(cell(tmp_path, {0: 1.0, 1: 1.0}), published=published(1.0), qualifier="prompts ours")
+    assert scored.verdict() == "OK, prompts ours"
+    assert "OK, prompts ours" in shown(scored)
+    measure = Measure(scored.column, ours(5.0, None, Interval(4.0, 6.0)), published(5.0), qualifier="prompts ours")
+    assert measure.verdict() == "OK, prompts ours"
 
 
 def test_with_fewer_than_five_cases_the_interval_by_question_decides() -> None:

@@ -79,7 +79,8 @@ function leaderboard(table, at, query) {
     without.length ? el("p", { class: "note" }, `Without a number here: ${without.map(({ row, cell }) => cell.kind === "text" && cell.text !== "–" ? `${row.title} (${cell.text})` : row.title).join("; ")}.`) : "");
 }
 
-const verdictBadge = (text) => (text ? el("span", { class: `badge ${text === "OK" ? "good" : text === "off" ? "bad" : ""}` }, text) : "");
+const badgeOf = { OK: "good", off: "bad" };   // by the verdict's first word: "OK, prompts ours" is good
+const verdictBadge = (text) => (text ? el("span", { class: `badge ${badgeOf[text.split(",")[0]] ?? ""}` }, text) : "");
 
 function pairsCard(table, at) {
   const own = table.pairs.filter((pair) => pair.column === at);

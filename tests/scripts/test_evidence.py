@@ -1,0 +1,161 @@
+"""Rows of one column group see the same turns, or the caption says which do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig
+
+from data_loaders.schema import Case, Gold, Question, Session, Turn
+from scripts.commands.audit import main
+from scripts.experiment.column_groups import ColumnGroup, column_group
+from scripts.experiment.evidence import Lost, differ, evidence_line, evidence_lines, lost, lost_by_row, row_units
+from scripts.experiment.launch import composed
+from scripts.experiment.layout import Line, group_name, read_lines_of, table_unit
+from scripts.experiment.options import load_option, options
+
+RULES_OF_RELEASES = {
+    "TiMem",  # its parser makes no pair of an odd last turn
+    "MemoryOS",  # its evaluation keeps the last reply only, and no message without one
+}
+"""Classes of memories that leave turns out as their releases do."""
+Place = tuple[str, list[Line], dict[str, Lost]]
+"""A column group: its table and caption line, its rows, and what each row loses by its title."""
+
+
+def places(cfg: DictConfig) -> Iterator[Place]:
+    """Every column group of the tables whose data set is there."""
+    loaded: dict[tuple[str, str], ColumnGroup] = {}
+    for name in options("table"):
+        table = load_option("table", name)
+        lines = read_lines_of(table, None)
+        for option in table["columns"]:
+            key = (option["dataset"], option.get("transform", "none"))
+            if key not in loaded:
+                loaded[key] = column_group(cfg, option)
+            group = loaded[key]
+            if group.dataset is not None:
+                units = row_units(option, lines, group.dataset.config)
+                line = evidence_line(group_name(option), units, losses := lost_by_row(group.dataset.cases, units))
+                yield f"{name}, {line or group_name(option)}", lines, losses
+
+
+def check_captions(tables: Sequence[Place]) -> None:
+    """Every row that loses evidence is named in the caption with its counts, or all rows are."""
+    for said, _, losses in tables:
+        for row, each in losses.items():
+            if not each.some:
+                continue
+            number = f"{len(each.some):,} question{'s' if len(each.some) > 1 else ''}"
+            assert number in said
+            assert f"{len(each.wholly):,} of them all of it" in said
+            assert row in said if differ(losses) else "every row" in said
+        assert ("ROWS DO NOT SEE THE SAME TURNS" in said) == differ(losses)
+
+
+def check_reasons(tables: Sequence[Place]) -> None:
+    """Only rules that SegTreeMem's tables state, and rules of released systems, withhold evidence."""
+    for said, lines, losses in tables:
+        for line in lines:
+            if line.title in losses and losses[line.title].some and not said.startswith("segtreemem_"):
+                assert line.memory is not None
+                target = line.memory["build"]["_target_"]
+                assert target.rpartition(".")[2] in RULES_OF_RELEASES, f"{said}: {line.title} loses evidence"
+
+
+@pytest.fixture(scope="module")
+def samples() -> DictConfig:
+    return composed("reproduce", ["table=regression", "data.source=sample"])
+
+
+@pytest.fixture(scope="module")
+def tables(samples: DictConfig) -> list[Place]:
+    return list(places(samples))
+
+
+@pytest.fixture
+def real(data_root: Path) -> DictConfig:
+    where = ["data.source=real", f"data.root={data_root}", "data.unpinned=true"]
+    return composed("reproduce", ["table=regression", *where])
+
+
+def test_rows_of_a_column_lose_the_same_evidence_or_the_caption_names_them(tables: list[Place]) -> None:
+    assert len(tables) > 50
+    check_captions(tables)
+
+
+def test_only_the_tables_of_segtreemem_and_two_released_systems_leave_evidence_out(tables: list[Place]) -> None:
+    check_reasons(tables)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_the_same_holds_of_the_real_files(real: DictConfig) -> None:
+    tables = list(places(real))
+    assert len(tables) > 50
+    check_captions(tables)
+    check_reasons(tables)
+
+
+def test_the_default_units_of_locomo_leave_no_turn_out(samples: DictConfig) -> None:
+    for name in ("locomo", "locomo_audited", "locomo_corrected", "locomo_sound"):
+        config = load_option("dataset", name)
+        group = column_group(samples, {"dataset": "locomo", "metrics": []})
+        assert group.dataset is not None
+        assert lost(group.dataset.cases, config["unit"]).dropped == 0
+
+
+@pytest.mark.data
+def test_segtreemem_loses_the_evidence_of_a_hundred_questions_and_says_so(real: DictConfig) -> None:
+    table = load_option("table", "segtreemem_t4")
+    group = column_group(real, table["columns"][0])
+    assert group.dataset is not None
+    gone = lost(group.dataset.cases, table["columns"][0]["unit"])
+    answerable = {question.key for question in group.questions if question.answerable}
+    assert (gone.dropped, gone.turns, len(gone.some), len(gone.wholly)) == (268, 5882, 183, 100)
+    assert len(gone.wholly & answerable) == 83
+    (said,) = evidence_lines([group], read_lines_of(table, None))
+    assert "every row: the unit rule ab_pair" in said
+    assert "183 questions lose evidence, 100 of them all of it" in said
+
+
+def test_a_unit_of_a_row_comes_before_that_of_its_column(samples: DictConfig) -> None:
+    table = load_option("table", "xmemory_t2")
+    rows = {line.title: line for line in read_lines_of(table, None)}
+    column = {**table["columns"][0], "unit": {"rule": "utterance"}}
+    assert table_unit(rows["MemoryOS"], column) == {"rule": "page", "on_unpaired": "keep_single"}
+    assert table_unit(rows["xMemory"], column) == {"rule": "utterance"}
+
+
+def test_memoryos_sees_profiles_and_events_of_perltqa(samples: DictConfig) -> None:
+    """They are no exchanges: as pages alone, most of them and the evidence of most questions would be left out."""
+    table = load_option("table", "xmemory_t2")
+    group = column_group(samples, table["columns"][0])
+    assert group.dataset is not None
+    units = row_units(group.option, read_lines_of(table, None), group.dataset.config)
+    assert not any(each.some for each in lost_by_row(group.dataset.cases, units).values())
+    assert len(lost(group.dataset.cases, {"rule": "page"}).wholly) == 14
+
+
+def test_losing_all_evidence_is_told_apart_from_losing_a_part() -> None:
+    """The last turn has no partner."""
+    turns = (Turn("t0", "A", "Hello.", "user"), Turn("t1", "B", "Hello.", "assistant"), Turn("t2", "A", "Bye.", "user"))
+    asked = [("part", ("t0", "t2")), ("all", ("t2",)), ("none", ("t1",)), ("without", ())]
+    questions = tuple((Question(name, "What?"), Gold(("x",), at, "c", True)) for name, at in asked)
+    case = Case("c", ("A", "B"), (Session("s", turns),), questions, cluster="c")
+    gone = lost([case], {"rule": "ab_pair"})
+    assert (gone.dropped, gone.turns) == (1, 3)
+    assert gone.some == {("c", "part"), ("c", "all")}
+    assert gone.wholly == {("c", "all")}
+    assert lost([case], {"rule": "ab_pair", "on_unpaired": "keep_single"}).some == set()
+
+
+@pytest.mark.slow
+def test_the_audit_prints_evidence_lost_by_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--evidence", "--strict"]) == 1
+    printed = capsys.readouterr().out
+    assert "## timem_t1" in printed
+    assert "MemoryOS: the unit rule page" in printed
+    assert "equal_budgets" not in printed
