@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,11 +53,16 @@ class ModelSettings:
         return allowed if self.max_output_tokens is None else min(allowed, self.max_output_tokens)
 
     def cost(self, tokens_in: int, tokens_out: int, tokens_cached: int = 0) -> float | None:
-        """Cost of a call in US dollars; None when a price is unknown."""
+        """Cost of a call in US dollars; None when a price is unknown.
+
+        Cached tokens are part of `tokens_in`, as in OpenAI's protocol. Where they are more than that, the server counts them apart
+        (`memsys.llm.replies`), and they are added.
+        """
         if self.usd_per_million_in is None or (tokens_out and self.usd_per_million_out is None):
             return None
         cached_price = self.usd_per_million_in if self.usd_per_million_cached is None else self.usd_per_million_cached
-        dollars = (tokens_in - tokens_cached) * self.usd_per_million_in + tokens_cached * cached_price
+        plain = tokens_in if tokens_cached > tokens_in else tokens_in - tokens_cached
+        dollars = plain * self.usd_per_million_in + tokens_cached * cached_price
         return (dollars + tokens_out * (self.usd_per_million_out or 0.0)) / 1e6
 
     def cost_of(self, usage: Usage) -> float | None:
@@ -76,37 +82,71 @@ class SpendingCapReached(EndOfRun):
     """The next call might cost more than is left below the spending cap."""
 
 
+class Reservation(float):
+    """US dollars held back for a call that is under way."""
+
+    surcharge: float = 0.0
+    """The part that was added because the server had billed more than the highest possible cost before."""
+
+
 class Purse:
-    """A spending cap shared by all models. It reserves a call's highest possible cost before the call is sent, so the cap holds."""
+    """A spending cap shared by all models. It reserves a call's highest possible cost before the call is sent, so the cap holds.
+
+    A server may bill more than a call can cost by its limits (thinking that it does not report, or a limit that it ignores). The purse
+    sees that when the reply arrives, and reserves as much more for each later call; calls already under way are past its reach.
+    """
 
     def __init__(self, max_usd: float | None = None) -> None:
         self.max_usd = max_usd
         self.spent = 0.0
+        self.reached = False
+        """Whether a call was refused because of the cap."""
         self._reserved = 0.0
+        self._surcharge = 0.0
         self._lock = threading.Lock()
 
-    def reserve(self, worst: float | None) -> float:
+    def reserve(self, worst: float | None) -> Reservation:
         """Reserve the highest possible cost of a call, in US dollars, and return it; 0 without a cap.
 
         Raises:
             SpendingCapReached: the cost exceeds what is left, or the model's price is unknown.
         """
         if self.max_usd is None:
-            return 0.0
+            return Reservation(0.0)
         if worst is None:
             raise SpendingCapReached(
                 "max_usd is set, but the price of this model is unknown: give it with prices=… (conf/common.yaml says how)"
             )
         with self._lock:
-            if self.spent + self._reserved + worst > self.max_usd:
+            made = Reservation(worst + self._surcharge if worst else 0.0)
+            made.surcharge = self._surcharge
+            if self.spent + self._reserved + made > self.max_usd:
+                self.reached = True
                 raise SpendingCapReached(
                     f"max_usd={self.max_usd} would be exceeded ({self.spent:.4f} spent, {self._reserved:.4f} in flight)"
                 )
-            self._reserved += worst
-        return worst
+            self._reserved += made
+        return made
 
-    def settle(self, reserved: float, actual: float | None) -> None:
+    @property
+    def stop(self) -> str:
+        """How much was spent where the cap refused a call, and how to go on; empty where it refused none."""
+        if not self.reached:
+            return ""
+        again = "the same command with a higher max_usd (make … MAX_USD=) goes on from there"
+        return f"Stopped at max_usd={self.max_usd:g}: {self.spent:.4f} USD spent; {again}."
+
+    def settle(self, reserved: Reservation, actual: float | None) -> None:
         """Replace a reservation by the call's actual cost; None means unknown, and the reserved amount is taken."""
         with self._lock:
             self._reserved -= reserved
             self.spent += reserved if actual is None else actual
+            beyond = 0.0 if actual is None or self.max_usd is None else actual - reserved + reserved.surcharge
+            first, self._surcharge = self._surcharge == 0.0 < beyond, max(self._surcharge, beyond)
+        if first:
+            print(
+                f"note: a call cost {actual:.6f} USD where its limits allow {reserved:.6f}: the server bills more than was asked for; "
+                "later calls reserve as much more",
+                file=sys.stderr,
+                flush=True,
+            )

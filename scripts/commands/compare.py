@@ -76,7 +76,7 @@ def _answer(scored: Scored, entry: Telling) -> str:
 
 
 def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, count: int, choice: str) -> int:
-    """Run and print the comparison; the exit code is 1 when too much is not scored.
+    """Run and print the comparison; the exit code is 1 when too much is not scored, 3 when the plan is declined.
 
     Args:
         names: files of `conf/memory`; the first is the reference.
@@ -91,6 +91,8 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
     lab = Lab(*settings)
     options = [lab.memory(name) for name in names]  # a wrong name is refused before anything is built
     dataset = lab.load()
+    if not lab.agreed(options, dataset, lab.judges(dataset)):
+        return 3
     scored = [lab.score(lab.ask(option, dataset)) for option in options]
     chosen = metric or next(iter(scored[0].cells))
     if chosen not in scored[0].cells:

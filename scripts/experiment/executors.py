@@ -67,14 +67,13 @@ def answer_all(cfg: DictConfig, models: Models, runs: Sequence[Run], questions: 
     """
     if cfg.shard is None:
         runs = workable(cfg, runs)
-        return execute_capped(runs, questions, cfg.threads, models.traffic, models.ahead, executor_of(cfg, runs))
+        execute_capped(runs, questions, cfg.threads, models.traffic, models.ahead, executor_of(cfg, runs))
+        return models.purse.stop
     number, shards = map(int, cfg.shard.split("/"))
     chosen = workable(cfg, [in_shard(run, number, shards) for run in runs])
-    capped = execute_capped(
-        chosen, questions // shards, cfg.threads, models.traffic, models.ahead, executor_of(cfg, chosen)
-    )
+    execute_capped(chosen, questions // shards, cfg.threads, models.traffic, models.ahead, executor_of(cfg, chosen))
     cfg.max_unscored = 1.0  # most questions belong to other shards
-    return f"Shard {cfg.shard} of the histories; merge all with python -m scripts.merge. {capped}".strip()
+    return f"Shard {cfg.shard} of the histories; merge all with python -m scripts.merge. {models.purse.stop}".strip()
 
 
 def in_shard(run: Run, number: int, shards: int) -> Run:

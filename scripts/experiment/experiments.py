@@ -12,6 +12,7 @@ from eval.store import RunError
 from scripts.answers.published import published_answers
 from scripts.experiment.actual import Meter, meter, side_by_side
 from scripts.experiment.column_groups import ColumnGroup, column_group
+from scripts.experiment.confirmation import confirmed
 from scripts.experiment.datasets import Data, fetch_missing
 from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import Grid, Key, with_our_judge
@@ -26,12 +27,13 @@ from scripts.experiment.layout import (
 )
 from scripts.experiment.local import at_pace, pace, use_local_models
 from scripts.experiment.models import Models, build_models
-from scripts.experiment.plan import Plan, confirmed, plan
+from scripts.experiment.plan import Plan, plan
 from scripts.experiment.readiness import prepared
 from scripts.experiment.replays import workable
 from scripts.experiment.roles import chosen_models
 from scripts.experiment.runs import memory_run
-from scripts.experiment.scorers import judge_ahead
+from scripts.experiment.scorers import judge_ahead, judging
+from scripts.experiment.steps import score
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -101,7 +103,7 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
             return None
         runs = {key: replace(each, chain=planned.chains.get(each.folder, 0.0)) for key, each in runs.items()}
     before = meter(models)
-    capped = _execute(cfg, models, backbone, groups, runs) if run else ""
+    capped = _execute(cfg, models, backbone, groups, runs, planned) if run else ""
     grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone), absent)
     return Experiment(models, backbone, groups, lines, runs, grid, capped, only, planned, before)
 
@@ -155,7 +157,7 @@ def _planned(
 ) -> Plan | None:
     """The plan of the runs asked for, each folder once; None where nothing is paid for and no model runs on this machine."""
     local = cfg.profile_name == "local" and models.memory.endpoint is not None and not cfg.replay
-    if cfg.profile_name != "paper" and not local:
+    if cfg.profile_name != "paper" and not local and (cfg.replay or not models.paid):
         return None
     by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
     window = cfg.local.window if local and cfg.local.model is not None else None
@@ -167,7 +169,7 @@ def _planned(
 
 def _agreed(cfg: DictConfig, planned: Plan) -> bool:
     """Print the plan and ask whether to spend that; for a model on this machine print how many minutes it takes."""
-    if cfg.profile_name == "paper":
+    if cfg.profile_name == "paper" or planned.usd:
         return confirmed(cfg, planned)
     print("\n".join([planned.duration.text, *planned.failures]), file=sys.stderr)
     return True
@@ -190,8 +192,12 @@ def _execute(
     backbone: Mapping[str, Any],
     groups: Sequence[ColumnGroup],
     runs: Mapping[Key, Run],
+    planned: Plan | None,
 ) -> str:
-    """Run what is asked for; returns why it stopped early, or nothing."""
+    """Run what is asked for; returns why it stopped early, or nothing.
+
+    Under a spending cap one row follows another, the cheap ones first, each judged before the next begins: a cap leaves complete rows.
+    """
     counts = {
         group.name: len({question.case_id for question in group.questions})
         if "ask" in group.option
@@ -201,7 +207,20 @@ def _execute(
     # Two column groups may share a folder: the one with more questions comes last and is kept.
     by_size = sorted(_asked_for(cfg, runs).items(), key=lambda item: counts[item[0][1]])
     chosen = {run.folder: (run, counts[key[1]]) for key, run in by_size}
-    questions = sum(count for _, count in chosen.values())
-    ours = [run for run, _ in chosen.values()]
-    judge_ahead(cfg, models, ours, _judges(cfg, backbone, groups))
-    return answer_all(cfg, models, ours, questions)
+    judges = _judges(cfg, backbone, groups)
+    judge_ahead(cfg, models, [run for run, _ in chosen.values()], judges)
+    if cfg.max_usd is None:
+        return answer_all(cfg, models, [run for run, _ in chosen.values()], sum(count for _, count in chosen.values()))
+    rows: dict[str, list[tuple[Run, int]]] = {}
+    for run, count in chosen.values():
+        rows.setdefault(run.name, []).append((run, count))
+    costs = planned.costs if planned is not None else {}
+    said = ""
+    for row in sorted(rows.values(), key=lambda row: sum(costs.get(run.folder, 0.0) for run, _ in row)):
+        said = answer_all(cfg, models, [run for run, _ in row], sum(count for _, count in row))
+        for run, count in row:
+            grading = {name: judging(cfg, models, name) for name in judges.get(run.folder.parent.name, ())}
+            score(run, (), grading, cfg.k_evidence, count, models.traffic, models.ahead)
+        if models.purse.reached:
+            break
+    return said

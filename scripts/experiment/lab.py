@@ -18,6 +18,7 @@ from eval.store import RunError
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
 from scripts.experiment.captions import caption, imported_caption, prompts_line, use, waivers
+from scripts.experiment.confirmation import confirmed
 from scripts.experiment.datasets import Data, data, with_transform
 from scripts.experiment.evidence import evidence_line, lost_by_row
 from scripts.experiment.executors import answer_all
@@ -27,7 +28,9 @@ from scripts.experiment.launch import composed
 from scripts.experiment.local import use_local_models
 from scripts.experiment.models import build_models
 from scripts.experiment.options import load_option
+from scripts.experiment.plan import plan
 from scripts.experiment.readiness import prepared
+from scripts.experiment.replays import workable
 from scripts.experiment.runs import memory_run, reader
 from scripts.experiment.scorers import judge_ahead, judge_prompts, judging, metric_title, metrics
 from scripts.experiment.steps import score
@@ -119,6 +122,26 @@ class Lab:
             option["title"] += f" ({', '.join(f'{name}={value}' for name, value in settings.items())})"
         return {**option, "build": {**option["build"], **settings}}
 
+    def agreed(self, memories: Sequence[Mapping[str, Any]], dataset: Data, judges: Sequence[str]) -> bool:
+        """Print what asking these memories will cost and ask whether to spend it; True at once where no model has a price.
+
+        Args:
+            memories: as `memory` returns them.
+            judges: files of conf/judge.
+        """
+        if self.cfg.replay or not self.models.paid:
+            return True
+        runs = [run for memory in memories for run in self._runs(memory, dataset)]
+        planned = plan(self.cfg, self.models, workable(self.cfg, runs), {dataset.name: list(judges)})
+        return not planned.usd or confirmed(self.cfg, planned)
+
+    def _runs(self, memory: Mapping[str, Any], dataset: Data, builds: int | None = None) -> list[Run]:
+        reading, unit = reader(self.cfg.protocol.reader or dataset.config["reader"]), self.cfg.protocol.unit
+        return [
+            memory_run(self.cfg, self.models, dataset, memory, reading, unit=unit, replicate=replicate)
+            for replicate in range(self.cfg.build.replicates if builds is None else builds)
+        ]
+
     def ask(
         self,
         memory: str | type[MemorySystem] | Mapping[str, Any] | None = None,
@@ -141,15 +164,9 @@ class Lab:
         """
         own = dataset if isinstance(dataset, Data) else self.load(dataset)
         option = {**memory} if isinstance(memory, Mapping) else self.memory(memory, **settings)
-        reading = reader(self.cfg.protocol.reader or own.config["reader"])
-        unit, cfg = self.cfg.protocol.unit, self.cfg
-        runs = [
-            memory_run(cfg, self.models, own, option, reading, unit=unit, replicate=replicate)
-            for replicate in range(cfg.build.replicates if builds is None else builds)
-        ]
-        questions = asked(own.cases)
-        judge_ahead(cfg, self.models, runs, {own.name: list(judges)})
-        capped = answer_all(cfg, self.models, runs, len(questions) * len(runs))
+        runs, questions = self._runs(option, own, builds), asked(own.cases)
+        judge_ahead(self.cfg, self.models, runs, {own.name: list(judges)})
+        capped = answer_all(self.cfg, self.models, runs, len(questions) * len(runs))
         return Answers(option["title"], own, questions, tuple(runs), capped)
 
     def judges(self, dataset: Data) -> list[str]:

@@ -132,6 +132,14 @@ class Models:
         return Services(self.memory.llm, reader, probe, self.embedder, self.prompts, gauges, self.gateway)
 
     @property
+    def paid(self) -> bool:
+        """Whether a call of some model is known to cost something."""
+        chat = [model.prices for model in (self.memory, self.reader, self.judge, self.probe)]
+        costs = [settings.cost(1, 1) for settings in chat if settings is not None]
+        costs += [self.embedder_prices.cost(1, 0)] if self.embedder_prices is not None else []
+        return any(cost for cost in costs)
+
+    @property
     def prices(self) -> dict[str, Price]:
         """Cost functions by role, and by model identity for judges; offline engines have none."""
         chat_models = {"memory": self.memory, "reader": self.reader, "probe": self.probe}

@@ -1,19 +1,19 @@
 """Estimate what an experiment will cost before anything is paid for.
 
 Every memory is built on one history of each data set, the one of median size, with the offline engines, and answers some of its
-questions. Calls and tokens are scaled to all histories and questions and priced at the real models' prices. It is an estimate: replies
-of a real model may be longer and the structures it builds different.
+questions. Calls and tokens are scaled to the histories and questions that are left and priced at the real models' prices. It is an
+estimate: replies of a real model may be longer and the structures it builds different, and what the cache holds is counted as if it had
+to be bought.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from itertools import product
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,7 +25,6 @@ from eval.run import Run, build_memory
 from eval.score import Judging, score_judge
 from eval.store import read_lines, read_predictions
 from memsys.embed import HashingEmbedder
-from memsys.llm.batching.endpoint import BatchSettings
 from memsys.llm.futures import settle
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
@@ -37,16 +36,16 @@ from memsys.tokens import count_tokens
 from scripts.experiment.models import Model, Models
 from scripts.experiment.scorers import judging
 from scripts.experiment.steps import execute
-from scripts.settings.prices import how_to_give
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-HALF = BatchSettings().discount
 SAMPLED = 10
 """Questions of the sampled history that are answered, spread evenly over it."""
 BUILT = 3
 """The same for a memory that is rebuilt before each question."""
+
+ROLES = ("memory", "probe", "reader", "judge", "embedder")
 
 SECONDS_PER_CALL = 1.5
 """Assumed duration of a call where none was measured; used for the estimated duration only."""
@@ -133,11 +132,13 @@ class Plan:
     """What the second and further builds of its rows use; empty where each is built once."""
     open: tuple[str, ...] = ()
     """For each data set whose rows are built several times, a line on the gaps that fewer builds could not settle."""
+    costs: Mapping[Path, float] = field(default_factory=dict)
+    """US dollars of a run, by its folder, calls of unknown price left out. Of runs that share a build, the first bears it."""
 
     @property
     def usd(self) -> float | None:
         """Sum over the roles; None when a price is unknown."""
-        return _sum(self.shares)
+        return total_usd(self.shares)
 
     def usd_in_batches(self, discount: float) -> float | None:
         """The same with `endpoint.mode=batch`, which discounts answers and judgements; None when a price is unknown."""
@@ -145,7 +146,7 @@ class Plan:
         return None if self.usd is None else self.usd - (1.0 - discount) * late
 
 
-def _sum(shares: Iterable[Share]) -> float | None:
+def total_usd(shares: Iterable[Share]) -> float | None:
     known = [share.usd for share in shares]
     return None if None in known else sum(filter(None, known))
 
@@ -186,10 +187,14 @@ class Usage:
         self.tokens_in += factor * tokens_in
         self.tokens_out += factor * tokens_out
 
+    def plus(self, other: Usage) -> Usage:
+        """The sum of two usages."""
+        return Usage(self.calls + other.calls, self.tokens_in + other.tokens_in, self.tokens_out + other.tokens_out)
+
     def share(self, role: str, model: str, prices: ModelSettings | None) -> Share:
-        """This usage, rounded and priced."""
+        """This usage, rounded and priced. A stand-in has no prices and costs nothing."""
         calls, tokens_in, tokens_out = round(self.calls), round(self.tokens_in), round(self.tokens_out)
-        usd = None if prices is None else prices.cost(tokens_in, tokens_out)
+        usd = 0.0 if prices is None else prices.cost(tokens_in, tokens_out)
         return Share(role, model, calls, tokens_in, tokens_out, usd)
 
 
@@ -207,32 +212,51 @@ def plan(
     """
     engine: LLM = ExtractiveLLM() if window is None else Windowed(ExtractiveLLM(), window)
     offline = Metered(OneSecond(engine))
-    usage, later = ({role: Usage() for role in ("memory", "probe", "reader", "judge", "embedder")} for _ in range(2))
+    by_run: dict[Path, dict[str, Usage]] = {}
     with tempfile.TemporaryDirectory() as folder:
         samples = _samples(runs, lambda run: _offline(run, offline, Path(folder)))
+        sizes = {sample.run.folder.parent.name: sample.by_history for sample in samples}
+        samples = [sample for sample in samples if sample.questions]
         execute([sample.run for sample in samples], sum(s.questions for s in samples), cfg.threads, "planning")
         builds: set[str] = set()
         chains = {sample.planned.folder: _chain(sample) for sample in samples}
         longest = max((_longest(sample, chains[sample.planned.folder]) for sample in samples), default=0.0)
         for sample in samples:
-            counted = (usage, later)[: 1 + (sample.run.replicate > 0)]
-            for used in counted:
-                _add_run(used, sample, counts_build=sample.run.shared not in builds)
-            for name in judges.get(sample.run.folder.parent.name, ()):
-                _add_judge(
-                    [used["judge"] for used in counted], sample, replace(judging(cfg, models, name), llm=offline)
-                )
+            usage = by_run.setdefault(sample.planned.folder, {role: Usage() for role in ROLES})
+            _add_run(usage, sample, counts_build=sample.run.shared not in builds)
             builds |= {sample.run.shared} - {""}
+            for name in judges.get(sample.run.folder.parent.name, ()):
+                _add_judge(usage["judge"], sample, replace(judging(cfg, models, name), llm=offline))
         failures = tuple(line for sample in samples for line in _failures(sample))
-    probe = {"probe": models.probe} if usage["probe"].calls else {}
+    again = {sample.planned.folder for sample in samples if sample.run.replicate}
+    later = _added(used for folder, used in by_run.items() if folder in again)
+    whole = _added(by_run.values())
+    probe = {"probe": models.probe} if whole["probe"].calls else {}
     by_role = {"memory": models.memory, **probe, "reader": models.reader, "judge": models.judge}
-    shares, again = (_shares(each, by_role, models) for each in (usage, later))
-    sizes = {sample.run.folder.parent.name: sample.by_history for sample in samples}
+    shares = _shares(whole, by_role, models)
     lines = tuple(line for name, counts in sizes.items() for line in _detectable(name, counts))
     most = 1 + max((sample.run.replicate for sample in samples), default=0)
     left = tuple(f"  {name}: {left_open(sum(counts), most)}" for name, counts in sizes.items() if most > 1)
-    duration = _duration(cfg, models, shares, longest)
-    return Plan(tuple(shares), duration, lines, chains, failures, tuple(again) if most > 1 else (), left)
+    costs = {
+        folder: sum(share.usd or 0.0 for share in _shares(used, by_role, models)) for folder, used in by_run.items()
+    }
+    return Plan(
+        tuple(shares),
+        _duration(cfg, models, shares, longest),
+        lines,
+        chains,
+        failures,
+        tuple(_shares(later, by_role, models)) if most > 1 else (),
+        left,
+        costs,
+    )
+
+
+def _added(parts: Iterable[Mapping[str, Usage]]) -> dict[str, Usage]:
+    """Usage by role, added up."""
+    return reduce(
+        lambda one, two: {role: one[role].plus(two[role]) for role in ROLES}, parts, {role: Usage() for role in ROLES}
+    )
 
 
 def _shares(usage: Mapping[str, Usage], by_role: Mapping[str, Model], models: Models) -> list[Share]:
@@ -326,9 +350,8 @@ def _add_run(usage: Mapping[str, Usage], sample: Sample, *, counts_build: bool) 
         usage["embedder"].add(factor, cost.steps if cost.embedding_tokens else 0, cost.embedding_tokens, 0)
 
 
-def _add_judge(usages: Iterable[Usage], sample: Sample, judge: Judging) -> None:
-    lines = list(read_lines(score_judge(sample.run, judge).with_suffix(".effort.jsonl")))
-    for usage, line in product(usages, lines):
+def _add_judge(usage: Usage, sample: Sample, judge: Judging) -> None:
+    for line in read_lines(score_judge(sample.run, judge).with_suffix(".effort.jsonl")):
         usage.add(sample.question_factor, sum(line["calls"].values()), int(line["tokens_in"]), int(line["tokens_out"]))
 
 
@@ -338,46 +361,6 @@ def _detectable(dataset: str, sizes: Sequence[int]) -> Iterator[str]:
             f"  {dataset}: {sum(sizes)} questions in {len(sizes)} histories; "
             f"detectable paired difference at {POWER:.0%} power: {detectable(difference[0])} ({difference[1]})"
         )
-
-
-def plan_text(plan: Plan) -> str:
-    """A plan as it is printed."""
-    lines = ["Plan (estimated from a sample of the same runs with the offline engines):"]
-    for share in plan.shares:
-        price = "unknown price" if share.usd is None else f"{share.usd:.2f} USD"
-        lines.append(
-            f"  {share.role:<9}{share.model:<32}{share.calls:>9} calls {share.tokens_in:>12} tokens in {share.tokens_out:>10} out  {price}"
-        )
-    unknown = dict.fromkeys(share.model for share in plan.shares if share.usd is None)
-    lines += [f"  the price of {model} is not known; give it with {how_to_give(model)}" for model in unknown]
-    total = "unknown" if plan.usd is None else f"{plan.usd:.2f} USD"
-    lines.append(f"  total {total}, {plan.duration.text}")
-    if (batched := plan.usd_in_batches(HALF)) and batched != plan.usd:
-        lines.append(
-            f"  or {batched:.2f} USD with endpoint.mode=batch: answers within a day of the build, judgements within a day of the answers"
-        )
-    if plan.later:
-        part = "an unknown part" if (usd := _sum(plan.later)) is None else f"{usd:.2f} USD"
-        lines.append(
-            f"  of it {part} for second and further builds; build.published=1 leaves those of published rows out"
-        )
-    return "\n".join([*lines, *plan.failures, *plan.detectable, *plan.open])
-
-
-def confirmed(cfg: DictConfig, plan: Plan) -> bool:
-    """Print the plan and ask whether to spend it. `yes=true` agrees; without a terminal the answer is no."""
-    print(plan_text(plan))
-    if cfg.max_usd is not None and plan.usd is None:
-        print("error: max_usd is set, but a price is unknown; the plan above says how to give it", file=sys.stderr)
-        return False
-    if cfg.max_usd is not None and plan.usd is not None and plan.usd > cfg.max_usd:
-        print(f"note: the estimate exceeds max_usd={cfg.max_usd}; the run will stop there")
-    if cfg.yes:
-        return True
-    if not sys.stdin.isatty():
-        print("error: not asked, because there is no terminal; repeat with yes=true (make … YES=1)", file=sys.stderr)
-        return False
-    return input("Spend this? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _offline(run: Run, engine: Metered, folder: Path) -> Run:
@@ -407,9 +390,12 @@ def _samples(runs: Iterable[Run], offline: Callable[[Run], Run]) -> list[Sample]
 
 
 def _sample(planned: Run, run: Run, places: Sequence[Sequence[Place]]) -> Sample:
-    """Cut a run down to its history of median size and a few of that history's questions."""
-    asked = [[place for place in history if run.questions(*place[:2])] for history in places]
+    """Cut a run down to its history of median size and a few of that history's questions; answered ones are left out."""
+    every_question = [[place for place in history if run.questions(*place[:2])] for history in places]
+    asked = [_open(planned, history) for history in every_question]
     by_size = sorted((index for index in range(len(asked)) if asked[index]), key=lambda index: run.sizes[index])
+    if not by_size:  # the run is complete
+        return Sample(planned, run, 0, 0.0, 0.0, 0.0, tuple(map(len, every_question)))
     median = by_size[len(by_size) // 2]
     history = asked[median]
     rebuilt = len({after for *_, after in history}) > 1 and build_memory(run, run.cases[median]).OFFLINE
@@ -427,11 +413,17 @@ def _sample(planned: Run, run: Run, places: Sequence[Sequence[Place]]) -> Sample
             questions=ChosenQuestions(frozenset(place[:2] for place in chosen)),
         ),
         questions=len(chosen),
-        write_factor=sum(run.sizes) / run.sizes[median],
+        write_factor=sum(run.sizes[index] for index in by_size) / run.sizes[median],
         consolidate_factor=sum(builds) / (run.sizes[median] * _builds(chosen, every)),
         question_factor=sum(map(len, asked)) / len(chosen),
-        by_history=tuple(map(len, asked)),
+        by_history=tuple(map(len, every_question)),
     )
+
+
+def _open(run: Run, history: Sequence[Place]) -> list[Place]:
+    """The questions of a history that no earlier command answered."""
+    lines = read_predictions(run.case_folder(history[0][0])) if history else {}
+    return [place for place in history if place[1] not in lines or lines[place[1]].outcome != "answered"]
 
 
 @dataclass(frozen=True, slots=True)

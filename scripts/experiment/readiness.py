@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from scripts.checkup.probes import ask, examine
 from scripts.checkup.report import table
 from scripts.experiment.models import Model, Models
 from scripts.experiment.progress import progress_line
+from scripts.settings.prices import how_to_give
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -56,10 +57,12 @@ def prepared(cfg: DictConfig, models: Models) -> Models:
     Nothing is sent when replaying, or with `endpoint.probe=false`.
 
     Raises:
-        RunError: an endpoint does not answer, refuses the key, or does not serve the model; in the paper profile also when it refuses
-            what the model's settings send, or truncates prompts silently.
+        RunError: there is a spending cap and a model without a price; an endpoint does not answer, refuses the key, or does not serve
+            the model; in the paper profile also when it refuses what the model's settings send, or truncates prompts silently.
     """
     chat_models = list(_chat_models(models))
+    if not cfg.replay:
+        check_prices(cfg.max_usd, [*chat_models, *_embedders(models)])
     if cfg.replay or not cfg.endpoint.probe or not (chat_models or models.embedder_endpoint):
         return models
     for served in [*chat_models, *_embedders(models)]:
@@ -71,6 +74,21 @@ def prepared(cfg: DictConfig, models: Models) -> Models:
     except SpendingCapReached as error:  # plan and run report the cap for their own calls
         print(f"note: the endpoints were not asked beforehand: {error}", file=sys.stderr)
     return models
+
+
+def check_prices(max_usd: float | None, served: Sequence[ServedModel]) -> None:
+    """Refuse models without a price where there is a spending cap, which could not hold.
+
+    Raises:
+        RunError: names every model and the line to add.
+    """
+    unpriced = [each for each in served if each.settings.cost(1, int(each.roles != ("embedder",))) is None]
+    if max_usd is not None and unpriced:
+        models = list(dict.fromkeys(each.settings.model for each in unpriced))
+        named = ", ".join(f"{each.settings.model} ({', '.join(each.roles)})" for each in unpriced)
+        raise RunError(
+            f"max_usd={max_usd:g} needs the price of every model, and there is none for {named}: add {how_to_give(*models)}"
+        )
 
 
 def _check_all(models: Models, chat_models: list[ServedModel], timeout: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from eval.report.wandb_log import log_table
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run_single(cfg: DictConfig) -> int:
-    """Run, score and print; return exit code 1 if too many questions are unscored, 2 if the input is wrong."""
+    """Run, score and print; return exit code 1 if too many questions are unscored, 2 if the input is wrong, 3 if the plan is declined."""
     return configured(cfg, "config", _run_single)
 
 
@@ -24,9 +25,15 @@ def _run_single(cfg: DictConfig) -> int:
 
     lab = Lab(cfg=cfg)
     dataset = lab.load()
-    answers = lab.ask(dataset=dataset, judges=lab.judges(dataset))
+    judges = lab.judges(dataset)
+    if not lab.agreed([lab.memory()], dataset, judges):
+        return 3
+    answers = lab.ask(dataset=dataset, judges=judges)
     table = lab.table(lab.score(answers))
     print_table(table, cfg.print)
     print(f"run folder: {answers.folder}")
     log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
-    return complain(table, cfg.max_unscored)
+    code = complain(table, cfg.max_unscored)
+    if stop := lab.models.purse.stop:
+        print(stop, file=sys.stderr)
+    return code

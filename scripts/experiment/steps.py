@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from eval.executors.cells import Executor
@@ -12,7 +13,7 @@ from eval.loop import run_all
 from eval.report.cell import Cell
 from eval.report.tables import Table
 from eval.run import Run, ignore_answer
-from eval.score import Judging, Metric, score_evidence, score_judge, score_lexical
+from eval.score import Judging, Metric, score_evidence, score_judge, score_lexical, score_paths
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.traffic import Traffic
 from scripts.checkup.causes import commonest
@@ -55,13 +56,10 @@ def execute_capped(
     traffic: Watch = _no_traffic,
     ahead: JudgingAhead | None = None,
     executor: Executor | None = None,
-) -> str:
-    """Run `execute` up to the spending cap; returns a caption line when the cap stopped it, else an empty string."""
-    try:
+) -> None:
+    """Run `execute` up to the spending cap; the purse knows whether the cap stopped it (`Purse.stop`)."""
+    with suppress(SpendingCapReached):
         execute(runs, questions, threads, traffic=traffic, ahead=ahead, executor=executor)
-    except SpendingCapReached as error:
-        return f"Stopped: {error}."
-    return ""
 
 
 def score(
@@ -81,7 +79,10 @@ def score(
     files[f"evidence@{k_evidence}"] = score_evidence(run, k_evidence)
     for name, judging in judges.items():
         with progress_line(f"judging {run.name}", questions * judging.repeats, traffic=traffic) as line:
-            files[f"judge_{name}"] = score_judge(run, judging, line.step, ahead)
+            try:
+                files[f"judge_{name}"] = score_judge(run, judging, line.step, ahead)
+            except SpendingCapReached:  # the verdicts so far are kept, and the others count as missing
+                files[f"judge_{name}"] = score_paths(run, (), {name: judging}, k_evidence)[f"judge_{name}"]
     return files
 
 

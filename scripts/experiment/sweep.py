@@ -33,12 +33,13 @@ from eval.stats import Interval
 from eval.store import RunError, replace_file
 from scripts.experiment.actual import meter, side_by_side
 from scripts.experiment.column_groups import ColumnGroup, column_group
+from scripts.experiment.confirmation import confirmed
 from scripts.experiment.datasets import fetch_missing
 from scripts.experiment.executors import answer_all
 from scripts.experiment.exits import configured
 from scripts.experiment.layout import score_name
 from scripts.experiment.models import Models, build_models
-from scripts.experiment.plan import confirmed, plan
+from scripts.experiment.plan import plan
 from scripts.experiment.readiness import prepared
 from scripts.experiment.replays import workable
 from scripts.experiment.roles import STAND_IN, chosen_models

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +73,10 @@ def make_table(cfg: DictConfig) -> Outcome:
         print(outcome)
     print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex, .json")
     log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
-    return Outcome(complain(table, cfg.max_unscored), file)
+    code = complain(table, cfg.max_unscored)
+    if stop := behind.models.purse.stop:
+        print(stop, file=sys.stderr)
+    return Outcome(code, file)
 
 
 def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
@@ -156,7 +160,8 @@ def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> li
         notes.append(
             f"Errata {cfg.errata}: {len(wrong)} gold answers are known to be wrong. A score above the share of sound ones is marked."
         )
-    return [*notes, *behind.grid.choices(), *([behind.capped] if behind.capped else [])]
+    stopped = behind.models.purse.stop or behind.capped
+    return [*notes, *behind.grid.choices(), *([stopped] if stopped else [])]
 
 
 def _prompts(behind: Experiment) -> set[str]:

@@ -11,6 +11,8 @@ from eval.store import RunError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+FREE = "free"
+"""In place of a model's prices: its calls cost nothing."""
 FIELDS = {"in": "usd_per_million_in", "cached": "usd_per_million_cached", "out": "usd_per_million_out"}
 
 
@@ -30,9 +32,13 @@ def given_prices(prices: DictConfig | str | None) -> dict[str, dict[str, float]]
     return dict(_by_model(plain))
 
 
-def how_to_give(model: str) -> str:
-    """The setting that adds a model's price to a command, for messages."""
-    return f"prices='{{{model}: {{in: USD, out: USD}}}}' (per million tokens; with make PRICES=…), or prices=file.yaml"
+def how_to_give(*models: str) -> str:
+    """The setting that adds prices to a command, for messages."""
+    lines = ", ".join(f"{model}: {{in: USD, out: USD}}" for model in models)
+    return (
+        f"prices='{{{lines}}}' (per million tokens; `{models[0]}: free` for a server of your own), or the same lines in a file: "
+        "prices=file.yaml (make … PRICES=file.yaml)"
+    )
 
 
 def _file(path: Path) -> dict[str, Any]:
@@ -49,9 +55,15 @@ def _file(path: Path) -> dict[str, Any]:
 
 def _by_model(prices: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
     for model, fields in prices.items():
+        if fields == FREE:
+            fields = dict.fromkeys(FIELDS, 0.0)
         if not isinstance(fields, Mapping) or not fields:
-            raise RunError(f"prices.{model}: expected {{in: …, out: …}}, found {fields!r}")
-        yield str(model), {_field(model, name): _amount(model, name, usd) for name, usd in fields.items()}
+            raise RunError(f"prices.{model}: expected {{in: …, out: …}} or {FREE}, found {fields!r}")
+        amounts = {_field(model, name): _amount(model, name, usd) for name, usd in fields.items()}
+        cached, plain = amounts.get("usd_per_million_cached"), amounts.get("usd_per_million_in")
+        if cached is not None and plain is not None and cached > plain:
+            raise RunError(f"prices.{model}: a cached token ({cached}) cannot cost more than another one ({plain})")
+        yield str(model), amounts
 
 
 def _field(model: str, name: str) -> str:

@@ -151,7 +151,7 @@ class Common(Strict):
     endpoint: EndpointSettings
     local: Local
     endpoints: dict[Literal["memory", "reader", "judge", "probe", "embedder"], RoleEndpoint]
-    prices: dict[str, Price] | str | None
+    prices: dict[str, Price | Literal["free"]] | str | None
     build: Building
     judge: Judgements
     nodes: Nodes

@@ -342,10 +342,11 @@ def test_an_unknown_price_with_a_cap_refuses_to_start(experiment: Any, capsys: A
         "judge": "gpt-4o-2024-08-06",
         "embedder": "text-embedding-3-small",
     }
-    assert reproduce(cfg) == 3
-    captured = capsys.readouterr()
-    assert "unknown price" in captured.out
-    assert "max_usd is set, but a price is unknown" in captured.err
+    assert reproduce(cfg) == 2
+    assert (
+        "max_usd=5 needs the price of every model, and there is none for gpt-4o-2024-08-06 (judge)"
+        in capsys.readouterr().err
+    )
 
 
 def test_column_groups_can_be_chosen_and_unknown_ones_are_named(experiment: Any, capsys: Any) -> None:

@@ -17,6 +17,7 @@ from eval.run import Run
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
+from scripts.experiment.confirmation import plan_text
 from scripts.experiment.datasets import data
 from scripts.experiment.models import Models, build_models
 from scripts.experiment.options import load_option
@@ -30,7 +31,6 @@ from scripts.experiment.plan import (
     Usage,
     _samples,
     plan,
-    plan_text,
 )
 from scripts.experiment.runs import memory_run, reader
 

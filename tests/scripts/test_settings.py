@@ -17,12 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 from eval.store import RunError
 from scripts import reproduce_all
 from scripts.experiment.calibration import calibrate
+from scripts.experiment.confirmation import confirmed
 from scripts.experiment.equal_budgets import equal_budgets
 from scripts.experiment.figures import figure
 from scripts.experiment.growth import growth
 from scripts.experiment.launch import composed
 from scripts.experiment.options import CONF, load_option, options
-from scripts.experiment.plan import Duration, Plan, confirmed
+from scripts.experiment.plan import Duration, Plan
 from scripts.experiment.single import run_single
 from scripts.experiment.sweep import sweep
 from scripts.experiment.table import reproduce

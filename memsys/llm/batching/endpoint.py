@@ -21,7 +21,7 @@ from memsys.llm.batching.provider import Provider, Status
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.futures import settle
 from memsys.llm.outcome import RETRIED, outcome_of
-from memsys.llm.pricing import ModelSettings
+from memsys.llm.pricing import ModelSettings, Reservation
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.replies import usage_of
 from memsys.llm.server import Parse, Price
@@ -61,7 +61,7 @@ class _Waiting:
 
     call: Call
     future: Future[Any]
-    reserved: float
+    reserved: Reservation
     price: Price
     parse: Parse[Any]
 

@@ -1,0 +1,197 @@
+"""Spending: every model has a price before a cap holds, a plan is agreed to, and a cap leaves complete rows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from eval.store import RunError, read_predictions
+from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
+from scripts.experiment.launch import composed
+from scripts.experiment.single import run_single
+from scripts.experiment.table import reproduce
+from scripts.mock.endpoint import Mock, application, serving
+from scripts.settings.prices import given_prices
+
+PRICED = ModelSettings("m", usd_per_million_in=2.0, usd_per_million_cached=1.0, usd_per_million_out=10.0)
+
+
+# --- the purse ----------------------------------------------------------------------------------------------------------
+
+
+def test_cached_tokens_that_are_counted_beside_the_prompt_are_charged() -> None:
+    assert PRICED.cost(1000, 0, 400) == pytest.approx((600 * 2 + 400 * 1) / 1e6)
+    assert PRICED.cost(1000, 0, 2000) == pytest.approx((1000 * 2 + 2000 * 1) / 1e6)
+
+
+def test_a_purse_reserves_as_much_more_as_a_server_billed_beyond_the_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    purse = Purse(1.0)
+    together = [purse.reserve(0.01) for _ in range(3)]
+    purse.settle(together[0], 0.05)
+    assert purse.reserve(0.01) == pytest.approx(0.05)
+    for late in together[1:]:  # under way when the first reply came: no reason to reserve more than that
+        purse.settle(late, 0.05)
+    again = purse.reserve(0.01)
+    assert again == pytest.approx(0.05)
+    purse.settle(again, 0.07)
+    assert purse.reserve(0.01) == pytest.approx(0.07)
+    assert purse.reserve(0.0) == 0.0, "a free model stays free"
+    assert capsys.readouterr().err.count("bills more than was asked for") == 1
+
+
+def test_a_server_that_bills_five_times_the_limit_passes_the_cap_by_its_first_call_alone() -> None:
+    purse = Purse(0.30)
+
+    def call() -> None:
+        purse.settle(purse.reserve(0.002), 0.010)
+
+    with pytest.raises(SpendingCapReached):
+        deque((call() for _ in range(100)), 0)
+    assert purse.spent <= 0.30
+    assert purse.stop.startswith("Stopped at max_usd=0.3: 0.2900 USD spent; the same command with a higher max_usd")
+
+
+def test_a_model_may_be_free_and_a_cached_token_costs_no_more_than_another() -> None:
+    assert given_prices(OmegaConf.create({"m": "free"})) == {
+        "m": {"usd_per_million_in": 0.0, "usd_per_million_cached": 0.0, "usd_per_million_out": 0.0}
+    }
+    with pytest.raises(RunError, match="a cached token"):
+        given_prices(OmegaConf.create({"m": {"in": 1.0, "cached": 2.0, "out": 1.0}}))
+
+
+# --- commands -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mock() -> Iterator[tuple[Mock, str]]:
+    server = Mock(hang=3.0)
+    with serving(application(server)) as url:
+        yield server, url
+
+
+def settings(url: str, results: Path, *more: str) -> list[str]:
+    models = [
+        f"models.{role}={name}" for role, name in zip(("memory", "reader", "judge", "embedder"), "mrje", strict=True)
+    ]
+    return [f"results={results}", "network=true", f"endpoint.base_url={url}", "endpoint.label=mock", *models, *more]
+
+
+PRICES = "prices={m: free, e: free, r: {in: 1, out: 10}, j: {in: 1, out: 10}}"
+ROWS = ["table=segtreemem_t4", "columns=[locomo]", "only=[nothing,bm25,recency]", "data.size=12"]
+
+
+def asked(server: Mock) -> int:
+    return sum(server.arrivals.values())
+
+
+@pytest.mark.slow
+def test_a_cap_refuses_every_model_without_a_price_by_name_before_anything_is_sent(
+    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, url = mock
+    given = settings(url, tmp_path, *ROWS, "max_usd=5", "prices={j: {in: 1, out: 10}}")
+    assert reproduce(composed("reproduce", given)) == 2
+    said = capsys.readouterr().err
+    assert "there is none for m (memory), r (reader, probe), e (embedder)" in said
+    assert "m: {in: USD, out: USD}, r: {in: USD, out: USD}, e: {in: USD, out: USD}" in said
+    assert "`m: free` for a server of your own" in said
+    assert asked(server) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["table", "run"])
+def test_a_plan_is_agreed_to_in_every_profile_once_a_model_costs_something(
+    mock: tuple[Mock, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - no terminal to ask on
+    server, url = mock
+
+    def work(*more: str) -> int:
+        if command == "table":
+            return reproduce(composed("reproduce", settings(url, tmp_path, *ROWS, PRICES, *more)))
+        return run_single(composed("config", settings(url, tmp_path, "memory=recency", "data.size=4", PRICES, *more)))
+
+    assert work() == 3
+    said = capsys.readouterr()
+    assert "Plan" in said.out
+    assert "yes=true" in said.err
+    before = asked(server)
+    assert not list((tmp_path / "runs").rglob("predictions.jsonl"))
+    assert work("yes=true") == 0
+    assert asked(server) > before
+    capsys.readouterr()
+    assert work() == 0, "nothing is left to pay for, so nobody is asked"
+
+
+@pytest.mark.slow
+def test_a_cap_leaves_complete_rows_and_the_last_line_says_how_to_go_on(
+    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, url = mock
+    assert (
+        reproduce(composed("reproduce", settings(url, tmp_path / "whole", *ROWS, PRICES, "yes=true", "max_usd=5"))) == 0
+    )
+    assert "Stopped" not in capsys.readouterr().err
+    given = settings(url, tmp_path / "capped", *ROWS, PRICES, "yes=true", "max_usd=0.04")
+    assert reproduce(composed("reproduce", given)) == 1
+    said = capsys.readouterr()
+    last = said.err.strip().splitlines()[-1]
+    assert last.startswith("Stopped at max_usd=0.04: 0.0")
+    assert last.endswith("(make … MAX_USD=) goes on from there.")
+    assert last in said.out, "the caption names the same sum"
+    runs = tmp_path / "capped" / "runs" / "locomo"
+    answers = {folder.name.partition("-")[0]: answered(folder) for folder in runs.iterdir()}
+    assert answers["nothing"] == 12, "the cheapest row comes first and is complete"
+    assert min(answers.get("bm25", 0), answers.get("recency", 0)) < 12
+    verdicts = next(
+        (runs / folder).glob("scores/judge_*.jsonl") for folder in runs.iterdir() if folder.name.startswith("nothing")
+    )
+    assert sum(1 for path in verdicts if "effort" not in path.name for _ in path.open()) == 12
+
+
+def answered(folder: Path) -> int:
+    lines = [line for case in folder.glob("cases/*") for line in read_predictions(case).values()]
+    return sum(line.outcome == "answered" for line in lines)
+
+
+def dollars(text: str) -> float:
+    return float(text.rpartition("total ")[2].partition(" USD")[0])
+
+
+@pytest.mark.slow
+def test_the_plan_of_a_resumed_command_prices_what_is_left(
+    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - no terminal to ask on
+    _, url = mock
+    dear = "prices={m: free, e: free, r: {in: 1000, out: 10000}, j: {in: 1000, out: 10000}}"
+    given = settings(url, tmp_path, "memory=full_history", "data.size=12", dear)
+    assert run_single(composed("config", given)) == 3
+    whole = dollars(capsys.readouterr().out)
+    assert run_single(composed("config", [*given, "yes=true"])) == 0
+    (folder,) = (tmp_path / "runs" / "locomo").iterdir()
+    case = next(case for case in sorted(folder.glob("cases/*")))
+    for name in ("predictions.jsonl", "case.json"):
+        (case / name).unlink()
+    capsys.readouterr()
+    assert run_single(composed("config", given)) == 3
+    left = dollars(capsys.readouterr().out)
+    assert 0.2 * whole < left < 0.8 * whole
+
+
+def test_a_table_under_a_cap_needs_no_plan_of_free_models(mock: tuple[Mock, str], tmp_path: Path, capsys: Any) -> None:
+    _, url = mock
+    free = "prices={m: free, r: free, j: free, e: free}"
+    assert (
+        run_single(composed("config", settings(url, tmp_path, "memory=recency", "data.size=2", free, "max_usd=1"))) == 0
+    )
+    assert "Plan" not in capsys.readouterr().out
