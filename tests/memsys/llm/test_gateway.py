@@ -181,7 +181,7 @@ def test_a_token_that_nobody_opened_is_refused(path: str) -> None:
     gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(32), None, "live")
     account = gateway.open("one", Account("one"))
     gateway.dismiss("one")
-    assert post(account, path, {"input": "x"})[0] == 404
+    assert post(account, path, {"input": "x"})[0] == 401
     gateway.close()
 
 
