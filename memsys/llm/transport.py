@@ -144,9 +144,11 @@ class SdkTransport:
         import openai
 
         client = self._client or self._open()
+        azure = "api-version=" in urlsplit(self._base_url).query
+        options = {"headers": {"api-key": self._key, "Authorization": openai.Omit()}} if azure else {}
         try:
             async with asyncio.timeout(self._timeout):  # the package's own timeout applies to each piece of a reply
-                raw = await client.post(url, body=dict(body), cast_to=httpx.Response)
+                raw = await client.post(url, body=dict(body), cast_to=httpx.Response, options=options)
             return _reply(raw.status_code, raw.content, raw.headers)
         except openai.APIStatusError as error:
             raw = error.response
@@ -171,14 +173,13 @@ class SdkTransport:
         http = httpx.AsyncClient(
             transport=_bounded(inner, self._most_bytes), timeout=self._timeout, follow_redirects=False
         )
-        azure = {"api-key": self._key, "Authorization": openai.Omit()} if "api-version=" in url.query else {}
         self._client = openai.AsyncOpenAI(
             base_url=self._base_url.partition("?")[0],
             api_key=self._key,
             timeout=self._timeout,
             max_retries=0,
             http_client=http,  # type: ignore[arg-type]  # the package accepts any httpx client
-            default_headers={"Accept-Encoding": ACCEPTED, **azure},  # type: ignore[dict-item]  # Omit is for default_headers, too
+            default_headers={"Accept-Encoding": ACCEPTED},
         )
         return self._client
 
