@@ -188,8 +188,9 @@ class Gateway:
             Exception
         ) as error:  # whatever a body holds, its client learns that it was not understood, and the next is served
             account.ledger.count(account.ledger.notes, "gateway: request not understood")
-            why = str(error) if isinstance(error, Malformed) else f"{type(error).__name__}: {error}"
-            return _error(400, "invalid_request_error", redact(why)[:500])
+            why = redact(str(error) if isinstance(error, Malformed) else f"{type(error).__name__}: {error}")[:500]
+            account.failed(ModelError(f"the gateway refused a request: {why}"))
+            return _error(400, "invalid_request_error", why)
 
     async def _chatted(self, account: Account, request: web.BaseRequest, body: dict[str, Any]) -> web.StreamResponse:
         reply = await self._reply(account, request, body)

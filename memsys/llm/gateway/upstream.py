@@ -61,7 +61,8 @@ class EndpointUpstream:
             sent[settings.token_limit_field] = settings.max_output_tokens
         elif settings.context_tokens is None and self._endpoint.purse.max_usd is not None:
             raise Malformed(
-                "max_usd is set, so the length of the reply needs a limit: send max_tokens, or give the gateway --max-output-tokens"
+                "max_usd is set, so the length of the reply needs a limit: send max_tokens, or set one for all replies "
+                "(--max-output-tokens of the gateway, endpoint.max_output_tokens of a run)"
             )
         if not settings.send_temperature:
             sent = {name: value for name, value in sent.items() if name not in ("temperature", "top_p")}
