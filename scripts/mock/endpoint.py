@@ -186,7 +186,9 @@ class Mock:
             "message": {"role": "assistant", "content": text},
         }
         if body.get("logprobs"):
-            tokens = [{"token": word, "logprob": -0.25, "bytes": None, "top_logprobs": []} for word in text.split()]
+            tokens: list[dict[str, Any]] = [
+                {"token": word, "logprob": -0.25, "bytes": None, "top_logprobs": []} for word in text.split()
+            ]
             choice["logprobs"] = {"content": tokens}
         return choice
 
@@ -220,7 +222,9 @@ def said(body: dict[str, Any], key: str) -> str:
 
 def _called(body: dict[str, Any]) -> dict[str, Any] | None:
     """The function that a reply calls: that of `tool_choice`, else the first; None after a tool's output, or where none is wanted."""
-    functions = [tool["function"] for tool in body.get("tools") or () if tool.get("type") == "function"]
+    functions: list[dict[str, Any]] = [
+        tool["function"] for tool in body.get("tools") or () if tool.get("type") == "function"
+    ]
     choice = body.get("tool_choice")
     if not functions or choice == "none":
         return None
