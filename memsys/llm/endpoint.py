@@ -23,9 +23,10 @@ from memsys.llm import network, stopping
 from memsys.llm.futures import Reply, settle
 from memsys.llm.limits import BUILDS, Places, urgency
 from memsys.llm.outage import Unreachable, until_back
-from memsys.llm.outcome import Outcome, check_base_url, origin, outcome_of
+from memsys.llm.outcome import Outcome, check_base_url, located, origin, outcome_of
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import EndOfRun, ModelError
+from memsys.llm.rates import estimated_tokens
 from memsys.llm.replies import usage_of
 from memsys.llm.secrets import redact, register
 from memsys.llm.server import Parse, Price, Result, Sent
@@ -293,7 +294,7 @@ class Endpoint:
     ) -> None:
         """Make attempts until one succeeds; its place in flight is kept until its reply was handed over and is on disk."""
         attempts = failures = refusals = pauses = 0
-        spent_seconds, model, tokens = 0.0, str(body.get("model", "")), _estimated_tokens(body)
+        spent_seconds, model, tokens = 0.0, str(body.get("model", "")), estimated_tokens(body)
         while True:
             await self._wait_for_outage()
             await self.places.take(model, tokens, urgency)
@@ -406,7 +407,7 @@ class Endpoint:
 
     async def _outcome(self, path: str, body: Mapping[str, Any]) -> Outcome:
         assert self._transport is not None
-        url = self.base_url + path
+        url = located(self.base_url, path)
         try:
             for _ in range(REDIRECTS + 1):
                 reply = await self._transport.post(url, body)
@@ -439,10 +440,3 @@ class Endpoint:
 
 def _cancelled() -> ModelError:
     return stopping.Stopped("stopped before the reply came") if stopping.requested() else ModelError("cancelled")
-
-
-def _estimated_tokens(body: Mapping[str, Any]) -> int:
-    """Tokens of a call before it is made: a quarter of the prompt's characters, and a reply of a quarter of its limit."""
-    texts = [message["content"] for message in body.get("messages", ())] or body.get("input", ())
-    limit = body.get("max_tokens", body.get("max_completion_tokens", 0))
-    return sum(len(text) for text in texts) // 4 + int(limit) // 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -133,21 +134,32 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
 
+API_VERSION = re.compile(r"api-version=[0-9A-Za-z.-]{1,40}")
+"""The query that a base URL may have: Azure's classic form, `https://NAME.openai.azure.com/openai/deployments/DEPLOYMENT?api-version=…`."""
+
+
+def located(base_url: str, path: str) -> str:
+    """The URL of a path below a base URL; the query of Azure's classic form stays behind it."""
+    base, mark, query = base_url.partition("?")
+    return f"{base.rstrip('/')}{path}{mark}{query}"
+
+
 def check_base_url(base_url: str) -> None:
     """Check that a base URL can be used and may be written to files.
 
     Raises:
-        ModelError: it is not an http(s) URL, or contains a user name, a password, a query or a fragment.
+        ModelError: it is not an http(s) URL, or contains a user name, a password, a fragment, or a query other than Azure's `api-version`.
     """
     try:
         parts = urlsplit(base_url)
         parts.port  # noqa: B018  # reading the property raises ValueError for an invalid port
     except ValueError as error:
         raise ModelError(f"endpoint.base_url is not a URL ({error})") from None
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+    versioned = not parts.query or API_VERSION.fullmatch(parts.query) is not None
+    if parts.username is not None or parts.password is not None or parts.fragment or not versioned:
         raise ModelError(
-            f"endpoint.base_url for {parts.hostname}: expected a URL without user name, password, query and fragment, because it "
-            "would be written to files; put the key into the environment variable that endpoint.key_env names"
+            f"endpoint.base_url for {parts.hostname}: expected a URL without user name, password, fragment and query (but Azure's "
+            "?api-version=…), because it would be written to files; put the key into the environment variable that endpoint.key_env names"
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ModelError(

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 SHARE = 0.98
 """Share of a rate that is used: calls do not take equally long to reach the server."""
@@ -145,3 +146,18 @@ def seconds_of(text: str) -> float | None:
         return None
     values = [(number(value), _UNITS[unit]) for value, unit in parts]
     return None if any(value is None for value, _ in values) else sum((value or 0.0) * unit for value, unit in values)
+
+
+def estimated_tokens(body: Mapping[str, Any]) -> int:
+    """Tokens of a call before it is made: a quarter of the prompt's characters, and a reply of a quarter of its limit."""
+    messages = body.get("messages")
+    texts = body.get("input", ()) if messages is None else [message.get("content") for message in messages]
+    limit = body.get("max_tokens") or body.get("max_completion_tokens") or 0
+    return sum(map(_characters, texts)) // 4 + int(limit) // 4
+
+
+def _characters(content: Any) -> int:
+    """Characters of a message's content: a text, a list of parts, or null beside calls of tools."""
+    if isinstance(content, list):
+        return sum(_characters(part.get("text")) for part in content if isinstance(part, Mapping))
+    return len(content) if isinstance(content, str) else 0

@@ -79,6 +79,7 @@ class LeanTransport:
         import aiohttp
 
         self._key, self._limit, self._most_bytes = key, limit, most_bytes
+        self._azure = "api-version=" in urlsplit(base_url).query
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._unconnected = aiohttp.ClientConnectorError
         self._certificate = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError)
@@ -100,7 +101,9 @@ class LeanTransport:
         return session.post(url, data=encoded(body), allow_redirects=False)
 
     def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
+        # Azure's classic form takes a key in a header of its own; `Authorization` is for the tokens of Entra.
+        key = {"api-key": self._key} if self._azure else {"Authorization": f"Bearer {self._key}"}
+        return {**key, "Content-Type": "application/json"}
 
     async def _content(self, response: aiohttp.ClientResponse) -> bytes:
         encoding, length = response.headers.get("Content-Encoding", ""), response.content_length
@@ -141,9 +144,11 @@ class SdkTransport:
         import openai
 
         client = self._client or self._open()
+        azure = "api-version=" in urlsplit(self._base_url).query
+        options = {"headers": {"api-key": self._key, "Authorization": openai.Omit()}} if azure else {}
         try:
             async with asyncio.timeout(self._timeout):  # the package's own timeout applies to each piece of a reply
-                raw = await client.post(url, body=dict(body), cast_to=httpx.Response)
+                raw = await client.post(url, body=dict(body), cast_to=httpx.Response, options=options)
             return _reply(raw.status_code, raw.content, raw.headers)
         except openai.APIStatusError as error:
             raw = error.response
@@ -169,7 +174,7 @@ class SdkTransport:
             transport=_bounded(inner, self._most_bytes), timeout=self._timeout, follow_redirects=False
         )
         self._client = openai.AsyncOpenAI(
-            base_url=self._base_url,
+            base_url=self._base_url.partition("?")[0],
             api_key=self._key,
             timeout=self._timeout,
             max_retries=0,

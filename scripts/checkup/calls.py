@@ -13,6 +13,7 @@ from typing import Any
 
 from memsys.jsons import decoded
 from memsys.llm import stopping
+from memsys.llm.outcome import located
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.secrets import redact
 from memsys.llm.transport import TRANSPORTS, event_loop
@@ -150,7 +151,7 @@ class Line:
         return self._settings.cost(heard.tokens("prompt_tokens"), heard.tokens("completion_tokens"))
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Heard:
-        where, started = self.base_url + path, time.perf_counter()
+        where, started = located(self.base_url, path), time.perf_counter()
         try:
             reply = await self._transport.post(where, body)
         except TimeoutError:

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any, Literal
 
 from memsys.llm.client import chat_body
+from memsys.llm.gateway.accounts import text_of
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Request
 from memsys.tokens import count_tokens
@@ -89,6 +90,8 @@ def examine(line: Line, settings: ModelSettings, *, window: int) -> Examination:
         settings, finding = probe(line, settings)
         if finding.asked not in {one.asked for one in findings}:  # a refused temperature was found at the door
             findings.append(finding)
+    if (silent := textless(line, settings, first)) is not None:
+        findings.append(silent)
     settings, found, replies = longest_prompt(line, settings, window)
     findings += [found, *reported(first, replies), speed(line, settings)]
     in_flight, at_once = taken_at_once(line, settings)
@@ -167,27 +170,53 @@ def _thought(heard: Heard) -> str:
     return f"{counted} tokens, hidden" if counted else ""
 
 
+def textless(line: Line, settings: ModelSettings, first: Heard) -> Finding | None:
+    """The finding that replies hold no text, which every answer of a run would lack; None where one of three has some.
+
+    Args:
+        first: the reply that the endpoint was reached with.
+    """
+    heard, questions = first, ["Write one short sentence about the sea.", "Reply with the word ready."]
+    while _silent(heard):
+        if not questions:
+            calls = "calls of tools, and no text" if heard.message.get("tool_calls") else "no text in the replies"
+            return Finding("text", calls, "every answer would be empty: serve another model", "stop")
+        heard = ask(line, settings, questions.pop(), 400)
+    return None
+
+
+def _silent(heard: Heard) -> bool:
+    """Whether a reply ended and holds neither text nor thought."""
+    content = heard.message.get("content")
+    said = text_of(content).strip() if isinstance(content, str | list) else content
+    return heard.ok and said in (None, "") and not _thought(heard)
+
+
 def token_limit(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Finding]:
-    """Whether replies end at the limit."""
-    kept = _said_at(line, settings, 8)
-    if kept is not None and kept <= 12:
-        return settings, Finding(
-            "token limit", f"{settings.token_limit_field} is kept", "replies end where they should"
-        )
+    """Whether replies end at the limit; a reply that ends by itself before it says nothing about that."""
+    said, cut = _said_at(line, settings, 8)
+    if said is not None and said <= 12:
+        if not cut and said < 6:
+            found = f"not known: the reply had {said} tokens where 8 were allowed"
+            return settings, Finding("token limit", found, "replies may be of any length, and cost as much", "note")
+        found = f"{settings.token_limit_field} is kept"
+        return settings, Finding("token limit", found, "replies end where they should")
     other = replace(settings, token_limit_field=OTHER_LIMIT[settings.token_limit_field])
-    again = _said_at(line, other, 8)
-    if again is not None and again <= 12:
+    again, cut = _said_at(line, other, 8)
+    if again is not None and (6 <= again <= 12 or (cut and again <= 12)):
         found = f"{settings.token_limit_field} is ignored, {other.token_limit_field} kept"
         return other, Finding("token limit", found, f"token_limit_field: {other.token_limit_field}", "stop")
-    found = "no reply" if kept is None else f"ignored: {kept} tokens where 8 were allowed"
+    found = "no reply" if said is None else f"ignored: {said} tokens where 8 were allowed"
     return settings, Finding("token limit", found, "replies may be of any length, and cost as much", "note")
 
 
-def _said_at(line: Line, settings: ModelSettings, limit: int) -> int | None:
+def _said_at(line: Line, settings: ModelSettings, limit: int) -> tuple[int | None, bool]:
+    """Tokens of a reply that would be long without the limit, and whether the server says that it was cut; None without a reply."""
     heard = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", limit)
     if not heard.ok:
-        return None
-    return heard.tokens("completion_tokens") or count_tokens(heard.text, settings.encoding)
+        return None, False
+    said = heard.tokens("completion_tokens") or count_tokens(heard.text, settings.encoding)
+    return said, heard.finish_reason == "length"
 
 
 def temperature(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Finding]:
@@ -348,11 +377,12 @@ def speed(line: Line, settings: ModelSettings) -> Finding:
     long = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", 128)
     latency = median(one.seconds for one in short)
     said = long.tokens("completion_tokens") or count_tokens(long.text, settings.encoding)
-    rate = said / long.seconds if long.ok and long.seconds else 0.0
+    if not long.ok or not long.seconds or not said:
+        found = f"{latency:.2f} s to a short reply, no tokens to count"
+        return Finding("speed", found, "how long a run takes is not known", "note")
+    rate = said / long.seconds
     found = f"{latency:.2f} s to a short reply, {rate:.0f} tokens/s"
-    return Finding(
-        "speed", found, f"1,000 answers of 50 tokens one by one: {_minutes(1000 * (latency + 50 / max(rate, 0.1)))}"
-    )
+    return Finding("speed", found, f"1,000 answers of 50 tokens one by one: {_minutes(1000 * (latency + 50 / rate))}")
 
 
 def taken_at_once(line: Line, settings: ModelSettings) -> tuple[int | None, Finding]:

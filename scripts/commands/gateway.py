@@ -1,8 +1,9 @@
 """An OpenAI-compatible server in front of our cache, limits, retries and meter: `python -m scripts.gateway --base-url URL --model NAME`.
 
-Give any program `http://127.0.0.1:8098/<token>/v1` as its base URL; the token names whom its calls are credited to, and
-`curl http://127.0.0.1:8098/stats` shows what each has spent. `--mode replay` answers from the cache alone, without a key and without
-the network; `--mode live` bypasses the cache; `--stand-in` puts the offline engine in the place of a model.
+It prints an address with a secret token for each account (`--account NAME`): the base URL for a program, or the API key for one that has
+`http://127.0.0.1:<port>/v1` as its base URL. `curl ADDRESS/stats` shows what the account has spent. `--mode replay` answers from the
+cache alone, without a key and without the network; `--mode live` bypasses the cache; `--stand-in` puts the offline engine in the place
+of a model.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import argparse
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,47 +27,96 @@ from memsys.llm.client import Embedded, HttpEmbedder
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.gateway.accounts import Account, Purpose
 from memsys.llm.gateway.server import MODES, Gateway
-from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream, Upstream
-from memsys.llm.network import forbid_network
+from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream
+from memsys.llm.network import forbid_network, is_local
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import ModelError
 from memsys.llm.store import Store
 from scripts.experiment.options import load_option, options
 from scripts.settings.arguments import amount, whole
+from scripts.settings.prices import given_prices
 
 OPENAI = "https://api.openai.com/v1"
 
 
 def main() -> int:
-    options_given = _parser().parse_args()
-    gateway = build(options_given)
-    address = gateway.start()
-    print(f"gateway: {address}/<token>/v1, {options_given.mode}, in front of {gateway.upstream.label}", flush=True)
+    given = _parser().parse_args()
+    store = None if given.mode == "live" else Store(given.cache)
     try:
+        return _served(build(given, store), given)
+    finally:
+        if store is not None:
+            store.close()
+
+
+def _served(gateway: Gateway, given: argparse.Namespace) -> int:
+    purposes = [Purpose(**each) for each in declared_purposes(given.memory)]
+    try:
+        gateway.start()
+        print(f"gateway: {given.mode}, in front of {gateway.upstream.label}; an address is a secret:")
+        for name in dict.fromkeys(given.account or ["client"]):
+            account = gateway.open(gateway.new_token(name), Account(name, label=name, purposes=purposes))
+            print(f"{name}: {account.base_url}", flush=True)
         threading.Event().wait()  # until a signal; the server runs in the loop of the endpoints
+    except OSError as error:
+        raise RunError(f"port {given.port} is taken ({error.strerror}): --port 0 takes any free one") from error
     finally:
         gateway.close()
     return 0
 
 
-def build(given: argparse.Namespace) -> Gateway:
-    """The gateway of these options.
+def build(given: argparse.Namespace, store: Store | None) -> Gateway:
+    """The gateway of these options, not started.
 
     Raises:
-        RunError: a model is missing.
+        RunError: a model is missing; or a spending cap is, where money can be spent; or the price of a model under a cap.
     """
     prepare_for_many_calls()
     if given.mode == "replay":
         forbid_network()
-    store = None if given.mode == "live" else Store(given.cache)
-    upstream, embedder = _models(given, store)
-    purposes = [Purpose(**each) for each in declared_purposes(given.memory)]
+    if given.stand_in:
+        engine = EngineUpstream(ExtractiveLLM())
+        return Gateway(engine, HashingEmbedder(given.dimension), store, given.mode, port=given.port)
+    if not given.model:
+        raise RunError("--model is missing (or --stand-in, for the offline engine)")
+    settings, embedding = _settings("llm", given.model, given), None
+    if given.embedder and given.embedder != "hashing":
+        embedding = _settings("embedder", given.embedder, given)
+    if given.mode != "replay":
+        _check_cap(given, [each for each in (settings, embedding) if each is not None])
+    endpoint = Endpoint(
+        given.base_url,
+        label=given.label,
+        key_env=given.key_env,
+        in_flight=given.in_flight,
+        timeout=given.timeout,
+        purse=Purse(None if given.mode == "replay" else given.max_usd),
+    )
+    upstream = EndpointUpstream(endpoint, settings)
+    if embedding is None:
+        return Gateway(upstream, HashingEmbedder(given.dimension), store, given.mode, port=given.port)
+    known = embedding
 
-    def account(token: str) -> Account:
-        return Account(token or "-", label=token or "client", purposes=purposes)
+    @lru_cache(maxsize=64)
+    def sized(dimensions: int) -> Embedder:
+        fields = {**known.extra_body, "dimensions": dimensions}
+        return _embedder(endpoint, replace(known, extra_body=fields), store, given.mode, f"{known.model}@{dimensions}")
 
-    return Gateway(upstream, embedder, store, given.mode, port=given.port, welcome=account)
+    plain = _embedder(endpoint, known, store, given.mode, known.model)
+    return Gateway(upstream, plain, store, given.mode, port=given.port, sized=sized)
+
+
+def _check_cap(given: argparse.Namespace, models: Sequence[ModelSettings]) -> None:
+    """Check that money can be spent up to a limit that the user set, and no further."""
+    unpriced = [each.model for each in models if each.usd_per_million_in is None]
+    if given.max_usd is not None and unpriced:
+        raise RunError(
+            f"--max-usd is set, but the price of {unpriced[0]} is unknown: write {unpriced[0]}: {{in: USD, out: USD}} (per million "
+            "tokens) into a file, and give it as --prices FILE"
+        )
+    if given.max_usd is None and len(unpriced) < len(models) and not is_local(given.base_url):
+        raise RunError(f"{given.base_url} costs money: say how much may be spent, such as --max-usd 5")
 
 
 def declared_purposes(memory: str | None) -> list[Mapping[str, Any]]:
@@ -72,28 +124,12 @@ def declared_purposes(memory: str | None) -> list[Mapping[str, Any]]:
     return [] if memory is None else list(load_option("memory", memory)["build"].get("purposes", []))
 
 
-def _models(given: argparse.Namespace, store: Store | None) -> tuple[Upstream, Embedder]:
-    if given.stand_in:
-        return EngineUpstream(ExtractiveLLM()), HashingEmbedder(given.dimension)
-    if not given.model:
-        raise RunError("--model is missing (or --stand-in, for the offline engine)")
-    purse = Purse()
-    endpoint = Endpoint(
-        given.base_url,
-        label=given.label,
-        key_env=given.key_env,
-        in_flight=given.in_flight,
-        timeout=given.timeout,
-        purse=purse,
-    )
-    upstream = EndpointUpstream(endpoint, _settings("llm", given.model))
-    if not given.embedder or given.embedder == "hashing":
-        return upstream, HashingEmbedder(given.dimension)
-    settings = _settings("embedder", given.embedder)
+def _embedder(endpoint: Endpoint, settings: ModelSettings, store: Store | None, mode: str, name: str) -> Embedder:
+    """An embedding model, its vectors cached under a name."""
     inner = HttpEmbedder(endpoint, settings)
     if store is None:
-        return upstream, DirectEmbedder(inner)
-    return upstream, CachedEmbedder(None if given.mode == "replay" else inner, store, settings.model, endpoint.label)
+        return DirectEmbedder(inner)
+    return CachedEmbedder(None if mode == "replay" else inner, store, name, endpoint.label)
 
 
 class DirectEmbedder:
@@ -118,15 +154,28 @@ class DirectEmbedder:
         return np.stack([each.vector for each in embedded])
 
 
-def _settings(group: str, name: str) -> ModelSettings:
-    """Settings of a model: those of its file, or the plain ones."""
+def _settings(group: str, name: str, given: argparse.Namespace) -> ModelSettings:
+    """Settings of a model: those of its file, or the plain ones; with the prices and the limit of the command line."""
     known = load_option(group, name).get("settings") if name in options(group) else None
-    return ModelSettings(**(known or {"model": name}))
+    settings, prices = ModelSettings(**(known or {"model": name})), given_prices(given.prices)
+    limit = {} if given.max_output_tokens is None else {"max_output_tokens": given.max_output_tokens}
+    changed: dict[str, Any] = {**limit, **prices.get(settings.model, {}), **prices.get(name, {})}
+    return replace(settings, **changed)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=whole(0, 65535), default=8098, help="0 takes any free one")
+    parser.add_argument(
+        "--account", action="append", metavar="NAME", help="a client with figures of its own; may be repeated"
+    )
+    parser.add_argument("--max-usd", type=amount(0), help="most US dollars to spend; needed where a call has a price")
+    parser.add_argument(
+        "--prices", metavar="FILE", help="YAML, dollars per million tokens: my-model: {in: 0.15, out: 0.60}"
+    )
+    parser.add_argument(
+        "--max-output-tokens", type=whole(1), help="limit of every reply, also where a client sends none"
+    )
     parser.add_argument("--mode", choices=MODES, default="record")
     parser.add_argument("--cache", type=Path, default=Path("results/cache.sqlite"))
     parser.add_argument("--base-url", default=OPENAI)

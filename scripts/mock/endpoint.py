@@ -1,6 +1,7 @@
 """A local OpenAI-compatible server for tests and benchmarks: deterministic replies, chosen latency, injected faults, its own counter.
 
-`python -m scripts.mock_endpoint --port 8099 --latency 0.2 --faults 0.3` serves `/v1/chat/completions`, `/v1/embeddings` and `/stats`.
+`python -m scripts.mock_endpoint --port 8099 --latency 0.2 --faults 0.3` serves `/v1/chat/completions`, `/v1/embeddings`, `/v1/models`
+and `/stats`. It knows tools (the first that is offered is called, then its output is answered), `n`, schemas with references and streams.
 A reply depends on the request alone; whether the n-th arrival of a request fails depends on the request, n and the seed.
 `--shape harmony` sends every chat reply as some server does (`scripts.mock.shapes`); the model name `mock@harmony` that one alone.
 """
@@ -19,6 +20,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from memsys.embed import HashingEmbedder
+from memsys.llm.gateway.accounts import text_of
+from memsys.llm.gateway.upstream import inlined
 from memsys.llm.transport import new_event_loop
 from memsys.tokens import count_tokens
 from scripts.mock.batches import Batches, BatchQuirks
@@ -84,10 +87,13 @@ class Mock:
             await asyncio.sleep(due - clock())
             self.injected[fault] += 1
             return await self._misbehave(request, fault, key)
-        status, value = await self._replied(request, json.loads(body), key)
+        asked = json.loads(body)
+        status, value = await self._replied(request, asked, key)
         reply = json.dumps(value).encode()
         await asyncio.sleep(due - clock())
         self.answered[key] += 1
+        if asked.get("stream") and status == 200:
+            return web.Response(body=streamed(value), content_type="text/event-stream")
         return web.Response(status=status, body=reply, content_type="application/json", headers=self._rations.headers())
 
     async def _replied(self, request: Any, body: dict[str, Any], key: str) -> tuple[int, dict[str, Any]]:
@@ -121,6 +127,13 @@ class Mock:
             }
         )
 
+    async def models(self, request: Any) -> Any:
+        """The list of models: any name is taken."""
+        from aiohttp import web
+
+        model = {"id": "mock", "object": "model", "created": 0, "owned_by": "mock"}
+        return web.json_response({"object": "list", "data": [model]})
+
     def _fault(self, key: str) -> str:
         draw = hashlib.sha256(f"{self.seed}:{key}:{self.arrivals[key]}".encode()).digest()
         if int.from_bytes(draw[:4]) / 2**32 >= self.faults:
@@ -147,26 +160,50 @@ class Mock:
 
     def _reply(self, path: str, body: dict[str, Any], key: str, shape: str) -> dict[str, Any]:
         if path.endswith("/embeddings"):
-            vectors = self._embedder.embed(body["input"])
-            vectors[~vectors.any(axis=1), 0] = 1.0  # no model gives a text without words no direction
-            data = [
-                {"index": index, "embedding": [round(float(x), 6) for x in row]} for index, row in enumerate(vectors)
-            ]
-            tokens = sum(len(text.split()) for text in body["input"])
-            return {"data": data, "model": body["model"], "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
-        text = self.said(body, key)
-        words = text.split()
+            return self._embedded(body)
+        sent = sum(count_tokens(text_of(message.get("content"))) for message in body["messages"])
+        choices = [self._choice(body, key, index) for index in range(body.get("n") or 1)]
+        words = sum(len(text_of(choice["message"]["content"]).split()) for choice in choices)
+        words += sum(len(choice["message"].get("tool_calls", ())) for choice in choices)
+        usage = {"prompt_tokens": sent, "completion_tokens": words, "total_tokens": sent + words}
+        reply = {
+            "id": key[:12], "object": "chat.completion", "created": 0, "model": body["model"], "choices": choices, "usage": usage,
+        }  # fmt: skip
+        return SHAPES[shape](reply, self.thought(body, key))
+
+    def _choice(self, body: dict[str, Any], key: str, index: int) -> dict[str, Any]:
+        own = hashlib.sha256(f"{key} {index}".encode()).hexdigest() if index else key
+        if (tool := _called(body)) is not None:
+            arguments = json.dumps(fitting(inlined(tool.get("parameters") or {"type": "object"}), own))
+            function = {"name": tool["name"], "arguments": arguments}
+            call = {"id": f"call_{own[:12]}", "type": "function", "function": function}
+            message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
+            return {"index": index, "finish_reason": "tool_calls", "message": message}
+        text = self.said(body, own)
         choice: dict[str, Any] = {
-            "index": 0,
+            "index": index,
             "finish_reason": "stop",
             "message": {"role": "assistant", "content": text},
         }
         if body.get("logprobs"):
-            choice["logprobs"] = {"content": [{"token": word, "logprob": -0.25} for word in words]}
-        sent = sum(count_tokens(message["content"]) for message in body["messages"])
-        usage = {"prompt_tokens": sent, "completion_tokens": len(words), "total_tokens": sent + len(words)}
-        reply = {"id": key[:12], "model": body["model"], "choices": [choice], "usage": usage}
-        return SHAPES[shape](reply, self.thought(body, key))
+            tokens: list[dict[str, Any]] = [
+                {"token": word, "logprob": -0.25, "bytes": None, "top_logprobs": []} for word in text.split()
+            ]
+            choice["logprobs"] = {"content": tokens}
+        return choice
+
+    def _embedded(self, body: dict[str, Any]) -> dict[str, Any]:
+        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        embedder = HashingEmbedder(body["dimensions"]) if body.get("dimensions") else self._embedder
+        vectors = embedder.embed(texts)
+        vectors[~vectors.any(axis=1), 0] = 1.0  # no model gives a text without words no direction
+        data = [
+            {"object": "embedding", "index": index, "embedding": [round(float(x), 6) for x in row]}
+            for index, row in enumerate(vectors)
+        ]
+        tokens = sum(len(text.split()) for text in texts)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return {"object": "list", "data": data, "model": body["model"], "usage": usage}
 
 
 def _tokens(body: bytes) -> int:
@@ -176,22 +213,63 @@ def _tokens(body: bytes) -> int:
 
 def said(body: dict[str, Any], key: str) -> str:
     """The text of a reply: a value that fits the JSON schema where one is asked for, else a few words from the request's hash."""
-    schema = (body.get("response_format") or {}).get("json_schema", {}).get("schema")
-    return json.dumps(fitting(schema, key)) if schema else f"mock answer {key[:8]}"
+    form = body.get("response_format") or {}
+    schema = form.get("json_schema", {}).get("schema") or (
+        {"type": "object"} if form.get("type") == "json_object" else None
+    )
+    return json.dumps(fitting(inlined(schema), key)) if schema else f"mock answer {key[:8]}"
+
+
+def _called(body: dict[str, Any]) -> dict[str, Any] | None:
+    """The function that a reply calls: that of `tool_choice`, else the first; None after a tool's output, or where none is wanted."""
+    functions: list[dict[str, Any]] = [
+        tool["function"] for tool in body.get("tools") or () if tool.get("type") == "function"
+    ]
+    choice = body.get("tool_choice")
+    if not functions or choice == "none":
+        return None
+    if isinstance(choice, dict):
+        return next(function for function in functions if function["name"] == choice["function"]["name"])
+    answered = body["messages"][-1].get("role") == "tool"
+    return None if answered and choice != "required" else functions[0]
+
+
+def streamed(reply: dict[str, Any]) -> bytes:
+    """A chat completion as the events of a stream, each choice whole."""
+    head = {"id": reply["id"], "object": "chat.completion.chunk", "created": 0, "model": reply["model"]}
+    chunks: list[dict[str, Any]] = []
+    for choice in reply["choices"]:
+        calls = [{"index": place, **call} for place, call in enumerate(choice["message"].get("tool_calls", ()))]
+        delta = {**choice["message"], **({"tool_calls": calls} if calls else {})}
+        chunks.append({**head, "choices": [{"index": choice["index"], "delta": delta, "finish_reason": None}]})
+        last = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
+        chunks.append({**head, "choices": [last]})
+    chunks.append({**head, "choices": [], "usage": reply["usage"]})
+    return b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
 
 
 def fitting(schema: dict[str, Any], key: str) -> Any:
-    """A value that fits a JSON schema."""
+    """A value that fits a JSON schema without references."""
+    if "const" in schema:
+        return schema["const"]
     if "enum" in schema:
         return schema["enum"][int(key[:4], 16) % len(schema["enum"])]
-    kind = schema.get("type", "string")
+    for several in ("anyOf", "oneOf", "allOf"):
+        if schema.get(several):
+            return fitting(schema[several][0], key)
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    if isinstance(kind, list):
+        kind = kind[0]
     if kind == "object":
         return {name: fitting(part, key) for name, part in schema.get("properties", {}).items()}
     if kind == "array":
         return [fitting(schema.get("items", {}), key)] * max(1, schema.get("minItems", 1))
     if kind in ("integer", "number"):
-        low, high = schema.get("minimum", 0), schema.get("maximum", 3)
+        low = schema.get("minimum", 0)
+        high = max(low, schema.get("maximum", 3))
         return low + int(key[:4], 16) % (high - low + 1)
+    if kind == "null":
+        return None
     return bool(int(key[0], 16) % 2) if kind == "boolean" else f"mock {key[:8]}"
 
 
@@ -202,6 +280,7 @@ def application(mock: Mock) -> Any:
     app = web.Application(client_max_size=64 << 20)
     app.router.add_post("/v1/chat/completions", mock.handle)
     app.router.add_post("/v1/embeddings", mock.handle)
+    app.router.add_get("/v1/models", mock.models)
     app.router.add_get("/stats", mock.stats)
     mock.batches.routes(app.router)
     return app

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from memsys.embed import HashingEmbedder
+from memsys.llm.gateway.accounts import text_of
 from memsys.tokens import count_tokens, truncate
 
 Way = Literal["honoured", "ignored", "refused"]
@@ -102,7 +103,7 @@ class QuirkyServer:
     def _chat(self, body: dict[str, Any]) -> Reply:
         if (refusal := self._refusal(body)) is not None:
             return refusal
-        quirks, prompt = self.quirks, "\n".join(message["content"] for message in body["messages"])
+        quirks, prompt = self.quirks, "\n".join(text_of(message.get("content")) for message in body["messages"])
         tokens = count_tokens(prompt)
         if quirks.window is not None and tokens > quirks.window:
             if not quirks.cuts:

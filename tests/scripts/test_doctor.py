@@ -276,3 +276,27 @@ def test_no_memory_is_refused_for_log_probabilities_that_it_can_have_or_does_not
     tmp_path: Path, memory: str, overrides: list[str]
 ) -> None:
     _run(tmp_path, memory, *overrides)
+
+
+def test_replies_without_text_stop_the_doctor_and_no_time_is_projected_from_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probes, "AT_ONCE", (1, 2))
+    for shape, said in (("empty", "no text in the replies"), ("tool call only", "calls of tools, and no text")):
+        mock = Mock(shape=shape)
+        mock.said = lambda body, key: ""
+        with serving(application(mock)) as url, Line(url, "NO_SUCH_VARIABLE", settings=ModelSettings("m")) as line:
+            examination = examine(line, ModelSettings("m"), window=1000)
+        lines = found(examination)
+        assert lines["text"] == f"stop: {said}"
+        assert lines["token limit"] == "note: not known: the reply had 0 tokens where 8 were allowed"
+        assert lines["speed"].endswith("no tokens to count")
+        assert not any("minutes" in one.means for one in examination.findings)
+
+
+def test_a_reply_that_ends_before_the_limit_by_itself_does_not_show_that_the_limit_is_kept() -> None:
+    mock = Mock()
+    mock.said = lambda body, key: "a mock answer"
+    with serving(application(mock)) as url, Line(url, "NO_SUCH_VARIABLE", settings=ModelSettings("m")) as line:
+        _, finding = probes.token_limit(line, ModelSettings("m"))
+    assert finding.found == "not known: the reply had 3 tokens where 8 were allowed"

@@ -147,12 +147,16 @@ def test_a_gateway_killed_at_random_loses_at_most_the_calls_in_flight(mock: tupl
     start = [sys.executable, "-m", "scripts.gateway", "--port", str(port), "--base-url", url, "--model", "mock"]
     start += ["--cache", str(tmp_path / "c.sqlite"), "--label", "mock"]
     rng, done = random.Random(6), threading.Event()
+    address = [f"http://127.0.0.1:{port}/none/v1"]
 
     def ask(number: int) -> str:
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": f"question {number}"}]}).encode()
         for _ in range(600):
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/client/v1/chat/completions", body, 30) as reply:
+                asked = urllib.request.Request(
+                    f"{address[0]}/chat/completions", body, {"Content-Type": "application/json"}
+                )
+                with urllib.request.urlopen(asked, timeout=30) as reply:
                     return str(json.loads(reply.read())["choices"][0]["message"]["content"])
             except (OSError, ValueError):
                 time.sleep(0.1)
@@ -163,6 +167,7 @@ def test_a_gateway_killed_at_random_loses_at_most_the_calls_in_flight(mock: tupl
             process = subprocess.Popen(start, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             assert process.stdout is not None
             process.stdout.readline()  # it serves
+            address[0] = process.stdout.readline().split()[-1]  # each start has a token of its own
             if place < KILLS:
                 time.sleep(rng.uniform(0.05, 0.6))
             else:

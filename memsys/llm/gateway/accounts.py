@@ -66,6 +66,9 @@ class Account:
         self._ledger: Ledger | None = None
         self._scope = ""
         self._occurrences: Counter[tuple[str, bytes]] = Counter()
+        self._places: dict[tuple[str, bytes], str] = {}
+        self._settled: set[str] = set()
+        self._failed: dict[str, ModelError] = {}
         self._numbers = itertools.count()
         self._arrived: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -88,6 +91,7 @@ class Account:
             self.failures = []
             if afresh:
                 self._occurrences = Counter({key: n for key, n in self._occurrences.items() if key[0] != scope})
+                self._settled = {place for place in self._settled if place.rpartition("#")[0] != scope}
                 self._arrived.pop(scope, None)
         try:
             yield
@@ -95,8 +99,8 @@ class Account:
             with self._lock:
                 self._ledger, self._scope = None, ""
 
-    def numbered(self, digest: bytes, *, again: bool) -> tuple[int, str]:
-        """How many equal requests came before in this scope, and the request's place among all of the scope.
+    def numbered(self, digest: bytes, *, again: bool) -> tuple[int, str, bool]:
+        """How many equal requests came before in this scope, the request's place among all of the scope, and whether it repeats one.
 
         Args:
             again: the client's transport repeats a request that it got no reply to; this is no new occurrence.
@@ -104,15 +108,28 @@ class Account:
         with self._lock:
             key = (self._scope, digest)
             if again and self._occurrences[key]:
-                return self._occurrences[key] - 1, ""
+                return self._occurrences[key] - 1, self._places[key], True
             self._occurrences[key] += 1
             self._arrived[self._scope] += 1
-            return self._occurrences[key] - 1, f"{self._scope}#{self._arrived[self._scope] - 1}"
+            self._places[key] = f"{self._scope}#{self._arrived[self._scope] - 1}"
+            return self._occurrences[key] - 1, self._places[key], False
 
-    def failed(self, error: ModelError) -> None:
+    def failed(self, error: ModelError, place: str = "") -> None:
         """Tell the harness of a call that failed for good."""
         with self._lock:
             self.failures.append(error)
+            if place:
+                self._failed[place] = error
+
+    def settled(self, place: str) -> bool:
+        """Whether the reply of a place is the first; then it is charged, and an earlier failure of that place is forgotten."""
+        with self._lock:
+            if place in self._settled:
+                return False
+            self._settled.add(place)
+            if (failure := self._failed.pop(place, None)) in self.failures:
+                self.failures.remove(failure)
+            return True
 
     def purpose_of(self, body: Mapping[str, Any]) -> tuple[str, Purpose | None]:
         """The purpose of a chat request as `label.name`, and the declared purpose that it comes from, if any."""
@@ -136,6 +153,14 @@ def text_of(content: Any) -> str:
     return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
 
 
+def first_choice(reply: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The first choice of a chat completion and its message; empty where a server sent something else."""
+    choices = reply.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
+    message = choice.get("message")
+    return choice, message if isinstance(message, Mapping) else {}
+
+
 def system_text(body: Mapping[str, Any]) -> str:
     """The system message of a chat request, or its first message where there is none."""
     messages = [message for message in body.get("messages") or () if isinstance(message, Mapping)]
@@ -143,8 +168,13 @@ def system_text(body: Mapping[str, Any]) -> str:
     return text_of(leading[0].get("content")) if leading else ""
 
 
+NAMED = 60
+"""Characters of a purpose's name that come from the names of tools."""
+
+
 def _form_name(body: Mapping[str, Any]) -> str:
-    """The name of the tool or the schema that a request asks for; empty where it asks for none."""
-    tools = [tool.get("function", {}).get("name") for tool in body.get("tools") or () if isinstance(tool, Mapping)]
+    """The name of the tool or the schema that a request asks for, shortened where there are many; empty where it asks for none."""
+    names = [str(tool["function"]["name"]) for tool in body.get("tools") or () if tool.get("function")]
     schema = (body.get("response_format") or {}).get("json_schema") or {}
-    return "+".join(str(name) for name in tools if name) or str(schema.get("name") or "")
+    whole = "+".join(names) or str(schema.get("name") or "")
+    return whole if len(whole) <= NAMED else f"{whole[:NAMED]}… ({hashlib.sha256(whole.encode()).hexdigest()[:8]})"

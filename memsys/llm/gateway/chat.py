@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memsys.jsons import canonical, decoded
-from memsys.llm.gateway.accounts import Account, Purpose, text_of
+from memsys.llm.gateway.accounts import Account, Purpose, first_choice, text_of
+from memsys.llm.gateway.bodies import checked
 from memsys.llm.gateway.fit import misfit
 from memsys.llm.gateway.keys import body_digest, first_difference, journal_key, keyed, outline, reply_key
 from memsys.llm.gateway.upstream import Upstream
 from memsys.llm.meter import Ledger
-from memsys.llm.protocol import Completion, ModelError
+from memsys.llm.protocol import Completion, ContextOverflow, EndOfRun, ModelError
 from memsys.llm.replies import usage_of
 from memsys.llm.store import Store, unwritable
 from memsys.tokens import count_tokens
@@ -36,21 +37,27 @@ class Call:
     """The part of it that decides the reply."""
     key: bytes
     place: str
-    """Scope and number of the request within it; empty for a repetition by the client's transport."""
+    """Scope and number of the request within it; a repetition has that of what it repeats."""
+    again: bool
+    """Whether the client's transport repeats a request that it got no reply to."""
     purpose: str
     declared: Purpose | None
 
     @classmethod
     def of(cls, account: Account, upstream: Upstream, asked: Mapping[str, Any], *, again: bool) -> Call:
-        """A request as it arrives. `again`: the client's transport repeats one that it got no reply to."""
+        """A request as it arrives. `again`: the client's transport says that it repeats one that it got no reply to.
+
+        Raises:
+            Malformed: it is no request, or its cost has no bound.
+        """
         overridden = {name: value for name, value in {**asked, **account.overrides}.items() if value is not None}
-        body = upstream.prepared(overridden)
+        body = upstream.prepared(checked(overridden))
         kept = keyed(body, account.normalisations)
         digest = body_digest(kept)
-        occurrence, place = account.numbered(digest, again=again)
         purpose, declared = account.purpose_of(body)
+        occurrence, place, again = account.numbered(digest, again=again)
         key = reply_key(upstream.label, digest, occurrence)
-        return cls(account, account.ledger, asked, body, kept, key, place, purpose, declared)
+        return cls(account, account.ledger, asked, body, kept, key, place, again, purpose, declared)
 
 
 class ChatReplies:
@@ -72,18 +79,20 @@ class ChatReplies:
             ModelError: the call failed for good, or is not in the cache during a replay.
         """
         account, ledger, number = call.account, call.ledger, call.account.call_number()
-        if call.place:  # what a transport repeats is charged once
+        if not call.again:
             ledger.add_call(call.purpose)
         try:
             completion = await self._completed(call)
             value: dict[str, Any] = decoded(completion.text)
         except Exception as error:
             failure = error if isinstance(error, ModelError) else ModelError(f"the gateway failed: {error!r}"[:500])
-            if call.place:
+            if not call.again:
                 ledger.add_failure(call.purpose, failure.attempts, failure.seconds, number)
-                account.failed(failure)
+                account.failed(failure, call.place)
             raise failure from error
-        if call.place:
+        if account.settled(
+            call.place
+        ):  # what a transport repeats is charged once, whichever of its attempts got the reply
             ledger.add_completion(call.purpose, completion, number)
             if wrong := misfit(call.body, value):
                 account.misfits[f"{call.purpose}: {wrong}"] += 1
@@ -93,6 +102,8 @@ class ChatReplies:
     async def _completed(self, call: Call) -> Completion:
         if (task := self._under_way.get(call.key)) is None:
             if (stored := self._looked_up(call.key)) is not None:
+                if stored.stopped and (failure := _recorded_failure(stored)) is not None:
+                    raise failure
                 return replace(stored, cached=True)
             if self._replay:
                 raise ModelError(self._miss(call))
@@ -108,15 +119,23 @@ class ChatReplies:
         return self._store.outcome(key) if stored is None and self._replay else stored
 
     async def _sent(self, call: Call) -> Completion:
-        value, seconds, attempts = await self._upstream.reply(call.body, call.purpose, call.declared)
+        try:
+            value, seconds, attempts = await self._upstream.reply(call.body, call.purpose, call.declared)
+        except EndOfRun:
+            raise
+        except ModelError as error:  # a program may go on in another way after it, so a replay must fail alike
+            await self._kept(call, _failed(error, self._upstream.label))
+            raise
         completion = _completion(value, call, seconds, attempts, self._upstream.label)
-        if self._store is not None:
-            if call.place:
-                journal = journal_key(self._upstream.label, call.account.client, call.place)
-                parts = Completion(_text({"outline": outline(call.kept), "changed": _changed(call)}))
-                self._store.keep_answer(journal, parts, lambda error: None)
-            await self._committed(call.key, completion)
+        await self._kept(call, completion)
         return completion
+
+    async def _kept(self, call: Call, completion: Completion) -> None:
+        if self._store is not None:
+            journal = journal_key(self._upstream.label, call.account.client, call.place)
+            parts = Completion(_text({"outline": outline(call.kept), "changed": _changed(call)}))
+            self._store.keep_answer(journal, parts, lambda error: None)
+            await self._committed(call.key, completion)
 
     async def _committed(self, key: bytes, completion: Completion) -> None:
         assert self._store is not None
@@ -156,10 +175,29 @@ def _text(value: Any) -> str:
     return canonical(value).decode(errors="replace").replace("<", "\\u003c")
 
 
+FAILURES: Mapping[str, type[ModelError]] = {kind.__name__: kind for kind in (ModelError, ContextOverflow)}
+"""The failures that clients are told apart."""
+
+
+def _failed(error: ModelError, label: str) -> Completion:
+    """A call that failed for good, as the outcome of this one call; the next recording sends it again."""
+    kind = type(error).__name__ if type(error).__name__ in FAILURES else ModelError.__name__
+    text = _text({"failure": kind, "message": str(error)})
+    return Completion(text, seconds=error.seconds, endpoint=label, attempts=error.attempts, stopped="empty")
+
+
+def _recorded_failure(stored: Completion) -> ModelError | None:
+    """The failure that was recorded in place of a reply; None for a reply."""
+    value = decoded(stored.text)
+    if "failure" not in value:
+        return None
+    kind = FAILURES.get(value["failure"], ModelError)
+    return kind(str(value["message"]), attempts=stored.attempts, seconds=stored.seconds)
+
+
 def _completion(value: Mapping[str, Any], call: Call, seconds: float, attempts: int, label: str) -> Completion:
     """A raw reply as the cache and the meter take it; its text is the whole reply as JSON, with token counts filled in."""
-    choice = (value.get("choices") or [{}])[0]
-    message, usage = choice.get("message") or {}, usage_of(value)
+    (_, message), usage = first_choice(value), usage_of(value)
     said, calls = text_of(message.get("content")), message.get("tool_calls") or []
     tokens_in, tokens_out = usage.prompt, usage.completion
     if tokens_in is None:
@@ -171,7 +209,7 @@ def _completion(value: Mapping[str, Any], call: Call, seconds: float, attempts: 
         "object": "chat.completion",
         "created": int(time.time()),
         **value,
-        "usage": {**(value.get("usage") or {}), **counts},
+        "usage": {**(value["usage"] if isinstance(value.get("usage"), Mapping) else {}), **counts},
     }
     return Completion(
         _text(whole),

@@ -6,14 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from memsys.llm.gateway.accounts import text_of
+from memsys.llm.gateway.accounts import first_choice, text_of
 from memsys.llm.gateway.upstream import inlined
 
 
 def misfit(body: Mapping[str, Any], reply: Mapping[str, Any]) -> str:
     """What is wrong with a reply's form: `no JSON`, `not the schema`, `no tool call`, `unknown tool`, `cut`, `empty`; else empty."""
-    choice = (reply.get("choices") or [{}])[0]
-    message = choice.get("message") or {}
+    choice, message = first_choice(reply)
     calls = message.get("tool_calls") or []
     if choice.get("finish_reason") == "length":
         return "cut"
@@ -34,11 +33,14 @@ def misfit(body: Mapping[str, Any], reply: Mapping[str, Any]) -> str:
 
 
 def _wrong_calls(body: Mapping[str, Any], calls: list[Any]) -> str:
-    tools = {tool["function"]["name"]: tool["function"].get("parameters") for tool in body["tools"]}
+    functions = [tool["function"] for tool in body["tools"] if tool.get("type", "function") == "function"]
+    tools = {function["name"]: function.get("parameters") for function in functions}
     if not calls:
         wanted = body.get("tool_choice", "auto")
         return "no tool call" if wanted == "required" or isinstance(wanted, Mapping) else ""
     for call in calls:
+        if call.get("type", "function") != "function":
+            continue  # a custom tool takes any text
         function = call.get("function") or {}
         if function.get("name") not in tools:
             return "unknown tool"

@@ -1,15 +1,18 @@
-"""The gateway's server: `/<token>/v1/chat/completions`, `/responses`, `/embeddings` and `/models` on a loopback port.
+"""The gateway's server: `/<token>/v1/chat/completions`, `/responses`, `/embeddings`, `/models` and `/<token>/stats` on a loopback port.
 
-A client's calls are credited to the account whose token stands in the path. Replies come from the cache or from upstream; a call that
-fails for good is answered 400, which the OpenAI packages do not repeat, and is told to the account, because many programs pass over it.
-`record` keeps every reply, `replay` answers from what was kept and sends nothing, `live` neither reads nor keeps.
+A client's calls are credited to the account whose token it sends (`memsys.llm.gateway.door`), and nobody without one is served. Replies
+come from the cache or from upstream; a call that fails for good is answered 400, which the OpenAI packages do not repeat, and is told
+to the account, because many programs pass over it. `record` keeps every reply, `replay` answers from what was kept and sends nothing,
+`live` neither reads nor keeps.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,9 +20,13 @@ from memsys.embed import Embedder
 from memsys.jsons import encoded, received
 from memsys.llm.gateway import shapes
 from memsys.llm.gateway.accounts import Account
+from memsys.llm.gateway.bodies import Malformed, whole
 from memsys.llm.gateway.chat import Call, ChatReplies
+from memsys.llm.gateway.door import refusal, token_and_method
+from memsys.llm.gateway.responses import chat_from_response, response_events, response_from_chat
 from memsys.llm.gateway.upstream import Upstream
 from memsys.llm.meter import metering
+from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.protocol import ContextOverflow, ModelError
 from memsys.llm.secrets import redact
 from memsys.llm.store import Store
@@ -28,10 +35,14 @@ from memsys.llm.transport import event_loop
 if TYPE_CHECKING:
     from aiohttp import web
 
+    Answer = Callable[[Account, web.BaseRequest, dict[str, Any]], Awaitable[web.StreamResponse]]
+
 Mode = Literal["record", "replay", "live"]
 MODES: tuple[Mode, ...] = ("record", "replay", "live")
 MOST_BYTES = 64 << 20
 EMBEDDING_THREADS = 8
+MOST_DIMENSIONS = 1 << 16
+SERVED = "POST of chat/completions, responses and embeddings; GET of models, models/<name> and stats"
 RETRY_COUNT = "x-stainless-retry-count"
 """Header in which the OpenAI packages say how often their transport has repeated a request."""
 
@@ -44,7 +55,7 @@ class Gateway:
         embedder: embeds texts; it caches by text, because batches differ between runs.
         store: where replies are kept; None only with `live`.
         port: 0 takes any free one.
-        welcome: opens an account for a token that nobody has opened; None refuses it.
+        sized: an embedder of vectors with so many dimensions; None cuts those of `embedder`.
 
     Raises:
         ValueError: the mode is unknown, or needs a store.
@@ -58,19 +69,19 @@ class Gateway:
         mode: Mode = "record",
         *,
         port: int = 0,
-        welcome: Callable[[str], Account] | None = None,
+        sized: Callable[[int], Embedder] | None = None,
     ) -> None:
         if mode not in MODES or (store is None and mode != "live"):
             raise ValueError(f"mode must be one of {', '.join(MODES)}, and needs a store unless live; found {mode!r}")
         self.upstream, self.mode = upstream, mode
         self._chat = ChatReplies(upstream, None if mode == "live" else store, replay=mode == "replay")
-        self._embedder, self._port, self._welcome = embedder, port, welcome
+        self._embedder, self._port, self._sized = embedder, port, sized
         # Threads of its own: its embedder may wait for another gateway of this process, which would find all shared ones taken.
         self._embedding = ThreadPoolExecutor(EMBEDDING_THREADS, "gateway-embed")
         self._accounts: dict[str, Account] = {}
         self._runner: web.ServerRunner | None = None
+        self._served_port = 0
         self._address = ""
-        self._opened = 0
         self._lock = threading.Lock()
 
     def start(self) -> str:
@@ -92,10 +103,8 @@ class Gateway:
         return account
 
     def new_token(self, client: str) -> str:
-        """A token that no other account of this gateway has, also not that of the same case in another row."""
-        with self._lock:
-            self._opened += 1
-            return f"{client.replace('/', '-')}-{self._opened}"
+        """A token for an account, which nobody can guess; it begins with the client's name."""
+        return f"{re.sub('[^A-Za-z0-9._-]', '-', client)}-{secrets.token_urlsafe(24)}"
 
     def dimension(self) -> int:
         """Length of the embedder's vectors; embeds one word."""
@@ -126,55 +135,62 @@ class Gateway:
         self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=512).start()
-        return int(self._runner.addresses[0][1])
+        self._served_port = int(self._runner.addresses[0][1])
+        return self._served_port
 
     # --- in the event loop's thread ------------------------------------------------------------------------------------
 
-    def _account(self, path: str) -> tuple[Account | None, str]:
-        """The account of a path and what stands behind `/v1`."""
-        token, _, method = path.strip("/").rpartition("v1/")
-        token = token.strip("/")
-        if token not in self._accounts and self._welcome is not None:
-            self._accounts[token] = self._welcome(token)
-        return self._accounts.get(token), method
-
     async def _handled(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.method == "POST":
-            return await self._post(request)
-        return self._stats() if request.path == "/stats" else self._get(request)
-
-    def _get(self, request: web.BaseRequest) -> web.Response:
-        account, method = self._account(request.path)
-        if request.method != "GET" or account is None or method != "models":
-            return _error(404, "not_found", f"no {request.method} {request.path} here")
-        names = dict.fromkeys([self.upstream.model, "embedder"])
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "gateway"} for name in names]
-        return _json({"object": "list", "data": models})
-
-    def _stats(self) -> web.Response:
-        """Calls and tokens by token, for clients in other processes."""
-        return _json({token or "-": _spent(account) for token, account in self._accounts.items()})
-
-    async def _post(self, request: web.BaseRequest) -> web.StreamResponse:
-        account, method = self._account(request.path)
+        posted = request.method == "POST"
+        if (refused := refusal(request.headers, self._served_port, posted=posted)) is not None:
+            return _error(refused.status, refused.code, refused.message)
+        token, method = token_and_method(request.path, request.headers)
+        if (account := self._accounts.get(token)) is None:
+            return _error(
+                401, "invalid_api_key", "unknown token: the gateway printed the address with a token when it started"
+            )
         answer = {"chat/completions": self._chatted, "responses": self._responded, "embeddings": self._embedded}.get(
             method
         )
-        if account is None or answer is None:
-            return _error(
-                404, "not_found", f"no POST {request.path} here: expected /<token>/v1/chat/completions or alike"
-            )
+        if posted and answer is not None:
+            return await self._post(account, request, answer)
+        if request.method in ("GET", "HEAD") and (value := self._shown(account, method)) is not None:
+            return _json(value)
+        return _error(404, "not_found", f"the gateway does not serve {request.method} of {method!r}: {SERVED}")
+
+    def _shown(self, account: Account, method: str) -> Mapping[str, Any] | None:
+        """What a GET shows: the models, one of them, or what the account has spent."""
+        if method == "stats":
+            return _spent(account)
+        if method == "models":
+            return {
+                "object": "list",
+                "data": [_model(name) for name in dict.fromkeys([self.upstream.model, "embedder"])],
+            }
+        # Whatever name a client gives, the gateway's model answers.
+        return _model(method.removeprefix("models/")) if method.startswith("models/") else None
+
+    async def _post(self, account: Account, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
+        from aiohttp import web
+
         try:
             body = received(await request.read())
             if not isinstance(body, dict):
-                raise ValueError("expected a JSON object")
+                raise Malformed("the body must be a JSON object")
             return await answer(account, request, body)
         except ModelError as error:
-            code = "context_length_exceeded" if isinstance(error, ContextOverflow) else "gateway_failure"
-            return _error(400, code, redact(str(error)))
-        except (ValueError, KeyError, TypeError) as error:
+            return _error(400, _code(error), redact(str(error)))
+        except web.HTTPRequestEntityTooLarge:
+            return _error(413, "too_large", f"the body has more than {MOST_BYTES} bytes")
+        except ConnectionError:
+            raise  # the client is gone
+        except (
+            Exception
+        ) as error:  # whatever a body holds, its client learns that it was not understood, and the next is served
             account.ledger.count(account.ledger.notes, "gateway: request not understood")
-            return _error(400, "invalid_request_error", redact(f"{type(error).__name__}: {error}")[:500])
+            why = redact(str(error) if isinstance(error, Malformed) else f"{type(error).__name__}: {error}")[:500]
+            account.failed(ModelError(f"the gateway refused a request: {why}"))
+            return _error(400, "invalid_request_error", why)
 
     async def _chatted(self, account: Account, request: web.BaseRequest, body: dict[str, Any]) -> web.StreamResponse:
         reply = await self._reply(account, request, body)
@@ -184,37 +200,40 @@ class Gateway:
         return await _streamed(request, shapes.events(reply, usage=usage))
 
     async def _responded(self, account: Account, request: web.BaseRequest, body: dict[str, Any]) -> web.StreamResponse:
-        response = shapes.response_from_chat(await self._reply(account, request, shapes.chat_from_response(body)))
+        response = response_from_chat(await self._reply(account, request, chat_from_response(body)), body)
         if not body.get("stream"):
             return _json(response)
-        return await _streamed(request, shapes.response_events(response))
+        return await _streamed(request, response_events(response))
 
     async def _reply(self, account: Account, request: web.BaseRequest, body: dict[str, Any]) -> Mapping[str, Any]:
-        if not isinstance(body.get("messages"), list) or not body["messages"]:
-            raise ValueError("messages must be a list that is not empty")
         again = request.headers.get(RETRY_COUNT, "0") not in ("", "0")
         return await self._chat.reply(Call.of(account, self.upstream, body, again=again))
 
     async def _embedded(self, account: Account, request: web.BaseRequest, body: dict[str, Any]) -> web.StreamResponse:
-        texts, ledger = shapes.embedding_texts(body), account.ledger
-        dimensions = body.get("dimensions")
+        from aiohttp import web
 
-        def embed() -> Any:
+        ledger = account.ledger
+
+        def embed() -> bytes:
+            texts, dimensions = shapes.embedding_texts(body), body.get("dimensions")
+            embedder = self._embedder
+            if dimensions is not None and self._sized is not None:
+                embedder = self._sized(whole(dimensions, "dimensions", MOST_DIMENSIONS))
             with metering() as own:
-                vectors = self._embedder.embed([text or " " for text in texts])
-            return vectors, own
+                vectors = embedder.embed([text or " " for text in texts])
+            ledger.add_embedding(own.embedding_tokens, own.seconds)
+            model, as_base64 = str(body.get("model", "embedder")), body.get("encoding_format") == "base64"
+            fitting = shapes.fitted(vectors, dimensions)
+            return encoded(shapes.embedding_reply(fitting, model, own.embedding_tokens, base64_encoded=as_base64))
 
         try:
-            vectors, own = await event_loop().run_in_executor(self._embedding, embed)
+            # In a thread, also for reading and writing the lists: the loop sends everybody's calls meanwhile.
+            reply = await event_loop().run_in_executor(self._embedding, embed)
         except ModelError as error:
             ledger.add_failure(f"{account.label}.embed", 1, 0.0, account.call_number())
             account.failed(error)
             raise
-        ledger.add_embedding(own.embedding_tokens, own.seconds)
-        as_base64 = body.get("encoding_format") == "base64"
-        model = str(body.get("model", "embedder"))
-        fitting = shapes.fitted(vectors, dimensions)
-        return _json(shapes.embedding_reply(fitting, model, own.embedding_tokens, base64_encoded=as_base64))
+        return web.Response(body=reply, content_type="application/json")
 
 
 async def _streamed(request: web.BaseRequest, events: Iterator[bytes]) -> web.StreamResponse:
@@ -236,6 +255,17 @@ def _json(value: Mapping[str, Any], status: int = 200) -> web.Response:
 
 def _error(status: int, code: str, message: str) -> web.Response:
     return _json({"error": {"message": message, "type": code, "code": code, "param": None}}, status)
+
+
+def _code(error: ModelError) -> str:
+    """The code by which a client tells failures apart."""
+    if isinstance(error, ContextOverflow):
+        return "context_length_exceeded"
+    return "max_usd_reached" if isinstance(error, SpendingCapReached) else "gateway_failure"
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "gateway"}
 
 
 def _spent(account: Account) -> dict[str, Any]:

@@ -9,15 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from memsys.jsons import encoded
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.gateway.accounts import Purpose, text_of
+from memsys.llm.gateway.bodies import LIMITS, Malformed, check_priced, limit_of, most_tokens_in
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Request
 from memsys.llm.server import Sent
 from memsys.tokens import count_tokens
-
-LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 class Upstream(Protocol):
@@ -28,7 +26,14 @@ class Upstream(Protocol):
     model: str
 
     def prepared(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The body as it is sent: the row's model and limits in place of the client's."""
+        """The body as it is sent: the row's model and limits in place of the client's.
+
+        Args:
+            body: as `bodies.checked` returned it.
+
+        Raises:
+            Malformed: it cannot be sent, because its cost would have no bound.
+        """
 
     async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
         """The reply to a prepared body.
@@ -47,12 +52,18 @@ class EndpointUpstream:
 
     def prepared(self, body: Mapping[str, Any]) -> dict[str, Any]:
         settings = self._settings
+        if settings.usd_per_million_in is not None:
+            check_priced(body)
         sent = {name: value for name, value in body.items() if name not in LIMITS} | {"model": settings.model}
-        asked = [body[name] for name in LIMITS if isinstance(body.get(name), int)]
-        if asked:
-            sent[settings.token_limit_field] = settings.output_limit(asked[0])
+        if (asked := limit_of(body)) is not None:
+            sent[settings.token_limit_field] = settings.output_limit(asked)
         elif settings.max_output_tokens is not None:
             sent[settings.token_limit_field] = settings.max_output_tokens
+        elif settings.context_tokens is None and self._endpoint.purse.max_usd is not None:
+            raise Malformed(
+                "max_usd is set, so the length of the reply needs a limit: send max_tokens, or set one for all replies "
+                "(--max-output-tokens of the gateway, endpoint.max_output_tokens of a run)"
+            )
         if not settings.send_temperature:
             sent = {name: value for name, value in sent.items() if name not in ("temperature", "top_p")}
         if settings.reasoning_effort is not None:
@@ -62,11 +73,17 @@ class EndpointUpstream:
     async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
         self._endpoint.permitted()
         sent = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
-        limit = next((body[name] for name in LIMITS if isinstance(body.get(name), int)), None)
-        # A token is at least one byte, so the number of bytes is an upper bound. Without a limit the cost has none.
-        worst = None if limit is None else self._settings.cost(len(encoded(body.get("messages"))), limit)
-        future = self._endpoint.start("/chat/completions", sent, worst, self._settings.cost_of, lambda *parts: parts)
+        future = self._endpoint.start(
+            "/chat/completions", sent, self._worst(sent), self._settings.cost_of, lambda *parts: parts
+        )
         return await asyncio.wrap_future(future)
+
+    def _worst(self, sent: Mapping[str, Any]) -> float | None:
+        """The highest possible cost in US dollars; None where the price is unknown or nothing limits the reply."""
+        limit = limit_of(sent) or self._settings.context_tokens
+        if self._settings.usd_per_million_in is None or limit is None:
+            return None
+        return self._settings.cost(most_tokens_in(sent), limit * (sent.get("n") or 1))
 
 
 class EngineUpstream:
@@ -104,7 +121,7 @@ class EngineUpstream:
         fields: dict[str, Any] = {"text": last, "texts": [last], "question": last}
         for name, pattern in (stand_in.get("fields") or {}).items():
             fields[name] = _picked([pattern] if isinstance(pattern, str) else pattern, last)
-        limit = next((body[name] for name in LIMITS if isinstance(body.get(name), int)), 512)
+        limit = limit_of(body) or 512
         kind = str(stand_in.get("kind", "summarise" if schema else "chat"))
         return Request(messages, purpose, limit, schema=schema or None, kind=kind, fields=fields)
 

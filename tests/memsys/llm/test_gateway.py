@@ -181,7 +181,7 @@ def test_a_token_that_nobody_opened_is_refused(path: str) -> None:
     gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(32), None, "live")
     account = gateway.open("one", Account("one"))
     gateway.dismiss("one")
-    assert post(account, path, {"input": "x"})[0] == 404
+    assert post(account, path, {"input": "x"})[0] == 401
     gateway.close()
 
 
@@ -192,6 +192,7 @@ def test_a_body_that_is_no_request_is_refused_and_counted(mock: tuple[Mock, str]
         assert post(account, "embeddings", {"input": [[1, "a"]]})[0] == 400
         assert post(account, "embeddings", {"input": [10**9]})[0] == 400, "an id beyond the vocabulary"
         assert account.idle.notes["gateway: request not understood"] == 3
+        assert len(account.failures) == 3, "a program may pass over the refusal, so its step fails"
         assert not mock[0].arrivals
 
 

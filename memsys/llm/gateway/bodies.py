@@ -1,0 +1,137 @@
+"""The bodies of chat requests: which are understood, what they may cost at most, and which fields no price covers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from memsys.jsons import encoded
+
+LIMITS = ("max_tokens", "max_completion_tokens")
+MOST_TOKENS = 2**31
+MOST_CHOICES = 128
+"""As at OpenAI."""
+IMAGE_TOKENS = 50_000
+"""Upper bound for an image in tokens, because its URL says nothing about its size. The highest number in OpenAI's guide to images is
+that of gpt-4o-mini: 2,833 and 5,667 for each of eight tiles, 48,169 together."""
+PRICED = frozenset(
+    "messages model temperature top_p top_k min_p n stop seed tools tool_choice parallel_tool_calls functions function_call "
+    "response_format logprobs top_logprobs logit_bias presence_penalty frequency_penalty repetition_penalty user metadata store stream "
+    "stream_options max_tokens max_completion_tokens reasoning_effort verbosity safety_identifier prompt_cache_key "
+    "prompt_cache_retention chat_template_kwargs enable_thinking think".split()
+)
+"""Fields of a body whose cost is that of the tokens sent and received."""
+PRICED_PARTS = frozenset(("text", "refusal", "image_url"))
+"""Types of a message's parts, likewise."""
+
+
+class Malformed(ValueError):
+    """A body that the gateway refuses, in words for its client."""
+
+
+def checked(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A chat body whose parts have the types that the API declares, its limits as whole numbers.
+
+    Raises:
+        Malformed: a part has another type, or a number is out of range.
+    """
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Malformed("messages must be a list that is not empty")
+    for place, message in enumerate(messages):
+        _check_message(f"messages[{place}]", message)
+    for name in ("stream", "parallel_tool_calls"):
+        _check(body, name, bool, "true or false")
+    for name in ("response_format", "stream_options"):
+        _check(body, name, dict, "an object")
+    _check(body, "tool_choice", str | dict, "a text or an object")
+    form = body.get("response_format") or {}
+    _check(form, "json_schema", dict, "an object", "response_format.")
+    _check(form.get("json_schema") or {}, "schema", dict, "an object", "response_format.json_schema.")
+    _check_tools(body)
+    limits = {name: whole(body[name], name, MOST_TOKENS) for name in LIMITS if body.get(name) is not None}
+    choices = {} if body.get("n") is None else {"n": whole(body["n"], "n", MOST_CHOICES)}
+    return {**{name: value for name, value in body.items() if name not in LIMITS}, **limits, **choices}
+
+
+def whole(value: Any, name: str, most: int) -> int:
+    """A positive whole number, which some programs write as 3.0.
+
+    Raises:
+        Malformed: it is another value.
+    """
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not 0 < value <= most:
+        raise Malformed(f"{name} must be a whole number from 1 to {most}, found {repr(value)[:40]}")
+    return value
+
+
+def _check_message(name: str, message: Any) -> None:
+    if not isinstance(message, dict):
+        raise Malformed(f"{name} must be an object with role and content")
+    if not isinstance(message.get("role"), str):
+        raise Malformed(f"{name}.role must be a text")
+    content = message.get("content")
+    if isinstance(content, list):
+        if not all(isinstance(part, dict) for part in content):
+            raise Malformed(f"each part of {name}.content must be an object with a type")
+    elif content is not None and not isinstance(content, str):
+        raise Malformed(f"{name}.content must be a text, a list of parts, or null")
+    _check(message, "tool_calls", list, "a list", f"{name}.")
+    if not all(isinstance(call, dict) for call in message.get("tool_calls") or ()):
+        raise Malformed(f"each of {name}.tool_calls must be an object")
+
+
+def _check_tools(body: Mapping[str, Any]) -> None:
+    for name in ("tools", "functions"):
+        _check(body, name, list, "a list")
+    for place, tool in enumerate(body.get("tools") or ()):
+        if not isinstance(tool, dict):
+            raise Malformed(f"tools[{place}] must be an object")
+        function = tool.get("function")
+        if tool.get("type", "function") == "function":
+            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+                raise Malformed(f"tools[{place}].function must be an object with a name")
+            _check(function, "parameters", dict, "an object", f"tools[{place}].function.")
+
+
+def _check(body: Mapping[str, Any], name: str, kind: Any, words: str, where: str = "") -> None:
+    if body.get(name) is not None and not isinstance(body[name], kind):
+        raise Malformed(f"{where}{name} must be {words}, found {repr(body[name])[:40]}")
+
+
+def check_priced(body: Mapping[str, Any]) -> None:
+    """Check that the tokens of prompt and reply are all that a request is billed for.
+
+    Raises:
+        Malformed: it asks for something with a price of its own, or for something that is not known here.
+    """
+    for name, value in body.items():
+        if value is not None and name not in PRICED and (name, value) != ("service_tier", "default"):
+            raise Malformed(
+                f"the gateway cannot price {name!r}: no field of that name is covered by the model's price per token"
+            )
+    for part in _parts(body):
+        if part.get("type", "text") not in PRICED_PARTS:
+            raise Malformed(f"the gateway cannot price a message part of type {str(part.get('type'))[:40]!r}")
+    for tool in body.get("tools") or ():
+        if tool.get("type", "function") not in ("function", "custom"):
+            raise Malformed(f"the gateway cannot price a tool of type {str(tool.get('type'))[:40]!r}")
+
+
+def _parts(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for message in body.get("messages") or ():
+        if isinstance(content := message.get("content"), list):
+            yield from content
+
+
+def most_tokens_in(body: Mapping[str, Any]) -> int:
+    """Upper bound for the prompt tokens of a body: a token is at least one byte of it, images apart."""
+    images = sum(part.get("type", "text") not in ("text", "refusal") for part in _parts(body))
+    return len(encoded(body)) + images * IMAGE_TOKENS
+
+
+def limit_of(body: Mapping[str, Any]) -> int | None:
+    """The smallest limit of the reply's tokens that a checked body has."""
+    return min((body[name] for name in LIMITS if body.get(name) is not None), default=None)

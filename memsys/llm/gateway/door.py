@@ -1,0 +1,67 @@
+"""Who may call the gateway: programs of this machine that hold a token, and no page in a browser.
+
+A browser sends any page's request to a loopback port, so the address alone protects nothing. A page of another origin shows by `Origin`
+or `Sec-Fetch-Site`; a page whose name was made to resolve to this machine shows by `Host`; a form that is sent without asking first
+(Fetch standard, "CORS-safelisted request-header") cannot have the content type of JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multidict import CIMultiDictProxy
+
+HOSTS = ("127.0.0.1", "localhost", "[::1]")
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not looked at any further."""
+
+    status: int
+    code: str
+    message: str
+
+
+def refusal(headers: CIMultiDictProxy[str], port: int, *, posted: bool) -> Refusal | None:
+    """Why a request with these headers is refused; None where it may pass.
+
+    Args:
+        port: the port of the gateway.
+        posted: whether the request has a body, which must be JSON.
+    """
+    hosts = headers.getall("Host", [])
+    if len(hosts) != 1 or hosts[0].lower() not in _names(port):
+        return Refusal(403, "host_refused", f"the gateway answers to 127.0.0.1:{port} and localhost:{port} alone")
+    if "Origin" in headers or any(
+        value.lower() not in ("none", "same-origin") for value in headers.getall("Sec-Fetch-Site", [])
+    ):
+        return Refusal(403, "origin_refused", "the gateway answers programs, not pages in a browser")
+    if posted and headers.get("Content-Type", "").partition(";")[0].strip().lower() != JSON:
+        return Refusal(415, "content_type", f"send the header Content-Type: {JSON} (curl: -H 'Content-Type: {JSON}')")
+    return None
+
+
+def _names(port: int) -> set[str]:
+    names = {f"{host}:{port}" for host in HOSTS}
+    return names | set(HOSTS) if port == 80 else names
+
+
+def token_and_method(path: str, headers: Mapping[str, str]) -> tuple[str, str]:
+    """The token of a request, and the part of its path that says what is asked for.
+
+    The token stands in the path (`/<token>/v1/models`, `/<token>/stats`), or where the path has none, in `Authorization: Bearer` or
+    `api-key` (`/v1/models`, `/stats`).
+    """
+    first, *rest = path.strip("/").split("/")
+    if first in ("v1", "stats"):
+        scheme, _, sent = headers.get("Authorization", "").partition(" ")
+        token = sent.strip() if scheme.lower() == "bearer" else headers.get("api-key", "")
+        rest = [first, *rest]
+    else:
+        token = first
+    return token, "/".join(rest[1:] if rest[:1] == ["v1"] else rest)
