@@ -212,27 +212,19 @@ def plan(
     """
     engine: LLM = ExtractiveLLM() if window is None else Windowed(ExtractiveLLM(), window)
     offline = Metered(OneSecond(engine))
-    by_run: dict[Path, dict[str, Usage]] = {}
     with tempfile.TemporaryDirectory() as folder:
         samples = _samples(runs, lambda run: _offline(run, offline, Path(folder)))
         sizes = {sample.run.folder.parent.name: sample.by_history for sample in samples}
         samples = [sample for sample in samples if sample.questions]
         execute([sample.run for sample in samples], sum(s.questions for s in samples), cfg.threads, "planning")
-        builds: set[str] = set()
         chains = {sample.planned.folder: _chain(sample) for sample in samples}
         longest = max((_longest(sample, chains[sample.planned.folder]) for sample in samples), default=0.0)
-        for sample in samples:
-            usage = by_run.setdefault(sample.planned.folder, {role: Usage() for role in ROLES})
-            _add_run(usage, sample, counts_build=sample.run.shared not in builds)
-            builds |= {sample.run.shared} - {""}
-            for name in judges.get(sample.run.folder.parent.name, ()):
-                _add_judge(usage["judge"], sample, replace(judging(cfg, models, name), llm=offline))
+        by_run = _usage(samples, _graders(cfg, models, judges, offline))
         failures = tuple(line for sample in samples for line in _failures(sample))
     again = {sample.planned.folder for sample in samples if sample.run.replicate}
     later = _added(used for folder, used in by_run.items() if folder in again)
     whole = _added(by_run.values())
-    probe = {"probe": models.probe} if whole["probe"].calls else {}
-    by_role = {"memory": models.memory, **probe, "reader": models.reader, "judge": models.judge}
+    by_role = {role: getattr(models, role) for role in ROLES[:-1] if role != "probe" or whole["probe"].calls}
     shares = _shares(whole, by_role, models)
     lines = tuple(line for name, counts in sizes.items() for line in _detectable(name, counts))
     most = 1 + max((sample.run.replicate for sample in samples), default=0)
@@ -240,16 +232,29 @@ def plan(
     costs = {
         folder: sum(share.usd or 0.0 for share in _shares(used, by_role, models)) for folder, used in by_run.items()
     }
-    return Plan(
-        tuple(shares),
-        _duration(cfg, models, shares, longest),
-        lines,
-        chains,
-        failures,
-        tuple(_shares(later, by_role, models)) if most > 1 else (),
-        left,
-        costs,
-    )
+    again_shares = tuple(_shares(later, by_role, models)) if most > 1 else ()
+    duration = _duration(cfg, models, shares, longest)
+    return Plan(tuple(shares), duration, lines, chains, failures, again_shares, left, costs)
+
+
+def _graders(
+    cfg: DictConfig, models: Models, judges: Mapping[str, list[str]], llm: Metered
+) -> dict[str, list[Judging]]:
+    """The judges of each data set, asked offline."""
+    return {data: [replace(judging(cfg, models, name), llm=llm) for name in names] for data, names in judges.items()}
+
+
+def _usage(samples: Iterable[Sample], judges: Mapping[str, Sequence[Judging]]) -> dict[Path, dict[str, Usage]]:
+    """Usage by run folder and role, scaled to the whole of each run. Of runs that share a build, the first bears it."""
+    builds: set[str] = set()
+    by_run: dict[Path, dict[str, Usage]] = {}
+    for sample in samples:
+        used = by_run.setdefault(sample.planned.folder, {role: Usage() for role in ROLES})
+        _add_run(used, sample, counts_build=sample.run.shared not in builds)
+        builds |= {sample.run.shared} - {""}
+        for judge in judges.get(sample.run.folder.parent.name, ()):
+            _add_judge(used["judge"], sample, judge)
+    return by_run
 
 
 def _added(parts: Iterable[Mapping[str, Usage]]) -> dict[str, Usage]:

@@ -16,7 +16,7 @@ from eval.store import RunError, read_predictions, read_record
 from memsys.systems.bm25 import BM25
 from scripts.experiment.budgets import budgeted, deepened
 from scripts.experiment.equal_budgets import make_budgets
-from scripts.experiment.launch import bracketed, composed
+from scripts.experiment.launch import composed, readable
 from scripts.experiment.options import load_option
 
 BUDGETS = (200, 400, 1500)
@@ -130,9 +130,9 @@ def test_a_table_at_budgets_has_every_memory_and_metric_but_nothing_that_is_no_s
 
 
 def test_budgets_may_be_given_with_commas_alone_and_must_be_whole_numbers() -> None:
-    assert bracketed("budget=1000,2000") == "budget=[1000,2000]"
-    assert bracketed("budget=[1000]") == "budget=[1000]"
-    assert bracketed("only=a,b") == "only=a,b"
+    assert readable("budget=1000,2000") == "budget=[1000,2000]"
+    assert readable("budget=[1000]") == "budget=[1000]"
+    assert readable("only=a,b") == "only=a,b"
     assert list(composed("budgets", ["budget=1000,2000"]).budget) == [1000, 2000]
     with pytest.raises(RunError, match="budget"):
         composed("budgets", ["budget=0,2000"])
