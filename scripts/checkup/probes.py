@@ -77,12 +77,17 @@ def ask(line: Line, settings: ModelSettings, text: str, limit: int = 32, **reque
     return line.chat(chat_body(settings, asked))
 
 
-def examine(line: Line, settings: ModelSettings, *, window: int) -> Examination:
-    """All probes of a chat model, the longest prompt of about `window` tokens; only the first when the endpoint does not answer."""
+def examine(line: Line, settings: ModelSettings, *, window: int, brief: bool = False) -> Examination:
+    """All probes of a chat model, the longest prompt of about `window` tokens; only the first when the endpoint does not answer.
+
+    Args:
+        brief: only what makes a run fail or lie, in fewer than 15 calls: two lengths of prompt, no stranger's key, speed or load.
+    """
     settings, findings, first = reached(line, settings)
     if not first.ok:
         return Examination(settings, tuple(findings))
-    findings.append(key_checked(line, settings))
+    if not brief:
+        findings.append(key_checked(line, settings))
     probes: tuple[Callable[[Line, ModelSettings], tuple[ModelSettings, Finding]], ...] = (
         thinking, token_limit, temperature, json_output, log_probabilities,
     )  # fmt: skip
@@ -92,8 +97,11 @@ def examine(line: Line, settings: ModelSettings, *, window: int) -> Examination:
             findings.append(finding)
     if (silent := textless(line, settings, first)) is not None:
         findings.append(silent)
-    settings, found, replies = longest_prompt(line, settings, window)
-    findings += [found, *reported(first, replies), speed(line, settings)]
+    settings, found, replies = longest_prompt(line, settings, window, growth=window // SHORTEST if brief else 2)
+    findings += [found, *reported(first, replies)]
+    if brief:
+        return Examination(settings, tuple(findings))
+    findings.append(speed(line, settings))
     in_flight, at_once = taken_at_once(line, settings)
     return Examination(settings, (*findings, at_once), in_flight)
 
@@ -305,8 +313,10 @@ def needle(tokens: int, encoding: str) -> str:
     return "\n".join([*lines, "What is the code word given at the beginning? Reply with it alone."])
 
 
-def longest_prompt(line: Line, settings: ModelSettings, most: int) -> tuple[ModelSettings, Finding, list[Heard]]:
-    """How long a prompt may be before it is refused, or cut without a word."""
+def longest_prompt(
+    line: Line, settings: ModelSettings, most: int, growth: int = 2
+) -> tuple[ModelSettings, Finding, list[Heard]]:
+    """How long a prompt may be before it is refused, or cut without an error; each is `growth` times as long as the one before."""
     replies: list[Heard] = []
     rate, remembered, tokens = 0.0, False, SHORTEST
     while tokens <= most:
@@ -322,8 +332,8 @@ def longest_prompt(line: Line, settings: ModelSettings, most: int) -> tuple[Mode
             return (*_cut(settings, ours, theirs), [*replies, heard])
         remembered = remembered or recalled
         replies.append(heard)
-        tokens *= 2
-    reach = f"at least {replies[-1].tokens('prompt_tokens') or tokens // 2} tokens"
+        tokens *= growth
+    reach = f"at least {replies[-1].tokens('prompt_tokens') or tokens // growth} tokens"
     if not rate and not remembered:
         return (
             settings,

@@ -184,9 +184,11 @@ def _examined(models: Models, chat_models: list[ServedModel], timeout: float) ->
         RunError: a model is unfit; the message lists settings that fit, where the doctor knows some.
     """
     learned: dict[str, ModelSettings] = {}
+    calls, before = 0, models.purse.spent
     for served in chat_models:
         with _line(served, timeout) as line:
-            examination = examine(line, served.settings, window=WINDOW)
+            examination = examine(line, served.settings, window=WINDOW, brief=True)
+        calls += line.calls
         _note_latency(served.endpoint, line.seconds / max(1, line.calls))
         print(f"{served.name} ({line.calls} calls)\n{table(examination.findings)}", file=sys.stderr)
         if examination.stops:
@@ -199,9 +201,11 @@ def _examined(models: Models, chat_models: list[ServedModel], timeout: float) ->
     for served in _embedders(models):
         with _line(served, timeout) as line:
             findings = examine_embedder(line, served.settings)
+        calls += line.calls
         print(f"{served.name} ({line.calls} calls)\n{table(findings)}", file=sys.stderr)
         if stops := [finding for finding in findings if finding.level == "stop"]:
             raise RunError(f"{served.name} will not do: {stops[0].found} ({stops[0].means})")
+    print(f"check-up: {calls} calls, {models.purse.spent - before:.4f} USD at known prices", file=sys.stderr)
     return replace(
         models, **{role: replace(getattr(models, role), prices=settings) for role, settings in learned.items()}
     )

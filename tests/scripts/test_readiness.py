@@ -108,6 +108,17 @@ def test_what_every_call_would_be_refused_for_is_said_once(
     assert said in capsys.readouterr().err
 
 
+def test_the_check_up_before_a_paid_run_stays_under_thirty_calls_and_says_what_it_cost(
+    config: Any, mock: Any, capsys: Any
+) -> None:
+    server, url = mock
+    prices = "prices={m: {in: 1, out: 2}, j: {in: 1, out: 2}, e: {in: 1}}"
+    cfg = config(*SMALL, *models(url), "profile=paper", "data.source=sample", "models.judge=j", prices)
+    prepared(cfg, build_models(cfg))
+    assert arrived(server) < 30
+    assert f"check-up: {arrived(server)} calls, 0.0" in capsys.readouterr().err
+
+
 def test_a_busy_server_is_left_to_the_run(config: Any, mock: Any, capsys: Any) -> None:
     server, url = mock
     server.faults = 1.0
@@ -137,7 +148,7 @@ def test_before_a_papers_run_the_doctor_stops_what_would_lie(config: Any, capsys
         cfg = config("profile=paper", *models(url))
         with pytest.raises(Exception, match=r"will not do: window: CUT WITHOUT A WORD: 4096 of"):
             prepared(cfg, build_models(cfg))
-    assert "calls at once" in capsys.readouterr().err
+    assert "a schema is" in capsys.readouterr().err
 
 
 def test_what_the_doctor_learns_refuses_a_memory_before_the_first_token(
