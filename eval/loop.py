@@ -18,12 +18,15 @@ from contextlib import ExitStack
 from typing import Any
 
 from eval.case import run_case
-from eval.cells import OPEN, OpenCell, Opening
+from eval.cells import OpenCell, Opening
 from eval.executors.cells import Executor, cells_of
 from eval.pool import Threads, UrgentPool
 from eval.question import Lanes
 from eval.run import OnAnswer, OnProgress, Run, build_memory, ignore_answer, ignore_progress, innermost
-from eval.store import locked, replace_file
+from eval.store import MOST_OPEN, locked, replace_file
+
+OTHER_FILES = 256
+"""Files that a run holds besides the locks of its folders and the files of its cells: connections, the cache, modules."""
 
 
 def run_all(
@@ -49,8 +52,7 @@ def run_all(
     from threadpoolctl import threadpool_limits
 
     groups = _sharing_builds(runs)
-    files_of_a_cell = 3 * max(map(len, groups), default=1)
-    allowed = allow_files(len(runs) + files_of_a_cell * OPEN + 256)
+    allow_files(len(runs) + MOST_OPEN + OTHER_FILES)
     with ExitStack() as locks:
         # One core per matrix product: the sums are the same on every machine, and the cells keep the cores busy.
         locks.enter_context(threadpool_limits(1))
@@ -62,8 +64,7 @@ def run_all(
         if executor is not None:
             executor(cells_of(groups), on_progress, on_answer)
             return
-        most = min(OPEN, max(1, (allowed - len(runs) - 256) // files_of_a_cell))
-        _run_cells(Opening(groups, threads, most), on_progress, on_answer)
+        _run_cells(Opening(groups, threads), on_progress, on_answer)
 
 
 def clear_up(runs: Sequence[Run]) -> None:
@@ -114,7 +115,7 @@ def _sharing_builds(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def allow_files(count: int) -> int:
-    """Raise the open-file limit to `count`, or to the maximum allowed, and return it: a run needs one file and an open cell three.
+    """Raise the open-file limit to `count`, or to the maximum allowed, and return it.
 
     Where the system refuses (macOS above `kern.maxfilesperproc`, whatever the maximum says), the limit stays as it is.
     """

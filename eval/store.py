@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from eval.fields import wrong_field
 from eval.records import Prediction
@@ -155,23 +155,59 @@ def line(record: Any) -> bytes:
     return redact_bytes(encoded(plain)) + b"\n"
 
 
+MOST_OPEN = 96
+"""Files that all appenders of a process hold open at once; macOS allows a process 256 by default."""
+_opened: dict[Appender, None] = {}
+"""Appenders whose file is open, the one that opened it first in front."""
+_opening = threading.Lock()
+
+
 class Appender:
-    """A file that several threads append lines to; each line is flushed at once."""
+    """A file that several threads append lines to; each line is flushed at once.
+
+    Hundreds of cells have appenders at the same time, so a file is closed when others need its place, and opened again for the next line.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
-        self._lock = threading.Lock()
+        self._path, self._lock = path, threading.Lock()
+        self._file: BinaryIO | None = None
+        with self._lock:
+            self._writable()
 
     def add(self, record: Any) -> None:
         text = line(record)
         with self._lock:
-            self._file.write(text)
-            self._file.flush()
+            file = self._writable()
+            file.write(text)
+            file.flush()
 
     def close(self) -> None:
         with self._lock:
+            self._shut()
+            with _opening:
+                _opened.pop(self, None)
+
+    def _writable(self) -> BinaryIO:
+        """The open file; the caller holds the lock."""
+        if self._file is None:
+            self._file = self._path.open("ab")
+            with _opening:
+                _opened[self] = None
+                self._make_room()
+        return self._file
+
+    def _make_room(self) -> None:
+        for other in list(_opened)[: max(0, len(_opened) - MOST_OPEN)]:
+            if other is not self and other._lock.acquire(blocking=False):  # one that is writing keeps its file
+                other._shut()
+                del _opened[other]
+                other._lock.release()
+
+    def _shut(self) -> None:
+        if self._file is not None:
             self._file.close()
+            self._file = None
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from eval.case_log import CaseLog
 from eval.gold_evidence import gold_evidence
 from eval.loop import run_all
 from eval.run import Progress, Run
-from eval.store import RunError, locked, read_lines, read_predictions, safe_name
+from eval.store import MOST_OPEN, Appender, RunError, locked, read_lines, read_predictions, safe_name
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
 from memsys.llm import secrets, stopping
 from memsys.llm.ask import complete
@@ -599,6 +599,24 @@ def test_runs_that_ask_other_questions_share_no_build(make_run: Make) -> None:
     run_all([first, second])
     assert log.count("write s0:1") == 2
     assert (len(answers(first, case)), len(answers(second, case))) == (1, 6)
+
+
+def test_many_appenders_hold_few_files_open_and_lose_no_line(tmp_path: Path) -> None:
+    before = len(os.listdir("/dev/fd"))
+    appenders = [Appender(tmp_path / f"{number}.jsonl") for number in range(3 * MOST_OPEN)]
+    assert len(os.listdir("/dev/fd")) - before <= MOST_OPEN
+    with ThreadPoolExecutor(16) as pool:
+        list(
+            pool.map(lambda place: appenders[place % len(appenders)].add({"place": place}), range(20 * len(appenders)))
+        )
+    assert len(os.listdir("/dev/fd")) - before <= MOST_OPEN + 16
+    for appender in appenders:
+        appender.close()
+    assert len(os.listdir("/dev/fd")) == before
+    places = [
+        record["place"] for appender in range(len(appenders)) for record in read_lines(tmp_path / f"{appender}.jsonl")
+    ]
+    assert sorted(places) == list(range(20 * len(appenders)))
 
 
 def test_many_runs_of_one_case_may_open_their_files(make_run: Make) -> None:
