@@ -12,7 +12,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -130,23 +130,29 @@ def _is_held(lock: Path) -> bool:
 
 
 def hold_file(path: Path) -> Held:
-    """A new lock file of this process. Tell others its name only after this call: until then it is taken for a dead process's.
+    """A new lock file of this process. Tell others its name only after this call.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    handle = os.fdopen(open_lock(path), "r+b")
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    return Held(path, handle)
+    while True:
+        handle = os.fdopen(open_lock(path), "r+b")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle.fileno()), os.stat(path)):
+                return Held(path, handle)
+        handle.close()  # somebody took the new file for a dead process's and removed it before it was locked
 
 
 def lives(path: Path) -> bool:
     """Whether the process that made a lock file with `hold_file` lives. The file of a dead process is removed."""
     if not path.exists():
         return False
-    if _is_held(path):
+    try:
+        with locked_file(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            path.unlink(missing_ok=True)  # while it is locked: see `hold_file`
+    except OSError:  # held, or it cannot be known
         return True
-    path.unlink(missing_ok=True)
     return False
 
 

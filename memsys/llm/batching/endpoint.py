@@ -86,6 +86,7 @@ class BatchEndpoint:
         self._arrived: list[_Waiting] = []
         self._last_arrival = self._last_look = 0.0
         self._failing_since: float | None = None
+        self._begun: set[str] = set()  # batches of this process
         self._full: set[str] = set()  # batches under way when the provider's queue was full
         self._fetches: dict[str, int] = {}  # by batch: how often its files lacked replies
         self._ended: BaseException | None = None
@@ -245,7 +246,9 @@ class BatchEndpoint:
             enqueued += self._tokens(chunk)
             if self._most_tokens is not None and enqueued > max(self._most_tokens, self._tokens(chunk)):
                 return
-            self._look_after(self.journal.begin(chunk, self.base_url))
+            batch = self.journal.begin(chunk, self.base_url)
+            self._begun.add(batch.id)
+            self._look_after(batch)
 
     @staticmethod
     def _tokens(calls: Sequence[Call]) -> int:
@@ -261,7 +264,12 @@ class BatchEndpoint:
         try:
             if batch.at_provider is None:
                 # The process that began it may have ended before or after the provider heard of it.
-                status = self._provider.find(batch.id, batch.begun) or self._sent(batch)
+                at_provider = self._provider.find(batch.id, batch.begun)
+                if at_provider is None and batch.id not in self._begun:
+                    # Nobody may want these calls any more, and nobody has reserved their price: `_answer_all` notes those we wait for.
+                    self.journal.end(batch, {}, [])
+                    return
+                status = at_provider or self._sent(batch)
                 batch = self.journal.accepted(batch, status.id)
             else:
                 status = self._provider.status(batch.at_provider)

@@ -10,6 +10,7 @@ lives. Only the owner sends a call and looks after a batch; what a dead owner le
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import sqlite3
 import threading
@@ -83,13 +84,15 @@ class Journal:
             check_schema(self._file)
 
     def owner(self) -> str:
-        """Name of this journal as an owner; from the first call on, its lock file is held.
+        """Name of this journal as an owner; from the first call on, its lock file is held. Files of dead owners are removed.
 
         Raises:
             OSError: the lock file cannot be made.
         """
         with self._lock:
             if self._held is None:
+                for file in self.path.parent.glob(f"{glob.escape(self.path.name)}.owner-*"):
+                    lives(file)
                 self._held = hold_file(self._owner_file(uuid.uuid4().hex))
             return self._held.path.name.rpartition("-")[2]
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +292,17 @@ def test_what_a_killed_command_left_is_taken_over_by_one_that_runs(cache: Path, 
     assert len(mock.batches.batches) == 2  # the second holds the one call that the killed command had not sent
     assert set(mock.answered.values()) == {1}
     assert not list(cache.parent.glob("*.owner-*"))
+
+
+def test_calls_in_a_received_cache_that_nobody_waits_for_are_not_sent(cache: Path, store: Store) -> None:
+    mock = Mock()
+    with serving(application(mock)) as url:
+        with closing(Journal(cache)) as journal:
+            journal.add([Call(str(number), "/chat/completions", b'{"model": "m"}') for number in range(50)])
+            journal.begin(journal.open_calls()[:40], url)
+        with batching(url, cache) as endpoint:
+            assert len(answers(endpoint, store, REQUESTS[:3])) == 3
+    assert sum(mock.answered.values()) == 3
 
 
 def test_a_cancelled_batch_ends_the_command_and_is_not_sent_again(cache: Path, store: Store) -> None:
