@@ -29,12 +29,15 @@ def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
     before = set(stopping.keepers)
     with stopping.heeded():
         try:
-            return _worked(work, traceback)
-        except KeyboardInterrupt:
+            try:
+                return _worked(work, traceback)
+            except KeyboardInterrupt:
+                return _stopped()
+            finally:
+                for keeper in set(stopping.keepers) - before:  # the cache is one file when the command has ended
+                    keeper.close()
+        except KeyboardInterrupt:  # in the middle of closing, which the end of the process makes up for
             return _stopped()
-        finally:
-            for keeper in set(stopping.keepers) - before:  # the cache is one file when the command has ended
-                keeper.close()
 
 
 def _worked(work: Callable[[], int | None], traceback: bool) -> int:

@@ -153,10 +153,10 @@ class Batches:
             else:
                 status, body = self.reply(call["url"], encoded(call["body"]))
             response = {"status_code": status, "request_id": "mock", "body": body}
-            line = {"id": "x", "custom_id": call["custom_id"], "response": response, "error": None}
-            (replies if status == 200 else errors).append(json.dumps(line))
+            answer = {"id": "x", "custom_id": call["custom_id"], "response": response, "error": None}
+            (replies if status == 200 else errors).append(json.dumps(answer))
             if self.quirks.doubled:
-                errors.append(json.dumps({**line, "response": None, "error": {"code": "batch_expired"}}))
+                errors.append(json.dumps({**answer, "response": None, "error": {"code": "batch_expired"}}))
         batch["status"] = "expired" if lost else "completed"
         for name, lines in (("output_file_id", replies), ("error_file_id", errors)):
             if lines:

@@ -158,8 +158,10 @@ class BatchEndpoint:
         self._closed = True
         self._wake.set()
         if self._worker is not None:
-            self._worker.join(timeout=10)
+            self._worker.join(timeout=3)
         self._fail_all(stopping.Stopped("the batches were closed before the reply came"), ended=True)
+        if self._worker is not None and self._worker.is_alive():
+            return  # in a request: its lock is held until the process ends, so that nobody sends the same batch
         if self._provider is not None:
             self._provider.close()
         self.journal.close()
@@ -185,6 +187,8 @@ class BatchEndpoint:
         except BaseException as error:  # whoever waits must not wait for ever
             self._fail_all(error, ended=True)
             raise
+        finally:
+            self.journal.release()
 
     def _seconds_to_next_step(self) -> float:
         return min(self.settings.idle, self.settings.poll) / 2
@@ -379,14 +383,12 @@ class BatchEndpoint:
         return None if dollars is None else dollars * self.settings.discount
 
     def _fail_all(self, error: BaseException, *, ended: bool = False) -> None:
-        """Fail all calls; `ended` when the worker's thread ends, so that others may take over and later calls fail at once."""
+        """Fail all calls; `ended` when the worker's thread ends, so that later calls fail at once."""
         with self._lock:
             self._ended = error if ended else self._ended
             waiting = [one for many in self._waiting.values() for one in many] + self._arrived
             self._waiting, self._arrived = {}, []
         self._fail(waiting, error)
-        if ended:
-            self.journal.release()
 
     def _fail(self, waiting: Sequence[_Waiting], error: BaseException) -> None:
         for one in waiting:
