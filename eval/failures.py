@@ -10,8 +10,8 @@ from memsys.llm.protocol import EndOfRun
 from memsys.llm.secrets import redact
 from memsys.prompts import UndeclaredPrompt
 
-FATAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO)
-"""Errors of the file system that the next file would meet, too: no space, read-only, too many open files, broken disk."""
+FATAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE)
+"""Errors of the file system that the next file would meet, too: no space, read-only, too many open files, broken disk, lost server."""
 
 
 def stops(error: BaseException) -> bool:

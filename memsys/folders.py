@@ -1,23 +1,84 @@
-"""Folders on this machine: the user's cache, and folders that a living process holds, which others can tell from those of a killed one."""
+"""Folders and locks on this machine: the user's cache, and what a living process holds, told from what a killed one left.
+
+A lock file may have come with somebody's results, so it is opened without following a link and without emptying it. On network file
+systems the locks (`flock`) hold between the processes of one machine; between machines that depends on the server.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 HELD = ".held"
 """The file whose lock says that a folder's process lives. The system drops the lock when the process ends, however it ends."""
+NETWORK = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "ncpfs",
+    "afs",
+    "ceph",
+    "glusterfs",
+    "lustre",
+    "beegfs",
+    "gpfs",
+    "9p",
+    "fuse.sshfs",
+}
+"""Types of file systems that several machines may share."""
 
 
 def cache_folder() -> Path:
     """Our folder in the user's cache; it may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memsys-bench"
+
+
+def open_lock(path: Path) -> int:
+    """A descriptor of a lock file, which is made when there is none; its content stays as it is.
+
+    Raises:
+        OSError: the path is a link, a pipe or anything else that is no plain file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
+            raise _no_lock(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _no_lock(path)
+    return descriptor
+
+
+def _no_lock(path: Path) -> OSError:
+    return OSError(errno.ELOOP, "a lock must be a plain file", str(path))
+
+
+@contextmanager
+def locked_file(path: Path, how: int) -> Iterator[None]:
+    """Hold a lock file with `how` (`fcntl.LOCK_EX`, `LOCK_SH`, with `LOCK_NB` so as not to wait).
+
+    Raises:
+        BlockingIOError: another process holds it, and `how` does not wait.
+        OSError: the path is no plain file.
+    """
+    descriptor = open_lock(path)
+    try:
+        fcntl.flock(descriptor, how)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -28,41 +89,82 @@ def alone(folder: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[
         on_wait: called before the wait.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as handle:
+    descriptor = open_lock(folder / ".lock")
+    try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             on_wait()
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A folder of this process, held while this object lives."""
+    """A file or folder of this process, held while this object lives."""
 
     path: Path
-    handle: IO[str]
+    handle: IO[bytes]
 
 
 def hold(root: Path) -> Held:
     """A new folder below `root`, held by this process. `root` must be locked."""
     path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
-    handle = (path / HELD).open("w")
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    return Held(path, handle)
+    return Held(path, hold_file(path / HELD).handle)
 
 
 def abandoned(root: Path) -> list[Path]:
     """Folders below `root` whose process has ended. `root` must be locked, and stay so while they are emptied."""
-    return [folder for folder in sorted(root.iterdir()) if folder.is_dir() and not _is_held(folder)]
+    return [folder for folder in sorted(root.iterdir()) if folder.is_dir() and not _is_held(folder / HELD)]
 
 
-def _is_held(folder: Path) -> bool:
-    """Whether a living process holds a folder; where that cannot be known, it does."""
+def _is_held(lock: Path) -> bool:
+    """Whether a living process holds a lock file; where that cannot be known, it does."""
     try:
-        with (folder / HELD).open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with locked_file(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            return False
     except OSError:
         return True
+
+
+def hold_file(path: Path) -> Held:
+    """A new lock file of this process. Tell others its name only after this call.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    while True:
+        handle = os.fdopen(open_lock(path), "r+b")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle.fileno()), os.stat(path)):
+                return Held(path, handle)
+        handle.close()  # somebody took the new file for a dead process's and removed it before it was locked
+
+
+def lives(path: Path) -> bool:
+    """Whether the process that made a lock file with `hold_file` lives. The file of a dead process is removed."""
+    if not path.exists():
+        return False
+    try:
+        with locked_file(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            path.unlink(missing_ok=True)  # while it is locked: see `hold_file`
+    except OSError:  # held, or it cannot be known
+        return True
     return False
+
+
+def network_file_system(path: Path) -> str:
+    """Type of the network file system on which a path lies; empty for a local disk, and where the system does not say (no /proc)."""
+    try:
+        lines = Path("/proc/self/mounts").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    place, best, kind = path.resolve(), -1, ""
+    for _, mounted, system, *_ in (line.split(" ") for line in lines):
+        folder = Path(mounted.replace("\\040", " "))
+        if place.is_relative_to(folder) and len(folder.parts) >= best:  # the last of two mounts of one folder is in use
+            best, kind = len(folder.parts), system
+    return kind if kind in NETWORK else ""

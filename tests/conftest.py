@@ -50,9 +50,11 @@ settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)
-def _network_as_it_was() -> Iterator[None]:
-    """A command with `network=false` forbids it to the process; the next test begins without."""
+def _process_as_it_was() -> Iterator[None]:
+    """A command with `network=false` forbids it to the process, and an error ends its calls; the next test begins without."""
     yield
+    if (stopping := sys.modules.get("memsys.llm.stopping")) is not None and stopping.wound_down():
+        stopping.forget()
     if (network := sys.modules.get("memsys.llm.network")) is not None:
         network.forbid_network(False)
 

@@ -60,6 +60,9 @@ class Keeper(Protocol):
     def flush(self, seconds: float) -> None:
         """Wait up to `seconds` until all answers that have arrived are written."""
 
+    def close(self) -> None:
+        """Write all answers that have arrived, and close the file. A second call does nothing."""
+
 
 senders: WeakSet[Any] = WeakSet()
 """The `Sender`s of this process."""
@@ -110,6 +113,24 @@ def request(number: int = signal.SIGINT) -> None:
         _stop.signal, _stop.at = number, time.monotonic()
         _stop.asked.set()
         threading.Thread(target=_wind_down, name="stopping", daemon=True).start()
+
+
+def wind_down() -> int:
+    """End the calls in flight after an error as after a signal, so that answers already paid for are kept.
+
+    The process goes on and ends by itself; further calls fail with `Stopped` until `forget`. Returns the number of cancelled calls.
+    """
+    if requested():
+        return await_end()
+    _stop.at = time.monotonic()
+    _stop.asked.set()
+    _end_calls(_stop)
+    return _stop.given_up
+
+
+def wound_down() -> bool:
+    """Whether an error, and no signal, has ended the calls of this process."""
+    return requested() and _stop.signal is None
 
 
 def await_end() -> int:
@@ -190,7 +211,15 @@ def _print(text: str) -> None:
 
 def _wind_down() -> None:
     """Finish the calls, then end the process if it has not ended by itself; runs in a thread of its own."""
-    stop, deadline = _stop, _stop.at + GRACE
+    stop = _stop
+    _end_calls(stop)
+    time.sleep(max(0.0, stop.at + GRACE - time.monotonic()) + MARGIN)
+    if stop is _stop:  # not so after `forget`
+        _quit(exit_code())
+
+
+def _end_calls(stop: _Stop) -> None:
+    deadline = stop.at + GRACE
     for child in _children():
         with suppress(OSError):
             os.kill(child.pid, stop.signal or signal.SIGINT)
@@ -202,9 +231,6 @@ def _wind_down() -> None:
         for keeper in list(keepers):
             keeper.flush(MARGIN / 2)
     stop.ended.set()
-    time.sleep(max(0.0, deadline - time.monotonic()) + MARGIN)
-    if stop is _stop:  # not so after `forget`
-        _quit(exit_code())
 
 
 def _quit(code: int) -> None:

@@ -1,13 +1,17 @@
 """The cache file: completions and vectors by key, committed before a caller gets them.
 
-SQLite in WAL mode, so a killed process loses no answer that a caller has received. A row that does not hold a valid answer is
-replaced by the next valid one.
+SQLite in WAL mode, so a killed process loses no answer that a caller has received. When a store is closed, at the end of the process at
+the latest, the file holds everything and may be copied alone; after a kill, `python -m scripts.cache pack` does that. On a network file
+system use a cache from one machine only. A row that does not hold a valid answer is replaced by the next valid one.
 """
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import json
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -19,23 +23,18 @@ from typing import Any
 
 import numpy as np
 
+from memsys.folders import network_file_system, open_lock
 from memsys.jsons import decoded, fields_of
 from memsys.llm import stopping
 from memsys.llm.client import Embedded
 from memsys.llm.protocol import Completion, EndOfRun, ModelError
 from memsys.llm.replies import cleaned
-
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, completion TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS outcomes (key BLOB PRIMARY KEY, completion TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS vectors (
-  key BLOB PRIMARY KEY, vector BLOB NOT NULL, tokens INTEGER NOT NULL, seconds REAL NOT NULL
-) WITHOUT ROWID;
-"""
-
+from memsys.llm.schema import KEY_BYTES, SCHEMA, check_schema, checkpointed, lock_of
 
 PATIENCE = 30
 """Seconds that a process waits for another that has locked the file."""
+SMALL = 16 << 20
+"""Bytes of a file whose keys are read into memory at the first lookup; reading those of a larger file would take longer than it saves."""
 REMEDY = (
     "move it away: nothing that is in the run folders is lost (`python -m scripts.cache repair` keeps what can be read)"
 )
@@ -86,22 +85,29 @@ class Store:
         self._prefixes_written: set[bytes] = set()
         self._unsound: set[bytes] = set()  # keys of invalid rows, which the next valid answer replaces
         self._only_writer, self._next_check = True, 0.0
+        self._closing, self._closed = threading.Lock(), False
         self._arrived: SimpleQueue[tuple[bytes, Completion, OnWritten] | threading.Event | None] = SimpleQueue()
+        self._lock_file = open_lock(lock_of(path))
+        fcntl.flock(self._lock_file, fcntl.LOCK_SH)  # waits while `scripts.cache repair` replaces the file
         try:
-            self._out = _in_wal_mode(path)
+            self._out = in_wal_mode(path)
             # In this mode a killed process loses nothing; a power failure may lose the last transactions, each as a whole.
             self._out.execute("PRAGMA synchronous=NORMAL")
             self._out.execute(f"PRAGMA busy_timeout={1000 * PATIENCE}")
             self._out.executescript(SCHEMA)
             (self._version,) = self._out.execute("PRAGMA data_version").fetchone()
             self._in = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            check_schema(self._in)
+            self._only_writer = os.stat(path).st_size <= SMALL
         except sqlite3.DatabaseError as error:
+            os.close(self._lock_file)
             raise DamagedCache(
                 f"{path} is not a usable cache ({error}); {REMEDY}, or name another with cache=…"
             ) from error
         self._writer = threading.Thread(target=self._write, name="cache", daemon=True)
         self._writer.start()
         stopping.keepers.add(self)
+        atexit.register(self.close)
 
     def answer(self, key: bytes) -> Completion | None:
         """The completion under a key; None when there is none or the stored one is not valid. The next valid one replaces the latter.
@@ -146,14 +152,16 @@ class Store:
         """Whether the file may hold an answer under a key, without asking SQLite, which would let other threads run first.
 
         Most calls of a first run are not cached, so this check saves most lookups. It compares the first eight bytes of the key with
-        those of the keys that were in the file at the start and that were written since. Once another process has written to the
-        file, it returns True for every key.
+        those of the keys that were in the file at the start and that were written since. For a large file, and once another process
+        has written to the file, it returns True for every key.
         """
         if not self._alone():
             return True
         if self._prefixes_at_start is None:
             with self._reading:
-                rows = self._in.execute("SELECT substr(key, 1, 8) FROM answers ORDER BY key").fetchall()
+                rows = self._in.execute(
+                    "SELECT substr(key, 1, 8) FROM answers WHERE length(key) = ? ORDER BY key", (KEY_BYTES,)
+                ).fetchall()
             joined = b"".join(prefix for (prefix,) in rows)
             self._prefixes_at_start = np.frombuffer(joined, dtype=">u8").astype(np.uint64)
         if key[:8] in self._prefixes_written:
@@ -177,7 +185,12 @@ class Store:
         A completion without an answer goes into a table of its own, as the outcome of this one call. Answers that arrive during a
         commit share the next transaction, because a commit takes longer than a call's other work.
         """
-        self._arrived.put((key, completion, on_written))
+        with self._closing:
+            closed = self._closed
+            if not closed:
+                self._arrived.put((key, completion, on_written))
+        if closed:
+            _notify(on_written, ModelError("the cache was closed before this answer came"))
 
     def _write(self) -> None:
         closing = False
@@ -228,10 +241,17 @@ class Store:
         yield "REPLACE", [row for row in rows if row[0] in self._unsound]
 
     def flush(self, seconds: float) -> None:
-        """Wait up to `seconds` until all answers that have arrived are committed and their callers notified."""
-        committed = threading.Event()
-        self._arrived.put(committed)
+        """Wait up to `seconds` until all answers that have arrived are in the one file and their callers notified."""
+        with self._closing:
+            if self._closed:
+                return
+            committed = threading.Event()
+            self._arrived.put(committed)
         committed.wait(seconds)
+        with self._writing:
+            if not self._closed:
+                checkpointed(self._out, patience=1)
+                self._out.execute(f"PRAGMA busy_timeout={1000 * PATIENCE}")
 
     def vectors(self, keys: Sequence[bytes]) -> dict[bytes, Embedded]:
         """The stored vectors by key; keys without a vector, or with one that is zero or not finite, are absent.
@@ -272,31 +292,56 @@ class Store:
             raise unwritable(self.path, error) from error
 
     def close(self) -> None:
-        """Commit all answers that have arrived, then close the file."""
-        self._arrived.put(None)
+        """Commit all answers that have arrived, move them into the one file, and close it."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._arrived.put(None)
         self._writer.join()
         with self._reading, self._writing:
             self._in.close()
+            checkpointed(self._out)
             self._out.close()
+        os.close(self._lock_file)
+        stopping.keepers.discard(self)
+        atexit.unregister(self.close)
 
 
-def _in_wal_mode(path: Path) -> sqlite3.Connection:
-    """A connection in WAL mode. While another process makes the same file, SQLite refuses the mode at once, so it is asked again.
+def in_wal_mode(path: Path) -> sqlite3.Connection:
+    """A connection to a cache in WAL mode. While another process makes the file, SQLite refuses the mode at once, so it is asked again.
 
     Raises:
-        sqlite3.DatabaseError: the file is no database, or stays locked for half a minute.
+        sqlite3.DatabaseError: the file is no cache, its file system allows no WAL, or it stays locked for half a minute.
     """
     deadline = time.monotonic() + PATIENCE
     while True:
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            return connection
+            check_schema(connection)
+            (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+            if mode != "wal":
+                raise sqlite3.OperationalError(
+                    "its file system allows no write-ahead log; put the cache on a local disk"
+                )
+            break
         except sqlite3.DatabaseError as error:
             connection.close()
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+    if (kind := network_file_system(path)) and path not in _warned:
+        _warned.add(path)
+        logging.getLogger(__name__).warning(
+            "%s lies on a network file system (%s): use it from one machine only, or set cache= to a local disk",
+            path,
+            kind,
+        )
+    return connection
+
+
+_warned: set[Path] = set()
+"""Caches on network file systems that were named already."""
 
 
 def _notify(on_written: OnWritten, error: Exception | None) -> None:

@@ -1,13 +1,15 @@
-"""Batch files by hand: `python -m scripts.batch export FILE | import FILE | status`.
+"""Batch files by hand: `python -m scripts.batch export FILE | import FILE | status | forget ID`.
 
 For a GPU without a network: run any command with `endpoint.mode=collect`, which keeps the calls instead of sending them; `export` writes
 them as JSONL for `vllm run-batch`; carry the file over, run it, and `import` its output. The same command then goes on from there: answers
-first, judgements in the next round. `status` shows what the journal of `endpoint.mode=batch` holds.
+first, judgements in the next round. `status` shows what the journal of `endpoint.mode=batch` holds, with the batches under way. `forget`
+drops a batch that the provider no longer knows; the next run sends its calls again and pays for them again.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,7 +18,7 @@ from pathlib import Path
 from eval.store import RunError, replace_file
 from memsys.jsons import decoded
 from memsys.llm.batching.journal import Journal
-from memsys.llm.batching.provider import replies_of
+from memsys.llm.batching.provider import best, replies_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("export", help="write the collected calls").add_argument("file", type=Path)
     commands.add_parser("import", help="take the replies to them").add_argument("file", type=Path)
     commands.add_parser("status", help="count open calls, batches under way and replies")
+    commands.add_parser("forget", help="drop a batch; its calls are sent again by the next run").add_argument(
+        "batch", metavar="ID"
+    )
     options = parser.parse_args(arguments)
     if not options.cache.is_file():
         raise RunError(
@@ -37,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with closing(Journal(options.cache)) as journal:
         if options.command == "status":
             return print_status(journal)
+        if options.command == "forget":
+            return forget(journal, options.batch)
         return (export if options.command == "export" else take)(journal, options.file)
 
 
@@ -58,7 +65,7 @@ def take(journal: Journal, file: Path) -> int:
     if not file.is_file():
         raise RunError(f"{file} does not exist")
     with file.open(encoding="utf-8", errors="surrogateescape") as lines:
-        replies = dict(replies_of(lines))
+        replies = best(replies_of(lines))
     if not replies:
         raise RunError(
             f"{file} holds no reply: expected the output of `vllm run-batch`, lines with custom_id and response"
@@ -75,8 +82,29 @@ def take(journal: Journal, file: Path) -> int:
     return 1 if failed else 0
 
 
+def forget(journal: Journal, batch: str) -> int:
+    """Drop a batch with the calls it holds.
+
+    Raises:
+        RunError: no batch under way has this name, or a running command looks after it.
+    """
+    try:
+        calls = journal.drop(batch)
+    except KeyError:
+        raise RunError(
+            f"no batch {batch} is under way: `python -m scripts.batch status` lists those that are"
+        ) from None
+    except BlockingIOError:
+        raise RunError(f"a running command waits for batch {batch}; stop it first") from None
+    print(f"batch {batch} is forgotten; the next run that needs its {calls} calls sends them again")
+    return 0
+
+
 def print_status(journal: Journal) -> int:
-    """Count what the journal holds."""
+    """Count what the journal holds, and list the batches under way."""
     for name, count in journal.counts().items():
         print(f"{name:<28}{count:>9}")
+    for batch in journal.under_way():
+        begun = "" if batch.begun is None else f" begun {time.strftime('%Y-%m-%d %H:%M', time.localtime(batch.begun))}"
+        print(f"under way: {batch.at_provider or batch.id + ' (not sent yet)'}{begun}")
     return 0

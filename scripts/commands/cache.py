@@ -1,19 +1,21 @@
-"""The cache looked after: `python -m scripts.cache check|repair|stats [--cache FILE]`.
+"""The cache looked after: `python -m scripts.cache check|repair|stats|pack [--cache FILE]`.
 
 `check` reads every row and says what is wrong (exit 1) or that nothing is. `repair` copies what can be read into a new file and keeps
 the damaged one beside it; `--drop-vectors N` leaves out vectors of N numbers, which a server gave by mistake. `stats` counts what is
-held. A cache that is lost costs calls, never results: nothing that is in the run folders depends on it.
+held. `pack` moves what a killed command left in `cache.sqlite-wal` into the one file, so that it can be copied alone. A cache that is
+lost costs calls, never results: nothing that is in the run folders depends on it.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,18 @@ from typing import Any
 import numpy as np
 
 from eval.store import RunError
-from memsys.llm.store import REMEDY, SCHEMA, completion_of, keepable, vector_of
+from memsys.folders import locked_file
+from memsys.llm.schema import (
+    JOURNAL,
+    KEY_BYTES,
+    SCHEMA,
+    ForeignSchema,
+    add_columns,
+    check_schema,
+    checkpointed,
+    lock_of,
+)
+from memsys.llm.store import REMEDY, completion_of, keepable, vector_of
 from scripts.experiment.exits import guarded
 from scripts.settings.arguments import whole
 
@@ -29,6 +42,8 @@ PARTS = 4096
 """Ranges of keys that are read one by one: what a damaged page hides is lost, the rest of the file is not."""
 TABLES = {"answers": 2, "outcomes": 2, "vectors": 4}
 """Columns of each table."""
+BATCHES = {"batch_calls": "open or sent calls", "batches": "batches", "batch_replies": "replies of batches"}
+"""Tables of the batch journal, which are copied as they are: what they hold is paid for, or on its way."""
 
 
 @dataclass(slots=True)
@@ -70,6 +85,8 @@ def rows(connection: sqlite3.Connection, table: str, unread: Counter[str]) -> It
 
 def fault(table: str, row: tuple[Any, ...]) -> str:
     """What is wrong with a row; empty when nothing is."""
+    if not isinstance(row[0], bytes) or len(row[0]) != KEY_BYTES:
+        return f"rows of {table} whose key has not {KEY_BYTES} bytes"
     if table == "vectors":
         vector = vector_of(row[1])
         if vector is None:
@@ -130,22 +147,73 @@ def repair(path: Path, without: int | None = None) -> int:
         path: the cache.
         without: leave out vectors of so many numbers, too.
     """
-    aside, draft = _free(path, "damaged"), path.with_name(f"{path.name}.{os.getpid()}.draft")
-    draft.unlink(missing_ok=True)
-    kept, lost = Counter[str](), Counter[str]()
-    with closing(_opened(path, alone=True)) as old, closing(sqlite3.connect(draft)) as new:
-        new.executescript(SCHEMA)
-        for table, columns in TABLES.items():
-            insert = f"INSERT INTO {table} VALUES ({','.join('?' * columns)})"
-            kept[table] = new.executemany(insert, _sound(old, table, lost, without)).rowcount
-        new.commit()
-    for suffix in ("", "-wal", "-shm"):
-        if (part := path.with_name(path.name + suffix)).exists():
-            os.replace(part, aside.with_name(aside.name + suffix))
-    os.replace(draft, path)
+    _opened(path).close()  # refuses what is no cache before a lock file is made beside it
+    with _for_itself(path):  # until the new file is in its place: a run that starts now waits, and opens the new file
+        aside, draft = _free(path, "damaged"), path.with_name(f"{path.name}.{os.getpid()}.draft")
+        draft.unlink(missing_ok=True)
+        kept, lost = Counter[str](), Counter[str]()
+        with closing(_opened(path, alone=True)) as old, closing(sqlite3.connect(draft)) as new:
+            new.executescript(SCHEMA)
+            for table, columns in TABLES.items():
+                insert = f"INSERT INTO {table} VALUES ({','.join('?' * columns)})"
+                kept[table] = new.executemany(insert, _sound(old, table, lost, without)).rowcount
+            if BATCHES.keys() & _tables(old):
+                new.executescript(JOURNAL)
+                add_columns(new)
+                for table in BATCHES:
+                    kept[table] = _copied(old, new, table, lost)
+            new.commit()
+        for suffix in ("", "-wal", "-shm"):
+            if (part := path.with_name(path.name + suffix)).exists():
+                os.replace(part, aside.with_name(aside.name + suffix))
+        os.replace(draft, path)
     left_out = ", ".join(f"{count} {wrong}" for wrong, count in sorted(lost.items())) or "nothing"
-    print(f"{path}: {max(0, kept['answers'])} answers and {max(0, kept['vectors'])} vectors kept, left out: {left_out}")
+    journal = "".join(f", {kept[table]} {name}" for table, name in BATCHES.items() if kept[table] > 0)
+    print(
+        f"{path}: {max(0, kept['answers'])} answers and {max(0, kept['vectors'])} vectors{journal} kept, left out: {left_out}"
+    )
     print(f"the file as it was: {aside}")
+    return 0
+
+
+@contextmanager
+def _for_itself(path: Path) -> Iterator[None]:
+    """Keep other processes from opening a cache.
+
+    Raises:
+        RunError: another process uses it.
+    """
+    try:
+        with locked_file(lock_of(path), fcntl.LOCK_EX | fcntl.LOCK_NB):
+            yield
+    except BlockingIOError as error:
+        raise RunError(f"{path} is in use; wait for the run, or stop it, and repair it then") from error
+
+
+def _copied(old: sqlite3.Connection, new: sqlite3.Connection, table: str, lost: Counter[str]) -> int:
+    """Copy the rows of a table of the batch journal; returns their number. Rows that cannot be read are counted as lost."""
+    count = 0
+    try:
+        cursor = old.execute(f"SELECT * FROM {table}")
+        names = [column[0] for column in cursor.description]
+        insert = f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+        for row in cursor:
+            count += new.execute(insert, row).rowcount
+    except sqlite3.DatabaseError as error:
+        lost[f"part of the {BATCHES[table]} ({error})"] += 1
+    return count
+
+
+def pack(path: Path) -> int:
+    """Move everything into the one file: 0 when it is there, 1 when another process keeps the file from being whole."""
+    with closing(_opened(path)) as connection:
+        whole_file = checkpointed(connection)
+    if not whole_file:
+        print(
+            f"{path}: another process uses it, and may hold answers beside the file; pack it again when that has ended"
+        )
+        return 1
+    print(f"{path}: everything is in this file, {path.stat().st_size / 2**20:.1f} MB")
     return 0
 
 
@@ -196,6 +264,10 @@ def _opened(path: Path, *, alone: bool = False) -> sqlite3.Connection:
             connection.execute("PRAGMA busy_timeout=2000")
             connection.execute("PRAGMA journal_mode=DELETE")  # needs the file for itself, and puts the journal into it
         held = _tables(connection)
+        check_schema(connection)
+    except ForeignSchema as error:
+        connection.close()
+        raise RunError(f"{path} is no cache that can be trusted ({error}); move it away") from error
     except sqlite3.DatabaseError as error:
         if "locked" in str(error):
             connection.close()
@@ -233,7 +305,7 @@ def _free(path: Path, word: str) -> Path:
     return found
 
 
-COMMANDS = ("check", "repair", "stats")
+COMMANDS = ("check", "repair", "stats", "pack")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -253,4 +325,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--drop-vectors belongs to repair")
     if chosen.command == "repair":
         return guarded(lambda: repair(chosen.cache, chosen.drop_vectors))
-    return guarded(lambda: {"check": check, "stats": stats}[chosen.command](chosen.cache))
+    return guarded(lambda: {"check": check, "stats": stats, "pack": pack}[chosen.command](chosen.cache))

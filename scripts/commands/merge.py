@@ -6,13 +6,18 @@ Everything is compared before anything is written. Two folders contradict each o
 - a case is finished in both with other answers, recalled items or structure; costs hold measured seconds and may differ,
 - the caches hold different texts for one request, or vectors of one text that point elsewhere (cosine below 0.999). With `--first`, the
   cache of the folder that is named first is right.
+
+Folders may come from somebody else: links, pipes and other things that are no plain files are refused, as are databases that are no
+caches. Replies of batches that no answer holds yet are carried along; while a batch is under way, nothing is merged.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -20,7 +25,9 @@ from pathlib import Path
 import numpy as np
 
 from eval.store import RunError, locked, read_record
-from memsys.llm.store import Store, completion_of, vector_of
+from memsys.llm.batching.journal import Journal
+from memsys.llm.schema import KEY_BYTES, check_schema
+from memsys.llm.store import completion_of, vector_of
 
 COMPARED = ("predictions.jsonl", "items.jsonl", "nodes.jsonl", "vectors.npy", "case.json")
 """Files of a finished case that hold no measured time."""
@@ -31,11 +38,14 @@ Place = tuple[str, str]
 """Data set and run folder."""
 
 
-def merge(sources: Sequence[Path], into: Path, *, first: bool = False) -> tuple[int, int]:
+def merge(
+    sources: Sequence[Path], into: Path, *, first: bool = False, left_out: Counter[str] | None = None
+) -> tuple[int, int]:
     """Merge results folders into `into`; returns the numbers of copied cases and of copied cache rows.
 
     Args:
         first: of two cached answers to one request, keep the one of the folder that comes first.
+        left_out: counts the rows of the sources' caches that were not copied although `into` lacks them, by the reason.
 
     Raises:
         RunError: a source is no results folder, or two folders contradict each other; nothing is written.
@@ -44,12 +54,41 @@ def merge(sources: Sequence[Path], into: Path, *, first: bool = False) -> tuple[
         if not (source / "runs").is_dir():
             raise RunError(f"{source} is no results folder: it has no folder runs")
     folders = [*([into] if (into / "runs").is_dir() else []), *sources]
-    faults = [*_run_faults(folders), *([] if first else _cache_faults([folder / "cache.sqlite" for folder in folders]))]
+    if odd := [place for folder in folders for place in _no_plain_files(folder)]:
+        raise RunError(f"nothing was merged: {_listed([f'{place} is a link or no plain file' for place in odd])}")
+    faults = [
+        *_run_faults(folders),
+        *_batches_under_way(folders),
+        *([] if first else _cache_faults([folder / "cache.sqlite" for folder in folders])),
+    ]
     if faults:
-        more = f"; and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
-        raise RunError(f"nothing was merged: {'; '.join(faults[:NAMED])}{more}")
+        raise RunError(f"nothing was merged: {_listed(faults)}")
     copied = sum(_merge_runs(source, into) for source in sources)
-    return copied, sum(_merge_cache(source / "cache.sqlite", into / "cache.sqlite") for source in sources)
+    counter: Counter[str] = Counter() if left_out is None else left_out
+    return copied, sum(_merge_cache(source / "cache.sqlite", into / "cache.sqlite", counter) for source in sources)
+
+
+def _listed(faults: Sequence[str]) -> str:
+    more = f"; and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
+    return f"{'; '.join(faults[:NAMED])}{more}"
+
+
+def _no_plain_files(folder: Path) -> Iterator[Path]:
+    """What below a results folder would lead elsewhere or could not be copied: links, pipes, sockets, devices."""
+    for name in ("cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm"):
+        if (file := folder / name).is_symlink() or (file.exists() and not file.is_file()):
+            yield file
+    if (folder / "runs").is_symlink():
+        yield folder / "runs"
+        return
+    open_folders = [folder / "runs"]
+    while open_folders:
+        with os.scandir(open_folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    open_folders.append(Path(entry.path))
+                elif not entry.is_file(follow_symlinks=False):
+                    yield Path(entry.path)
 
 
 # --- run folders ---------------------------------------------------------------------------------------------------------
@@ -130,6 +169,32 @@ def _cache_faults(caches: Sequence[Path]) -> Iterator[str]:
                 yield f"{cache} and {other} differ in {answers} answers and {vectors} vectors (--first keeps one of each)"
 
 
+def _batches_under_way(folders: Sequence[Path]) -> Iterator[str]:
+    """Results folders whose calls are at a provider: whoever fetches the replies must find them in that folder."""
+    for folder in folders:
+        if (cache := folder / "cache.sqlite").is_file() and (batches := _count_under_way(cache)):
+            yield (
+                f"{cache}: {batches} batches are under way; run that folder's command again to fetch them, or see "
+                "python -m scripts.batch status"
+            )
+
+
+def _count_under_way(cache: Path) -> int:
+    """Number of batches that have not ended.
+
+    Raises:
+        RunError: the file is no cache.
+    """
+    try:
+        with closing(sqlite3.connect(cache)) as connection:
+            check_schema(connection)
+            if not connection.execute("PRAGMA table_info(batches)").fetchall():
+                return 0
+            return int(connection.execute("SELECT count(*) FROM batches WHERE state != 'ended'").fetchone()[0])
+    except sqlite3.DatabaseError as error:
+        raise RunError(f"{cache} is no readable cache ({error}); see python -m scripts.cache check") from error
+
+
 def _attached(cache: Path, other: Path) -> sqlite3.Connection:
     """A connection to a cache, with another as the schema `other`.
 
@@ -140,6 +205,7 @@ def _attached(cache: Path, other: Path) -> sqlite3.Connection:
     try:
         connection.execute("ATTACH ? AS other", (str(other),))
         for schema in ("main", "other"):
+            check_schema(connection, schema)
             connection.execute(
                 f"SELECT 1 FROM {schema}.answers, {schema}.outcomes, {schema}.vectors LIMIT 1"
             ).fetchone()
@@ -168,16 +234,28 @@ def _other_direction(one: bytes, other: bytes) -> bool:
     return len(first) != len(second) or float(np.dot(first, second)) < SAME_DIRECTION
 
 
-def _merge_cache(source: Path, into: Path) -> int:
+def _merge_cache(source: Path, into: Path, left_out: Counter[str]) -> int:
     """Add the rows whose keys `into` lacks, in one transaction; returns their number."""
     if not source.is_file():
         return 0
-    Store(into).close()  # makes the file where there is none
+    Journal(into).close()  # makes the file where there is none
     with closing(_attached(into, source)) as both:
         before = both.total_changes
         both.execute("BEGIN IMMEDIATE")
         for table in ("answers", "outcomes", "vectors"):
-            both.execute(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM other.{table}")
+            both.execute(
+                f"INSERT OR IGNORE INTO main.{table} SELECT * FROM other.{table} WHERE length(key) = ?", (KEY_BYTES,)
+            )
+            query = f"SELECT count(*) FROM other.{table} WHERE length(key) != ?"
+            left_out[f"rows of {table} whose key has not {KEY_BYTES} bytes"] += both.execute(
+                query, (KEY_BYTES,)
+            ).fetchone()[0]
+        for table, condition in (("batch_replies", "1"), ("batch_calls", "batch IS NULL"), ("batches", "1")):
+            columns = ", ".join(row[1] for row in both.execute(f"PRAGMA other.table_info({table})"))
+            if columns:  # a folder that never used batches has no such table
+                both.execute(
+                    f"INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {columns} FROM other.{table} WHERE {condition}"
+                )
         both.execute("COMMIT")
         return both.total_changes - before
 
@@ -197,6 +275,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if len(chosen.folders) < 2:
         parser.error("name at least one folder to merge, and the folder to merge into")
     *sources, into = chosen.folders
-    cases, rows = merge(sources, into, first=chosen.first)
-    print(f"{into}: {cases} cases and {rows} rows of the caches added")
+    left_out = Counter[str]()
+    cases, rows = merge(sources, into, first=chosen.first, left_out=left_out)
+    lacking = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()) if count)
+    print(f"{into}: {cases} cases and {rows} rows of the caches added" + (f"; left out: {lacking}" if lacking else ""))
     return 0

@@ -17,31 +17,48 @@ if TYPE_CHECKING:
 def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
     """Run an entry point. An error that the user can fix is printed as one line (exit code 2); a bug keeps its traceback.
 
-    Ctrl-C, SIGTERM and SIGHUP stop it in order (`memsys.llm.stopping`); the exit code is then 128 plus the signal's number.
+    Ctrl-C, SIGTERM and SIGHUP stop it in order (`memsys.llm.stopping`); the exit code is then 128 plus the signal's number. An error ends
+    the calls in flight in the same way, so that none is paid for twice. Caches that the command opened are closed at its end.
 
     Args:
         work: returns the exit code; None means 0.
         traceback: raise every error, for developers.
     """
+    if stopping.wound_down():  # an earlier command in this process ended with an error
+        stopping.forget()
+    before = set(stopping.keepers)
     with stopping.heeded():
         try:
-            code = work() or 0
-            sys.stdout.flush()
-            return code
-        except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 1
-        except KeyboardInterrupt:
-            return _stopped()
-        except Exception as error:
-            if stopping.requested():
+            try:
+                return _worked(work, traceback)
+            except KeyboardInterrupt:
                 return _stopped()
-            scrub(error)
-            message = _message(error)
-            if traceback or not message:
-                raise
-            print(f"error: {redact(message)}", file=sys.stderr)
-            return 2
+            finally:
+                for keeper in set(stopping.keepers) - before:  # the cache is one file when the command has ended
+                    keeper.close()
+        except KeyboardInterrupt:  # in the middle of closing, which the end of the process makes up for
+            return _stopped()
+
+
+def _worked(work: Callable[[], int | None], traceback: bool) -> int:
+    try:
+        code = work() or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stopping.wind_down()
+        return 1
+    except Exception as error:
+        if stopping.requested():
+            return _stopped()
+        scrub(error)
+        message = _message(error)
+        _report(stopping.wind_down())
+        if traceback or not message:
+            raise
+        print(f"error: {redact(message)}", file=sys.stderr)
+        return 2
 
 
 def configured(cfg: DictConfig, command: str, work: Callable[[DictConfig], int]) -> int:
@@ -80,7 +97,10 @@ def _message(error: Exception) -> str:
 def _stopped() -> int:
     """The exit code of a stop, after the calls in flight have returned or been abandoned."""
     stopping.request()  # a KeyboardInterrupt may come from elsewhere, such as a notebook
-    abandoned = stopping.await_end()
+    _report(stopping.await_end())
+    return stopping.exit_code()
+
+
+def _report(abandoned: int) -> None:
     if abandoned:
         print(f"{abandoned} calls in flight were abandoned; the same command makes them again", file=sys.stderr)
-    return stopping.exit_code()

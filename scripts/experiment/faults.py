@@ -19,6 +19,8 @@ REMEDIES = {
     errno.EISDIR: "this is a folder where a file is needed; move it away",
     errno.ENAMETOOLONG: "the name is too long; name a shorter folder with results=",
     errno.EIO: f"the disk reports an error; check it, and {AGAIN}",
+    errno.ESTALE: f"the network file system has lost this file; mount it again, and {AGAIN}",
+    errno.ELOOP: "this is a link or no plain file, where the program keeps a file of its own; remove it",
 }
 SQLITE = (
     ("full", REMEDIES[errno.ENOSPC]),

@@ -1,4 +1,4 @@
-"""The mock endpoint's batch API: files and batches with a delay, expiry, partial failure and a limited queue.
+"""The mock endpoint's batch API: files and batches with a delay, expiry, cancellation, partial failure, torn files and a limited queue.
 
 A batched call is answered by the same code as a live one, so its reply is the same. `/stats` counts what was answered either way.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,14 @@ class BatchQuirks:
     """Share of calls that fail with HTTP 500 when they are tried first."""
     enqueued_tokens: int | None = None
     """Most tokens in batches under way; a batch that goes beyond fails with `token_limit_exceeded`."""
+    cancelled: int = 0
+    """How many batches somebody cancels before they begin."""
+    torn: int = 0
+    """How many downloads of a file end in the middle of it."""
+    doubled: bool = False
+    """Whether calls that were answered stand in the error file, too."""
+    upload: float = 0.0
+    """Seconds that an upload takes."""
 
 
 @dataclass
@@ -45,6 +54,7 @@ class Batches:
     batches: dict[str, dict[str, Any]] = field(default_factory=dict)
     _tried: set[tuple[str, str]] = field(default_factory=set)
     _ends: dict[str, float] = field(default_factory=dict)
+    _downloads: int = 0
 
     def routes(self, router: Any) -> None:
         """Add the five requests."""
@@ -59,6 +69,7 @@ class Batches:
 
         form = await request.post()
         content = form["file"].file.read()
+        await asyncio.sleep(self.quirks.upload)
         name = f"file-{len(self.files)}"
         self.files[name] = content
         return web.json_response(
@@ -76,7 +87,11 @@ class Batches:
     async def content(self, request: Any) -> Any:
         from aiohttp import web
 
-        return web.Response(body=self.files[request.match_info["file"]])
+        content = self.files.get(request.match_info["file"])
+        if content is None:
+            return _unknown()
+        self._downloads += 1
+        return web.Response(body=content[: len(content) // 2] if self._downloads <= self.quirks.torn else content)
 
     async def create(self, request: Any) -> Any:
         from aiohttp import web
@@ -89,8 +104,8 @@ class Batches:
             "endpoint": asked["endpoint"],
             "input_file_id": asked["input_file_id"],
             "completion_window": "24h",
-            "created_at": 0,
-            "status": "in_progress",
+            "created_at": int(time.time()),
+            "status": "cancelled" if len(self.batches) < self.quirks.cancelled else "in_progress",
             "metadata": asked.get("metadata"),
         }
         if self._too_much():
@@ -103,12 +118,17 @@ class Batches:
         from aiohttp import web
 
         newest_first = list(self.batches.values())[::-1]
-        return web.json_response({"object": "list", "data": newest_first, "has_more": False})
+        ids = [batch["id"] for batch in newest_first]
+        start = ids.index(request.query["after"]) + 1 if "after" in request.query else 0
+        end = start + int(request.query.get("limit", 20))
+        return web.json_response({"object": "list", "data": newest_first[start:end], "has_more": end < len(ids)})
 
     async def retrieve(self, request: Any) -> Any:
         from aiohttp import web
 
-        batch = self.batches[request.match_info["batch"]]
+        batch = self.batches.get(request.match_info["batch"])
+        if batch is None:
+            return _unknown()
         due = asyncio.get_running_loop().time() >= self._ends[batch["id"]]
         if batch["status"] == "in_progress" and due:
             self._end(batch)
@@ -133,9 +153,10 @@ class Batches:
             else:
                 status, body = self.reply(call["url"], encoded(call["body"]))
             response = {"status_code": status, "request_id": "mock", "body": body}
-            (replies if status == 200 else errors).append(
-                json.dumps({"id": "x", "custom_id": call["custom_id"], "response": response, "error": None})
-            )
+            answer = {"id": "x", "custom_id": call["custom_id"], "response": response, "error": None}
+            (replies if status == 200 else errors).append(json.dumps(answer))
+            if self.quirks.doubled:
+                errors.append(json.dumps({**answer, "response": None, "error": {"code": "batch_expired"}}))
         batch["status"] = "expired" if lost else "completed"
         for name, lines in (("output_file_id", replies), ("error_file_id", errors)):
             if lines:
@@ -148,3 +169,9 @@ class Batches:
             return False
         self._tried.add((what, name))
         return True
+
+
+def _unknown() -> Any:
+    from aiohttp import web
+
+    return web.json_response({"error": {"message": "no such object", "code": "not_found"}}, status=404)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import sqlite3
+import subprocess
+import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from memsys.llm.batching.journal import Call, Journal
 from memsys.llm.client import Embedded
 from memsys.llm.protocol import Completion
 from memsys.llm.store import Store
@@ -144,3 +150,66 @@ def test_a_cache_in_use_is_not_repaired(path: Path, capsys: pytest.CaptureFixtur
     assert "is in use" in said
     store.close()
     assert run(capsys, "repair", path)[0] == 0
+
+
+def test_repair_keeps_the_batch_journal(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(Journal(path)) as journal:
+        journal.add([Call(name, "/chat/completions", b'{"model": "m"}') for name in ("a", "b", "c")])
+        journal.keep({"a": (200, b'{"choices": []}')})
+        journal.accepted(journal.begin([call for call in journal.open_calls() if call.name == "b"], "here"), "batch-7")
+    code, said = run(capsys, "repair", path)
+    assert (code, "1 batches, 1 replies of batches kept, left out: nothing" in said) == (0, True)
+    with closing(Journal(path)) as journal:
+        assert [batch.at_provider for batch in journal.under_way("here")] == ["batch-7"]
+        assert [call.name for call in journal.calls_of(journal.under_way("here")[0])] == ["b"]
+        assert journal.reply("a") == (200, {"choices": []})
+
+
+def test_a_store_that_is_opened_during_a_repair_waits_and_writes_to_the_new_file(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening: list[threading.Thread] = []
+
+    def answer() -> None:
+        store = Store(path)
+        store.keep_answer(key(9000), Completion("paid"), lambda error: None)
+        store.close()
+
+    def replace(old: Path, new: Path) -> None:
+        if not opening:  # everything is copied, nothing is in its place yet
+            opening.append(threading.Thread(target=answer))
+            opening[0].start()
+            opening[0].join(0.5)
+        os.rename(old, new)
+
+    monkeypatch.setattr("scripts.commands.cache.os.replace", replace)
+    assert run(capsys, "repair", path)[0] == 0
+    opening[0].join()
+    with closing(Store(path)) as store:
+        assert store.answer(key(9000)) == Completion("paid")
+
+
+def test_pack_leaves_everything_in_the_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = (
+        "import os, sys\nfrom pathlib import Path\nfrom memsys.llm.protocol import Completion\nfrom memsys.llm.store import Store\n"
+        "Store(Path(sys.argv[1])).keep_answer(b'k' * 32, Completion('kept'), lambda error: os._exit(9))\nimport time; time.sleep(60)"
+    )
+    path = tmp_path / "cache.sqlite"
+    assert subprocess.run([sys.executable, "-c", command, str(path)], check=False).returncode == 9
+    assert Path(f"{path}-wal").stat().st_size > 0  # the process was killed: the answer is not in the file
+    assert run(capsys, "pack", path)[0] == 0
+    copy = shutil.copy(path, tmp_path / "copy.sqlite")
+    with closing(Store(Path(copy))) as store:
+        assert store.answer(b"k" * 32) == Completion("kept")
+
+
+def test_check_names_keys_that_are_no_hashes_and_repair_leaves_them_out(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("INSERT INTO answers SELECT x'01', completion FROM answers LIMIT 1")
+    with closing(Store(path)) as store:
+        assert store.answer(key(0)) is not None  # one odd key disturbs no lookup
+    assert f"{path}: 1 rows of answers whose key has not 32 bytes\n" in run(capsys, "check", path)[1]
+    assert "2000 answers and 20 vectors kept, left out: 1 rows" in run(capsys, "repair", path)[1]
+    assert run(capsys, "check", path) == (0, f"{path}: whole\n")

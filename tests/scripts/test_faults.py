@@ -8,19 +8,29 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eval import store
+from eval.failures import stops
+from memsys.llm.cache import CachedLLM
+from memsys.llm.client import Client
+from memsys.llm.endpoint import Endpoint
+from memsys.llm.pricing import ModelSettings
+from memsys.llm.protocol import Request
+from memsys.llm.store import Store
 from scripts.commands import inspect, structure
 from scripts.experiment.exits import guarded
 from scripts.experiment.faults import REMEDIES
 from scripts.experiment.launch import composed
 from scripts.experiment.options import CONF
 from scripts.experiment.single import run_single
+from scripts.mock.endpoint import Mock, application, serving
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +76,25 @@ def test_developers_see_where_it_was_raised(error: Exception) -> None:
 def test_an_error_without_a_remedy_is_a_bug_and_keeps_its_traceback(error: Exception) -> None:
     with pytest.raises(type(error)):
         guarded(failing(error))
+
+
+def test_an_error_waits_for_the_calls_in_flight_and_keeps_their_answers_in_the_one_file(tmp_path: Path) -> None:
+    mock, settings = Mock(latency=0.3), ModelSettings("mock")
+
+    def work() -> int:
+        cached = Store(tmp_path / "cache.sqlite")
+        client = Client(Endpoint(url, label="mock"), settings)
+        CachedLLM(client, cached, settings, "mock").submit(Request((("user", "grade this"),), "judge"))
+        while not mock.arrivals:
+            time.sleep(0.01)
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), "items.jsonl")
+
+    with serving(application(mock)) as url:
+        assert guarded(work) == 2
+        copy = shutil.copy(tmp_path / "cache.sqlite", tmp_path / "copy.sqlite")
+        assert stops(OSError(errno.ESTALE, "stale"))
+    with closing(sqlite3.connect(copy)) as file:
+        assert file.execute("SELECT count(*) FROM answers").fetchone() == (1,)
 
 
 # --- in a run ----------------------------------------------------------------------------------------------------------
@@ -185,6 +214,7 @@ import os, resource, sys
 import eval.loop
 from scripts.experiment.launch import composed
 from scripts.experiment.single import run_single
+from scripts.mock.endpoint import Mock, application, serving
 few = lambda count: resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 1,) * 2) or count
 eval.loop.allow_files = few  # called when the cells are about to start
 sys.exit(run_single(composed("config", ["results={tmp_path}", "memory=bm25", "data.size=4"])))

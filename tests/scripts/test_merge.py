@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import sqlite3
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,8 +15,9 @@ import pytest
 from data_loaders.lazy import LazyCases
 from eval.run import Run
 from eval.store import RunError, read_lines
+from memsys.llm.batching.journal import Call, Journal
 from memsys.llm.protocol import Completion
-from memsys.llm.store import Store
+from memsys.llm.store import DamagedCache, Store
 from scripts.commands.merge import COMPARED, main, merge
 from scripts.experiment.executors import in_shard
 from scripts.experiment.lab import Lab, Scored
@@ -79,12 +84,16 @@ def test_an_unfinished_case_gives_way_to_a_finished_one(tmp_path: Path) -> None:
     assert merged.read_bytes()
 
 
+def key_of(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()
+
+
 def cache_of(results: Path, text: str, seconds: float = 1.0) -> None:
     (results / "runs").mkdir(parents=True)
     store = Store(results / "cache.sqlite")
-    for key in (b"shared" * 6, text.encode() * 6):
+    for key in (key_of("shared"), key_of(text)):
         store.keep_answer(
-            key, Completion(text if key.startswith(b"shared") else "own", seconds=seconds), lambda error: None
+            key, Completion(text if key == key_of("shared") else "own", seconds=seconds), lambda error: None
         )
     store.close()
 
@@ -108,6 +117,84 @@ def test_an_answer_that_only_took_longer_elsewhere_is_the_same_answer(tmp_path: 
     cache_of(tmp_path / "a", "red", seconds=1.0)
     cache_of(tmp_path / "b", "red", seconds=2.0)
     assert merge([tmp_path / "a", tmp_path / "b"], tmp_path / "into") == (0, 2)
+
+
+def fill_journal(results: Path) -> None:
+    """Give a results folder one reply that the cache lacks, one collected call and one batch at a provider."""
+    journal = Journal(results / "cache.sqlite")
+    journal.add([Call(name, "/chat/completions", b'{"model": "m"}') for name in ("a", "b", "c")])
+    journal.keep({"a": (200, b'{"choices": []}')})
+    journal.accepted(journal.begin([call for call in journal.open_calls() if call.name == "b"], "here"), "batch-7")
+    journal.close()
+
+
+def test_caches_with_batches_under_way_are_not_merged_and_replies_not_yet_in_a_cache_are_carried(
+    tmp_path: Path,
+) -> None:
+    cache_of(tmp_path / "a", "red")
+    fill_journal(tmp_path / "a")
+    with pytest.raises(RunError, match="1 batches are under way"):
+        merge([tmp_path / "a"], tmp_path / "into")
+    with closing(Journal(tmp_path / "a" / "cache.sqlite")) as journal:
+        journal.drop("batch-7")
+    merge([tmp_path / "a"], tmp_path / "into")
+    with closing(Journal(tmp_path / "into" / "cache.sqlite")) as journal:
+        assert journal.replied() == {"a"}
+        assert [call.name for call in journal.open_calls()] == ["c"]
+
+
+def test_rows_without_a_whole_key_are_left_out_and_counted(tmp_path: Path) -> None:
+    cache_of(tmp_path / "a", "red")
+    with closing(sqlite3.connect(tmp_path / "a" / "cache.sqlite")) as file, file:
+        file.execute("INSERT INTO answers VALUES (x'01', '{}')")
+    left_out = Counter[str]()
+    assert merge([tmp_path / "a"], tmp_path / "into", left_out=left_out) == (0, 2)
+    assert left_out["rows of answers whose key has not 32 bytes"] == 1
+
+
+@pytest.mark.parametrize("trap", ["linked notes", "linked cache", "linked runs", "pipe"])
+def test_a_received_folder_with_links_or_pipes_is_refused_and_nothing_is_copied(trap: str, tmp_path: Path) -> None:
+    received, private = tmp_path / "received", tmp_path / "private"
+    cache_of(received, "red")
+    case = received / "runs" / "locomo" / "r" / "cases" / "c"
+    private.mkdir()
+    (private / "secret").write_text("mine")
+    if trap == "linked runs":
+        (received / "runs").rmdir()
+        (received / "runs").symlink_to(private)
+    else:
+        case.mkdir(parents=True)
+        (case.parent.parent / "run.json").write_text("{}")
+        (case / "case.json").write_text("{}")
+    if trap == "linked notes":
+        (case / "notes").symlink_to(private)
+    elif trap == "linked cache":
+        (received / "cache.sqlite").rename(private / "cache.sqlite")
+        (received / "cache.sqlite").symlink_to(private / "cache.sqlite")
+    elif trap == "pipe":
+        os.mkfifo(case / "pipe")
+    with pytest.raises(RunError, match="is a link or no plain file"):
+        merge([received], tmp_path / "into")
+    assert not (tmp_path / "into").exists()
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "CREATE TRIGGER t BEFORE INSERT ON answers BEGIN SELECT RAISE(IGNORE); END",
+        "CREATE VIEW more AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x FROM n",
+        "ALTER TABLE answers ADD COLUMN third",
+        "CREATE INDEX i ON answers (abs(completion))",
+    ],
+)
+def test_a_received_cache_with_a_schema_of_its_own_is_refused(planted: str, tmp_path: Path) -> None:
+    cache_of(tmp_path / "a", "red")
+    with closing(sqlite3.connect(tmp_path / "a" / "cache.sqlite")) as file:
+        file.execute(planted)
+    with pytest.raises(RunError, match="is no part of a cache, or has other columns"):
+        merge([tmp_path / "a"], tmp_path / "into")
+    with pytest.raises(DamagedCache, match="is no part of a cache, or has other columns"):
+        Store(tmp_path / "a" / "cache.sqlite")
 
 
 def test_what_is_no_results_folder_is_refused(tmp_path: Path) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
 from eval.store import RunError
+from scripts.campaign.trial import results
 from scripts.experiment.conformance import conformance
 from scripts.experiment.lab import Lab
 from scripts.experiment.launch import composed
 from scripts.experiment.options import load_option
-from scripts.mock.endpoint import serving
+from scripts.experiment.single import run_single
+from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
 
@@ -56,3 +59,29 @@ def test_conformance_of_a_service_cannot_be_replayed(tmp_path: Path, capsys: pyt
     cfg = composed("config", [f"results={tmp_path}", "memory=reference_http", "replay=true"])
     assert conformance(cfg) == 2
     assert "conformance asks the service of reference_http itself" in capsys.readouterr().err
+
+
+def test_a_copy_of_the_one_cache_file_replays_a_finished_run_in_a_new_folder(tmp_path: Path) -> None:
+    mock = Mock()
+    with serving(application(mock)) as url:
+        models = [f"models.{role}=mock" for role in ("memory", "reader", "judge", "embedder")]
+        common = [
+            *(
+                "profile=smoke",
+                "memory=dense",
+                "dataset=locomo",
+                "data.max_cases=1",
+                "data.size=4",
+                "endpoint.probe=false",
+            ),
+            *(f"endpoint.base_url={url}", "endpoint.label=mock", *models),
+        ]
+        code = run_single(composed("config", [*common, "network=true", f"results={tmp_path / 'first'}"]))
+        asked = sum(mock.arrivals.values())
+        (tmp_path / "second").mkdir()
+        shutil.copy(tmp_path / "first" / "cache.sqlite", tmp_path / "second" / "cache.sqlite")  # and nothing beside it
+        replay = [*common, "replay=true", f"results={tmp_path / 'second'}"]
+        assert run_single(composed("config", replay)) == code
+    assert asked > 4
+    assert sum(mock.arrivals.values()) == asked
+    assert results(tmp_path / "second") == results(tmp_path / "first")

@@ -125,6 +125,7 @@ def test_a_first_signal_sends_nothing_more_awaits_what_is_under_way_and_says_so(
         assert command.arrived <= before + IN_FLIGHT
         assert command.err.strip() == SAID
         assert sum(mock.answered.values()) == command.arrived
+    assert not list(tmp_path.glob("cache.sqlite-*")), "the one file is the cache"
 
 
 @pytest.mark.integration

@@ -1,7 +1,8 @@
 """An endpoint that collects calls and sends them as batches: half the price, and replies within a day instead of a second.
 
 It has the interface of `memsys.llm.endpoint.Endpoint`, so that clients do not know the difference. One thread takes what arrives, sends
-a batch when no call has arrived for a while, and looks after the batches under way. `journal.py` says why a killed process repeats nothing.
+a batch when no call has arrived for a while, and looks after its batches under way. `journal.py` says why a killed process repeats
+nothing, and what several processes with one cache file share.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any, TypeVar
 
 from memsys.jsons import decoded, encoded
 from memsys.llm import stopping
-from memsys.llm.batching.journal import Batch, Call, Journal
-from memsys.llm.batching.provider import Provider, Status
+from memsys.llm.batching.journal import Batch, Call, Journal, Reply
+from memsys.llm.batching.provider import Provider, Status, UnknownBatch, best
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.futures import settle
 from memsys.llm.outcome import RETRIED, outcome_of
@@ -26,7 +27,7 @@ from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.replies import usage_of
 from memsys.llm.server import Parse, Price
 from memsys.llm.traffic import Traffic
-from memsys.llm.transport import Reply
+from memsys.llm.transport import Reply as HttpReply
 
 Result = TypeVar("Result")
 MOST_BYTES = 100_000_000
@@ -35,6 +36,7 @@ BYTES_A_TOKEN = 3
 """For the estimate of enqueued tokens; English text has about four, so the estimate is high."""
 ENQUEUED_RETRIES = 100
 """How often a call is sent again because the provider's queue was full."""
+FORGET = "`python -m scripts.batch forget {}` forgets it, and the next run sends its calls again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,17 @@ class BatchEndpoint:
         self._arrived: list[_Waiting] = []
         self._last_arrival = self._last_look = 0.0
         self._failing_since: float | None = None
-        self._full_until_one_ends = False
+        self._begun: set[str] = set()  # batches of this process
+        self._full: set[str] = set()  # batches under way when the provider's queue was full
+        self._fetches: dict[str, int] = {}  # by batch: how often its files lacked replies
+        self._ended: BaseException | None = None
         self._most_tokens = self.settings.enqueued_tokens
         self._provider: Provider | None = None
         self._worker: threading.Thread | None = None
         self._closed = False
         self._finished = 0
         stopping.senders.add(self)
+        stopping.keepers.add(self)
 
     def serve(self, settings: ModelSettings) -> None:
         """As `Endpoint.serve`; a batch has no limits a minute."""
@@ -119,11 +125,14 @@ class BatchEndpoint:
         future: Future[Result] = Future()
         waiting = _Waiting(Call(name, path, encoded(body)), future, self.purse.reserve(discounted), price, parse)
         with self._lock:
-            self._arrived.append(waiting)
             self._last_arrival = time.monotonic()
-            if self._worker is None:
+            if (ended := self._ended) is None:
+                self._arrived.append(waiting)
+            if self._worker is None and ended is None:
                 self._worker = threading.Thread(target=self._work, name="batches", daemon=True)
                 self._worker.start()
+        if ended is not None:
+            self._fail([waiting], ended)
         self._wake.set()
         return future
 
@@ -141,22 +150,30 @@ class BatchEndpoint:
         """Nothing is lost by not waiting."""
         return 0
 
+    def flush(self, seconds: float) -> None:
+        """Nothing to do: the journal has everything before the provider does."""
+
     def close(self) -> None:
-        """End the thread; batches under way stay at the provider."""
+        """End the thread and close the journal; batches under way stay at the provider. A second call does nothing."""
         self._closed = True
         self._wake.set()
         if self._worker is not None:
-            self._worker.join(timeout=10)
+            self._worker.join(timeout=3)
+        self._fail_all(stopping.Stopped("the batches were closed before the reply came"), ended=True)
+        if self._worker is not None and self._worker.is_alive():
+            return  # in a request: its lock is held until the process ends, so that nobody sends the same batch
         if self._provider is not None:
             self._provider.close()
+        self.journal.close()
+        stopping.keepers.discard(self)
 
     # --- in the worker's thread ------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         try:
-            self.journal.forget_answered()
+            if not self.journal.others_live():  # another process may still wait for one of these replies
+                self.journal.forget_answered()
             if not self.settings.collect:
-                self.journal.forget_open()
                 self.live.permitted()
                 self._provider = Provider(
                     self.base_url, self.live.key() or "none", timeout=self.live.timeout, retries=self.live.retries
@@ -166,10 +183,12 @@ class BatchEndpoint:
                 self._wake.clear()
                 self._step()
         except ModelError as error:
-            self._fail_all(error)
+            self._fail_all(error, ended=True)
         except BaseException as error:  # whoever waits must not wait for ever
-            self._fail_all(error)
+            self._fail_all(error, ended=True)
             raise
+        finally:
+            self.journal.release()
 
     def _seconds_to_next_step(self) -> float:
         return min(self.settings.idle, self.settings.poll) / 2
@@ -184,8 +203,10 @@ class BatchEndpoint:
                 self._fill_batches()
             if now - self._last_look >= self.settings.poll:
                 self._last_look = now
-                for batch in self.journal.under_way(self.base_url):
+                self.journal.take_over(self.base_url)
+                for batch in self.journal.under_way(self.base_url, ours=True):
                     self._look_after(batch)
+                self._answer_all()
             self._failing_since = None
         except EndOfRun:
             raise
@@ -206,32 +227,63 @@ class BatchEndpoint:
             for call in missing:
                 self._settle(call.name, None, error)
 
+    def _answer_all(self) -> None:
+        """Answer everybody whose reply is there, whoever fetched it; a call that nobody has any more becomes ours."""
+        noted, replied = (
+            self.journal.noted(),
+            self.journal.replied(),
+        )  # in this order: a call leaves the first for the second
+        with self._lock:
+            waiting = {name: each[0].call for name, each in self._waiting.items()}
+        self.journal.add([call for name, call in waiting.items() if name not in noted and name not in replied])
+        for name in waiting.keys() & replied:
+            self._answer(name)
+
     def _fill_batches(self) -> None:
-        """Put the open calls into batches: one path and model each, none too long, and no more tokens than the queue takes."""
-        if self._full_until_one_ends:
+        """Put our open calls into batches: one path and model each, none too long, and no more tokens than the queue takes."""
+        under_way = self.journal.under_way(self.base_url)
+        if self._full and self._full <= {batch.id for batch in under_way}:
             return
-        enqueued = sum(self._tokens(self.journal.calls_of(batch)) for batch in self.journal.under_way(self.base_url))
-        for chunk in _chunks(self.journal.open_calls(), self.settings.most_calls, self._most_tokens):
+        self._full = set()
+        enqueued = sum(self._tokens(self.journal.calls_of(batch)) for batch in under_way)
+        for chunk in _chunks(self.journal.open_calls(ours=True), self.settings.most_calls, self._most_tokens):
             enqueued += self._tokens(chunk)
             if self._most_tokens is not None and enqueued > max(self._most_tokens, self._tokens(chunk)):
                 return
-            self._look_after(self.journal.begin(chunk, self.base_url))
+            batch = self.journal.begin(chunk, self.base_url)
+            self._begun.add(batch.id)
+            self._look_after(batch)
 
     @staticmethod
     def _tokens(calls: Sequence[Call]) -> int:
         return sum(len(call.body) for call in calls) // BYTES_A_TOKEN
 
     def _look_after(self, batch: Batch) -> None:
-        """Take a batch one step further: to the provider, or its replies from there."""
+        """Take a batch one step further: to the provider, or its replies from there.
+
+        Raises:
+            EndOfRun: the provider does not know the batch, or somebody cancelled it there.
+        """
         assert self._provider is not None
-        if batch.at_provider is None:
-            # The process that began it may have ended before or after the provider heard of it.
-            status = self._provider.find(batch.id) or self._sent(batch)
-            batch = self.journal.accepted(batch, status.id)
-        else:
-            status = self._provider.status(batch.at_provider)
-        if status.ended:
-            self._collect(batch, status)
+        try:
+            if batch.at_provider is None:
+                # The process that began it may have ended before or after the provider heard of it.
+                at_provider = self._provider.find(batch.id, batch.begun)
+                if at_provider is None and batch.id not in self._begun:
+                    # Nobody may want these calls any more, and nobody has reserved their price: `_answer_all` notes those we wait for.
+                    self.journal.end(batch, {}, [])
+                    return
+                status = at_provider or self._sent(batch)
+                batch = self.journal.accepted(batch, status.id)
+            else:
+                status = self._provider.status(batch.at_provider)
+            if status.ended:
+                self._collect(batch, status)
+        except UnknownBatch as error:
+            raise EndOfRun(
+                f"{error}: batch {batch.at_provider} or a file of it, which another key may have made; "
+                f"{FORGET.format(batch.at_provider)}"
+            ) from error
 
     def _sent(self, batch: Batch) -> Status:
         assert self._provider is not None
@@ -240,30 +292,66 @@ class BatchEndpoint:
         return self._provider.create(file, batch.path, batch.id)
 
     def _collect(self, batch: Batch, status: Status) -> None:
-        """Keep the replies of a batch that has ended; calls without a usable one are open again as often as calls are retried."""
+        """Keep the replies of a batch that has ended; calls without a usable one are open again as often as calls are retried.
+
+        Raises:
+            EndOfRun: the batch was cancelled at the provider, or its files lack replies each time they are fetched.
+        """
         assert self._provider is not None
-        came: dict[str, tuple[int, bytes]] = {}
-        for file in (status.output, status.errors):
-            if file:
-                came.update(self._provider.replies(file))
+        files = [file for file in (status.output, status.errors) if file]
+        came = best(reply for file in files for reply in self._provider.replies(file).items())
         calls = self.journal.calls_of(batch)
+        if status.state == "completed" and (missing := [call for call in calls if call.name not in came]):
+            self._fetch_again(
+                batch, {call.name: came[call.name] for call in calls if call not in missing}, len(missing)
+            )
+            return
         full = status.code == "token_limit_exceeded"
         if full:
             self._most_tokens = max(1, self._tokens(calls) // 2)
+        replies, again = self._sorted(calls, came, status, full)
+        self.journal.end(batch, replies, again)
+        if full:
+            self._full = {other.id for other in self.journal.under_way(self.base_url)}
+        for name in replies:
+            self._answer(name)
+        if status.state == "cancelled":
+            raise EndOfRun(
+                f"batch {status.id} was cancelled at {self.base_url}: {len(calls) - len(replies)} of its {len(calls)} calls have "
+                "no reply and are not sent again now; run the same command to send them"
+            )
+
+    def _sorted(
+        self, calls: Sequence[Call], came: Mapping[str, Reply], status: Status, full: bool
+    ) -> tuple[dict[str, Reply], list[str]]:
+        """The replies to keep, and the names of the calls to send again; those of a cancelled batch without a reply are in neither."""
         most = ENQUEUED_RETRIES if full else self.live.retries
         lost = encoded({"error": f"the batch is {status.state}: {status.why or 'it holds no reply to this call'}"})
-        replies, again = {}, []
+        failed_as_a_whole = status.state == "failed" and not full
+        replies: dict[str, Reply] = {}
+        again: list[str] = []
         for call in calls:
             code, body = came.get(call.name, (0, lost))
-            failed_as_a_whole = status.state == "failed" and not full
+            if status.state == "cancelled" and code != 200:
+                continue
             if (code == 0 or code in RETRIED) and call.attempts <= most and not failed_as_a_whole:
                 again.append(call.name)
             else:
                 replies[call.name] = (code, body)
-        self.journal.end(batch, replies, again)
-        self._full_until_one_ends = full and bool(self.journal.under_way(self.base_url))
-        for name in replies:
+        return replies, again
+
+    def _fetch_again(self, batch: Batch, came: Mapping[str, Reply], missing: int) -> None:
+        """Keep the good replies of a torn file; its other calls are paid for, so the file is fetched again and they are not sent again."""
+        good = {name: reply for name, reply in came.items() if reply[0] == 200}
+        self.journal.keep(good)
+        for name in good:
             self._answer(name)
+        self._fetches[batch.id] = self._fetches.get(batch.id, 0) + 1
+        if self._fetches[batch.id] > self.live.retries:
+            raise EndOfRun(
+                f"{self.base_url}: the files of completed batch {batch.at_provider} lack {missing} replies each time they are fetched; "
+                f"run the same command to try again, or {FORGET.format(batch.at_provider)}"
+            )
 
     def _answer(self, name: str) -> bool:
         """Hand on the reply to a call, if there is one."""
@@ -271,7 +359,7 @@ class BatchEndpoint:
         if reply is None:
             return False
         status, body = reply
-        outcome = outcome_of(f"{self.base_url} (batch)", Reply(status or 500, encoded(body)))
+        outcome = outcome_of(f"{self.base_url} (batch)", HttpReply(status or 500, encoded(body)))
         if outcome.value is None:
             self.journal.forget([name])  # an error does not stand for the answer of the next run
             self._settle(name, None, outcome.error(outcome.why))
@@ -294,13 +382,22 @@ class BatchEndpoint:
             return None
         return None if dollars is None else dollars * self.settings.discount
 
-    def _fail_all(self, error: BaseException) -> None:
+    def _fail_all(self, error: BaseException, *, ended: bool = False) -> None:
+        """Fail all calls; `ended` when the worker's thread ends, so that later calls fail at once."""
         with self._lock:
+            self._ended = error if ended else self._ended
             waiting = [one for many in self._waiting.values() for one in many] + self._arrived
             self._waiting, self._arrived = {}, []
+        self._fail(waiting, error)
+
+    def _fail(self, waiting: Sequence[_Waiting], error: BaseException) -> None:
         for one in waiting:
             self.purse.settle(one.reserved, 0.0)
-            one.future.set_exception(error)
+            settle(one.future, lambda: _raised(error))
+
+
+def _raised(error: BaseException) -> Any:
+    raise error
 
 
 def _parsed(waiting: _Waiting, value: Any, error: ModelError | None) -> Any:

@@ -2,33 +2,33 @@
 
 A call is named by its cache key. It is *open* until a batch holds it; a batch stands in the journal before the provider hears of it, so
 a killed process finds on its return what it has sent, and sends none of it again. A reply stays until its call is answered in the cache.
+
+Several processes may use one journal. Calls and batches have an owner: a lock file beside the cache, which its process holds while it
+lives. Only the owner sends a call and looks after a batch; what a dead owner left is taken over. Everybody reads the replies.
 """
 
 from __future__ import annotations
 
+import fcntl
+import glob
+import os
 import sqlite3
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from memsys.folders import Held, hold_file, lives, open_lock
 from memsys.jsons import decoded, encoded
-from memsys.llm.store import REMEDY, DamagedCache
-from memsys.llm.store import SCHEMA as ANSWERS
+from memsys.llm.schema import JOURNAL, SCHEMA, add_columns, check_schema, checkpointed, lock_of
+from memsys.llm.store import PATIENCE, REMEDY, DamagedCache, in_wal_mode
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS batch_calls (
-  name TEXT PRIMARY KEY, path TEXT NOT NULL, body BLOB NOT NULL, batch TEXT, attempts INTEGER NOT NULL DEFAULT 0
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS calls_of_batch ON batch_calls (batch);
-CREATE TABLE IF NOT EXISTS batches (
-  id TEXT PRIMARY KEY, server TEXT NOT NULL, path TEXT NOT NULL, at_provider TEXT, state TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS batch_replies (name TEXT PRIMARY KEY, status INTEGER NOT NULL, body BLOB NOT NULL) WITHOUT ROWID;
-"""
+Reply = tuple[int, bytes]
+"""HTTP status and body of a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,8 @@ class Batch:
     path: str
     at_provider: str | None
     """The provider's name; None when the process ended before it learned of it."""
+    begun: float | None = None
+    """Seconds since the epoch; None in journals of older versions."""
 
 
 class Journal:
@@ -71,11 +73,66 @@ class Journal:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self._lock = path, threading.Lock()
+        self._held: Held | None = None
+        self._lock_file = os.fdopen(open_lock(lock_of(path)), "r+b")
+        fcntl.flock(self._lock_file, fcntl.LOCK_SH)
         with self._guarded():
-            self._file = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            self._file.execute("PRAGMA journal_mode=WAL")
-            self._file.execute("PRAGMA busy_timeout=30000")
-            self._file.executescript(ANSWERS + SCHEMA)
+            self._file = in_wal_mode(path)
+            self._file.execute(f"PRAGMA busy_timeout={1000 * PATIENCE}")
+            self._file.executescript(SCHEMA + JOURNAL)
+            add_columns(self._file)
+            check_schema(self._file)
+
+    def owner(self) -> str:
+        """Name of this journal as an owner; from the first call on, its lock file is held. Files of dead owners are removed.
+
+        Raises:
+            OSError: the lock file cannot be made.
+        """
+        with self._lock:
+            if self._held is None:
+                for file in self.path.parent.glob(f"{glob.escape(self.path.name)}.owner-*"):
+                    lives(file)
+                self._held = hold_file(self._owner_file(uuid.uuid4().hex))
+            return self._held.path.name.rpartition("-")[2]
+
+    def release(self) -> None:
+        """Leave what this journal owns to whoever comes next."""
+        with self._lock:
+            held, self._held = self._held, None
+        if held is not None:
+            held.path.unlink(missing_ok=True)
+            held.handle.close()
+
+    def take_over(self, server: str) -> None:
+        """Become the owner of a server's batches whose owner is dead, and forget calls that a dead owner had not sent yet."""
+        ours = self.owner()
+        with self._guarded():
+            rows = self._file.execute(
+                "SELECT DISTINCT owner FROM batches WHERE state != 'ended' AND server = ? "
+                "UNION SELECT DISTINCT owner FROM batch_calls WHERE batch IS NULL",
+                (server,),
+            ).fetchall()
+        for owner in {row[0] for row in rows} - {ours}:
+            if owner is not None and lives(self._owner_file(owner)):
+                continue
+            with self._transaction():
+                self._file.execute(
+                    "UPDATE batches SET owner = ? WHERE owner IS ? AND server = ? AND state != 'ended'",
+                    (ours, owner, server),
+                )
+                self._file.execute("DELETE FROM batch_calls WHERE batch IS NULL AND owner IS ?", (owner,))
+
+    def others_live(self) -> bool:
+        """Whether another process uses the batches or calls of this journal."""
+        with self._guarded():
+            rows = self._file.execute("SELECT owner FROM batches UNION SELECT owner FROM batch_calls").fetchall()
+        ours = self.owner()
+        return any(owner not in (None, ours) and lives(self._owner_file(owner)) for (owner,) in rows)
+
+    def _owner_file(self, owner: str) -> Path:
+        # The name comes from the file: only letters and digits may lead to a path.
+        return self.path.with_name(f"{self.path.name}.owner-{''.join(filter(str.isalnum, str(owner)))[:64]}")
 
     def reply(self, name: str) -> tuple[int, Any] | None:
         """HTTP status and decoded body of the reply to a call; None when there is none yet."""
@@ -83,33 +140,47 @@ class Journal:
             row = self._file.execute("SELECT status, body FROM batch_replies WHERE name = ?", (name,)).fetchone()
         return None if row is None else (int(row[0]), decoded(row[1]))
 
-    def held(self, name: str) -> bool:
-        """Whether a batch that has not ended holds a call."""
+    def replied(self) -> set[str]:
+        """Names of the calls that have a reply."""
         with self._guarded():
-            row = self._file.execute("SELECT batch FROM batch_calls WHERE name = ?", (name,)).fetchone()
-        return row is not None and row[0] is not None
+            return {name for (name,) in self._file.execute("SELECT name FROM batch_replies")}
+
+    def noted(self) -> set[str]:
+        """Names of the calls that are open or in a batch, of all owners."""
+        with self._guarded():
+            return {name for (name,) in self._file.execute("SELECT name FROM batch_calls")}
 
     def add(self, calls: Sequence[Call]) -> None:
-        """Note calls as open; those that are there stay as they are."""
-        rows = [(call.name, call.path, call.body, call.attempts) for call in calls]
+        """Note calls as open and ours; those that are there stay as they are, also another owner's."""
+        if not calls:
+            return
+        owner = self.owner()
+        rows = [(call.name, call.path, call.body, call.attempts, owner) for call in calls]
         with self._transaction():
             self._file.executemany(
-                "INSERT OR IGNORE INTO batch_calls (name, path, body, attempts) VALUES (?, ?, ?, ?)", rows
+                "INSERT OR IGNORE INTO batch_calls (name, path, body, attempts, owner) VALUES (?, ?, ?, ?, ?)", rows
             )
 
-    def open_calls(self) -> list[Call]:
-        """Calls that no batch holds, in the order of their names."""
+    def open_calls(self, *, ours: bool = False) -> list[Call]:
+        """Calls that no batch holds, of all owners or ours alone, in the order of their names."""
+        owner = self.owner() if ours else None
         with self._guarded():
             rows = self._file.execute(
-                "SELECT name, path, body, attempts FROM batch_calls WHERE batch IS NULL ORDER BY name"
+                "SELECT name, path, body, attempts FROM batch_calls "
+                "WHERE batch IS NULL AND (?1 IS NULL OR owner = ?1) ORDER BY name",
+                (owner,),
             ).fetchall()
         return [Call(*row) for row in rows]
 
     def begin(self, calls: Sequence[Call], server: str) -> Batch:
         """Put open calls of one path into a new batch, before the provider hears of it."""
-        batch = Batch(uuid.uuid4().hex, calls[0].path, None)
+        batch = Batch(uuid.uuid4().hex, calls[0].path, None, time.time())
+        owner = self.owner()
         with self._transaction():
-            self._file.execute("INSERT INTO batches VALUES (?, ?, ?, NULL, 'begun')", (batch.id, server, batch.path))
+            self._file.execute(
+                "INSERT INTO batches (id, server, path, state, owner, begun) VALUES (?, ?, ?, 'begun', ?, ?)",
+                (batch.id, server, batch.path, owner, batch.begun),
+            )
             self._file.executemany(
                 "UPDATE batch_calls SET batch = ?, attempts = attempts + 1 WHERE name = ?",
                 [(batch.id, call.name) for call in calls],
@@ -122,13 +193,16 @@ class Journal:
             self._file.execute(
                 "UPDATE batches SET at_provider = ?, state = 'accepted' WHERE id = ?", (at_provider, batch.id)
             )
-        return Batch(batch.id, batch.path, at_provider)
+        return replace(batch, at_provider=at_provider)
 
-    def under_way(self, server: str) -> list[Batch]:
-        """Batches of a server that have not ended, also those of an earlier process."""
+    def under_way(self, server: str | None = None, *, ours: bool = False) -> list[Batch]:
+        """Batches that have not ended: of one server or all, of all owners or ours alone."""
+        owner = self.owner() if ours else None
         with self._guarded():
             rows = self._file.execute(
-                "SELECT id, path, at_provider FROM batches WHERE server = ? AND state != 'ended' ORDER BY id", (server,)
+                "SELECT id, path, at_provider, begun FROM batches WHERE state != 'ended' "
+                "AND (?1 IS NULL OR server = ?1) AND (?2 IS NULL OR owner = ?2) ORDER BY id",
+                (server, owner),
             ).fetchall()
         return [Batch(*row) for row in rows]
 
@@ -140,7 +214,7 @@ class Journal:
             ).fetchall()
         return [Call(*row) for row in rows]
 
-    def end(self, batch: Batch, replies: Mapping[str, tuple[int, bytes]], again: Sequence[str]) -> None:
+    def end(self, batch: Batch, replies: Mapping[str, Reply], again: Sequence[str]) -> None:
         """Keep a batch's replies and end it: the calls in `again` are open once more, its other calls are done."""
         with self._transaction():
             self._keep(replies)
@@ -148,7 +222,7 @@ class Journal:
             self._file.execute("DELETE FROM batch_calls WHERE batch = ?", (batch.id,))
             self._file.execute("UPDATE batches SET state = 'ended' WHERE id = ?", (batch.id,))
 
-    def keep(self, replies: Mapping[str, tuple[int, bytes]]) -> None:
+    def keep(self, replies: Mapping[str, Reply]) -> None:
         """Keep replies that came by another way than a batch; their calls are done."""
         with self._transaction():
             self._keep(replies)
@@ -159,10 +233,25 @@ class Journal:
         with self._transaction():
             self._file.executemany("DELETE FROM batch_replies WHERE name = ?", [(name,) for name in names])
 
-    def forget_open(self) -> None:
-        """Remove calls that no batch holds: those of a process that ended before it sent them."""
-        with self._transaction():
-            self._file.execute("DELETE FROM batch_calls WHERE batch IS NULL")
+    def drop(self, name: str) -> int:
+        """Forget a batch, by our name of it or the provider's, with the calls it holds; returns their number.
+
+        Raises:
+            KeyError: no batch under way has this name.
+            BlockingIOError: a living process looks after it.
+        """
+        with self._guarded():
+            row = self._file.execute(
+                "SELECT id, owner FROM batches WHERE state != 'ended' AND ? IN (id, at_provider)", (name,)
+            ).fetchone()
+        if row is None:
+            raise KeyError(name)
+        if row[1] is not None and lives(self._owner_file(row[1])):
+            raise BlockingIOError(name)
+        batch = Batch(row[0], "", None)
+        calls = self.calls_of(batch)
+        self.end(batch, {}, [])
+        return len(calls)
 
     def forget_answered(self) -> None:
         """Remove replies whose answer the cache holds."""
@@ -182,13 +271,22 @@ class Journal:
             return {name: int(self._file.execute(query).fetchone()[0]) for name, query in queries.items()}
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; everything is in the one file then. A second call does nothing."""
+        self.release()
         with self._lock:
-            self._file.close()
+            if not self._lock_file.closed:
+                checkpointed(self._file)
+                self._file.close()
+                self._lock_file.close()
 
-    def _keep(self, replies: Mapping[str, tuple[int, bytes]]) -> None:
+    def _keep(self, replies: Mapping[str, Reply]) -> None:
+        """Keep replies; a failure never takes the place of a good reply."""
         rows = [(name, status, body) for name, (status, body) in replies.items()]
-        self._file.executemany("INSERT OR REPLACE INTO batch_replies VALUES (?, ?, ?)", rows)
+        self._file.executemany(
+            "INSERT INTO batch_replies VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE "
+            "SET status = excluded.status, body = excluded.body WHERE batch_replies.status != 200",
+            rows,
+        )
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

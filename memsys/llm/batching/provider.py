@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,9 +14,13 @@ from memsys.llm.secrets import redact
 
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 """States after which a batch does not change."""
-LISTED = 500
-"""Most batches of the account that are looked through for one of ours."""
+CLOCKS = 86_400.0
+"""Seconds by which the provider's clock and ours may differ."""
 Result = TypeVar("Result")
+
+
+class UnknownBatch(ModelError):
+    """The provider does not know a batch or file of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +70,13 @@ class Provider:
         return self._asked(lambda: str(self._client.files.create(file=(name, lines), purpose="batch").id))
 
     def create(self, file: str, path: str, ours: str) -> Status:
-        """Create a batch of an uploaded file, with our own name of it in its metadata."""
+        """Create a batch of an uploaded file, with our own name of it in its metadata.
+
+        Sent once: a lost reply may belong to a batch that exists, which `find` tells.
+        """
 
         def create() -> Status:
-            made = self._client.batches.create(
+            made = self._client.with_options(max_retries=0).batches.create(
                 input_file_id=file,
                 endpoint=f"/v1{path}",  # type: ignore[arg-type]
                 completion_window="24h",
@@ -80,32 +87,53 @@ class Provider:
         return self._asked(create)
 
     def status(self, batch: str) -> Status:
-        """Look a batch up."""
-        return self._asked(lambda: _status(self._client.batches.retrieve(batch).to_dict()))
+        """Look a batch up.
 
-    def find(self, ours: str) -> Status | None:
-        """The batch with this name in its metadata; None when the provider has none."""
+        Raises:
+            UnknownBatch: the provider has no batch of this name.
+        """
+        return self._asked(lambda: _status(self._client.batches.retrieve(batch).to_dict()), named=True)
+
+    def find(self, ours: str, begun: float | None) -> Status | None:
+        """The batch with our name in its metadata; None when the provider has none.
+
+        Args:
+            begun: seconds since the epoch at which we began it; the list, newest first, is read until batches are older.
+        """
 
         def find() -> Status | None:
-            for number, batch in enumerate(self._client.batches.list(limit=100)):
+            for batch in self._client.batches.list(limit=100):
                 if (batch.metadata or {}).get("memsys") == ours:
                     return _status(batch.to_dict())
-                if number >= LISTED:
+                if begun is not None and batch.created_at and batch.created_at < begun - CLOCKS:
                     break
             return None
 
         return self._asked(find)
 
     def replies(self, file: str) -> Mapping[str, tuple[int, bytes]]:
-        """HTTP status and body of each call in an output or error file, by `custom_id`; lines that are damaged are left out."""
-        return dict(self._asked(lambda: list(replies_of(self._client.files.content(file).iter_lines()))))
+        """HTTP status and body of each call in an output or error file, by `custom_id`; lines that are damaged are left out.
+
+        Raises:
+            UnknownBatch: the provider has no file of this name.
+        """
+        return best(self._asked(lambda: list(replies_of(self._client.files.content(file).iter_lines())), named=True))
 
     def close(self) -> None:
         self._client.close()
 
-    def _asked(self, ask: Callable[[], Result]) -> Result:
-        with _as_model_error(self.base_url):
+    def _asked(self, ask: Callable[[], Result], *, named: bool = False) -> Result:
+        with _as_model_error(self.base_url, named):
             return ask()
+
+
+def best(replies: Iterable[tuple[str, tuple[int, bytes]]]) -> dict[str, tuple[int, bytes]]:
+    """The replies by name: of several to one call the first good one, else the last."""
+    chosen: dict[str, tuple[int, bytes]] = {}
+    for name, reply in replies:
+        if chosen.get(name, (0, b""))[0] != 200:
+            chosen[name] = reply
+    return chosen
 
 
 def replies_of(lines: Iterator[str]) -> Iterator[tuple[str, tuple[int, bytes]]]:
@@ -142,12 +170,14 @@ def _status(batch: Mapping[str, Any]) -> Status:
 
 
 @contextmanager
-def _as_model_error(base_url: str) -> Iterator[None]:
+def _as_model_error(base_url: str, named: bool) -> Iterator[None]:
     import openai
 
     try:
         yield
     except openai.APIStatusError as error:
+        if error.status_code == 404 and named:
+            raise UnknownBatch(f"{base_url} does not know it (HTTP 404)") from error
         if error.status_code in (404, 405, 501):
             raise EndOfRun(f"{base_url} has no batch API (HTTP {error.status_code}): set endpoint.mode=live") from error
         why = redact(f"{base_url}: the batch API failed: {error}")[:500]

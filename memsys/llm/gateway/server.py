@@ -73,7 +73,7 @@ class Gateway:
     ) -> None:
         if mode not in MODES or (store is None and mode != "live"):
             raise ValueError(f"mode must be one of {', '.join(MODES)}, and needs a store unless live; found {mode!r}")
-        self.upstream, self.mode = upstream, mode
+        self.upstream, self.mode, self._store = upstream, mode, store
         self._chat = ChatReplies(upstream, None if mode == "live" else store, replay=mode == "replay")
         self._embedder, self._port, self._sized = embedder, port, sized
         # Threads of its own: its embedder may wait for another gateway of this process, which would find all shared ones taken.
@@ -116,11 +116,13 @@ class Gateway:
         self._accounts.pop(token, None)
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop the server; all replies are in the cache's one file then."""
         with self._lock:
             runner, self._runner, self._address = self._runner, None, ""
         if runner is not None:
             asyncio.run_coroutine_threadsafe(runner.cleanup(), event_loop()).result(30)
+        if self._store is not None:
+            self._store.flush(5.0)
 
     async def _serve(self) -> int:
         from aiohttp import web

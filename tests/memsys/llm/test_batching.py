@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
-from concurrent.futures import wait
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
 
+from eval.store import RunError
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
 from memsys.llm.batching.journal import Batch, Call, Journal
 from memsys.llm.batching.provider import Provider, replies_of
@@ -18,8 +24,9 @@ from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings, Purse
-from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
 from memsys.llm.store import Store
+from scripts.commands.batch import main
 from scripts.mock.batches import BatchQuirks
 from scripts.mock.endpoint import Mock, application, serving
 
@@ -225,3 +232,173 @@ def test_collected_calls_wait_in_the_journal_and_imported_replies_answer_them(ca
         line = {"custom_id": call.name, "response": {"status_code": 200, "body": reply}, "error": None}
         endpoint.journal.keep(dict(replies_of(iter([json.dumps(line), "", "{damaged"]))))
         assert answers(endpoint, store, REQUESTS[7:8])[0].text == "from the cluster"
+
+
+def test_two_commands_with_one_cache_both_end_and_nothing_is_sent_twice(cache: Path, store: Store) -> None:
+    mock = Mock(batches=BatchQuirks(delay=0.3, upload=0.2))
+    with (
+        serving(application(mock)) as url,
+        batching(url, cache) as first,
+        batching(url, cache) as second,
+        ThreadPoolExecutor(2) as commands,
+    ):
+        their_store = Store(cache)
+        ours = commands.submit(answers, first, store, REQUESTS[:14])
+        theirs = commands.submit(answers, second, their_store, REQUESTS[6:])
+        assert (len(ours.result(20)), len(theirs.result(20))) == (14, 14)
+        their_store.close()
+    assert set(mock.answered.values()) == {1}
+    sent = [
+        json.loads(line)["custom_id"]
+        for batch in mock.batches.batches.values()
+        for line in mock.batches.files[batch["input_file_id"]].splitlines()
+    ]
+    assert len(sent) == len(set(sent)) == 20
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from memsys.llm.batching.journal import Call, Journal
+from memsys.llm.batching.provider import Provider
+url, cache, lines = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]).read_bytes().splitlines()
+journal = Journal(cache)
+journal.add([Call(name.decode(), "/chat/completions", body) for name, body in (line.split(b" ", 1) for line in lines)])
+batch = journal.begin(journal.open_calls()[:-1], url)  # the last call stays open
+provider = Provider(url, "none", timeout=5.0, retries=0)
+file = provider.upload("calls.jsonl", b"".join(call.line() for call in journal.calls_of(batch)))
+provider.create(file, batch.path, batch.id)
+print("created", flush=True)
+sys.stdin.read()  # until it is killed
+"""
+
+
+def test_what_a_killed_command_left_is_taken_over_by_one_that_runs(cache: Path, store: Store, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    names = {request_key(SETTINGS, "mock", request).hex(): request for request in REQUESTS}
+    calls.write_text("".join(f"{name} {json.dumps(_body(request))}\n" for name, request in names.items()))
+    mock = Mock()
+    with serving(application(mock)) as url, batching(url, cache) as endpoint, ThreadPoolExecutor(1) as command:
+        command_line = [sys.executable, "-c", KILLED, url, str(cache), str(calls)]
+        with subprocess.Popen(command_line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"created\n"
+            ours = command.submit(answers, endpoint, store)
+            with pytest.raises(TimeoutError):
+                ours.result(0.5)  # the other one lives: its calls are its own
+            assert len(mock.batches.batches) == 1
+            other.kill()
+        assert len(ours.result(20)) == 20
+    assert len(mock.batches.batches) == 2  # the second holds the one call that the killed command had not sent
+    assert set(mock.answered.values()) == {1}
+    assert not list(cache.parent.glob("*.owner-*"))
+
+
+def test_calls_in_a_received_cache_that_nobody_waits_for_are_not_sent(cache: Path, store: Store) -> None:
+    mock = Mock()
+    with serving(application(mock)) as url:
+        with closing(Journal(cache)) as journal:
+            journal.add([Call(str(number), "/chat/completions", b'{"model": "m"}') for number in range(50)])
+            journal.begin(journal.open_calls()[:40], url)
+        with batching(url, cache) as endpoint:
+            assert len(answers(endpoint, store, REQUESTS[:3])) == 3
+    assert sum(mock.answered.values()) == 3
+
+
+def test_a_cancelled_batch_ends_the_command_and_is_not_sent_again(cache: Path, store: Store) -> None:
+    mock = Mock(batches=BatchQuirks(cancelled=1))
+    with serving(application(mock)) as url:
+        with batching(url, cache) as endpoint:
+            with pytest.raises(EndOfRun, match=r"batch batch-0 was cancelled .* 20 of its 20 calls have no reply"):
+                answers(endpoint, store)
+            with pytest.raises(EndOfRun, match="was cancelled"):  # later calls fail at once
+                answers(endpoint, store, REQUESTS[:1])
+        assert len(mock.batches.batches) == 1
+        with batching(url, cache) as endpoint:  # the same command, on request
+            assert len(answers(endpoint, store)) == 20
+    assert len(mock.batches.batches) == 2
+
+
+def test_an_error_line_never_takes_the_place_of_a_good_reply(cache: Path, store: Store) -> None:
+    mock = Mock(batches=BatchQuirks(doubled=True))
+    with serving(application(mock)) as url, batching(url, cache) as endpoint:
+        assert len(answers(endpoint, store)) == 20
+        endpoint.journal.keep({"a": (200, b"1")})
+        endpoint.journal.keep({"a": (500, b"2")})
+        assert endpoint.journal.reply("a") == (200, 1)
+    assert len(mock.batches.batches) == 1
+
+
+def test_a_torn_output_file_is_fetched_again_and_its_calls_are_not_sent_again(cache: Path, store: Store) -> None:
+    mock = Mock(batches=BatchQuirks(torn=2))
+    with serving(application(mock)) as url, batching(url, cache) as endpoint:
+        assert len(answers(endpoint, store)) == 20
+    assert len(mock.batches.batches) == 1
+    assert set(mock.answered.values()) == {1}
+
+
+def test_a_file_that_stays_torn_ends_the_command_with_its_name(cache: Path, store: Store) -> None:
+    mock = Mock(batches=BatchQuirks(torn=1_000))
+    with (
+        serving(application(mock)) as url,
+        batching(url, cache, retries=2) as endpoint,
+        pytest.raises(EndOfRun, match=r"files of completed batch batch-0 lack .* forget batch-0"),
+    ):
+        answers(endpoint, store)
+    assert len(mock.batches.batches) == 1
+
+
+def test_a_batch_behind_many_newer_ones_is_found(cache: Path, store: Store) -> None:
+    mock = Mock()
+    with serving(application(mock)) as url:
+        provider = Provider(url, "none", timeout=5.0, retries=0)
+        file = provider.upload("calls.jsonl", b"")
+        ours = provider.create(file, "/chat/completions", "ours")
+        template = mock.batches.batches[ours.id]
+        for number in range(700):
+            mock.batches.batches[f"other-{number}"] = {**template, "id": f"other-{number}", "metadata": None}
+        assert provider.find("ours", time.time()) == ours
+        for number in range(300, 400):  # older than ours: the list need not be read further
+            mock.batches.batches[f"other-{number}"]["created_at"] = 1
+        assert provider.find("ours", time.time()) is None
+        provider.close()
+
+
+def test_a_batch_that_the_provider_no_longer_knows_is_named_and_can_be_forgotten(
+    cache: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mock = Mock(batches=BatchQuirks(delay=60.0))
+    command = ["--cache", str(cache)]
+    with serving(application(mock)) as url:
+        with batching(url, cache) as endpoint, pytest.raises(TimeoutError):
+            CachedLLM(Client(endpoint, SETTINGS), store, SETTINGS, "mock").submit(REQUESTS[0]).result(1.0)
+        mock.batches.batches["kept"] = mock.batches.batches.pop("batch-0")  # numbers go on from here
+        with batching(url, cache) as endpoint, pytest.raises(EndOfRun, match=r"does not know it .* forget batch-0"):
+            answers(endpoint, store, REQUESTS[:1])
+        assert main([*command, "status"]) == 0
+        assert "under way: batch-0" in capsys.readouterr().out
+        with pytest.raises(RunError, match="no batch batch-7 is under way"):
+            main([*command, "forget", "batch-7"])
+        assert main([*command, "forget", "batch-0"]) == 0
+        assert "its 1 calls sends them again" in capsys.readouterr().out
+        mock.batches.quirks = BatchQuirks()
+        with batching(url, cache) as endpoint:
+            assert answers(endpoint, store, REQUESTS[:1])[0].text
+
+
+def test_a_batch_whose_creation_was_not_confirmed_is_not_created_again(cache: Path, store: Store) -> None:
+    mock = Mock()
+    create, lost = mock.batches.create, []
+
+    async def lose_the_reply(request: Any) -> Any:
+        response = await create(request)
+        if not lost:
+            lost.append(response)
+            return web.json_response({"error": {"message": "bad gateway"}}, status=502)
+        return response
+
+    mock.batches.create = lose_the_reply  # type: ignore[method-assign]
+    with serving(application(mock)) as url, batching(url, cache) as endpoint:
+        endpoint.live.patience = 10.0
+        assert len(answers(endpoint, store)) == 20
+    assert len(mock.batches.batches) == 1

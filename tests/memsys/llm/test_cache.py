@@ -124,6 +124,56 @@ def test_what_another_process_writes_is_found_too(store: Store, monkeypatch: pyt
     assert found.text == "theirs"
 
 
+def test_the_keys_of_a_large_file_are_not_read_at_the_first_lookup(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: Future[None] = Future()
+    store.keep_answer(b"k" * 32, Completion("kept"), lambda error: written.set_result(None))
+    written.result(timeout=10)
+    store.close()
+    monkeypatch.setattr("memsys.llm.store.SMALL", 100)
+    large, asked = Store(store.path), list[str]()
+    large._in.set_trace_callback(asked.append)
+    assert large.answer(b"b" * 32) is None
+    assert large.answer(b"k" * 32) == Completion("kept")
+    assert len(asked) == 2
+    assert all("WHERE key = " in query for query in asked)
+
+
+def test_a_closed_store_is_one_file_and_fails_later_answers_at_once(store: Store, tmp_path: Path) -> None:
+    for number in range(50):
+        store.keep_answer(number.to_bytes(32, "big"), Completion("x"), lambda error: None)
+    reader = sqlite3.connect(store.path)  # another connection keeps SQLite from tidying up by itself
+    assert reader.execute("SELECT 1 FROM outcomes").fetchone() is None
+    store.close()
+    store.close()
+    copy = tmp_path / "copy.sqlite"
+    copy.write_bytes(store.path.read_bytes())
+    assert sqlite3.connect(copy).execute("SELECT count(*) FROM answers").fetchone() == (50,)
+    late: list[Exception | None] = []
+    store.keep_answer(b"l" * 32, Completion("late"), late.append)
+    assert "was closed" in str(late[0])
+
+
+def test_a_cache_whose_file_system_allows_no_log_is_refused_and_one_on_a_network_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("memsys.llm.store.network_file_system", lambda path: "nfs4")
+    Store(tmp_path / "cache.sqlite").close()
+    assert "lies on a network file system (nfs4): use it from one machine only" in caplog.text
+
+    class NoSharedMemory(sqlite3.Connection):
+        def execute(self, query: str, *more: Any) -> sqlite3.Cursor:
+            return super().execute("SELECT 'delete'" if "journal_mode" in query else query, *more)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        "memsys.llm.store.sqlite3.connect", lambda *given, **options: connect(*given, factory=NoSharedMemory, **options)
+    )
+    with pytest.raises(DamagedCache, match="its file system allows no write-ahead log"):
+        Store(tmp_path / "other.sqlite")
+
+
 def test_an_answer_that_is_not_there_costs_no_query(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     store.answer(b"a" * 32)  # reads the keys, none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -279,6 +280,19 @@ def test_overrides_reach_the_endpoint_in_place_of_what_the_client_asked(mock: tu
 def numbered_replies() -> Callable[[dict[str, Any], str], str]:
     count = iter(range(100))
     return lambda body, key: f"reply {next(count)} <think>not ours to remove</think>"
+
+
+def test_a_copy_of_the_one_file_replays_what_a_closed_gateway_recorded(mock: tuple[Mock, str], tmp_path: Path) -> None:
+    def replies(gateway: Gateway) -> list[tuple[int, bytes]]:
+        account = gateway.open("one", Account("one"))
+        return [chat(account, "hello"), post(account, "embeddings", {"input": "hello"})]
+
+    with in_front_of(mock[1], tmp_path / "c.sqlite") as gateway:
+        recorded = replies(gateway)
+        gateway.close()
+        shutil.copy(tmp_path / "c.sqlite", tmp_path / "copy.sqlite")  # and nothing beside it
+    with in_front_of(mock[1], tmp_path / "copy.sqlite", "replay") as gateway:
+        assert replies(gateway) == recorded
 
 
 def test_a_repeated_request_gets_another_reply_and_a_replay_gives_both_in_the_same_bytes(tmp_path: Path) -> None:
