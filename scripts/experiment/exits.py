@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from memsys.inert import inert_output
 from memsys.llm import stopping
-from memsys.llm.secrets import redact, scrub
+from memsys.llm.secrets import redact, register_environment, scrub
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
 def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
     """Run an entry point. An error that the user can fix is printed as one line (exit code 2); a bug keeps its traceback.
 
+    No file holds the value of an environment variable that looks like a secret, and nothing printed acts on the terminal.
+
     Ctrl-C, SIGTERM and SIGHUP stop it in order (`memsys.llm.stopping`); the exit code is then 128 plus the signal's number.
 
     Args:
         work: returns the exit code; None means 0.
         traceback: raise every error, for developers.
     """
-    with stopping.heeded():
+    register_environment()
+    with stopping.heeded(), inert_output():
         try:
             code = work() or 0
             sys.stdout.flush()
