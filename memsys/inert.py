@@ -15,7 +15,7 @@ from typing import Any
 
 _ACTIVE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """C0 but tab and newline, DEL, C1, other line ends, marks that turn the direction of a text, lone surrogates."""
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+_FORMULA = tuple("=+-@\t\n＝＋－＠")
 """Characters with which a spreadsheet takes a cell for a formula, or skips to one."""
 
 
@@ -25,14 +25,20 @@ def visible(text: str) -> str:
 
 
 def plain_cell(value: Any) -> Any:
-    """A cell of a CSV file; a text that a spreadsheet would take for a formula gets a leading apostrophe. Numbers stay numbers."""
-    if not isinstance(value, str) or not value.startswith(_FORMULA):
+    """A cell of a CSV file; a text that a spreadsheet would take for a formula gets a leading apostrophe. Numbers stay numbers.
+
+    Carriage returns become line feeds: the module `csv` does not quote them, so what follows one would begin a line.
+    """
+    if not isinstance(value, str):
         return value
+    text = value.replace("\r\n", "\n").replace("\r", "\n")
+    if not text.startswith(_FORMULA):
+        return text
     try:
-        float(value)
+        float(text)
     except ValueError:
-        return f"'{value}"
-    return value
+        return f"'{text}"
+    return text
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:

@@ -80,10 +80,19 @@ def secrets_of_environment() -> dict[str, str]:
     return {
         value.strip() or value: f"<{name}>"
         for name, value in os.environ.items()
-        if len(value) >= LONG
-        and any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
-        and not any(word in name.upper() for word in ("TOKENIZER", "KEYBOARD", "KEYMAP", "MAX_TOKENS"))
+        if len(value) >= LONG and _looks_secret(name)
     }
+
+
+def environment_without_secrets() -> dict[str, str]:
+    """The variables that do not look like secrets, for programs that need none, such as pip."""
+    return {name: value for name, value in os.environ.items() if not _looks_secret(name)}
+
+
+def _looks_secret(variable: str) -> bool:
+    name = variable.upper()
+    harmless = any(word in name for word in ("TOKENIZER", "KEYBOARD", "KEYMAP", "MAX_TOKENS"))
+    return not harmless and any(word in name for word in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
 
 
 def redact_bytes(text: bytes) -> bytes:

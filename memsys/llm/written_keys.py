@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -83,7 +84,7 @@ def _faults(value: Any, path: str, sent: str) -> Iterator[tuple[str, str]]:
 
 
 def _flags(path: str, args: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for number, (argument, following) in enumerate(zip(args, [*args[1:], ""], strict=True)):
+    for number, (argument, following) in enumerate(pairwise([*args, ""])):
         flag = _FLAG.fullmatch(argument)
         if flag and names_secret(flag[1]) and _literal(following if flag[2] is None else flag[2]):
             yield f"{path}[{number}]", f"gives the program a key as it is: {HOW}"
