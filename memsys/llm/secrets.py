@@ -1,4 +1,4 @@
-"""API keys in use, and their removal from text: everything written or printed passes through `redact`."""
+"""API keys in use, and their removal from what is written and printed. `SECURITY.md` says what is promised."""
 
 from __future__ import annotations
 

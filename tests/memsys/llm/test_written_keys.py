@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,16 @@ from omegaconf import OmegaConf
 
 from eval.store import RunError, line
 from memsys.llm import secrets
+from memsys.llm.endpoint import Endpoint
 from memsys.llm.written_keys import names_secret, written_key
 from memsys.services.http import HttpMemory
 from memsys.services.mcp import McpMemory
+from scripts.answers import export_command
+from scripts.commands import card
+from scripts.experiment.exits import configured
 from scripts.experiment.options import CONF, load_option, options
+from scripts.experiment.single import run_single
+from scripts.reporting import command as report
 from scripts.settings.checking import checked, resolved
 
 KEY = "canary-8f1c/2B+7e55d0aQ"
@@ -116,3 +123,39 @@ def test_a_key_is_redacted_in_base64_hexadecimal_url_and_other_cases(before: str
     ):
         assert "<K>" in secrets.redact(text), text
         assert b"<K>" in secrets.redact_bytes(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("url", "noted"), [("http://10.1.2.3/v1", True), ("https://a.example/v1", False), ("http://127.0.0.1:9/v1", False)]
+)
+def test_a_key_that_goes_to_another_machine_unencrypted_is_noted_once(
+    url: str, noted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint = Endpoint(url, key_env="MEM_SECRET_OTHER")
+    endpoint._connect()
+    endpoint._connect()
+    endpoint.close()
+    said = capsys.readouterr().err
+    assert said.count("the key of MEM_SECRET_OTHER goes to http://10.1.2.3/v1 without encryption") == noted
+    assert KEY not in said
+
+
+@pytest.mark.slow
+def test_a_secret_of_the_environment_is_in_no_file_of_a_run_its_report_card_or_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        harmless = [f"{name}='{KEY}'" for name in ("reader.title", "memory.title")]
+        cfg = compose("config", [f"results={results}", "memory=bm25", "data.size=2", *harmless])
+    assert configured(cfg, "config", run_single) == 0
+    (folder,) = (results / "runs" / "locomo").iterdir()
+    assert card.main([str(folder)]) == 0
+    assert report.main([str(results)]) == 0
+    assert export_command.main([str(folder), "--format", "ours", "--to", str(tmp_path / "export")]) == 0
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"run.json", "run0.js"} <= {path.name for path in files}
+    assert "<MEM_SECRET_OTHER>" in (folder / "run.json").read_text()
+    assert [path.name for path in files if KEY.encode() in path.read_bytes()] == []
+    printed = capsys.readouterr()
+    assert KEY not in printed.out + printed.err
