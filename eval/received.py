@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,34 +42,37 @@ def run_record(folder: Path) -> dict[str, Any]:
     return checked_record(folder / "run.json")
 
 
-def checked_record(path: Path) -> dict[str, Any]:
+def checked_record(path: Path, *, whole: bool = True) -> dict[str, Any]:
     """A `run.json`.
+
+    Args:
+        whole: whether it needs the fields of every run; an overview does with what is there.
 
     Raises:
         RunError: it is damaged, a field is missing or has another type.
     """
     record = read_record(path)
-    if missing := [name for name in NEEDED if name not in record]:
+    missing = [name for name in NEEDED if name not in record]
+    if whole and missing:
         raise RunError(f"{path} is damaged: it has no {missing[0]}; run its command again")
-    fields = {name: record[name] for name in NEEDED} | {
-        f"models.{role}": model for role, model in _items(record, "models")
-    }
-    wanted: dict[str, type] = NEEDED | dict.fromkeys((name for name in fields if name not in NEEDED), Mapping)
-    fields["dataset.name"], wanted["dataset.name"] = _get(record["dataset"], "name"), str
-    fields |= {name: record[name] for name in MORE if record.get(name) is not None}
-    for name, value in fields.items():
-        kind = (wanted | MORE)[name]
+    for name, value, kind in _fields(record):
         if not isinstance(value, kind) or isinstance(value, bool):
             raise RunError(f"{path} is damaged: {name} must be {IN_WORDS[kind]}, found {str(value)[:40]!r}; {AGAIN}")
     return record
 
 
-def _items(record: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:
-    return list(record[name].items()) if isinstance(record[name], Mapping) else []
-
-
-def _get(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else None
+def _fields(record: Mapping[str, Any]) -> Iterator[tuple[str, Any, type]]:
+    """Name, value and type of the fields that are there."""
+    for name, kind in NEEDED.items():
+        if name in record:
+            yield name, record[name], kind
+    for name, kind in MORE.items():
+        if record.get(name) is not None:
+            yield name, record[name], kind
+    for role, model in record.get("models", {}).items():
+        yield f"models.{role}", model, Mapping
+    if "dataset" in record:
+        yield "dataset.name", record["dataset"].get("name"), str
 
 
 def refuse_foreign(folder: Path) -> None:

@@ -74,7 +74,7 @@ class Watcher:
     def run(self, folder: Path) -> Seen | None:
         """One run; None where its `run.json` cannot be read, because it is being removed or is damaged."""
         try:
-            record = checked_record(folder / "run.json")
+            record = checked_record(folder / "run.json", whole=False)
         except (OSError, RunError):
             return None
         scores = [path for path in folder.glob("scores/judge_*.jsonl") if not path.name.endswith(".effort.jsonl")]
