@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PROFILE ?= $(if $(LOCAL),local,smoke)
+WHEELS := --only-binary=:all: --no-binary=antlr4-python3-runtime
+# Of all that is installed only this one package of Hydra's has no wheel. Hashes are for make product and make local-model: pip checks none beside -e.
 PAPER ?= segtreemem
 TABLE ?= 4
 
@@ -39,7 +41,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(call fits,$(PYTHON)) || { echo "error: $(PYTHON) is $$($(PYTHON) --version 2>&1); memsys-bench needs Python 3.11, 3.12 or 3.13: make … PYTHON=python3.12" >&2; exit 1; }
 	@test ! -d $(VENV) || $(call fits,$(PY)) || { echo "$(VENV) holds another Python or is incomplete; it is made again" >&2; rm -rf $(VENV); }
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[cluster,graph,wandb,notebooks,dev]'
+	$(PY) -m pip install --quiet --disable-pip-version-check $(WHEELS) --no-compile -c constraints.txt -e '.[cluster,graph,wandb,notebooks,dev]'
 	@touch $@
 
 reproduce-table4: $(VENV)/.installed ## SegTreeMem Table 4, ours beside the published numbers (PAPER= for the other papers' table 4)
@@ -71,11 +73,11 @@ run: $(VENV)/.installed ## one memory on one data set: MEMORY=bm25 DATASET=locom
 	$(PY) -m scripts.run memory=$(or $(MEMORY),bm25) dataset=$(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
 
 table-ray: $(VENV)/.installed ## a table on a Ray cluster: ADDRESS=ray://head:10001 (without: the cluster of this machine; local starts one here) PAPER= TABLE=
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	$(PY) -m pip install --quiet --disable-pip-version-check $(WHEELS) -c constraints.txt -e '.[ray]'
 	$(PY) -m scripts.reproduce table=$(PAPER)_t$(TABLE) executor=ray ray.address=$(or $(ADDRESS),auto) $(OVERRIDES) $(ARGS)
 
 local-model: $(VENV)/.installed ## fetch a model that runs on this machine (NAME=smollm2-135m, 98 MB), and llama.cpp to run it
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[local]'
+	$(PY) -m pip install --quiet --disable-pip-version-check $(WHEELS) -c constraints.txt -e '.[local]'
 	$(PY) -m scripts.local_model $(or $(NAME),smollm2-135m)
 
 table-local: local-model ## a first table with a real model on this machine: LOCAL=path/to/model.gguf for another than the smallest

@@ -11,8 +11,6 @@ whether or not the history already contains their answer, because only the cost 
 
 from __future__ import annotations
 
-import csv
-import io
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +25,7 @@ from eval.provenance import identity
 from eval.records import Effort
 from eval.run import Run, build_memory
 from eval.store import RunError
+from memsys.inert import csv_text
 from memsys.interface import MemorySystem
 from memsys.llm.meter import metering
 from memsys.llm.protocol import EndOfRun
@@ -204,13 +203,11 @@ def _sum(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[float, ..
 
 def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost]) -> str:
     """Costs as CSV: three lines per size (one more unit, the consolidation, everything so far), a fourth where questions were read."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["memory", "dataset", "rebuilds", "n", "held", "what", *FIELDS])
+    rows: list[list[object]] = [["memory", "dataset", "rebuilds", "n", "held", "what", *FIELDS]]
     for cost in costs:
         for kind in ("one_more", "consolidation", "cumulative", "read"):
             if (values := getattr(cost, kind)) is None:
                 continue
             printed = [f"{value:.6f}" for value in values]
-            writer.writerow([memory, dataset, str(rebuilds).lower(), cost.n, cost.held, kind, *printed])
-    return out.getvalue()
+            rows.append([memory, dataset, str(rebuilds).lower(), cost.n, cost.held, kind, *printed])
+    return csv_text(rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.costs import PROBE, ROLES
+from eval.received import checked_record
 from eval.store import RunError, read_record
 from memsys.jsons import decoded
 
@@ -73,7 +74,7 @@ class Watcher:
     def run(self, folder: Path) -> Seen | None:
         """One run; None where its `run.json` cannot be read, because it is being removed or is damaged."""
         try:
-            record = read_record(folder / "run.json")
+            record = checked_record(folder / "run.json", whole=False)
         except (OSError, RunError):
             return None
         scores = [path for path in folder.glob("scores/judge_*.jsonl") if not path.name.endswith(".effort.jsonl")]

@@ -14,6 +14,7 @@ from eval.executors.worker import Cells, Ready
 from eval.loop import allow_files
 from memsys.lean import prepare_for_many_calls
 from memsys.llm.network import forbid_network
+from memsys.llm.secrets import register_environment
 
 
 def packed(messages: Any) -> bytes:
@@ -44,6 +45,7 @@ class ClusterWorker:
 
         import eval.executors.preloaded  # noqa: F401
 
+        register_environment()
         forbid_network(network_forbidden)
         prepare_for_many_calls()
         allow_files(files)

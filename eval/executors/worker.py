@@ -26,6 +26,7 @@ from eval.question import Lanes
 from eval.run import Progress, Run
 from memsys.lean import prepare_for_many_calls
 from memsys.llm.network import forbid_network
+from memsys.llm.secrets import register_environment
 
 PROGRESS_PAUSE = 0.2
 """Seconds between two messages about written units, which come too often for one message each."""
@@ -170,6 +171,7 @@ def work(connection: Connection, slots: int, files: int, network_forbidden: bool
     for name in ("SIGINT", "SIGHUP"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    register_environment()
     forbid_network(network_forbidden)
     prepare_for_many_calls()
     allow_files(files)

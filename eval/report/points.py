@@ -10,8 +10,6 @@ request, and one map per data set, so that its levels share their axes.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +25,7 @@ from eval.report.tables import AnyCell, Measure
 from eval.stats import Estimate, estimate, preferred_interval, stratified
 from eval.store import RunError, read_items, read_predictions
 from eval.structure.tree import Tree, depths, top_down
+from memsys.inert import csv_text
 from memsys.tokens import count_tokens
 
 PROJECTIONS = ("pca", "umap")
@@ -61,12 +60,8 @@ FIELDS = tuple(Point.__slots__)
 
 def as_csv(points: Iterable[Point], engine: str) -> str:
     """One CSV line per point; every line ends with `engine`, what made the numbers."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*FIELDS, "engine"])
-    for point in points:
-        writer.writerow([*(_text(getattr(point, name)) for name in FIELDS), engine])
-    return out.getvalue()
+    rows = [[*(_text(getattr(point, name)) for name in FIELDS), engine] for point in points]
+    return csv_text([[*FIELDS, "engine"], *rows])
 
 
 def _text(value: object) -> object:

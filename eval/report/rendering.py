@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -19,6 +17,7 @@ from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.report.verdict_notes import is_compared, verdict_lines
 from eval.score_files import read_evidence
 from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
+from memsys.inert import csv_text
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -326,15 +325,13 @@ FIELDS = (
 
 def as_csv(table: Table) -> str:
     """One CSV line per cell and category, with every number that the Markdown prints of scores."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     more = CORRECTED if is_corrected(table) else []
-    writer.writerow([*FIELDS, *more])
+    rows = [[*FIELDS, *more]]
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=True):
             lines = _csv_lines(table, row, column, cell)
-            writer.writerows([*line, *corrected_fields(cell, line[4])] if more else line for line in lines)
-    return out.getvalue()
+            rows += [[*line, *corrected_fields(cell, line[4])] if more else line for line in lines]
+    return csv_text(rows)
 
 
 def _csv_lines(table: Table, row: Row, column: Column, cell: AnyCell) -> list[list[str]]:

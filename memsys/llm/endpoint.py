@@ -23,7 +23,7 @@ from memsys.llm import network, stopping
 from memsys.llm.futures import Reply, settle
 from memsys.llm.limits import BUILDS, Places, urgency
 from memsys.llm.outage import Unreachable, until_back
-from memsys.llm.outcome import Outcome, check_base_url, located, origin, outcome_of
+from memsys.llm.outcome import Outcome, check_base_url, located, note_unencrypted, origin, outcome_of
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.rates import estimated_tokens
@@ -212,6 +212,7 @@ class Endpoint:
             if self._transport is None:
                 self.permitted()
                 key = self.key()
+                note_unencrypted(self.base_url, self.key_env, key)
                 self._transport = self._new_transport(key)
                 atexit.register(self.close)
 

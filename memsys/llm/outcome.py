@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from memsys.jsons import received
+from memsys.llm.network import is_local
 from memsys.llm.protocol import ContextOverflow, ModelError, QuotaExhausted
 from memsys.llm.replies import filtered_reply, is_overflow
 from memsys.llm.secrets import redact, redact_bytes
@@ -164,4 +166,15 @@ def check_base_url(base_url: str) -> None:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ModelError(
             f"endpoint.base_url must be an http or https URL such as http://127.0.0.1:8000/v1, found {base_url!r}"
+        )
+
+
+def note_unencrypted(base_url: str, key_env: str, key: str) -> None:
+    """Say on standard error that a key is sent to another machine by plain http. It is sent: servers in a network of one's own do so."""
+    if key and base_url.startswith("http://") and not is_local(base_url):
+        print(
+            f"note: the key of {key_env} goes to {base_url} without encryption, and whoever is on the way can read it; "
+            "use https, or name another variable in key_env",
+            file=sys.stderr,
+            flush=True,
         )

@@ -1,7 +1,8 @@
-"""API keys in use, and their removal from text: everything written or printed passes through `redact`."""
+"""API keys in use, and their removal from what is written and printed. `SECURITY.md` says what is promised."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Mapping
@@ -22,12 +23,20 @@ _long: dict[bytes, bytes] = {}
 
 
 def register(key: str, name: str) -> None:
-    """From now on, replace the key by `<name>`: as given, stripped, and as JSON or a URL would escape it."""
+    """From now on, replace the key by `<name>`: as given, stripped, and as JSON or a URL would escape it.
+
+    A key of at least LONG characters also in upper and lower case, in hexadecimal digits, and in base64, alone or inside a longer text.
+    A key that is split, reversed or encrypted is not recognised.
+    """
     bare = key.strip()
     if len(bare) < SHORTEST:
         return
     escaped = {json.dumps(bare, ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
-    _keys.update(dict.fromkeys({key, bare, quote(bare, safe=""), *escaped}, f"<{name}>"))
+    spellings = {key, bare, quote(bare, safe=""), bare.replace("/", "\\/"), *escaped}
+    if len(bare) >= LONG:
+        raw = bare.encode(errors="replace")
+        spellings |= {bare.upper(), bare.lower(), raw.hex(), raw.hex().upper(), *_in_base64(raw)}
+    _keys.update(dict.fromkeys(spellings, f"<{name}>"))
     longest_first = sorted(_keys.items(), key=lambda item: -len(item[0]))  # one key may be the beginning of another
     _keys.clear()
     _keys.update(longest_first)
@@ -35,6 +44,26 @@ def register(key: str, name: str) -> None:
     for spelling, label in longest_first:
         if len(spelling.strip()) >= LONG:
             _long[spelling.encode(errors="replace")] = label.encode()
+
+
+def _in_base64(raw: bytes) -> set[str]:
+    """What base64, of both alphabets, makes of some bytes at each of the three places where they may begin in a longer text."""
+    spellings = set()
+    for before in range(3):
+        whole = base64.b64encode(bytes(before) + raw).rstrip(b"=").decode()
+        # The first characters hold bits of what stands before, the last one bits of what follows.
+        inner = whole[(0, 2, 3)[before] : len(whole) - (0 if (before + len(raw)) % 3 == 0 else 1)]
+        spellings |= {inner, inner.replace("+", "-").replace("/", "_")}
+    return spellings
+
+
+def register_environment() -> None:
+    """Register the value of every environment variable that looks like a secret, so that no file holds it either.
+
+    Commands and workers do this when they begin, before anything is written.
+    """
+    for value, label in secrets_of_environment().items():
+        register(value, label[1:-1])
 
 
 def redact(text: str) -> str:
@@ -51,8 +80,19 @@ def secrets_of_environment() -> dict[str, str]:
     return {
         value.strip() or value: f"<{name}>"
         for name, value in os.environ.items()
-        if len(value) >= LONG and any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
+        if len(value) >= LONG and _looks_secret(name)
     }
+
+
+def environment_without_secrets() -> dict[str, str]:
+    """The variables that do not look like secrets, for programs that need none, such as pip."""
+    return {name: value for name, value in os.environ.items() if not _looks_secret(name)}
+
+
+def _looks_secret(variable: str) -> bool:
+    name = variable.upper()
+    harmless = any(word in name for word in ("TOKENIZER", "KEYBOARD", "KEYMAP", "MAX_TOKENS"))
+    return not harmless and any(word in name for word in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
 
 
 def redact_bytes(text: bytes) -> bytes:

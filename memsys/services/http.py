@@ -4,7 +4,8 @@ A call is `{method: POST, path: /memories, query: {}, body: {}}`, with placehold
 `memsys.services.memory.KNOWN`). Besides, `ok: {path, equals}` says when a reply is a success, `id` where an add's reply has its id, and
 `repeatable: true` that the call may be sent again after a failure that leaves open whether it was worked on. Searches may, adds may not.
 
-The key comes from the environment variable `key_env` and stands in `headers` as `{key}`.
+The key comes from the environment variable `key_env` and stands in `headers` as `{key}`. A key that is written into the settings, or that
+looks like one, is refused: settings are written to run.json and to reports.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from memsys.interface import one_of, positive
 from memsys.llm.protocol import ModelError
+from memsys.llm.written_keys import written_key
 from memsys.services.endpoint import Address, Call, endpoint_of
 from memsys.services.leftovers import Namespaces, namespaces_at
 from memsys.services.memory import ServiceMemory
@@ -42,7 +44,7 @@ class HttpMemory(ServiceMemory):
         k, per, results, wait: see `memsys.services.memory`.
 
     Raises:
-        ValueError: a setting has another form, or the base URL cannot be used.
+        ValueError: a setting has another form or holds a key, or the base URL cannot be used.
     """
 
     def __init__(
@@ -68,6 +70,8 @@ class HttpMemory(ServiceMemory):
         retries: int = 4,
     ) -> None:
         steps = {"open": open, "add": add, "end": end, "search": search, "reset": reset, "delete": delete}
+        if fault := written_key({"base_url": base_url, "headers": headers, **steps, "wait": wait}):
+            raise ValueError(fault)
         super().__init__(rng, k, per, steps, results or {}, wait)
         self.base_url, self.version = base_url, version
         shown = tuple(sorted((str(name), str(value)) for name, value in (headers or {}).items()))

@@ -25,6 +25,7 @@ import numpy as np
 
 from memsys.llm.outcome import check_base_url
 from memsys.llm.protocol import ModelError
+from memsys.llm.written_keys import written_key
 from memsys.services.leftovers import Namespaces, namespaces_at
 from memsys.services.memory import ServiceError, ServiceMemory
 from memsys.services.session import Program, Session
@@ -41,7 +42,7 @@ class McpMemory(ServiceMemory):
 
     Args:
         command, args: the program; `{python}` is our interpreter, `{root}` the folder of our packages, `{scratch}` that of the case.
-        env, keys: variables with their values, and names of variables whose values are keys.
+        env, keys: variables with their values, none of them a key, and names of variables whose values are keys.
         url, headers: a server over HTTP, in place of a command; `{NAME}` in a header stands for the key NAME of `keys`.
         version: the server's version, which it must report; empty: any.
         local: whether the command reaches nothing beyond this machine.
@@ -50,7 +51,7 @@ class McpMemory(ServiceMemory):
         k, per, results, wait: see `memsys.services.memory`.
 
     Raises:
-        ValueError: a setting has another form.
+        ValueError: a setting has another form, or holds a key.
     """
 
     NEEDED: ClassVar = ("add", "search")
@@ -86,6 +87,9 @@ class McpMemory(ServiceMemory):
         if url is not None:
             _checked_url(url)
         steps = {"open": open, "add": add, "end": end, "search": search, "reset": reset, "delete": delete}
+        stated = {"command": command, "args": args, "env": env, "url": url, "headers": headers}
+        if fault := written_key({**stated, **steps, "wait": wait}):
+            raise ValueError(fault)
         super().__init__(rng, k, per, steps, results or {}, wait)
         given = tuple(map(_placed, (command or "", *args)))
         around = {name: _placed(value) for name, value in (env or {}).items()}

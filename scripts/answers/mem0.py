@@ -9,7 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from data_loaders.raw import get_text
-from scripts.answers.records import Answer, Format, amount_of, each_record, grade_of, grouped, plain_text, text_of
+from scripts.answers.records import (
+    Answer,
+    Format,
+    amount_of,
+    each_record,
+    grade_of,
+    grouped,
+    plain_text,
+    position_of,
+    text_of,
+)
 
 GRADES = {"llm_score": "judge", "f1_score": "f1", "bleu_score": "bleu1"}
 TIMES = ("speaker_1_memory_time", "speaker_2_memory_time")
@@ -32,7 +42,7 @@ def _answer(conversation: str, record: Any, place: str) -> Answer:
         conversation,
         get_text(record, "question", place),
         plain_text(record, "response", place),
-        position=int(conversation) if conversation.isdecimal() else None,
+        position=position_of(conversation),
         category=text_of(record.get("category")),
         gold=plain_text(record, "answer", place),
         grades={

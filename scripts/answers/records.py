@@ -15,6 +15,9 @@ Grades = Mapping[str, tuple[float | None, ...]]
 """Grades by metric (judge, f1, bleu1 …), one a repeat; None where the file has none for this answer."""
 
 
+MOST_DIGITS = 9
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One line of a published file."""
@@ -74,15 +77,31 @@ def grade_of(value: Any, where: str) -> float | None:
     """
     if value is None:
         return None
-    if not isinstance(value, bool | int | float) or not math.isfinite(value):
-        raise DataError(f"{where}: expected a number, true or false, found {value!r}")
+    if not isinstance(value, bool | int | float) or not _finite(value):
+        raise DataError(f"{where}: expected a number, true or false, found {_short(value)}")
     return float(value)
 
 
 def amount_of(value: Any) -> float | None:
     """A time or a count that is a finite number of at least 0; None for anything else, which is as good as not recorded."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    known = isinstance(value, int | float) and not isinstance(value, bool) and _finite(value) and value >= 0
     return float(value) if known else None
+
+
+def _short(value: Any) -> str:
+    return "too large a number" if isinstance(value, int) else repr(value)[:80]
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
+
+
+def position_of(digits: str) -> int | None:
+    """The number of a conversation; None for a text that is no number, or a number of more digits than any data set has."""
+    return int(digits) if digits.isdecimal() and len(digits) <= MOST_DIGITS else None
 
 
 def each_record(raw: Any, answer_of: Callable[[str, Any, str], Answer]) -> list[Answer]:

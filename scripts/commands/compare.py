@@ -11,7 +11,8 @@ from eval.report.paired import Telling, tallies, telling
 from eval.report.rendering import difference_text
 from eval.report.tables import Table
 from eval.store import RunError, read_predictions
-from scripts.commands.inspect import cut, visible
+from memsys.inert import visible
+from scripts.commands.inspect import cut
 from scripts.experiment.exits import guarded
 from scripts.experiment.lab import Lab, Scored
 from scripts.experiment.printing import print_table

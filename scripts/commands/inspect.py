@@ -11,7 +11,6 @@ that `run.json` names, and where that cannot be done, the reason is printed in t
 from __future__ import annotations
 
 import argparse
-import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from eval.report.wrong_answers import score_file, wrong_answers
 from eval.score_files import score_lines
 from eval.store import RunError, read_items, read_lines, read_predictions
 from eval.structure.tree import Tree, ancestors, depths, read_tree
+from memsys.inert import visible
 from scripts.experiment.exits import guarded
 from scripts.experiment.options import CONF
 from scripts.experiment.run_folder import data_of, record_of
@@ -242,19 +242,6 @@ def _imported_lines(record: Mapping[str, Any]) -> list[str]:
     """In place of the recall: where imported answers come from; empty for a run of our own."""
     facts = record.get("imported")
     return [] if facts is None else [f"Imported  {described(facts)}", "Recall    not recorded"]
-
-
-def visible(text: str) -> str:
-    """The text with control characters, marks of direction and lone surrogates escaped: they could rewrite what a terminal shows."""
-    return "".join(
-        ascii(one)[1:-1] if one not in "\n\t" and (unicodedata.category(one) in ("Cc", "Cs") or turns(one)) else one
-        for one in text
-    )
-
-
-def turns(character: str) -> bool:
-    """Whether a character does nothing but turn the direction of the text that follows."""
-    return unicodedata.bidirectional(character) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 
 
 def cut(text: str, width: int) -> str:

@@ -6,14 +6,15 @@ The environment is in the user's cache (or MEMSYS_PRODUCTS), named after the pin
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
-import subprocess
-import sys
 import time
+import venv
 from pathlib import Path
 
 from eval.store import RunError
 from memsys.products.places import INSTALLED, PINS, Place, place_of
+from scripts.experiment.wheels import pip
 
 
 def main() -> int:
@@ -47,15 +48,7 @@ def install(place: Place, pins: Path) -> float:
     started = time.perf_counter()
     shutil.rmtree(place.folder, ignore_errors=True)  # an earlier attempt that was interrupted
     place.folder.parent.mkdir(parents=True, exist_ok=True)
-    _run([sys.executable, "-m", "venv", str(place.folder)])
-    # The pins name every package, so nothing is resolved and nothing else is installed.
-    pip = [str(place.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    _run([*pip, "-r", str(pins)])
+    venv.create(place.folder, with_pip=True, symlinks=os.name != "nt")
+    pip(place.python, "install", pins.read_text(encoding="utf-8").splitlines())
     (place.folder / INSTALLED).write_text(pins.read_text(encoding="utf-8"), encoding="utf-8")
     return time.perf_counter() - started
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RunError(f"{' '.join(command[:4])} … failed:\n{done.stderr[-1500:]}")

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.provenance import has_source
-from eval.store import RunError, locked, read_lines, read_record
+from eval.received import is_linked, run_record
+from eval.store import RunError, locked, read_lines
 from memsys.prompts import PromptError, Prompts
 from scripts.experiment.exits import guarded
 from scripts.settings.arguments import add_traceback
@@ -62,7 +63,9 @@ def _run(path: Path) -> RunFolder:
     started = datetime.fromtimestamp((file if file.is_file() else path).stat().st_mtime)
     record: dict[str, Any] = {}
     try:
-        record = read_record(file) if file.is_file() else {}
+        if is_linked(path):
+            raise RunError("a link: the run may lie outside the results; remove the link itself")
+        record = run_record(path) if file.is_file() else {}
         state, detail = _state(path, record)
     except RunError as error:
         state, detail = "damaged", str(error)
@@ -83,7 +86,7 @@ def _state(path: Path, record: Mapping[str, Any]) -> tuple[str, str]:
 def held(path: Path) -> bool:
     """Whether another process is writing the run."""
     lock = path / ".lock"
-    if not lock.is_file():
+    if lock.is_symlink() or not lock.is_file():
         return False
     with lock.open("rb") as handle:
         try:
@@ -146,6 +149,8 @@ def named(results: Path, names: Sequence[str]) -> list[RunFolder]:
         chosen += fits
     if busy := [str(run.path) for run in chosen if run.state == "in use"]:
         raise RunError(f"another process is writing {', '.join(busy)}; wait for it, or stop it")
+    if away := [str(run.path) for run in chosen if is_linked(run.path)]:
+        raise RunError(f"{away[0]} is a link, and what it leads to stays: remove the link itself")
     return list({run.path: run for run in chosen}.values())
 
 

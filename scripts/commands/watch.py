@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from eval.report.rendering import money_text
 from eval.store import RunError
 from eval.watching import Seen, Watcher
+from memsys.inert import visible
 from memsys.llm.pricing import ModelSettings
-from scripts.commands.inspect import visible
 from scripts.commands.runs import held
 from scripts.experiment.exits import guarded
 from scripts.experiment.options import load_option, options
+from scripts.experiment.printing import console
 from scripts.experiment.progress_screen import duration
 from scripts.settings.arguments import add_traceback, amount
 from scripts.settings.prices import given_prices
@@ -128,7 +129,6 @@ def watch(results: Path, prices: PriceList, *, once: bool, all_runs: bool, every
     Raises:
         RunError: the folder holds no runs.
     """
-    from rich.console import Console
     from rich.live import Live
 
     if not (results / "runs").is_dir():
@@ -140,16 +140,16 @@ def watch(results: Path, prices: PriceList, *, once: bool, all_runs: bool, every
         return drawing(recent(watcher.runs(results), now, all_runs=all_runs), prices, now)
 
     terminal = sys.stdout.isatty()
-    console = Console(file=sys.stdout) if terminal else Console(file=sys.stdout, width=160, height=25)
+    drawn = console(sys.stdout) if terminal else console(sys.stdout, width=160, height=25)
     if once:
-        console.print(look())
+        drawn.print(look())
         return 0
     try:
         if not terminal:
             while True:
-                console.print(look())
+                drawn.print(look())
                 time.sleep(every)
-        with Live(look(), console=console, auto_refresh=False) as live:
+        with Live(look(), console=drawn, auto_refresh=False) as live:
             while True:
                 time.sleep(every)
                 live.update(look(), refresh=True)

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from memsys.inert import inert_output
 from memsys.llm import stopping
-from memsys.llm.secrets import redact, scrub
+from memsys.llm.secrets import redact, register_environment, scrub
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
     """Run an entry point. An error that the user can fix is printed as one line (exit code 2); a bug keeps its traceback.
+
+    No file holds the value of an environment variable that looks like a secret, and nothing printed acts on the terminal.
 
     Ctrl-C, SIGTERM and SIGHUP stop it in order (`memsys.llm.stopping`); the exit code is then 128 plus the signal's number. An error ends
     the calls in flight in the same way, so that none is paid for twice. Caches that the command opened are closed at its end.
@@ -27,7 +30,8 @@ def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
     if stopping.wound_down():  # an earlier command in this process ended with an error
         stopping.forget()
     before = set(stopping.keepers)
-    with stopping.heeded():
+    register_environment()
+    with stopping.heeded(), inert_output():
         try:
             try:
                 return _worked(work, traceback)

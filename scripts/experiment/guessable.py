@@ -9,13 +9,12 @@ them: to refuse them needs no memory, and that a memory does not mislead the rea
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eval.store import read_predictions, replace_file
+from memsys.inert import csv_text
 from scripts.experiment.experiments import Experiment
 from scripts.experiment.grid import NO_MEMORY
 
@@ -40,11 +39,7 @@ def guessable_notes(cfg: DictConfig, behind: Experiment) -> list[str]:
 
 def write_guessable(behind: Experiment, file: Path) -> None:
     """Write these questions as CSV, with the answer that was given without a memory."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
-    writer.writerows(_lines(behind))
-    replace_file(file, out.getvalue())
+    replace_file(file, csv_text([FIELDS, *_lines(behind)]))
 
 
 def _lines(behind: Experiment) -> Iterator[list[str]]:

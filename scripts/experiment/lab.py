@@ -34,6 +34,7 @@ from scripts.experiment.replays import workable
 from scripts.experiment.runs import memory_run, reader
 from scripts.experiment.scorers import judge_ahead, judge_prompts, judging, metric_title, metrics
 from scripts.experiment.steps import score
+from scripts.settings.checking import resolved
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -308,7 +309,7 @@ class Lab:
             return load_option("memory", name)
         if not Path(name).is_file():
             raise RunError(f"no file {name}")
-        return dict(OmegaConf.to_container(OmegaConf.load(name), resolve=True))  # type: ignore[arg-type]
+        return dict(resolved(OmegaConf.load(name)))
 
     def _of_class(self, target: type[MemorySystem]) -> dict[str, Any]:
         if target.__module__ == "__main__":

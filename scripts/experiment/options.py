@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from eval.provenance import ROOT
 from eval.store import RunError
-from scripts.settings.checking import checked_option, nearest
+from scripts.settings.checking import checked_option, nearest, resolved
 
 CONF = ROOT / "conf"
 
@@ -79,4 +79,4 @@ def _checked_file(group: str, path: Path) -> dict[str, Any]:
 @cache
 def _parsed(path: Path) -> dict[str, Any]:
     """Parse a file once: a table with sweeps asks for the same few files hundreds of times."""
-    return dict(OmegaConf.to_container(OmegaConf.load(path), resolve=True))  # type: ignore[arg-type]
+    return dict(resolved(OmegaConf.load(path)))

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import shutil
 import sys
+from typing import TYPE_CHECKING, Any, TextIO
 
 from eval.report.rendering import markdown
 from eval.report.tables import Table
+from memsys.inert import terminal_of, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console
+    from rich.segment import Segment
 
 LEAST, MOST, PIPED = 80, 160, 100
 """Columns: what a narrow table needs, the widest that it spreads, and its width where no terminal says one."""
@@ -25,11 +33,27 @@ def print_table(table: Table, choice: str | None) -> None:
     if (choice or ("narrow" if sys.stdout.isatty() else "plain")) == "plain":
         print(markdown(table))
         return
-    from rich.console import Console
-
     from eval.report.terminal import terminal
 
     width = max(LEAST, min(MOST, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else PIPED
     wide = choice == "wide"
-    console = Console(file=sys.stdout, width=SPREAD if wide else width, height=PAGE, highlight=False, soft_wrap=wide)
-    console.print(terminal(table, width, wide=wide))
+    drawn = console(sys.stdout, width=SPREAD if wide else width, height=PAGE, highlight=False, soft_wrap=wide)
+    drawn.print(terminal(table, width, wide=wide))
+
+
+def console(stream: TextIO, **options: Any) -> Console:
+    """A console of Rich whose texts are `visible`: only its own colours and movements reach the terminal as escape sequences.
+
+    Args:
+        options: those of `rich.console.Console`.
+    """
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Inert(Console):
+        def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+            return super()._render_buffer(
+                part if part.control else Segment(visible(part.text), part.style) for part in buffer
+            )
+
+    return Inert(file=terminal_of(stream), **options)

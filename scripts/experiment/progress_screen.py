@@ -155,9 +155,9 @@ class Screen:
 
     def console(self) -> Console:
         """Where the phases are drawn."""
-        from rich.console import Console
+        from scripts.experiment.printing import console
 
-        return Console(file=sys.stderr)
+        return console(sys.stderr)
 
     def _draw(self, live: Live) -> None:
         live.update(drawing([phase.state() for phase in self._phases], live.console.width), refresh=True)

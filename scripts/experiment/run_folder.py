@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.store import RunError, read_record
+from eval.received import run_record
+from eval.store import RunError
 from eval.structure.tree import Tree, read_trees
 
 if TYPE_CHECKING:
@@ -17,17 +18,14 @@ def record_of(run_folder: Path) -> dict[str, Any]:
     """Read `run.json`.
 
     Raises:
-        RunError: the folder is not a run folder, or its record is damaged.
+        RunError: the folder is not a run folder, holds a link or a FIFO, or its record is damaged.
     """
     path = run_folder / "run.json"
     if not path.is_file():
         raise RunError(
             f"{run_folder} is not a run folder (no run.json); run folders are results/runs/<dataset>/<memory>-<identity>"
         )
-    record = read_record(path)
-    if missing := [name for name in ("name", "memory", "dataset", "models", "data_status") if name not in record]:
-        raise RunError(f"{path} is damaged: it has no {missing[0]}; run its command again")
-    return record
+    return run_record(run_folder)
 
 
 def data_of(record: Mapping[str, Any], root: Path | None) -> LazyCases:

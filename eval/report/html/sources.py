@@ -16,6 +16,7 @@ from typing import Any
 
 from data_loaders.schema import Case, DataError
 from eval.provenance import identity
+from eval.received import is_linked, run_record
 from eval.report.scores import Asked, asked
 from eval.store import RunError, read_predictions, read_record, safe_name
 
@@ -121,6 +122,9 @@ def _tables(results: Path, stems: Sequence[str], missing: list[str]) -> tuple[Ta
 def _table_files(folder: Path, missing: list[str]) -> tuple[TableFile, ...]:
     files = []
     for path in sorted(folder.glob("*.json")):
+        if path.is_symlink() or not path.is_file():
+            missing.append(f"{path} is left out: it is no plain file")
+            continue
         try:
             files.append(TableFile(path.stem, read_record(path)))
         except RunError as error:
@@ -145,10 +149,9 @@ def _records(results: Path, wanted: set[str] | None, missing: list[str]) -> dict
         if wanted is not None and key not in wanted:
             continue
         try:
-            record = read_record(path)
-            if lost := [name for name in ("name", "memory", "dataset", "models", "data_status") if name not in record]:
-                raise RunError(f"{path} is damaged: it has no {lost[0]}; run its command again")
-            records[key] = record
+            if is_linked(path.parent):
+                raise RunError(f"{path.parent} is left out: it is a link, and the run may lie outside the results")
+            records[key] = run_record(path.parent)
         except RunError as error:
             missing.append(str(error))
     return records

@@ -1,0 +1,85 @@
+"""Text from outside, made harmless where it is shown: servers, products, data sets and received files may say anything.
+
+HTML, LaTeX and Markdown have escapes of their own (`eval.report`).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_ACTIVE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""C0 but tab and newline, DEL, C1, other line ends, marks that turn the direction of a text, lone surrogates."""
+_FORMULA = tuple("=+-@\t\n＝＋－＠")
+"""Characters with which a spreadsheet takes a cell for a formula, or skips to one."""
+
+
+def visible(text: str) -> str:
+    """The text with control characters, marks of direction and lone surrogates escaped: they could rewrite what a terminal shows."""
+    return _ACTIVE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def plain_cell(value: Any) -> Any:
+    """A cell of a CSV file; a text that a spreadsheet would take for a formula gets a leading apostrophe. Numbers stay numbers.
+
+    Carriage returns become line feeds: the module `csv` does not quote them, so what follows one would begin a line.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r\n", "\n").replace("\r", "\n")
+    if not text.startswith(_FORMULA):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows as CSV, each cell as `plain_cell` has it. All tables for other programs are written by this function."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([plain_cell(cell) for cell in row] for row in rows)
+    return out.getvalue()
+
+
+class Inert:
+    """A text stream that shows everything as `visible` does; the stream itself is `terminal`."""
+
+    def __init__(self, terminal: Any) -> None:
+        self.terminal = terminal
+
+    def write(self, text: str) -> int:
+        """Write the text with what is active in it escaped; returns the number of characters given."""
+        self.terminal.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write each line."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.terminal, name)
+
+
+def terminal_of(stream: Any) -> Any:
+    """The stream behind an `Inert` one, for what draws with escape sequences of its own and has cleaned its texts."""
+    return stream.terminal if isinstance(stream, Inert) else stream
+
+
+@contextmanager
+def inert_output() -> Iterator[None]:
+    """While the block runs, nothing that is printed can act on a terminal: standard output and error are `Inert`.
+
+    After an exception they stay so, because Python prints the traceback once the block has been left.
+    """
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = Inert(terminal_of(sys.stdout)), Inert(terminal_of(sys.stderr))
+    yield
+    sys.stdout, sys.stderr = before

@@ -1,0 +1,107 @@
+"""Keys that stand in settings themselves, where run.json, reports, cards and exports would repeat them: named, so that they are refused.
+
+A setting says where a key is (`key_env`, `keys`) and where it goes (`{key}`, `{NAME}`), never the key. This is judged by names and by the
+look of values, so it is a net with holes: a key that looks like a word, under a name that says nothing, passes. Values of environment
+variables that look like secrets are redacted whatever their place is (`memsys.llm.secrets.register_environment`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+from urllib.parse import urlsplit
+
+SECRET_WORDS = frozenset(
+    "auth authorization authentication key apikey accesskey token secret password passwd passphrase pwd credential credentials cookie "
+    "bearer".split()
+)
+"""Last words of names of settings, headers, query fields and variables that hold a key."""
+SENT = frozenset("headers query env args path base_url url body arguments extra_body command".split())
+"""Settings whose values are sent to a service or given to a program, and written to run.json as they stand."""
+
+_PLACEHOLDER = re.compile(r"\$\{[^{}]*\}|\{\w+\}")
+_SCHEME = re.compile(r"\s*(bearer|token|basic|apikey|api-key|key)?\s*", re.IGNORECASE)
+_PREFIXED = re.compile(
+    r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk|m0|ak|hf|gsk|gh[opsu]|glpat|xox[abp]|nvapi|lsv2|pplx|tvly)[-_]|AKIA|AIza|eyJ)[A-Za-z0-9_-]{12,}"
+    r"|\b(?i:bearer|basic) +[A-Za-z0-9+/_=.-]{8,}"
+)
+"""Beginnings that providers give to their keys, and what follows the scheme of a header."""
+_HEX = re.compile(r"[0-9a-f]+|[0-9A-F]+")
+_RANDOM = re.compile(r"[A-Za-z0-9]{20,}")
+_FIELD = re.compile(r"[?&;]([^=&;]+)=([^&;]+)")
+_FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?")
+_VARIABLE = re.compile(r"\$\{[^}]*\boc\.env:\s*(\w+)")
+
+
+def names_secret(name: str) -> bool:
+    """Whether a name ends in a word for a key: `X-Api-Key`, `accessToken`, `OPENAI_API_KEY_2`; `key_env` and `max_tokens` do not."""
+    words = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
+    return next((word for word in reversed(words) if word), "") in SECRET_WORDS
+
+
+def written_key(settings: Mapping[str, Any], where: str = "") -> str:
+    """A sentence about the first key that stands in the settings; empty if there is none. It repeats names, never a value."""
+    return next((f"{path} {fault}" for path, fault in _faults(settings, where, "")), "")
+
+
+def variables(settings: Any) -> set[str]:
+    """Names of the environment variables that settings take values from, `${oc.env:NAME}`, before these are put in."""
+    if isinstance(settings, str):
+        return set(_VARIABLE.findall(settings))
+    inner = settings.values() if isinstance(settings, Mapping) else settings if isinstance(settings, list) else ()
+    return set().union(*map(variables, inner), set())
+
+
+HOW = (
+    "name its environment variable in key_env (an MCP server: in keys) and put {key} (MCP: {NAME}) into a header, "
+    "because settings are written to run.json and to reports"
+)
+
+
+def _faults(value: Any, path: str, sent: str) -> Iterator[tuple[str, str]]:
+    """The faults below a setting. `sent` is the nearest setting above whose values leave the process."""
+    name = path.rpartition(".")[2]
+    sent = name if name in SENT else sent
+    if isinstance(value, Mapping):
+        for inner, below in value.items():
+            yield from _faults(below, f"{path}.{inner}".lstrip("."), sent)
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        if sent == "args":
+            yield from _flags(path, [str(each) for each in value])
+        for number, below in enumerate(value):
+            yield from _faults(below, f"{path}[{number}]", sent)
+    elif isinstance(value, str | int) and not isinstance(value, bool):
+        text = str(value)
+        taken = _VARIABLE.search(text)
+        if taken and (sent or names_secret(name) or names_secret(taken[1])):
+            yield path, f"takes the value of {taken[1]} into the settings: {HOW}"
+        elif _literal(text) and names_secret(name):
+            yield path, f"holds a key as it is: {HOW}"
+        elif _looks_like_key(text, sent):
+            yield path, f"looks as if it held a key: {HOW}"
+
+
+def _flags(path: str, args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for number, (argument, following) in enumerate(pairwise([*args, ""])):
+        flag = _FLAG.fullmatch(argument)
+        if flag and names_secret(flag[1]) and _literal(following if flag[2] is None else flag[2]):
+            yield f"{path}[{number}]", f"gives the program a key as it is: {HOW}"
+
+
+def _literal(text: str) -> bool:
+    """Whether a text is more than placeholders and the name of a scheme."""
+    return bool(_SCHEME.sub("", _PLACEHOLDER.sub("", text), count=1).strip())
+
+
+def _looks_like_key(text: str, sent: str) -> bool:
+    if _PREFIXED.search(text) or any(names_secret(name) and _literal(value) for name, value in _FIELD.findall(text)):
+        return True
+    if sent not in ("base_url", "url", "path"):
+        return False
+    place = urlsplit(text).path if "://" in text else text
+    return any(
+        re.search(r"[0-9]", run) and re.search(r"[A-Za-z]", run) and not _HEX.fullmatch(run)
+        for run in _RANDOM.findall(place)
+    )

@@ -1,0 +1,133 @@
+"""Run folders from elsewhere: links, FIFOs and odd records end in a sentence, in every command that reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_loaders.schema import DataError
+from eval.received import checked_record, refuse_foreign, run_record
+from eval.report.html.sources import read_sources
+from eval.store import RunError
+from eval.watching import Watcher
+from scripts.answers.records import amount_of, grade_of, position_of
+from scripts.commands import card, inspect, runs
+
+RECORD: dict[str, Any] = {
+    "name": "bm25",
+    "memory": {"build": {"_target_": "memsys.systems.bm25.BM25"}},
+    "dataset": {"name": "locomo"},
+    "models": {"reader": {"engine": "extractive"}},
+    "data_status": "sample",
+    "prompts_dir": None,
+}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    write(tmp_path / "results" / "runs" / "locomo" / "bm25-0123456789ab", RECORD)
+    return tmp_path / "results"
+
+
+def write(folder: Path, record: Any) -> Path:
+    (folder / "cases" / "c").mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
+def only(results: Path) -> Path:
+    (folder,) = (results / "runs" / "locomo").iterdir()
+    return folder
+
+
+def printed(command: Any, *arguments: object, capsys: Any) -> str:
+    """What a command that must refuse says: one line, exit code 2."""
+    assert command.main([str(each) for each in arguments]) == 2
+    said = str(capsys.readouterr().err)
+    assert said.startswith("error: ") and "Traceback" not in said  # noqa: PT018
+    return said
+
+
+def a_link(folder: Path) -> None:
+    (folder / "cases" / "c" / "notes").symlink_to(Path.home())
+
+
+def a_loop(folder: Path) -> None:
+    (folder / "cases" / "round").symlink_to(folder)
+
+
+def a_pipe(folder: Path) -> None:
+    os.mkfifo(folder / "cases" / "c" / "predictions.jsonl")
+
+
+def a_lock_elsewhere(folder: Path) -> None:
+    (folder / ".lock").symlink_to(folder.parents[3] / "authorized_keys")
+
+
+@pytest.mark.parametrize("foreign", [a_link, a_loop, a_pipe, a_lock_elsewhere])
+def test_links_loops_and_pipes_are_refused_by_inspect_card_report_and_list(
+    foreign: Any, results: Path, capsys: Any
+) -> None:
+    folder = only(results)
+    refuse_foreign(folder)
+    foreign(folder)
+    assert "run folders hold files and folders only" in printed(inspect, folder, "q", capsys=capsys)
+    assert "run folders hold files and folders only" in printed(card, folder, capsys=capsys)
+    with pytest.raises(RunError, match="no runs and no tables"):
+        read_sources(results, lambda record: ())
+    (run,) = runs.folders(results)
+    assert run.state == "damaged"
+    assert "run folders hold files" in run.detail
+
+
+def test_a_linked_run_is_left_out_of_the_report_and_its_target_is_never_removed(
+    results: Path, tmp_path: Path, capsys: Any
+) -> None:
+    away = write(tmp_path / "away", RECORD)
+    (results / "runs" / "locomo" / "linked-0123456789ab").symlink_to(away)
+    said = printed(runs, "rm", "linked-0123456789ab", "--yes", "--results", results, capsys=capsys)
+    assert "remove the link itself" in said
+    assert (away / "run.json").is_file()
+    sources = read_sources(results, lambda record: ())
+    assert [run.title for each in sources.sets for run in each.runs] == ["bm25"]
+    assert "it is a link" in sources.missing[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("models", []),
+        ("models", {"reader": []}),
+        ("prompts_dir", 7),
+        ("dataset", {"name": []}),
+        ("dataset", "locomo"),
+        ("name", None),
+        ("memory", "bm25"),
+        ("seed", 3),
+        ("cases", True),
+    ],
+)
+def test_odd_fields_of_run_json_are_one_sentence(field: str, value: Any, results: Path, capsys: Any) -> None:
+    folder = write(only(results), {**RECORD, field: value})
+    for command, arguments in ((inspect, [folder, "q"]), (card, [folder])):
+        assert f"is damaged: {field}" in printed(command, *arguments, capsys=capsys)
+    assert Watcher().run(folder) is None
+    assert runs.folders(results)[0].state == "damaged"
+    with pytest.raises(RunError, match="no runs"):
+        read_sources(results, lambda record: ())
+
+
+def test_an_ordinary_record_passes(results: Path) -> None:
+    assert run_record(only(results)) == checked_record(only(results) / "run.json") == RECORD
+
+
+def test_numbers_of_five_thousand_digits_in_imported_answers_are_no_positions_times_or_grades() -> None:
+    assert position_of("7") == 7
+    assert position_of("7" * 5000) is None
+    assert amount_of(10**5000) is None
+    with pytest.raises(DataError, match="too large a number"):
+        grade_of(10**5000, "x")
