@@ -28,6 +28,8 @@ CHILDREN = (
     "pty.spawn",
 )
 """Events of Python with which another program is started."""
+PROGRAM = "program "
+"""Begins the name of a refused program; others are addresses."""
 MEMORY_EXCEEDED, PARENT_GONE = 86, 87
 """Exit codes of the worker."""
 
@@ -58,7 +60,7 @@ class Guard:
             self._check_name(_end_of(arguments[0])[0])
         elif event in CHILDREN and not self.children:
             what = arguments[0] if arguments and isinstance(arguments[0], str | bytes) else ""
-            self._refuse(f"{event} {_exact(what) or ''}".strip())
+            self._refuse(PROGRAM + (_exact(what) or event))
 
     def _check_address(self, address: Any) -> None:
         """Refuse every address but the gateway's, also Unix sockets; None is a socket that is connected already."""

@@ -35,6 +35,7 @@ from memsys.llm.gateway.server import Gateway
 from memsys.products.life import Life, Limits
 from memsys.products.places import place_of
 from memsys.products.process import Malformed, count
+from memsys.products.surroundings import PROGRAM
 
 CHANGES = ("stored", "changed", "deleted")
 
@@ -169,12 +170,13 @@ class Released(MemorySystem):
 
     def report(self) -> dict[str, Any]:
         """What the product is, what it stored, and what went wrong around it."""
-        idle = self._account.idle
+        idle, refused = self._account.idle, self._life.refused
         return {
             "product": place_of(self.product).identity,
             "abilities": self._life.abilities,
             "counts": dict(self._life.counts),
-            "connections_refused": dict(self._life.refused),
+            "connections_refused": {name: n for name, n in refused.items() if not name.startswith(PROGRAM)},
+            "programs_refused": {name[len(PROGRAM) :]: n for name, n in refused.items() if name.startswith(PROGRAM)},
             "misfits": dict(self._account.misfits),
             "calls_between_steps": sum(idle.calls.values()),
         }
