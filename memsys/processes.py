@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import signal
@@ -10,7 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -19,6 +20,9 @@ from typing import Any
 
 from memsys.folders import Held, abandoned, alone, hold
 
+CONFINE = Path(__file__).with_name("confine.py")
+FILE_CAPABILITIES = (0, 1, 2, 3)
+"""Rights of root over files: to change owners, and to read, write and own those of others."""
 SET_DUMPABLE = 4
 """Number of prctl(2)."""
 GRACE = 5.0
@@ -34,9 +38,28 @@ def hide_this_process() -> None:
         ctypes.CDLL(None).prctl(SET_DUMPABLE, 0, 0, 0, 0)
 
 
+def kept(command: Sequence[str], *, capabilities: Sequence[int] | None = FILE_CAPABILITIES, **plan: Any) -> list[str]:
+    """The command line of a command with a keeper (`memsys.confine`), which ends with this process and takes all that was started along.
+
+    The thread that starts it must live as long as the command may (`spawned`). Elsewhere than on Linux it is the command itself.
+
+    Args:
+        capabilities: those that root's command keeps. Without them it cannot look into a process that has hidden itself.
+        plan: namespaces of its own.
+    """
+    if sys.platform != "linux":
+        return list(command)
+    whole = {"parent": os.getpid(), "capabilities": capabilities, **plan}
+    return [sys.executable, "-I", "-S", str(CONFINE), json.dumps(whole), *command]
+
+
 def spawned(command: list[str], **more: Any) -> subprocess.Popen[bytes]:
     """Start a process from a thread that lives as long as this process: on Linux a parent that a child watches for is a thread."""
-    return _spawner(os.getpid()).submit(subprocess.Popen, command, **more).result()
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, **more)
+
+    return _spawner(os.getpid()).submit(start).result()
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,6 @@ import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -112,10 +111,8 @@ class WorkerProcess:
         command, files = [str(python), str(WORKER), str(adapter)], (WORKER, SURROUNDINGS, adapter)
         if self.sandbox != "none":
             command += [str(port), str(line.fileno())]
-        if sys.platform == "linux":
-            command = sandbox.confined(self.sandbox, held.path, python, files, command)
         return processes.spawned(
-            command,
+            sandbox.confined(self.sandbox, held.path, python, files, command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,

@@ -8,7 +8,6 @@ sandbox, `off` uses none.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -17,10 +16,11 @@ import tempfile
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from memsys import processes
 
 Kind = Literal["bubblewrap", "namespaces", "none"]
-CONFINE = Path(__file__).with_name("confine.py")
 SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/sys/devices/system/cpu"),
     *(
@@ -33,8 +33,6 @@ SYSTEM = (
     ),
 )
 """What programs need of a system; none of it is the user's."""
-FILE_CAPABILITIES = [0, 1, 2, 3]
-"""Rights of root over files (chown, and reading, writing and owning those of others), which a product of root keeps without a sandbox."""
 WISHES = ("auto", "required", "off")
 
 
@@ -79,8 +77,6 @@ def works(kind: Kind) -> bool:
 def confined(kind: Kind, folder: Path, python: Path, readable: Sequence[Path], command: Sequence[str]) -> list[str]:
     """The command line that runs a command in a sandbox, or without one as a process whose descendants end with it.
 
-    Must be started by a thread that lives as long as the command may (`memsys.processes.spawned`).
-
     Args:
         folder: holds `scratch`, which the command may write to, and what the sandbox is made of.
         python: an interpreter; its environment is readable.
@@ -89,23 +85,13 @@ def confined(kind: Kind, folder: Path, python: Path, readable: Sequence[Path], c
     Raises:
         ValueError: the environment of `python` is a folder that holds the user's home.
     """
-    plan: dict[str, Any] = {"parent": os.getpid()}
-    keeper = [sys.executable, "-I", "-S", str(CONFINE)]
     if kind == "none":
-        return [*keeper, json.dumps({**plan, "capabilities": FILE_CAPABILITIES}), *command]
+        return processes.kept(command)
     binds = _binds(folder, [*_environment_of(python), *readable])
     if kind == "namespaces":
         (folder / "root").mkdir(exist_ok=True)
-        plan |= {"capabilities": [], "root": str(folder / "root"), "binds": binds}
-        return [*keeper, json.dumps(plan), *command]
-    return [*keeper, json.dumps(plan), *_bubblewrap(binds), *command]
-
-
-def kept(command: Sequence[str]) -> list[str]:
-    """The command line that runs a command without a sandbox and ends its descendants with it; on Linux alone, elsewhere the command."""
-    if sys.platform != "linux":
-        return list(command)
-    return confined("none", Path(), Path(sys.executable), (), command)
+        return processes.kept(command, capabilities=[], root=str(folder / "root"), binds=binds)
+    return processes.kept([*_bubblewrap(binds), *command], capabilities=None)
 
 
 def _binds(folder: Path, readable: Sequence[Path]) -> list[tuple[str, str, bool]]:

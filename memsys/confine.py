@@ -1,8 +1,8 @@
 """Runs a command apart from the rest of the machine: `python -I -S confine.py PLAN COMMAND…`, on Linux, with the standard library alone.
 
 This process keeps the command: whatever the command starts is ended with it, also what has left its process group, and all of it ends when
-the process that wrote PLAN ends. PLAN is a JSON object: `parent` is that process; `capabilities`, if given, are those that a command of
-root keeps.
+the process that wrote PLAN ends. PLAN is a JSON object: `parent` is that process; `capabilities` are those that a command of root keeps
+(null: all).
 With `root`, the command gets namespaces of its own (user, mount, process, network, IPC, host name) and sees the files of `binds` alone,
 `[source, target, writable]` each, which are mounted below the empty folder `root`; it starts in the last. Its network is a loopback device.
 
@@ -80,7 +80,7 @@ def started(plan: dict[str, Any], command: list[str]) -> int:
         return child
     try:
         LIBC.prctl(DEATH_SIGNAL, signal.SIGKILL)
-        if "capabilities" in plan:
+        if plan["capabilities"] is not None:
             drop(plan["capabilities"], for_good="root" in plan)
         for number in (signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
