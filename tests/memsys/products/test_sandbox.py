@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.products import sandbox
 from memsys.products.process import Crashed, Malformed
 from memsys.systems.released import Released
+from scripts.experiment.captions import waivers
 
 ROOT = Path(__file__).resolve().parents[3]
 PROBER, LEAVER, TOY = (ROOT / "tests" / "products" / f"{name}.py" for name in ("prober", "leaver", "toy"))
@@ -239,6 +241,7 @@ from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.systems.released import Released
+from scripts.experiment.captions import waivers
 from data_loaders.schema import Turn, Unit
 gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(64), None, "live")
 settings = json.loads(sys.argv[2])
@@ -323,3 +326,12 @@ def test_the_harness_is_closed_to_other_processes_of_its_user_while_products_run
     import ctypes
 
     assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 0, "PR_GET_DUMPABLE"
+
+
+@pytest.mark.parametrize(("kind", "said"), [("none", True), ("bubblewrap", False)])
+def test_the_caption_says_which_products_had_no_sandbox(kind: str, said: bool, tmp_path: Path) -> None:
+    case = tmp_path / "cases" / "c1" / "case.json"
+    case.parent.mkdir(parents=True)
+    case.write_text(json.dumps({"case_id": "c1", "memory": {"abilities": {"sandbox": kind}}}) + "\n")
+    run = SimpleNamespace(name="released_toy", record={"waived": {"a promise": "a reason"}}, folder=tmp_path)
+    assert any(line.startswith("NO SANDBOX: released_toy") for line in waivers([run])) is said  # type: ignore[list-item]
