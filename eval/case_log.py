@@ -145,7 +145,7 @@ class CaseLog:
         )
         write_lines(self._folder / "items.jsonl", sorted(self._items.values(), key=lambda item: str(item["key"])))
         if self._trouble:
-            (self._folder / "errors.log").write_text("\n".join(self._trouble), encoding="utf-8")
+            (self._folder / "errors.log").write_text("\n".join(self._trouble), encoding="utf-8", errors="replace")
         write_lines(
             self._folder / "case.json",
             [

@@ -189,7 +189,7 @@ def scored_line(case_id: str, prediction: Prediction, score: Score, scored: str)
 
 
 def hash_of(answer: str) -> str:
-    return hashlib.sha256(answer.encode()).hexdigest()[:12]
+    return hashlib.sha256(answer.encode(errors="replace")).hexdigest()[:12]
 
 
 def order_of(run: Run) -> Callable[[Mapping[str, Any]], tuple[int, int]]:

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -44,6 +45,8 @@ RECOUNT = 5.0
 """Seconds after which the cluster's cores are counted anew: machines may have joined."""
 LOCAL_STORE = 1 << 28
 """Bytes of shared memory that Ray gets when it is started on this machine alone."""
+NO_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""With 0, Ray keeps to loopback, as it does on Windows and macOS."""
 FORMS = "local, auto, host:port or ray://host:port"
 
 
@@ -109,7 +112,7 @@ def connect(address: str, modules: Sequence[Path]) -> None:
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     handlers = {number: signal.getsignal(number) for number in stopping.SIGNALS}
     try:
-        with tempfile.TemporaryDirectory() as empty:
+        with tempfile.TemporaryDirectory() as empty, _for_this_user_alone() if address == "local" else nullcontext():
             ray.init(address, **_options(address, modules, empty))
     except Exception as error:
         raise RunError(f"no connection to Ray at {address}: {_last_line(error)}{_hint(address, error)}") from error
@@ -118,6 +121,39 @@ def connect(address: str, modules: Sequence[Path]) -> None:
             for number, handler in handlers.items():  # Ray sets some of its own
                 signal.signal(number, handler)
     _connection = wanted
+
+
+@contextmanager
+def _for_this_user_alone() -> Iterator[None]:
+    """While Ray starts on this machine: it listens on loopback, its token is readable by its user, and its processes get no keys.
+
+    Ray takes an address that the network can reach in place of loopback, unless it is told that there are no clusters on this platform.
+    Workers need no keys: the models are called by this process.
+    """
+    from ray._private import ray_constants
+
+    values = dict(os.environ)
+    kept = {name: value for name, value in values.items() if name.startswith("RAY_") or not _is_secret(value)}
+    clusters, mask = getattr(ray_constants, "ENABLE_RAY_CLUSTER", False), os.umask(0o077)
+    token = Path.home() / ".ray" / "auth_token"
+    if token.is_file() and token.stat().st_uid == os.getuid():  # written by Ray at another time
+        token.chmod(0o600)
+    for name in values.keys() - kept.keys():
+        del os.environ[name]
+    os.environ[NO_CLUSTERS] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = clusters
+        os.environ.pop(NO_CLUSTERS, None)
+        os.environ |= values
+        os.umask(mask)
+
+
+def _is_secret(value: str) -> bool:
+    """Whether a variable's value is a key: one in use, or one that looks like it by its name."""
+    return re.fullmatch(r"<[^<>]+>", redact(value)) is not None
 
 
 def _options(address: str, modules: Sequence[Path], empty: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from urllib.parse import urljoin
 from memsys.llm import network, stopping
 from memsys.llm.futures import Reply, settle
 from memsys.llm.limits import BUILDS, Places, urgency
+from memsys.llm.llama import key_of
 from memsys.llm.outage import Unreachable, until_back
 from memsys.llm.outcome import Outcome, check_base_url, located, note_unencrypted, origin, outcome_of
 from memsys.llm.pricing import ModelSettings, Purse
@@ -226,7 +227,7 @@ class Endpoint:
         Raises:
             ModelError: there is none, or it is no key.
         """
-        value = os.environ.get(self.key_env, "")
+        value = key_of(self.base_url) or os.environ.get(self.key_env, "")
         key = value.strip()  # a key read from a file ends in a newline
         if not key and not network.is_local(self.base_url):
             raise ModelError(f"no key for {self.base_url}: set the environment variable {self.key_env}")

@@ -5,17 +5,21 @@ The server's threads belong to this process, so it ends with it, however the pro
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Any
 
 from memsys.lean import cores
 from memsys.llm.protocol import EndOfRun
+from memsys.llm.secrets import register
 
 MAGIC = b"GGUF"
+_keys: dict[str, str] = {}
+"""The key of each server of this process, by its base URL."""
 
 
 class LlamaServer:
-    """A GGUF model, served until `close`.
+    """A GGUF model, served until `close` to those who send its key (`key_of`).
 
     Args:
         file: the model.
@@ -43,6 +47,10 @@ class LlamaServer:
         settings.n_ctx, settings.n_parallel = window * slots, slots
         settings.kv_unified = False
         settings.cache_ram_mib = 0  # past prompts would take up to 8 GB, and a run sends none twice
+        # Without a key every program of this machine, and every page in a browser, could have the model compute.
+        key = secrets.token_urlsafe(24)
+        settings.api_keys, settings.cors_origins = [key], "null"
+        settings.endpoint_slots = False  # it would show the prompts
         settings.n_gpu_layers, settings.verbosity = -1, -1
         settings.cpuparams.n_threads = threads or cores()
         if embeds:
@@ -53,10 +61,17 @@ class LlamaServer:
         except Exception as error:
             raise EndOfRun(f"{file.name}: llama.cpp cannot load it ({error})") from error
         self.base_url = f"{self._server.listening_address}/v1"
+        register(key, "local.model")
+        _keys[self.base_url] = key
 
     def close(self) -> None:
         """Stop the server."""
         self._server = None
+
+
+def key_of(base_url: str) -> str:
+    """The key of a server of this process; empty for another."""
+    return _keys.get(base_url.rstrip("/"), "")
 
 
 def check_gguf(file: Path) -> None:

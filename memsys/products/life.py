@@ -104,19 +104,30 @@ class Life:
         if again:
             meter.note("released.restart")
         with metering() as ledger:  # what a history costs was charged when it was written first
-            self._process = process = WorkerProcess(self._place.python, self._place.adapter)
-            self._start(process)
+            self._process = process = self._started()
+            self._open(process)
             for step, given in self._history:
                 self._step(process, step, given, "build")
         if not again:
             self.counts["calls_at_opening"] = sum(ledger.calls.values())
         return process
 
-    def _start(self, process: WorkerProcess) -> None:
-        import os
+    def _started(self) -> WorkerProcess:
+        """A new worker.
 
+        Raises:
+            WorkerError: it ended before its first step.
+        """
         if not self._account.base_url:
             self._gateway.open(self._token, self._account)
+        port, limit = urlsplit(self._account.base_url).port or 0, self._limits.memory_mb
+        try:
+            return WorkerProcess(self._place.python, self._place.adapter, port, self._gateway.also_on, limit)
+        except WorkerError as error:
+            self.counts[type(error).__name__.lower()] += 1
+            raise
+
+    def _open(self, process: WorkerProcess) -> None:
         address = urlsplit(self._account.base_url)
         opening = {
             **self._opening,
@@ -125,10 +136,10 @@ class Life:
             "port": address.port,
             "key": "gateway",
             "scratch": str(process.scratch),
-            "parent": os.getpid(),
             "memory_mb": self._limits.memory_mb,
         }
-        self.abilities = self._step(process, "open", opening, "build", self._limits.open_seconds, afresh=True)
+        abilities = self._step(process, "open", opening, "build", self._limits.open_seconds, afresh=True)
+        self.abilities = {**dict(abilities or {}), "sandbox": process.sandbox}
 
     def _step(
         self,

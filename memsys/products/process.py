@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
-import shutil
 import signal
+import socket
 import subprocess
-import tempfile
 import threading
 import time
 import weakref
@@ -16,16 +16,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from memsys import processes
+from memsys.folders import Held
+from memsys.jsons import received
 from memsys.llm import stopping
 from memsys.llm.secrets import redact
+from memsys.products import sandbox
 from memsys.products.surroundings import MEMORY_EXCEEDED
 
-WORKER = Path(__file__).with_name("worker.py")
+WORKER, SURROUNDINGS = (Path(__file__).with_name(f"{name}.py") for name in ("worker", "surroundings"))
 POLL = 0.25
 """Seconds between two looks at the clock while a reply is awaited."""
+STARTED = 60.0
+"""Seconds in which a process in a sandbox listens on the gateway's port."""
 GRACE = 2.0
 """Seconds that a step may go on after one of its calls has failed for good."""
+MOST = 10**9
+"""The greatest count that is believed."""
 ENDS = {MEMORY_EXCEEDED: "it exceeded its memory limit"}
+Serve = Callable[[socket.socket], Callable[[], None]]
+"""Has the gateway serve on one more listener; what it returns stops that."""
 
 
 class WorkerError(RuntimeError):
@@ -44,36 +54,89 @@ class Raised(WorkerError):
     """The product raised an exception; the process goes on."""
 
 
-class WorkerProcess:
-    """One process with a scratch folder and a home of its own. Steps are taken one at a time by the caller."""
+class Malformed(WorkerError):
+    """A reply or a count that no product can mean; the process goes on."""
 
-    def __init__(self, python: Path, adapter: Path) -> None:
-        self.scratch = Path(tempfile.mkdtemp(prefix="product-"))
+
+class WorkerProcess:
+    """One process in a sandbox if the system has one, with a scratch folder and a home of its own. The caller takes one step at a time.
+
+    Args:
+        port: the gateway's.
+        serve: has the gateway serve in the sandbox's network too.
+        memory_mb: memory limit of the process and all that it starts; 0 = none.
+
+    Raises:
+        Crashed: it ended before the first step.
+        WorkerError: it cannot be started.
+    """
+
+    def __init__(self, python: Path, adapter: Path, port: int, serve: Serve, memory_mb: int = 0) -> None:
         self.cpu = 0.0
         """CPU seconds of the process as of its last reply."""
         self.refused: dict[str, int] = {}
-        """Connections that were refused, by address."""
+        """What was refused, by address or program."""
         self.garbage = 0
         """Lines on the protocol's stream that are no replies."""
-        self._number = 0
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        (self.scratch / "home").mkdir()
-        self._said = (self.scratch / "stderr.txt").open("w+", encoding="utf-8", errors="replace")
-        self._process = subprocess.Popen(
-            [str(python), str(WORKER), str(adapter)],
+        self._number, self._memory_mb = 0, memory_mb
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        processes.hide_this_process()
+        held = processes.scratch_folder()
+        self.scratch = held.path / "scratch"
+        (self.scratch / "home").mkdir(parents=True)
+        # Not within reach of the product, which might put a link to a file of the user in its place.
+        self._said = (held.path / "stderr.txt").open("w+b")
+        door, line = socket.socketpair()
+        with door, line:
+            try:
+                self._process = self._started(python, adapter, held, port, line)
+            except (OSError, ValueError, RuntimeError) as error:
+                processes.let_go(held)
+                raise WorkerError(f"the product cannot be started: {error}") from error
+            reader = threading.Thread(
+                target=_read, args=(self._process.stdout, self._lines), name="worker", daemon=True
+            )
+            reader.start()
+            # A memory that nobody closes ends its process when it is forgotten.
+            self._forgotten = weakref.finalize(self, _forget, self._process, held, stops := [])
+            if self.sandbox != "none":
+                line.close()
+                stops.append(serve(self._listener(door)))
+
+    def _started(
+        self, python: Path, adapter: Path, held: Held, port: int, line: socket.socket
+    ) -> subprocess.Popen[bytes]:
+        """The process: on Linux that of the keeper, which ends with the worker and takes along whatever the worker has started."""
+        self.sandbox = sandbox.kind()
+        command, files = [str(python), str(WORKER), str(adapter)], (WORKER, SURROUNDINGS, adapter)
+        if self.sandbox != "none":
+            command += [str(port), str(line.fileno())]
+        return processes.spawned(
+            sandbox.confined(self.sandbox, held.path, python, files, command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
             env=_environment(self.scratch),
             cwd=self.scratch,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
+            pass_fds=() if self.sandbox == "none" else (line.fileno(),),
             start_new_session=True,  # Ctrl-C in the terminal is for the harness, which closes its workers
         )
-        threading.Thread(target=_read, args=(self._process.stdout, self._lines), name="worker", daemon=True).start()
-        # A memory that nobody closes ends its process when it is forgotten.
-        self._forgotten = weakref.finalize(self, _forget, self._process, self.scratch)
+
+    def _listener(self, door: socket.socket) -> socket.socket:
+        """The socket on which the process listens in its network.
+
+        Raises:
+            Crashed: it ended instead, or took too long.
+        """
+        door.settimeout(STARTED)
+        try:
+            _, descriptors, _, _ = socket.recv_fds(door, 16, 1)
+        except OSError:
+            descriptors = []
+        if not descriptors:
+            self.kill()
+            raise Crashed(self._ended("start"))
+        return socket.socket(fileno=descriptors[0])
 
     @property
     def pid(self) -> int:
@@ -95,13 +158,16 @@ class WorkerProcess:
         self._number += 1
         line = json.dumps({"n": self._number, "step": step, "given": dict(given)}) + "\n"
         assert self._process.stdin is not None
+        if self._process.poll() is not None:
+            raise Crashed(self._ended(step))
         try:
-            self._process.stdin.write(line)
+            self._process.stdin.write(line.encode())
             self._process.stdin.flush()
         except OSError:
             raise Crashed(self._ended(step)) from None
         reply = self._awaited(step, seconds, failed)
-        self.cpu, self.refused = reply.get("cpu", self.cpu), reply.get("refused", self.refused)
+        self._check_memory(step)
+        self.cpu, self.refused = _cpu(reply, step, self.cpu), _refusals(reply, step, self.refused)
         if "error" in reply:
             raise Raised(redact(f"{step}: {reply.get('type')}: {reply['error']}")[:500])
         return reply.get("value")
@@ -113,22 +179,34 @@ class WorkerProcess:
             try:
                 line = self._lines.get(timeout=POLL)
             except queue.Empty:
-                now = time.monotonic()
-                if hopeless is None and failed():
-                    hopeless = now
-                if now > deadline or (hopeless is not None and now > hopeless + GRACE):
-                    self.kill()
-                    raise Hung(f"{step}: no reply within {seconds:g} s; killed. {self._tail()}") from None
-                continue
+                self._check_memory(step)
+                # A child of a dead product may hold the other end of the pipe.
+                line = None if self._process.poll() is not None and self._lines.empty() else b""
             if line is None:
                 raise Crashed(self._ended(step))
-            if (reply := self._reply(line)) is not None:
+            if line and (reply := self._reply(line)) is not None:
                 return reply
+            now = time.monotonic()
+            if hopeless is None and failed():
+                hopeless = now
+            if now > deadline or (hopeless is not None and now > hopeless + GRACE):
+                self.kill()
+                raise Hung(f"{step}: no reply within {seconds:g} s; killed. {self._tail()}")
 
-    def _reply(self, line: str) -> dict[str, Any] | None:
+    def _check_memory(self, step: str) -> None:
+        """Kill the process if it and all that it has started hold more than they may.
+
+        Raises:
+            Crashed: they did.
+        """
+        if self._memory_mb and (held := processes.megabytes(self._process.pid)) > self._memory_mb:
+            self.kill()
+            raise Crashed(f"{step}: killed, with {held:.0f} MB beyond its memory limit of {self._memory_mb} MB")
+
+    def _reply(self, line: bytes) -> dict[str, Any] | None:
         """The reply in a line, if it is the one to the last step; other lines are counted and passed over."""
         try:
-            reply = json.loads(line)
+            reply = received(line)
         except ValueError:
             reply = None
         if isinstance(reply, dict) and reply.get("n") == self._number:
@@ -137,19 +215,25 @@ class WorkerProcess:
         return None
 
     def _ended(self, step: str) -> str:
-        code = self._process.wait(timeout=10)
-        how = ENDS.get(code) or (f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
+        try:
+            code = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:  # it closed its end of the pipe, and goes on
+            self.kill()
+            return f"{step}: the product's process closed its output; killed. {self._tail()}"
+        number = -code if code < 0 else code - 128  # a keeper tells the signal of its worker by its exit code
+        known = number in signal.valid_signals()
+        how = ENDS.get(code) or (f"signal {signal.Signals(number).name}" if known and number else f"exit code {code}")
         return f"{step}: the product's process ended ({how}). {self._tail()}"
 
     def _tail(self) -> str:
         """The end of what the product wrote to stderr."""
-        self._said.flush()
-        text = (self.scratch / "stderr.txt").read_text(encoding="utf-8", errors="replace")
+        end = os.fstat(self._said.fileno()).st_size
+        text = os.pread(self._said.fileno(), 2000, max(0, end - 2000)).decode(errors="replace")
         return redact(text)[-300:].strip()
 
     def kill(self) -> None:
         """End the process and whatever it has started, at once."""
-        _kill(self._process)
+        processes.end(self._process)
 
     def close(self, seconds: float = 10.0) -> None:
         """Let the product close its files, then end the process and delete its folder."""
@@ -163,35 +247,66 @@ class WorkerProcess:
             self._forgotten()
 
 
-def _read(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
+def _cpu(reply: Mapping[str, Any], step: str, before: float) -> float:
+    """CPU seconds so far by a reply.
+
+    Raises:
+        Malformed: they are no such number.
+    """
+    cpu = reply.get("cpu", before)
+    if isinstance(cpu, bool) or not isinstance(cpu, int | float) or not math.isfinite(cpu) or not 0 <= cpu < 1e9:
+        raise Malformed(f"{step}: expected the CPU seconds of the process, found {str(cpu)[:60]!r}")
+    return float(cpu)
+
+
+def _refusals(reply: Mapping[str, Any], step: str, before: dict[str, int]) -> dict[str, int]:
+    """What was refused so far by a reply.
+
+    Raises:
+        Malformed: it is no mapping of counts.
+    """
+    refused = reply.get("refused", before)
+    if not isinstance(refused, dict):
+        raise Malformed(f"{step}: expected refused connections and their number, found {str(refused)[:60]!r}")
+    return {name: count(amount, f"{step}: refused") for name, amount in refused.items()}
+
+
+def count(value: Any, what: str) -> int:
+    """A number of things that a product tells.
+
+    Raises:
+        Malformed: it is not a whole number from 0 to a billion.
+    """
+    whole = (
+        not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value <= MOST and value == int(value)
+    )
+    if not whole:
+        raise Malformed(f"{what}: expected a whole number from 0 to {MOST}, found {str(value)[:60]!r}")
+    return int(value)
+
+
+def _read(stream: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
     for line in stream:
         lines.put(line)
     stream.close()
     lines.put(None)
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)  # the worker leads a group of its own
-    except (ProcessLookupError, PermissionError):
-        process.kill()
-    process.wait()
-
-
-def _forget(process: subprocess.Popen[str], scratch: Path) -> None:
-    """End a process and delete its folder."""
-    if process.returncode is None:
-        _kill(process)
+def _forget(process: subprocess.Popen[bytes], held: Held, stops: list[Callable[[], None]]) -> None:
+    """End a process, stop serving in its network, and delete its folder."""
+    processes.end(process)
+    for stop in stops:
+        stop()
     try:
         if process.stdin is not None:
             process.stdin.close()
     except OSError:  # the reader of the pipe is gone
         pass
-    shutil.rmtree(scratch, ignore_errors=True)
+    processes.let_go(held)
 
 
 def _environment(scratch: Path) -> dict[str, str]:
-    """The variables that a product sees: no key of ours, its own home, one thread, a fixed hash seed."""
+    """The variables that a product is given: none of those that hold keys, its own home, one thread, a fixed hash seed."""
     home = str(scratch / "home")
     own = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "SYSTEMROOT") if name in os.environ}
     folders = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), home)

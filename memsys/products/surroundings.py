@@ -17,39 +17,78 @@ from collections import Counter
 from typing import Any
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
+CHILDREN = (
+    "subprocess.Popen",
+    "os.exec",
+    "os.fork",
+    "os.forkpty",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.system",
+    "pty.spawn",
+)
+"""Events of Python with which another program is started."""
+PROGRAM = "program "
+"""Begins the name of a refused program; others are addresses."""
 MEMORY_EXCEEDED, PARENT_GONE = 86, 87
 """Exit codes of the worker."""
 
 
 class Guard:
-    """Refuses every connection but that to the gateway, and counts the attempts by address.
+    """Refuses every connection but that to the gateway, and programs that the adapter does not declare; counts the attempts.
 
-    It sees Python's sockets. A client written in C or Rust is not seen; a product with one needs a network namespace as well.
+    It sees what Python's own modules do, and keeps well-meant products from what they do by default, such as telemetry. Code in C or Rust,
+    `ctypes`, and a product that wants to get around it are not seen: what they reach is what the sandbox (`memsys.products.sandbox`) shows.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self.refused: Counter[str] = Counter()
+        self.children = False
+        """Whether other programs may be started."""
 
     def install(self) -> None:
         """Watch from now on; an audit hook cannot be taken away again."""
         sys.addaudithook(self._watch)
 
     def _watch(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("socket.connect", "socket.sendto"):
-            address = arguments[1]
-            if not isinstance(address, tuple):
-                return  # a Unix socket
-            if (address[0], address[1]) != (self._host, self._port):
-                self._refuse(f"{address[0]}:{address[1]}")
-        elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
-            name = arguments[0].decode() if isinstance(arguments[0], bytes) else arguments[0]
-            if name not in (None, "", self._host, *LOCAL):
-                self._refuse(str(name))
+        if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
+            self._check_address(arguments[1])
+        elif event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"):
+            self._check_name(arguments[0])
+        elif event == "socket.getnameinfo":
+            self._check_name(_end_of(arguments[0])[0])
+        elif event in CHILDREN and not self.children:
+            what = arguments[0] if arguments and isinstance(arguments[0], str | bytes) else ""
+            self._refuse(PROGRAM + (_exact(what) or event))
 
-    def _refuse(self, address: str) -> None:
-        self.refused[address] += 1
-        raise PermissionError(f"refused: this product may connect to the gateway alone, not to {address}")
+    def _check_address(self, address: Any) -> None:
+        """Refuse every address but the gateway's, also Unix sockets; None is a socket that is connected already."""
+        if address is not None and (end := _end_of(address)) != (self._host, self._port):
+            self._refuse(f"{end[0]}:{end[1]}")
+
+    def _check_name(self, name: Any) -> None:
+        if name is not None and (exact := _exact(name)) not in ("", self._host, *LOCAL):
+            self._refuse(str(exact))
+
+    def _refuse(self, what: str) -> None:
+        self.refused[what[:200]] += 1
+        raise PermissionError(f"refused: this product may reach the gateway alone, not {what[:200]}")
+
+
+def _exact(name: Any) -> str | None:
+    """The characters of a name, whatever a subclass says that it equals; None for what is no name."""
+    if isinstance(name, str):
+        return str.__str__(name)
+    return bytes.decode(name, errors="replace") if isinstance(name, bytes) else None
+
+
+def _end_of(address: Any) -> tuple[str | None, int | None]:
+    """Host and port of an address as the system will read them; a Unix socket has no port."""
+    if not isinstance(address, tuple):
+        return f"unix socket {_exact(address)}", None
+    host, port = (tuple.__getitem__(address, place) if tuple.__len__(address) > place else None for place in (0, 1))
+    return _exact(host), int.__index__(port) if isinstance(port, int) else None
 
 
 class Clock:

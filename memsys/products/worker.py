@@ -1,5 +1,8 @@
 """The worker: runs one product for one case. `python worker.py ADAPTER` reads steps from stdin and answers on stdout, a JSON line each.
 
+In a network of its own it is started with `PORT LINE` as well: it listens on the gateway's port there, and hands the listener to the
+harness through the socket LINE. The gateway then serves both networks, and nothing else crosses from one to the other.
+
 The first step is `open`; then `write`, `end_session`, `consolidate`, `read`, `nodes`, `close`. A reply is `{"n": …, "value": …}` or
 `{"n": …, "error": …, "type": …}`, with the CPU seconds of the process so far and the connections that were refused.
 
@@ -8,7 +11,7 @@ A turn of a unit has its `id`, `speaker`, `role`, `text`, and `spoken`: speaker 
 An adapter takes a step with a method of its name, plain or `async def`; it may leave out any but `write` and `read`. Its `open`, if it
 has one, is called right after `Product` was built. What a method returns is awaited where it can be, all on one event loop and in one
 context that last as long as the worker: a context variable that one step sets is seen by the next. Plain methods are called while the
-loop stands still, so that they may run a loop of their own.
+loop stands still, so that they may run a loop of their own. An adapter whose product has to start programs says `CHILDREN = True`.
 
 Only the main thread touches the product. Stdout belongs to the protocol: whatever the product prints goes to stderr.
 """
@@ -22,11 +25,15 @@ import inspect
 import json
 import os
 import platform
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TextIO
+
+PARENT = os.getppid()
+"""The process that ends this one; looked at first, for it may end meanwhile."""
 
 
 def loaded(path: Path) -> Any:
@@ -53,12 +60,13 @@ class Worker:
     def open(self, given: dict[str, Any]) -> dict[str, Any]:
         """Set up the surroundings, then import and build the product; says what was built."""
         around = loaded(Path(__file__).with_name("surroundings.py"))
-        around.keep_watch(given["parent"], given["memory_mb"])
+        around.keep_watch(PARENT, given["memory_mb"])
         self._guard = around.Guard(given["host"], given["port"])
         self._guard.install()
         around.seed_ids(given["seed"])
         self._clock = around.Clock(follow=given["clock"] == "dialogue")
         adapter = loaded(self._adapter)
+        self._guard.children = bool(getattr(adapter, "CHILDREN", False))
         os.environ.update(adapter.ENVIRONMENT)
         self._runner.get_loop()  # the current one for a product that asks for it while it is built
         self._product = self._taken(adapter.Product, given)
@@ -117,7 +125,17 @@ def answer(worker: Worker, line: str) -> dict[str, Any]:
     return {**reply, **worker.spent()}
 
 
+def open_door(port: int, line: int) -> None:
+    """Listen on a port of this network, and hand the listener to whoever is at the other end of a socket; nothing of it stays here."""
+    with socket.socket(fileno=line) as harness, socket.socket() as listener:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(512)
+        socket.send_fds(harness, [b"listening"], [listener.fileno()])
+
+
 def main() -> None:
+    if len(sys.argv) > 2:
+        open_door(int(sys.argv[2]), int(sys.argv[3]))
     replies: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # also what native code prints
     sys.stdout = sys.stderr

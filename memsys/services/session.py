@@ -1,5 +1,8 @@
 """One MCP server and the session with it: a process of its own for a case, or a server that is reached over HTTP.
 
+A process is given a home of its own, the variables that its settings name, and no others; what it starts ends with it. It runs with the
+user's rights, so it can read the user's files and connect to wherever it likes.
+
 The session lives in a task of the event loop of all endpoints. The package `mcp` is imported when the first session is opened.
 """
 
@@ -7,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
 import time
 import weakref
 from collections.abc import AsyncIterator, Mapping
@@ -16,10 +17,10 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from memsys.jsons import decoded
+from memsys import processes
+from memsys.jsons import encoded, received
 from memsys.llm import network, stopping
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.secrets import redact, register
@@ -76,9 +77,11 @@ class Session:
     def __init__(self, program: Program, version: str, seconds: float) -> None:
         program.permitted()
         self._program, self._secrets = program, _secrets_of(program)
-        self._folder = Path(tempfile.mkdtemp(prefix="mcp-"))
+        processes.hide_this_process()
+        held = processes.scratch_folder()
+        self._folder = held.path
         (self._folder / "home").mkdir()
-        self._forgotten = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._forgotten = weakref.finalize(self, processes.let_go, held)
         self._open: Future[Any] = Future()
         self._ended = asyncio.Event()
         self._life = asyncio.run_coroutine_threadsafe(self._live(), event_loop())
@@ -110,7 +113,7 @@ class Session:
         texts = [block.text for block in result.content if getattr(block, "type", "") == "text"]
         if result.is_error:
             raise SessionError(redact(f"{tool}: {' '.join(texts) or 'the tool reports an error without a text'}")[:500])
-        return result.structured_content if result.structured_content is not None else _value(texts)
+        return _value(texts) if result.structured_content is None else received(encoded(result.structured_content))
 
     def close(self) -> None:
         """End the session, its process and its folder."""
@@ -184,7 +187,10 @@ class Session:
         args = [_with(argument, places) for argument in program.args]
         env = {name: _with(value, places) for name, value in program.env.items()}
         env = {"HOME": str(self._folder / "home"), **env, **self._secrets}
-        parameters = StdioServerParameters(command=program.command, args=args, env=env, cwd=self._folder)
+        command, *args = processes.kept(
+            [program.command, *args]
+        )  # started by the loop's thread, which lives as long as we
+        parameters = StdioServerParameters(command=command, args=args, env=env, cwd=self._folder)
         with (self._folder / "stderr.txt").open("w", encoding="utf-8") as said:
             async with Client(stdio_client(parameters, errlog=said)) as client:
                 yield client
@@ -216,7 +222,7 @@ def _value(texts: list[str]) -> Any:
     if not texts:
         return None
     try:
-        return decoded(texts[0])
+        return received(texts[0].encode(errors="replace"))
     except ValueError:
         return texts[0]
 

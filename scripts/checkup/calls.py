@@ -13,6 +13,7 @@ from typing import Any
 
 from memsys.jsons import decoded
 from memsys.llm import stopping
+from memsys.llm.llama import key_of
 from memsys.llm.outcome import located
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.secrets import redact
@@ -100,8 +101,8 @@ class Line:
         self._purse, self._settings = purse or Purse(), settings
         self.calls, self.seconds = 0, 0.0
         """Sent so far, and the sum of their seconds."""
-        self.has_key = bool(key if key is not None else os.environ.get(key_env))
-        chosen = os.environ.get(key_env, "") if key is None else key
+        chosen = key_of(base_url) or os.environ.get(key_env, "") if key is None else key
+        self.has_key = bool(chosen)
         self._transport = TRANSPORTS["lean"](base_url, chosen.strip() or "none", parallel, timeout, MOST_BYTES)
 
     def __enter__(self) -> Line:

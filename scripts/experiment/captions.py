@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eval.imported import described
 from eval.reader import Reader
 from eval.run import Run
+from eval.store import read_record
 from memsys.prompts import UNKNOWN, Prompts
 from scripts.experiment.datasets import Data
 from scripts.experiment.evidence import lost
@@ -81,12 +82,18 @@ def prompts_line(prompts: Prompts, names: Iterable[str]) -> str:
 
 
 def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
-    """Lines below a table: which memories are untested, and which tests programs outside this process cannot pass, and why."""
-    records = {run.name: run.record for run in runs}
+    """Lines below a table: which memories are untested, which tests programs outside this process cannot pass, and why, and which products
+    ran without a sandbox."""
+    made = list(runs)
+    records = {run.name: run.record for run in made}
     lines = [f"UNTESTED: {name}: {record['untested']}." for name, record in records.items() if "untested" in record]
     for name, record in records.items():
         reasons = "; ".join(f"{promise} ({reason})" for promise, reason in record.get("waived", {}).items())
         lines += [f"Waived for {name}: {reasons}."] if reasons else []
+    bare = dict.fromkeys(run.name for run in made if "waived" in run.record and "none" in _sandboxes(run))
+    if bare:
+        rights = "they had the user's rights, could read the user's files and reach the network; only Python's own connections were refused"
+        lines.append(f"NO SANDBOX: {', '.join(bare)}: {rights}.")
     return tuple(lines)
 
 
@@ -102,6 +109,12 @@ def unfitted(lines: Iterable[Line], models: Models) -> tuple[str, ...]:
         f"NOT CALIBRATED: the threshold of {named} was fitted to the embedder {embedders}, not to {models.embedder_name}; these trees "
         "may be flat or too deep. `make calibrate` fits it.",
     )
+
+
+def _sandboxes(run: Run) -> set[str]:
+    """The sandboxes in which the products of a run's finished cases ran."""
+    reports = [read_record(path).get("memory") or {} for path in run.folder.glob("cases/*/case.json")]
+    return {str((report.get("abilities") or {}).get("sandbox", "")) for report in reports}
 
 
 def imported_caption(

@@ -9,6 +9,7 @@ from typing import Any
 from data_loaders.schema import Case
 from eval.case_log import CaseLog
 from eval.run import Run
+from eval.score_files import hash_of
 from eval.store import read_lines
 from memsys.interface import Item
 
@@ -33,3 +34,14 @@ def test_a_recalled_text_is_written_once_however_often_it_comes_back(
     assert again.recalled([said])[0] == keys[:1]
     again.close()
     assert len(read_lines(folder / "items.jsonl")) == 2
+
+
+def test_half_an_emoji_in_an_error_or_an_answer_is_written_as_a_mark(
+    make_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    case = Case("c", ("A", "B"), (), ())
+    log = CaseLog(make_run([case]), case, tmp_path / "case", {}, set())
+    log._trouble.append("ValueError: cut \ud83d here")
+    log.finish(case, ())
+    assert (tmp_path / "case" / "errors.log").read_text() == "ValueError: cut ? here"
+    assert hash_of("cut \ud83d here") == hash_of("cut ? here")

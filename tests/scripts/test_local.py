@@ -17,7 +17,8 @@ import pytest
 from data_loaders.schema import Turn, Unit
 from eval.store import RunError
 from memsys.embed import HashingEmbedder
-from memsys.llm.llama import LlamaServer
+from memsys.llm.endpoint import Endpoint
+from memsys.llm.llama import LlamaServer, key_of
 from memsys.llm.protocol import EndOfRun
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
@@ -127,6 +128,10 @@ def test_llama_cpp_keeps_no_past_prompts(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "xllamacpp", package)
     (tmp_path / "model.gguf").write_bytes(b"GGUF and more")
     assert LlamaServer(tmp_path / "model.gguf", window=512, slots=3).base_url == "http://127.0.0.1:4711/v1"
+    (key,) = given[0].api_keys
+    assert (len(key) > 30, key_of("http://127.0.0.1:4711/v1")) == (True, key), "nobody else has it computed for him"
+    assert Endpoint("http://127.0.0.1:4711/v1").key() == key
+    assert (given[0].cors_origins, given[0].endpoint_slots) == ("null", False)
     assert given[0].cache_ram_mib == 0
     assert given[0].n_ctx == 3 * 512
 

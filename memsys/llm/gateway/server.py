@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -114,6 +115,31 @@ class Gateway:
     def dismiss(self, token: str) -> None:
         """Refuse further calls of a token."""
         self._accounts.pop(token, None)
+
+    def also_on(self, listener: socket.socket) -> Callable[[], None]:
+        """Serve on one more socket that listens, such as one in another network; what is returned stops that, from any thread.
+
+        The server must run.
+        """
+        from aiohttp import web
+
+        async def serve() -> web.SockSite:
+            assert self._runner is not None
+            site = web.SockSite(self._runner, listener, backlog=512)
+            await site.start()
+            return site
+
+        site = asyncio.run_coroutine_threadsafe(serve(), event_loop()).result(30)
+
+        async def stop() -> None:
+            if self._runner is not None and site in self._runner.sites:
+                await site.stop()
+            listener.close()
+
+        def stopped() -> None:
+            asyncio.run_coroutine_threadsafe(stop(), event_loop())
+
+        return stopped
 
     def close(self) -> None:
         """Stop the server; all replies are in the cache's one file then."""

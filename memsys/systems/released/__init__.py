@@ -1,7 +1,11 @@
 """Released products as memories: the installed program itself, not a re-implementation, behind the gateway.
 
 There is no paper and no `mode`: `product` names the pins (conf/product) and the adapter (`memsys/products/adapters`). Each case has a
-process of its own, which sees nothing but the gateway, a home folder of its own, the dialogue's clock and seeded ids.
+process of its own, with a home folder of its own, the dialogue's clock and seeded ids. Where the system has a sandbox
+(`memsys.products.sandbox`: bubblewrap, or Linux with user namespaces), it reaches nothing but the gateway, and sees the system's
+programs, its environment and its own folder. Where there is none, it runs with the user's rights: it is given no keys, and Python's own
+connections and child processes are refused, but a product that wants to can read the user's files and reach the network. The report of
+a case says which (`abilities.sandbox`).
 
 Deviations and decisions:
 
@@ -16,6 +20,7 @@ Deviations and decisions:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -29,6 +34,10 @@ from memsys.llm.gateway.keys import Normalisation
 from memsys.llm.gateway.server import Gateway
 from memsys.products.life import Life, Limits
 from memsys.products.places import place_of
+from memsys.products.process import Malformed, count
+from memsys.products.surroundings import PROGRAM
+
+CHANGES = ("stored", "changed", "deleted")
 
 
 class Released(MemorySystem):
@@ -120,15 +129,13 @@ class Released(MemorySystem):
         ]
         given = {"id": unit.id, "session": unit.session_id, "turns": turns, "time_text": unit.time_text}
         counts = self._build("write", {**given, "stamp": _stamp(unit), "time": unit.time and unit.time.isoformat()})
-        for name in ("stored", "changed", "deleted"):
-            if amount := int(counts.get(name, 0)):
+        for name in CHANGES:
+            if amount := counts.get(name, 0):
                 meter.note(f"released.{name}", amount)
                 self._life.counts[name] += amount
-        self._life.counts["held"] = int(counts.get("held", 0))
+        self._life.counts["held"] = counts.get("held", 0)
         self._life.counts["units"] += 1
-        self._life.counts["units_without_change"] += not any(
-            counts.get(name) for name in ("stored", "changed", "deleted")
-        )
+        self._life.counts["units_without_change"] += not any(counts.get(name) for name in CHANGES)
 
     def end_session(self, session_id: str) -> None:
         if self._life.counts["units"]:
@@ -138,13 +145,13 @@ class Released(MemorySystem):
         if self._life.counts["units"]:
             # What an adapter counts here is in the report, such as passages that no search finds.
             for name, amount in self._build("consolidate", {}).items():
-                self._life.counts[name] = int(amount)
+                self._life.counts[name] = amount
 
     def read(self, question: Question) -> Recall:
         if not self._life.counts["units"]:
             return Recall(())
         given = {"id": question.id, "text": question.text, "k": self.k, "stamp": _stamp(question)}
-        items = self._life.read("read", given, f"read {question.id}")
+        items = _listed("read", self._life.read("read", given, f"read {question.id}"))
         if self.k is not None and len(items) > self.k:
             meter.note("released.more_than_k")
         return Recall(tuple(_item(each) for each in items[: self.k]))
@@ -153,7 +160,7 @@ class Released(MemorySystem):
         """What the product holds, if its adapter can list it; without structure."""
         if not self._life.counts["units"]:
             return
-        for each in self._life.read("nodes", {}, "nodes") or ():
+        for each in _listed("nodes", self._life.read("nodes", {}, "nodes")):
             item = _item(each)
             yield NodeView(item.id, (), 0, item.kind, item.text, None, item.sources)
 
@@ -163,12 +170,13 @@ class Released(MemorySystem):
 
     def report(self) -> dict[str, Any]:
         """What the product is, what it stored, and what went wrong around it."""
-        idle = self._account.idle
+        idle, refused = self._account.idle, self._life.refused
         return {
             "product": place_of(self.product).identity,
             "abilities": self._life.abilities,
             "counts": dict(self._life.counts),
-            "connections_refused": dict(self._life.refused),
+            "connections_refused": {name: n for name, n in refused.items() if not name.startswith(PROGRAM)},
+            "programs_refused": {name[len(PROGRAM) :]: n for name, n in refused.items() if name.startswith(PROGRAM)},
             "misfits": dict(self._account.misfits),
             "calls_between_steps": sum(idle.calls.values()),
         }
@@ -176,7 +184,12 @@ class Released(MemorySystem):
     def close(self) -> None:
         self._life.close()
 
-    def _build(self, step: str, given: dict[str, Any]) -> dict[str, Any]:
+    def _build(self, step: str, given: dict[str, Any]) -> dict[str, int]:
+        """Take a step and return what it counts.
+
+        Raises:
+            Malformed: it counts with something else than whole numbers.
+        """
         if "dimension" not in self._opening:
             models = {
                 "model": self._gateway.upstream.model,
@@ -185,7 +198,10 @@ class Released(MemorySystem):
             }
             self._life.opens_with(models)
             self._opening.update(models)
-        return dict(self._life.build(step, given) or {})
+        counts = self._life.build(step, given) or {}
+        if not isinstance(counts, dict):
+            raise Malformed(f"{step}: expected counts by name, found {str(counts)[:60]!r}")
+        return {name: count(amount, f"{step}: {name}") for name, amount in counts.items()}
 
 
 class ReleasedIndex(Released):
@@ -199,6 +215,24 @@ def _stamp(dated_thing: Unit | Question) -> float | None:
     from datetime import UTC
 
     return None if dated_thing.time is None else dated_thing.time.replace(tzinfo=UTC).timestamp()
+
+
+def _listed(step: str, items: Any) -> list[dict[str, Any]]:
+    """The items that a step returned; None is none.
+
+    Raises:
+        Malformed: it returned something else, or an item has no id, no text or no finite score.
+    """
+    listed = items or []
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        raise Malformed(f"{step}: expected a list of items, found {str(items)[:60]!r}")
+    for each in listed:
+        score, sources = each.get("score") or 0.0, each.get("sources") or []
+        if not {"id", "text"} <= each.keys() or not isinstance(score, int | float) or not math.isfinite(score):
+            raise Malformed(f"{step}: expected an item with id, text and a finite score, found {str(each)[:200]!r}")
+        if not isinstance(sources, list):
+            raise Malformed(f"{step}: expected a list of sources, found {str(sources)[:60]!r}")
+    return listed
 
 
 def _item(each: Mapping[str, Any]) -> Item:

@@ -252,3 +252,49 @@ def test_executor_ray_is_a_setting_and_released_products_are_refused_there(make_
     assert chosen.keywords == {"address": "head:6379", "workers": 3, "threads": 8}
     with pytest.raises(RunError, match="executor=threads"):
         executor_of(cfg, [make_run(CASES, build=partial(Released, "product"))])
+
+
+STARTED = """
+import os, subprocess, sys
+from pathlib import Path
+from eval.executors.cluster import connect
+connect("local", [])
+import ray
+
+@ray.remote
+def seen():
+    return os.environ.get("SOME_API_KEY")
+
+def listening():
+    tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    by_socket = {line.split()[9]: line.split()[1] for lines in tables for line in lines if line.split()[3] == "0A"}
+    for path in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            kept = os.readlink(path)[8:-1]
+            if kept in by_socket and b"ray" in (path.parent.parent / "cmdline").read_bytes():
+                yield by_socket[kept].split(":")[0]
+        except OSError:
+            continue
+
+print(ray.get(seen.remote()), os.environ["SOME_API_KEY"], oct((Path.home() / ".ray/auth_token").stat().st_mode))
+print(*sorted(set(listening())))
+"""
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+"""127.0.0.1, the same as an IPv6 address, and ::1, as /proc writes them."""
+
+
+@integration
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for listening sockets in /proc")
+def test_ray_on_this_machine_listens_on_loopback_alone_keeps_its_token_private_and_gives_workers_no_key(
+    tmp_path: Path,
+) -> None:
+    home = {"HOME": str(tmp_path), "SOME_API_KEY": "sk-not-for-workers", "PYTHONPATH": str(Path.cwd())}
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("0" * 64)  # as Ray leaves it to everybody
+    run = subprocess.run(
+        [sys.executable, "-c", STARTED], env={**os.environ, **home}, capture_output=True, text=True, timeout=180
+    )
+    assert run.stdout, run.stderr[-2000:]
+    said, addresses = run.stdout.splitlines()[-2:]
+    assert said == "None sk-not-for-workers 0o100600"
+    assert set(addresses.split()) <= LOOPBACK

@@ -178,7 +178,10 @@ def test_a_line_has_the_speaker_in_front_if_there_is_one(toy: Callable[..., Rele
     assert lines == ["Mara:  I left: \n“now”", "A passage: of a document.", "Bo: "]
 
 
-def test_closing_is_awaited_and_closes_the_loop(toy: Callable[..., Released], tmp_path: Path) -> None:
+def test_closing_is_awaited_and_closes_the_loop(
+    toy: Callable[..., Released], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMSYS_SANDBOX", "off")  # it tells so in a file that is not its own
     memory = toy({"closed": str(tmp_path / "closed")}, product=AWAITED)
     written(memory, 1)
     memory.close()
@@ -239,7 +242,9 @@ def test_a_worker_that_is_killed_is_given_the_history_again_and_reads_the_same(t
     memory = toy()
     written(memory)
     before = memory.read(ASKED)
+    assert memory._life._process is not None
     os.kill(memory._life.pid, signal.SIGKILL)
+    memory._life._process._process.wait()
     with metering() as ledger:
         with pytest.raises(Crashed):  # the question that met the death
             memory.read(ASKED)

@@ -1,0 +1,218 @@
+"""Runs a command apart from the rest of the machine: `python -I -S confine.py PLAN COMMAND…`, on Linux, with the standard library alone.
+
+This process keeps the command: whatever the command starts is ended with it, also what has left its process group, and all of it ends when
+the process that wrote PLAN ends. PLAN is a JSON object: `parent` is that process; `capabilities` are those that a command of root keeps
+(null: all).
+With `root`, the command gets namespaces of its own (user, mount, process, network, IPC, host name) and sees the files of `binds` alone,
+`[source, target, writable]` each, which are mounted below the empty folder `root`; it starts in the last. Its network is a loopback device.
+
+A command that ends by signal n gives the exit code 128 + n.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+DEATH_SIGNAL, BOUNDING_SET_DROP, SUBREAPER, NO_NEW_PRIVILEGES = 1, 24, 36, 38
+"""Numbers of prctl(2)."""
+NAMESPACES = 0x10000000 | 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000
+"""User, mount, process, network, IPC and host name, for unshare(2)."""
+NO_SUID, NO_DEVICES, NO_PROGRAMS, BIND, RECURSIVE, PRIVATE = 2, 4, 8, 1 << 12, 1 << 14, 1 << 18
+"""Flags of mount(2)."""
+MOUNT_SETATTR, HERE, WHOLE_TREE, READ_ONLY = 442, -100, 0x8000, 1
+"""For mount_setattr(2), which has this number on every architecture."""
+DETACH = 2
+DEVICES = ("null", "zero", "full", "random", "urandom")
+LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+
+
+def main() -> None:
+    plan, command = json.loads(sys.argv[1]), sys.argv[2:]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    LIBC.prctl(DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != plan["parent"]:
+        sys.exit(128 + signal.SIGTERM)
+    LIBC.prctl(SUBREAPER, 1)
+    if "root" in plan:
+        leave(plan["root"])
+        inner = os.fork()  # the first process of the namespace: it ends, all end
+        if inner == 0:
+            LIBC.prctl(DEATH_SIGNAL, signal.SIGKILL)
+            os._exit(first_of_all(plan, command))
+    else:
+        inner = started(plan, command)
+    try:
+        code = ended(inner)
+    finally:
+        end_all()
+    os._exit(code)
+
+
+def first_of_all(plan: dict[str, Any], command: list[str]) -> int:
+    """Move into the new root, then run the command; its exit code."""
+    try:
+        furnish(plan["root"], plan["binds"])
+        enter(plan["root"])
+        os.chdir(plan["binds"][-1][1])
+        loopback()
+        return ended(started(plan, command))
+    except BaseException as error:
+        print(f"sandbox: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return 125
+
+
+def started(plan: dict[str, Any], command: list[str]) -> int:
+    """Process id of the command, which has lost its privileges and ends with this process."""
+    child = os.fork()
+    if child:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1):  # the pipes are the command's: their ends are to be seen
+            os.dup2(nothing, stream)
+        return child
+    try:
+        LIBC.prctl(DEATH_SIGNAL, signal.SIGKILL)
+        if plan["capabilities"] is not None:
+            drop(plan["capabilities"], for_good="root" in plan)
+        for number in (signal.SIGTERM, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        os.execvp(command[0], command)
+    except BaseException as error:
+        print(f"{command[0]}: {error}", file=sys.stderr, flush=True)
+    os._exit(127)
+
+
+def drop(kept: list[int], *, for_good: bool) -> None:
+    """Keep these capabilities alone, for programs that are started from now on."""
+    for number in range(64):
+        if number not in kept:
+            LIBC.prctl(
+                BOUNDING_SET_DROP, number, 0, 0, 0
+            )  # refused without privileges, and then there is nothing to drop
+    if for_good:
+        LIBC.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+
+def ended(child: int) -> int:
+    """Wait for a child, and bury those that others have left; its exit code."""
+    while True:
+        process, status = os.wait()
+        if process == child:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def end_all() -> None:
+    """Kill all descendants: those whose parents are killed become children of this process."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        while True:
+            for child in children():
+                os.kill(child, signal.SIGKILL)
+            os.wait()
+    except ChildProcessError:
+        return
+
+
+def children() -> list[int]:
+    """Process ids of the children of this process."""
+    own, found = str(os.getpid()), []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    if file.read().rpartition(b")")[2].split()[1].decode() == own:
+                        found.append(int(name))
+            except OSError:  # it has ended meanwhile
+                continue
+    return found
+
+
+# --- namespaces -----------------------------------------------------------------------------------------------------------
+
+
+def check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def leave(root: str) -> None:
+    """Leave the namespaces of the machine; user and group keep their numbers."""
+    user, group = os.getuid(), os.getgid()
+    check(LIBC.unshare(NAMESPACES), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+    check(LIBC.mount(None, b"/", None, RECURSIVE | PRIVATE, None), "mount /")
+
+
+def furnish(root: str, binds: list[tuple[str, str, bool]]) -> None:
+    """Mount what the command sees below `root`."""
+    mount("tmpfs", root, "tmpfs", NO_SUID | NO_DEVICES, "mode=755,size=1m")
+    for source, target, writable in binds:
+        bind(source, root + target)
+        if not writable and not os.path.islink(root + target):
+            read_only(root + target, WHOLE_TREE)
+    os.makedirs(f"{root}/dev/shm")
+    mount("tmpfs", f"{root}/dev/shm", "tmpfs", NO_SUID | NO_DEVICES | NO_PROGRAMS, "mode=1777,size=64m")
+    for name in DEVICES:
+        bind(f"/dev/{name}", f"{root}/dev/{name}")
+    for name, target in LINKS.items():
+        os.symlink(target, f"{root}/dev/{name}")
+    os.makedirs(f"{root}/proc")
+    mount("proc", f"{root}/proc", "proc", NO_SUID | NO_DEVICES | NO_PROGRAMS, None)
+    with open(f"{root}/proc/sys/user/max_user_namespaces", "w", encoding="ascii") as file:
+        file.write("0")  # there are no further ones within
+    read_only(root, 0)
+
+
+def bind(source: str, target: str) -> None:
+    """Show a file or folder at `target`; a link is copied where the system has it as a link, as /bin is on most."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.islink(source) and not os.path.isabs(os.readlink(source)):
+        os.symlink(os.readlink(source), target)
+        return
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        with open(target, "a", encoding="ascii"):
+            pass
+    mount(source, target, None, BIND | RECURSIVE, None)
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, data: str | None) -> None:
+    encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
+    check(LIBC.mount(*encoded[:3], flags, encoded[3]), f"mount {target}")
+
+
+def read_only(target: str, reach: int) -> None:
+    """Make a mount read-only, and with `WHOLE_TREE` those below it."""
+    attributes = struct.pack("QQQQ", READ_ONLY | NO_SUID, 0, 0, 0)
+    check(LIBC.syscall(MOUNT_SETATTR, HERE, os.fsencode(target), reach, attributes, len(attributes)), "mount_setattr")
+
+
+def enter(root: str) -> None:
+    """Make `root` the root, and let go of the old one."""
+    os.chdir(root)
+    check(LIBC.pivot_root(b".", b"."), "pivot_root")
+    check(LIBC.umount2(b".", DETACH), "umount")
+    os.chdir("/")
+
+
+def loopback() -> None:
+    """Switch the loopback device of the new network on."""
+    with socket.socket() as handle:
+        fcntl.ioctl(handle, 0x8914, struct.pack("16sH22x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+
+
+if __name__ == "__main__":
+    main()

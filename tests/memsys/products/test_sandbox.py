@@ -1,0 +1,337 @@
+"""What gets out of a product's process, with a sandbox and without, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_loaders.schema import Question, Turn, Unit
+from memsys import processes
+from memsys.embed import HashingEmbedder
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.products import sandbox
+from memsys.products.process import Crashed, Malformed
+from memsys.systems.released import Released
+from scripts.experiment.captions import waivers
+
+ROOT = Path(__file__).resolve().parents[3]
+PROBER, LEAVER, TOY = (ROOT / "tests" / "products" / f"{name}.py" for name in ("prober", "leaver", "toy"))
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes, keepers and /proc are Linux's")
+COUNTS = '{"stored": 1, "changed": 0, "deleted": 0, "held": 1}'
+FILES = [f"{how} the {what}" for what in ("home", "results", "cache") for how in ("reading", "writing to")]
+WITHOUT = {*FILES, "signal to the harness", "connection by ctypes"}
+"""What gets through without a sandbox: it takes no network and no file from a product that wants to get out."""
+
+
+def unit(text: str) -> Unit:
+    return Unit("u1", (Turn("t1", "Mara", text),), "s1")
+
+
+UNIT = unit(COUNTS)
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    served = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(64), None, "live")
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def made(gateway: Gateway) -> Iterator[Callable[..., Released]]:
+    """Makes memories of an adapter, and closes them."""
+    memories: list[Released] = []
+
+    def make(adapter: Path, settings: dict[str, Any], **more: Any) -> Released:
+        given = {"product": str(adapter), "settings": settings, "step_seconds": 60.0, **more}
+        memories.append(Released(gateway, np.random.default_rng(0), **given))
+        return memories[-1]
+
+    yield make
+    for memory in memories:
+        memory.close()
+
+
+class Outside:
+    """What a product must not reach: files of the user, and servers that note what arrives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.arrived: set[str] = set()
+        self._ends = [
+            self._served(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
+            self._served(socket.AF_INET6, socket.SOCK_STREAM, ("::1", 0)),
+            self._served(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
+            self._served(socket.AF_UNIX, socket.SOCK_STREAM, str(folder / "socket")),
+        ]
+        files = {"home": ".netrc", "results": "predictions.jsonl", "cache": "cache.sqlite"}
+        self._files = {name: folder / file for name, file in files.items()}
+        for path in self._files.values():
+            path.write_text("private")
+        tcp, tcp6, udp, unix = (end.getsockname() for end in self._ends)
+        self.targets: dict[str, Any] = {name: str(folder / file) for name, file in files.items()}
+        self.targets |= {"tcp": tcp[1], "tcp6": tcp6[1], "udp": udp[1], "unix": unix, "variable": "OPENAI_API_KEY"}
+        started = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
+        self.targets |= {"pid": os.getpid(), "started": started}
+
+    def _served(self, family: int, kind: int, address: Any) -> socket.socket:
+        end = socket.socket(family, kind)
+        end.bind(address)
+        threading.Thread(target=self._note_all, args=(end, kind == socket.SOCK_STREAM), daemon=True).start()
+        return end
+
+    def _note_all(self, end: socket.socket, stream: bool) -> None:
+        if stream:
+            end.listen()
+        try:
+            while True:
+                source = end.accept()[0] if stream else end
+                self.arrived.add(source.recv(100).decode())
+        except OSError:
+            return
+
+    def met(self) -> set[str]:
+        """Probes whose traces are here."""
+        time.sleep(0.2)  # what was sent has arrived
+        changed = {f"writing to the {name}" for name, path in self._files.items() if path.read_text() != "private"}
+        return self.arrived | changed
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.shutdown(socket.SHUT_RDWR) if end.type == socket.SOCK_STREAM else None
+            end.close()
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outside]:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-products")
+    served = Outside(tmp_path)
+    yield served
+    served.close()
+
+
+@LINUX
+@pytest.mark.parametrize("kind", ["bubblewrap", "namespaces"])
+def test_no_probe_gets_out_of_a_sandbox_even_without_a_guard(
+    kind: sandbox.Kind, outside: Outside, tmp_path: Path
+) -> None:
+    if not sandbox.works(kind):
+        pytest.skip(f"this system has no {kind}")
+    python, folder = Path(sys.executable), tmp_path / "held"
+    folder.mkdir()
+    probing = [str(python), str(PROBER), json.dumps(outside.targets)]
+    command = sandbox.confined(kind, folder, python, (PROBER,), probing)
+    run = subprocess.run(command, capture_output=True, timeout=60, check=True, env={"PATH": os.environ["PATH"]})
+    got = json.loads(run.stdout)
+    assert (got, outside.met()) == ([], set())
+
+
+@LINUX
+def test_a_product_in_a_sandbox_gets_nothing_of_22_probes(made: Callable[..., Released], outside: Outside) -> None:
+    if sandbox.kind() == "none":
+        pytest.skip("this system has no sandbox: install bubblewrap")
+    memory = made(PROBER, outside.targets)
+    memory.write(UNIT)
+    assert ([node.id for node in memory.nodes()], outside.met()) == ([], set())
+    assert memory.report()["abilities"]["sandbox"] in ("bubblewrap", "namespaces")
+
+
+@LINUX
+def test_without_a_sandbox_files_and_native_code_get_through_and_the_report_says_that_there_was_none(
+    made: Callable[..., Released], outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMSYS_SANDBOX", "off")
+    memory = made(PROBER, outside.targets)
+    memory.write(UNIT)
+    got = {node.id for node in memory.nodes()}
+    assert got | outside.met() == WITHOUT
+    assert memory.report()["abilities"]["sandbox"] == "none"
+    assert memory.report()["programs_refused"][sys.executable] == 2
+    assert memory.report()["connections_refused"][f"127.0.0.1:{outside.targets['udp']}"] == 2
+
+
+def test_a_sandbox_that_is_required_and_not_there_is_an_error_of_the_case(
+    made: Callable[..., Released], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "_best", lambda: "none")
+    monkeypatch.setenv("MEMSYS_SANDBOX", "required")
+    with pytest.raises(Exception, match="this system has no sandbox: install bubblewrap"):
+        made(TOY, {}).write(UNIT)
+
+
+# --- what is left behind ----------------------------------------------------------------------------------------------
+
+
+def daemon_of(folder: Path) -> list[str]:
+    """A command that nobody else runs, in this test or another."""
+    return ["tail", "-f", "/dev/null", "--pid=1", f"--sleep-interval={600 + hash(folder) % 10**6}"]
+
+
+def running(words: str, seconds: float = 0.0) -> list[int]:
+    """Processes whose command line has these words; waits until there are none, or the time is up."""
+    deadline = time.monotonic() + seconds
+    while True:
+        lines = {}
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                lines[int(path.parent.name)] = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+        left = [pid for pid, line in lines.items() if words in line and pid != os.getpid()]
+        if not left or time.monotonic() >= deadline:
+            return left
+        time.sleep(0.05)
+
+
+MODES = pytest.mark.parametrize("mode", ["auto", "off"])
+
+
+@LINUX
+@MODES
+def test_a_daemon_that_a_product_leaves_in_a_session_of_its_own_ends_with_the_case(
+    made: Callable[..., Released], mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMSYS_SANDBOX", mode)
+    daemon = daemon_of(tmp_path)
+    memory = made(LEAVER, {"daemon": daemon})
+    memory.write(UNIT)
+    assert running(daemon[-1])
+    memory.close()
+    assert not running(daemon[-1])
+
+
+@LINUX
+@MODES
+def test_a_product_that_dies_and_leaves_its_pipe_to_a_child_has_crashed_at_once(
+    made: Callable[..., Released], mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMSYS_SANDBOX", mode)
+    memory, start = made(LEAVER, {"daemon": daemon_of(tmp_path), "then": "die"}), time.monotonic()
+    with pytest.raises(Crashed, match="exit code 3"):
+        memory.write(UNIT)
+    assert time.monotonic() - start < 30, "half of what a step may take"
+    assert not running(daemon_of(tmp_path)[-1])
+
+
+@LINUX
+def test_memory_of_children_counts_against_the_limit(made: Callable[..., Released]) -> None:
+    memory = made(LEAVER, {"then": "hoard in a child"}, memory_mb=120)
+    with pytest.raises(Crashed, match="beyond its memory limit of 120 MB"):
+        memory.write(UNIT)
+
+
+HARNESS = """
+import sys, json
+import numpy as np
+from memsys.embed import HashingEmbedder
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.systems.released import Released
+from scripts.experiment.captions import waivers
+from data_loaders.schema import Turn, Unit
+gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(64), None, "live")
+settings = json.loads(sys.argv[2])
+memory = Released(gateway, np.random.default_rng(0), product=sys.argv[1], settings=settings)
+memory.write(Unit("u1", (Turn("t1", "Mara", "I planted 4 tomatoes."),), "s1"))
+"""
+
+
+@LINUX
+@MODES
+def test_a_harness_that_is_killed_leaves_no_process_and_the_next_deletes_its_folder(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMSYS_SANDBOX", mode)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    daemon = daemon_of(tmp_path)
+    settings = json.dumps({"daemon": daemon, "then": "hold the interpreter"})
+    for _ in range(2):
+        harness = subprocess.Popen([sys.executable, "-c", HARNESS, str(LEAVER), settings], cwd=ROOT)
+        deadline = time.monotonic() + 60
+        while not running(daemon[-1]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert running(str(LEAVER))
+        harness.kill()
+        harness.wait()
+        assert not running(daemon[-1], 10)
+        assert not running(str(tmp_path), 10)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    processes._tidied.cache_clear()
+    held = processes.scratch_folder()
+    assert [path for path in held.path.parent.iterdir() if path.is_dir()] == [held.path]
+    processes.let_go(held)
+
+
+def test_a_folder_that_a_product_closed_to_its_owner_is_deleted_too(tmp_path: Path) -> None:
+    inner = tmp_path / "scratch" / "closed"
+    inner.mkdir(parents=True)
+    (inner / "file").touch()
+    inner.chmod(0)
+    processes.remove(tmp_path / "scratch")
+    assert not (tmp_path / "scratch").exists()
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def test_counts_that_nobody_can_mean_are_errors_of_the_case(made: Callable[..., Released]) -> None:
+    memory = made(LEAVER, {})
+    for counts in ({"stored": 1e300}, {"held": -1}, {"stored": "7"}, {"stored": 0.5}, {"stored": True}, [1], "many"):
+        with pytest.raises(Malformed, match=r"write: (stored|held|expected counts)"):
+            memory.write(unit(json.dumps(counts)))
+    assert memory.report()["counts"].get("stored", 0) == 0
+
+
+def test_items_without_text_or_score_are_errors_of_the_question_and_half_an_emoji_is_replaced(
+    made: Callable[..., Released],
+) -> None:
+    memory = made(LEAVER, {})
+    memory.write(UNIT)
+    for items in ("seven", [7], [{"id": "i"}], [{"id": "i", "text": "t", "score": "high"}]):
+        with pytest.raises(Malformed, match="read: expected"):
+            memory.read(Question("q", json.dumps(items)))
+    (item,) = memory.read(Question("q", json.dumps([{"id": "i", "text": "cut \ud83d here"}]))).items
+    assert item.text.encode() == "cut \ufffd here".encode()
+
+
+def test_forged_replies_are_errors_of_the_step(made: Callable[..., Released], monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = made(LEAVER, {})
+    memory.write(UNIT)
+    process = memory._life._process
+    assert process is not None
+    genuine = process._reply
+    for forged in ({"cpu": "much"}, {"cpu": 1e300}, {"cpu": True}, {"refused": [1]}, {"refused": {"a": "b"}}):
+        monkeypatch.setattr(process, "_reply", lambda line, forged=forged: {**(genuine(line) or {}), **forged})
+        with pytest.raises(Malformed, match="expected"):
+            memory.read(Question("q", "[]"))
+
+
+@LINUX
+def test_the_harness_is_closed_to_other_processes_of_its_user_while_products_run(made: Callable[..., Released]) -> None:
+    made(TOY, {"fault": ""}).write(UNIT)
+    import ctypes
+
+    assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 0, "PR_GET_DUMPABLE"
+
+
+@pytest.mark.parametrize(("kind", "said"), [("none", True), ("bubblewrap", False)])
+def test_the_caption_says_which_products_had_no_sandbox(kind: str, said: bool, tmp_path: Path) -> None:
+    case = tmp_path / "cases" / "c1" / "case.json"
+    case.parent.mkdir(parents=True)
+    case.write_text(json.dumps({"case_id": "c1", "memory": {"abilities": {"sandbox": kind}}}) + "\n")
+    run = SimpleNamespace(name="released_toy", record={"waived": {"a promise": "a reason"}}, folder=tmp_path)
+    assert any(line.startswith("NO SANDBOX: released_toy") for line in waivers([run])) is said  # type: ignore[list-item]
