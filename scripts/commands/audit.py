@@ -363,8 +363,9 @@ def _audited(chosen: argparse.Namespace) -> int:
         findings = audit_evidence(chosen.data)
     elif chosen.table is None:
         findings = audit_published()
-        print(f"{NOT_MADE}\n")
     else:
         findings = audit_lines(read_table(chosen.table, chosen.counts, runs=chosen.runs, means=chosen.means))
     print(report(findings), end="")
+    if chosen.table is None and not chosen.evidence:
+        print(f"\n{NOT_MADE}")
     return 1 if chosen.strict and findings else 0
