@@ -220,7 +220,8 @@ def _common_subsequence(first: Sequence[str], second: Sequence[str]) -> list[str
     for i, one in enumerate(first, 1):
         for j, other in enumerate(second, 1):
             lengths[i][j] = lengths[i - 1][j - 1] + 1 if one == other else max(lengths[i - 1][j], lengths[i][j - 1])
-    words, i, j = [], len(first), len(second)
+    words: list[str] = []
+    i, j = len(first), len(second)
     while i and j:
         if first[i - 1] == second[j - 1]:
             words.append(first[i - 1])
