@@ -80,7 +80,9 @@ SUMMED = (
 )
 COUNTED = ("calls", "failures", "parse_failures")
 """Fields of an effort line that hold counts by purpose."""
-NEEDED = ("phase", "subject", "held", "notes", *SUMMED, *COUNTED)
+PER_QUESTION = ("read", "answer")
+"""Phases whose lines belong to a question."""
+NEEDED = ("case_id", "phase", "subject", "held", "notes", *SUMMED, *COUNTED)
 
 
 class _Sums(Counter[str]):
@@ -104,11 +106,16 @@ class _Sums(Counter[str]):
         return self["tokens_in"] + self["tokens_out"]
 
 
-def costs(run_folder: Path) -> Costs:
-    """Add up all effort lines of a run; of imported answers, what their file says."""
+def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None) -> Costs:
+    """Add up all effort lines of a run; of imported answers, what their file says.
+
+    Args:
+        questions: case and question ids of those whose reads and answers count; None counts all. Builds count in either case, and what
+            is recorded of imported answers is not told apart.
+    """
     if imported_facts(run_folder) is not None:
         return _recorded_costs(run_folder)
-    by_phase, seconds, summed_seconds, held = _spent(run_folder, _stamp(run_folder))
+    by_phase, seconds, summed_seconds, held = _spent(run_folder, _stamp(run_folder), questions)
     missing = effort_missing(run_folder)
     units, reads, answers = by_phase["write"]["steps"], by_phase["read"], by_phase["answer"]
     inference = reads.tokens + answers.tokens
@@ -175,7 +182,9 @@ def effort_missing(run_folder: Path) -> str:
 
 
 @lru_cache(maxsize=512)  # more than the runs of any table: a table asks for the same sums several times
-def _spent(run_folder: Path, stamp: object) -> tuple[dict[str, _Sums], list[float], list[float], int]:
+def _spent(
+    run_folder: Path, stamp: object, questions: frozenset[tuple[str, str]] | None = None
+) -> tuple[dict[str, _Sums], list[float], list[float], int]:
     """Sums by phase, seconds of each read (critical path, then concurrent calls summed), most entries held.
 
     Args:
@@ -186,6 +195,12 @@ def _spent(run_folder: Path, stamp: object) -> tuple[dict[str, _Sums], list[floa
     summed_seconds: list[float] = []
     held = 0
     for line in efforts(run_folder):
+        if (
+            questions is not None
+            and line["phase"] in PER_QUESTION
+            and (line["case_id"], line["subject"]) not in questions
+        ):
+            continue
         by_phase[line["phase"]].add(line)
         held = max(held, line["held"])
         if line["phase"] == "read":

@@ -57,17 +57,19 @@ def gathered(values: Mapping[str, float], over: str = "mean") -> Estimate | None
     return single(OVER[over](list(values.values())), len(values))
 
 
-def cost(folder: Path, name: str) -> Estimate | None:
+def cost(folder: Path, name: str, questions: frozenset[tuple[str, str]] | None = None) -> Estimate | None:
     """A cost of a run.
 
     Args:
         name: a field of `eval.costs.Costs`, `build_calls` (model calls of the whole build), `calls_per_insertion_std` (standard deviation
-            of the calls of one write), or `calls:<purpose>` (calls per question).
+            of the calls of one write), or `calls:<purpose>` (calls per question, always over all).
+        questions: case and question ids of those whose reads and answers count; None counts all.
     """
-    totals = costs(folder)
+    totals = costs(folder, questions)
     if name.startswith("calls:"):
         calls = by_purpose(folder)[name.removeprefix("calls:")]
-        return single(calls / totals.questions, totals.questions) if totals.questions else None
+        asked = costs(folder).questions
+        return single(calls / asked, asked) if asked else None
     if name == "calls_per_insertion_std":
         by_write = [sum(line["calls"].values()) for line in efforts(folder) if line["phase"] == "write"]
         return single(float(np.std(by_write)), len(by_write)) if by_write else None

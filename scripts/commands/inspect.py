@@ -2,6 +2,8 @@
 
 `--prompt` adds the prompt as it was sent. `inspect RUN --wrong [--metric NAME]` lists the questions that were answered wrong.
 `inspect RUN --worked NAME` shows a question that a paper works through (`conf/worked.yaml`; without NAME: their list).
+`inspect RUN --ask TEXT [settings of the run's command]` shows what its memory recalls for a text that the data set does not ask, such as
+the queries of MemTree Tables A.5-A.7 and A.9 on MultiHop-RAG; the memory is built again, from the cache.
 
 The layout is that of MemTree Tables A.5-A.9: index, score, depth, ancestors, content. The score is the memory's own, which is not always a
 similarity, and items stand as the memory returned them. Question and gold are not in the run folder: they are read from the data set
@@ -21,9 +23,10 @@ from eval.records import Prediction
 from eval.report.sent_prompt import sent_prompt
 from eval.report.wrong_answers import score_file, wrong_answers
 from eval.score_files import score_lines
-from eval.store import RunError, read_items, read_lines, read_predictions
+from eval.store import RunError, read_items, read_lines, read_predictions, safe_name
 from eval.structure.tree import Tree, ancestors, depths, read_tree
 from memsys.inert import visible
+from memsys.jsons import fields_of
 from scripts.experiment.exits import guarded
 from scripts.experiment.options import CONF
 from scripts.experiment.run_folder import data_of, record_of
@@ -106,11 +109,22 @@ def recall_lines(
 ) -> list[str]:
     """The recalled items, in the order in which the memory returned them; those that hold turns of the evidence say which."""
     items = read_items(case_folder)
+    return item_lines(
+        [(items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)],
+        tree,
+        width,
+        evidence,
+    )
+
+
+def item_lines(
+    recalled: Sequence[tuple[Mapping[str, Any], float]], tree: Tree | None, width: int, evidence: Sequence[str] = ()
+) -> list[str]:
+    """Items with their scores, and depth and ancestors of those that are nodes of the tree."""
     place = {} if tree is None else {node: number for number, node in enumerate(tree.ids)}
     deep, above = ([], []) if tree is None else (depths(tree), ancestors(tree))
     lines = ["Index  Score    Level  Depth  Ancestors"]
-    for number, (key, score) in enumerate(zip(prediction.items, prediction.scores, strict=True), 1):
-        item = items[key]
+    for number, (item, score) in enumerate(recalled, 1):
         depth, line = "–", "–"
         if tree is not None and (node := place.get(item["id"])) is not None:
             depth = str(deep[node])
@@ -118,7 +132,7 @@ def recall_lines(
         lines.append(f"{number:>5}  {score:<7.4f}  {item['level']:>5}  {depth:>5}  {line}")
         held = ", ".join(turn for turn in evidence if turn in item["sources"])
         lines.append(f"       {item['id']}  {f'(evidence {held})  ' if held else ''}{cut(item['text'], width)}")
-    return lines if prediction.items else ["nothing was recalled"]
+    return lines if recalled else ["nothing was recalled"]
 
 
 def _ancestry(tree: Tree, deep: Sequence[int], above: frozenset[int]) -> str:
@@ -234,6 +248,28 @@ def worked_lines(run_folder: Path, name: str, root: Path | None, width: int) -> 
     return [f"Shows     {entry['shows']}", *inspect(run_folder, entry["question"], entry.get("case"), root, width)]
 
 
+def asked_lines(
+    run_folder: Path, text: str, case_id: str | None, root: Path | None, width: int, settings: Sequence[str]
+) -> list[str]:
+    """What the memory of a run recalls for a text of the user's.
+
+    Raises:
+        DataError, RunError: see `scripts.experiment.asked_again.recall_of`.
+    """
+    from scripts.experiment.asked_again import recall_of
+
+    case, recall = recall_of(run_folder, text, case_id, root, settings)
+    folder = run_folder / "cases" / safe_name(case)
+    page = [
+        f"Run       {record_of(run_folder)['name']}, case {case}; built again, no question of the data set",
+        f"Query     {text}",
+        *([f"Answer    {recall.answer}"] if recall.answer is not None else []),
+        *([f"Aborted   {recall.aborted}"] if recall.aborted else []),
+        *item_lines([(fields_of(item), item.score) for item in recall.items], read_tree(folder), width),
+    ]
+    return [visible(line) for line in page]
+
+
 SHOWN = ("Query", "Categ", "Gold ")
 """Beginnings of the lines about a question that the list of wrong answers shows."""
 
@@ -259,6 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--worked", nargs="?", const="", help="show a question that a paper works through; alone: list them"
     )
+    parser.add_argument("--ask", metavar="TEXT", help="show what the memory recalls for any text")
     parser.add_argument("--metric", help="with --wrong: judge_<name> or a metric (default: a judge, else the first)")
     parser.add_argument("--prompt", action="store_true", help="show the prompt as it was sent")
     parser.add_argument("--case", help="id of the case, where several have a question of that id")
@@ -267,15 +304,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--width", type=whole(1), default=160, help="characters of each text shown")
     add_traceback(parser)
-    args = parser.parse_args(arguments)
-    if (args.question is not None) + args.wrong + (args.worked is not None) != 1:
-        parser.error("name a question, or give --wrong or --worked")
+    args, settings = parser.parse_known_args(arguments)
+    if args.ask is not None and args.question is not None and "=" in args.question:
+        args.question, settings = None, [args.question, *settings]
+    if wrong := [one for one in settings if args.ask is None or one.startswith("-") or "=" not in one]:
+        parser.error(f"unrecognized arguments: {' '.join(wrong)}")
+    if (args.question is not None) + args.wrong + (args.worked is not None) + (args.ask is not None) != 1:
+        parser.error("name a question, or give --wrong, --worked or --ask")
 
     def work() -> int:
         if args.worked == "":
             lines = [f"{name:<15}{entry['dataset']:<14}{entry['shows']}" for name, entry in worked_questions().items()]
         elif args.worked is not None:
             lines = worked_lines(args.run, args.worked, args.data, args.width)
+        elif args.ask is not None:
+            lines = asked_lines(args.run, args.ask, args.case, args.data, args.width, settings)
         elif args.wrong:
             lines = wrong_lines(args.run, args.metric, args.data, args.width)
         else:

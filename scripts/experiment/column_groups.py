@@ -49,6 +49,10 @@ class ColumnGroup:
         unit: Mapping[str, Any] = self.option.get("unit") or self.dataset.config["unit"]
         return unit
 
+    def keys(self, category: str) -> frozenset[tuple[str, str]]:
+        """Case and question ids of the questions of a category."""
+        return frozenset(question.key for question in _in_category(self.questions, category))
+
     def column(self, metric: Mapping[str, Any]) -> Column:
         """The column of one metric; a metric that is no score has no questions."""
         questions = _in_category(self.questions, metric.get("category", ALL)) if kind_of(metric) in SCORES else ()

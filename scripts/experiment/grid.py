@@ -266,7 +266,8 @@ class Grid:
             return statistic(group.dataset.cases, name, group.unit, "" if category == ALL else category)
         folder = self._replicates(line, group)[0].folder
         if kind == "cost":
-            return cost(folder, name)
+            category = metric.get("category", ALL)
+            return cost(folder, name, None if category == ALL else group.keys(category))
         if kind == "report":
             return report(folder, name, over=over, per=metric.get("per", ""))
         if kind == "tree":

@@ -93,6 +93,8 @@ def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
 
     job_settings = {name.removeprefix("memory.build."): _value(cfg, name) for name in swept}
     _set_models(cfg, swept)
+    if cfg.profile_name == "paper":
+        cfg.judge.repeats = max(cfg.judge.repeats, cfg.sweep.get("repeats", 1))
     if cfg.max_usd is not None:
         cfg.max_usd = max(0.0, cfg.max_usd - sum(spent))
     plain: dict[str, Any] = dict(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]

@@ -211,6 +211,8 @@ FIGURE = extended(
 class Sweep(Strict):
     name: Name
     title: Text
+    repeats: Count = 1
+    """As of a table: the least `judge.repeats` of profile=paper."""
     models: PaperModels
     read: list[dict[str, list[Any]]]
     columns: list[Columns]

@@ -70,6 +70,14 @@ def test_means_are_by_unit_and_by_question(run_folder: Path) -> None:
     assert found.recall_seconds_p50 == pytest.approx((0.5 + 1.0) / 2)
 
 
+def test_costs_of_some_questions_are_of_their_reads_and_answers_and_of_the_whole_build(run_folder: Path) -> None:
+    found = costs(run_folder, frozenset({("c", "q2")}))
+    assert (found.units, found.questions) == (2, 1)
+    assert (found.inference_tokens, found.calls_per_query, found.recall_seconds_p50) == (55 + 66, 1, 1.0)
+    assert found.build_tokens_per_unit == costs(run_folder).build_tokens_per_unit
+    assert costs(run_folder, frozenset({("other", "q2")})).questions == 0
+
+
 def test_phases_add_up_what_each_step_and_each_judge_cost(run_folder: Path) -> None:
     found = {one.phase: one for one in phases(run_folder)}
     assert list(found) == ["embed", "write", "read", "answer", "judge_mem0"]

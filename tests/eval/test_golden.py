@@ -281,16 +281,20 @@ class QuotesBefore310(NLTKWordTokenizer):
 
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("name", "f1", "rouge_1"),
-    [("memobase_eval_0710_3000.json", 54.52, 54.75), ("memobase_eval_0503_3000.json", 51.45, 51.67)],
+    ("name", "f1", "rouge_1", "rouge_l"),
+    [("memobase_eval_0710_3000.json", 54.52, 54.75, 52.58), ("memobase_eval_0503_3000.json", 51.45, 51.67, 49.27)],
 )
 def test_timem_s_two_lexical_columns_of_published_answers_are_those_of_locomo_s_scorer(
-    name: str, f1: float, rouge_1: float
+    name: str, f1: float, rouge_1: float, rouge_l: float
 ) -> None:
-    """ROUGE-1 lies about .2 above F1, as in most rows of TiMem Table 8; Mem0's F1 and ROUGE-L lie three points below both."""
+    """ROUGE-1 lies .2 above F1, as in most rows of TiMem Table 8, ROUGE-L two below, as in most of Table 9, and Mem0's F1 three below.
+
+    The package `rouge` 1.0.1 gives the same numbers, answer by answer.
+    """
     pairs = [(str(one["response"]), str(one["answer"])) for _, one in third_party(name)]
     assert 100 * mean([lexical.locomo_token_f1(*pair) for pair in pairs]) == pytest.approx(f1, abs=0.005)
     assert 100 * mean([lexical.locomo_rouge_1(*pair) for pair in pairs]) == pytest.approx(rouge_1, abs=0.005)
+    assert 100 * mean([lexical.locomo_rouge_l(*pair) for pair in pairs]) == pytest.approx(rouge_l, abs=0.005)
     assert 100 * mean([lexical.mem0_set_f1(*pair) for pair in pairs]) < f1 - 2.5
 
 

@@ -404,3 +404,27 @@ def test_the_worked_questions_are_those_of_memtree_and_segtreemem_by_their_ids()
     assert list(worked) == ["memtree_a8", *(f"segtreemem_q{number}" for number in range(1, 6))]
     assert {one["dataset"] for one in worked.values()} == {"multihop_rag", "locomo"}
     assert all({"shows", "question"} <= set(one) and "?" not in str(one) for one in worked.values())
+
+
+def test_the_memory_of_a_run_recalls_for_any_text_what_it_recalled_for_that_question(
+    run_folder: Path, copied: Path, capsys: Any
+) -> None:
+    """MemTree Tables A.5-A.7 ask queries of the authors; the memory is built again and read with their text."""
+    line = lines_of(run_folder)[0]
+    case = data_of(record_of(run_folder), None)[0]
+    text = next(question.text for question, _ in case.questions if question.id == line["question_id"])
+    assert (
+        inspect.main([str(run_folder), "--ask", text, "--case", line["case_id"], f"results={run_folder.parents[2]}"])
+        == 0
+    )
+    said = capsys.readouterr().out
+    assert f"Query     {text}" in said
+    assert "Depth" in said
+    assert inspect.main([str(run_folder), line["question_id"], "--case", line["case_id"]]) == 0
+    shown = capsys.readouterr().out
+    ids = [re.findall(r"^ {7}(\S+)  ", page, re.MULTILINE) for page in (said, shown)]
+    assert ids[0] == ids[1] != []
+    assert inspect.main([str(copied), "--ask", text, f"results={run_folder.parents[2]}"]) == 2
+    assert "these settings make another run" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        inspect.main([str(run_folder), line["question_id"], "profile=smoke"])

@@ -142,6 +142,11 @@ def test_the_grids_are_the_papers() -> None:
     assert set(answering) == {one["models"]["reader"] for one in load_option("table", "timem_t8")["backbones"].values()}
 
 
+@pytest.mark.parametrize("name", ["timem_lambda", "timem_models", "timem_segment"])
+def test_timem_s_sweeps_are_judged_as_often_as_its_tables(name: str) -> None:
+    assert load_option_of(name)["sweep"]["repeats"] == 5
+
+
 def load_option_of(name: str) -> Any:
     return OmegaConf.to_container(OmegaConf.load(Path(CONF) / "sweep" / f"{name}.yaml"))
 

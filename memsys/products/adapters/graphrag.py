@@ -9,6 +9,10 @@ reports, entities, relationships and passages, in this order, the passages with 
 keeps its first rows. The product goes on without a chunk or a report that failed, and logs it; here it is an error. It also goes on
 where a reply names no entity: passages without one are counted, because no local search finds them. As released, only the
 largest connected part of the graph is searched (`cluster_graph: {use_lcc: true}`).
+
+The makers' evaluation (arXiv 2404.16130) asks global questions about news articles and podcasts of a million tokens, by map and reduce
+over reports of one community level, and has a model compare two answers; it has no gold answers and does not use local search.
+Differences: local search, questions with gold answers, our reader, and a document for each unit in place of long files.
 """
 
 from __future__ import annotations

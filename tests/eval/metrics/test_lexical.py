@@ -22,6 +22,7 @@ MEASURES: dict[str, Callable[[str, str], float]] = {
     "locomo_token_f1": lexical.locomo_token_f1,
     "locomo_multi_answer_f1": lexical.locomo_multi_answer_f1,
     "locomo_rouge_1": lexical.locomo_rouge_1,
+    "locomo_rouge_l": lexical.locomo_rouge_l,
     "mem0_set_f1": lexical.mem0_set_f1,
     "mem0_exact_match": lexical.mem0_exact_match,
     "squad_token_f1": lexical.squad_token_f1,
@@ -35,6 +36,7 @@ SYMMETRIC = ("locomo_token_f1", "locomo_rouge_1", "mem0_set_f1", "squad_token_f1
 METRICS = (
     lexical.locomo_stem_f1,
     lexical.locomo_stem_rouge_1,
+    lexical.locomo_stem_rouge_l,
     lexical.mem0_f1,
     lexical.mem0_em,
     lexical.squad_f1,
@@ -118,6 +120,13 @@ def test_the_rougel_of_locomo_s_scorer_is_rouge_1_over_stems_each_counted_once()
     assert lexical.locomo_rouge_1("dog dog", "dog") == 1
     assert lexical.locomo_token_f1("dog dog", "dog") == pytest.approx(2 / 3)
     assert lexical.locomo_rouge_1("the", "a") == 0
+
+
+def test_the_rougel_that_timem_s_release_runs_keeps_the_order_and_counts_each_word_once() -> None:
+    assert lexical.locomo_rouge_l("dogs paint the garden", "dog paints gardens") == 1
+    assert lexical.locomo_rouge_l("The garden, painting and dogs", "dog paints gardens") == pytest.approx(1 / 3)
+    assert lexical.locomo_rouge_l("a dog, a cat, a dog", "dog dog") == pytest.approx(2 / 3)
+    assert lexical.locomo_rouge_l("the", "dog") == 0
 
 
 def test_texts_that_normalise_to_nothing_match_exactly_but_have_no_f1() -> None:
