@@ -96,7 +96,7 @@ def test_a_paired_difference_of_few_discordant_questions_is_covered(n: int) -> N
     rng, zeros = np.random.default_rng(n), np.zeros(n)
     draws = (rng.random((TRIALS, n)) < 0.02).astype(float)
     found = [difference(zeros, gap, ["c"] * n, test=False).by_question for gap in draws]  # type: ignore[arg-type]
-    assert covered(found, -0.02) >= (0.94 if n < 100 else 0.85)
+    assert covered(found, -0.02) >= 0.94
 
 
 def test_the_interval_of_matched_proportions_is_that_of_agresti_and_min() -> None:
