@@ -166,6 +166,7 @@ def rows(share: float = 1.0) -> list[Row]:
         *size([ten] * 3, 33, often),
         *size([ten], 33, often, true=16),
         *size([ten], 33, often, skewed=True),
+        *size([ten, many], 33, rarely),
         *size([ten, five, many], 33, rarely),
         *power(ten, 33, 1, often),
         *power(ten, 33, 3, often),
