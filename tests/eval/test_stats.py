@@ -92,7 +92,7 @@ def test_a_mean_of_groups_is_covered_by_its_interval_by_question(sizes: tuple[in
 
 @pytest.mark.parametrize("n", [20, 48, 100])
 def test_a_paired_difference_of_few_discordant_questions_is_covered(n: int) -> None:
-    """Two in a hundred questions are lost, none is won: Student's interval covers .33, .62 and .86."""
+    """Two in a hundred questions are lost, none is won: Student's interval covers .33, .62 and .86, Agresti and Min's 1, 1 and .86."""
     rng, zeros = np.random.default_rng(n), np.zeros(n)
     draws = (rng.random((TRIALS, n)) < 0.02).astype(float)
     found = [difference(zeros, gap, ["c"] * n, test=False).by_question for gap in draws]  # type: ignore[arg-type]

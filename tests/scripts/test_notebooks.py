@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any
