@@ -176,7 +176,8 @@ def matched(gap: np.ndarray, groups: np.ndarray) -> tuple[float, Sampling | None
     """Centre and error of a paired difference of scores, after Agresti and Min.
 
     Two differences of 0, half a gain and half a loss are added. The size of gain and loss is that of the largest difference, which is 1
-    for 0/1 scores, and where no score differs.
+    for 0/1 scores, and where no score differs. In that case, the interval has the width of Wilson's for no success: with 97 questions and
+    more the two halves alone are too narrow for a difference that showed in none of them.
     """
     if gap.size < 2:
         return float(gap.mean()), None
@@ -186,4 +187,7 @@ def matched(gap: np.ndarray, groups: np.ndarray) -> tuple[float, Sampling | None
     largest = float(np.abs(gap).max()) or 1.0
     squares = (n - 1) * variance + n * mean**2 + largest**2
     error = max(0.0, squares - (n * mean) ** 2 / (n + 2)) ** 0.5 / (n + 2)
-    return n * mean / (n + 2), Sampling(error, gap.size - 1 if sampling is None else sampling.freedom)
+    freedom = gap.size - 1 if sampling is None else sampling.freedom
+    if not gap.any():
+        error = max(error, wilson(0.0, n).high / t_point(freedom))
+    return n * mean / (n + 2), Sampling(error, freedom)

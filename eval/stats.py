@@ -210,7 +210,8 @@ def weights(groups: Sequence[str] | np.ndarray) -> np.ndarray:
         groups: group of each question; with a single group the mean is that of the questions.
     """
     codes = _codes(groups)
-    return codes.size * shares(codes)
+    counts = np.bincount(codes)
+    return np.asarray(codes.size / (counts[codes] * counts.size))  # exactly 1 for a single group
 
 
 def _estimate(

@@ -210,7 +210,8 @@ def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: st
     lines += [line for line in table.caption if line.startswith(f"{title}: ")]
     lines += [sub(r"; from \S+(?=;)", "", line) for line in table.caption if line.startswith("Imported: ")]
     lines.append(
-        f"n = {sizes} questions in {cases} histories; means with 95 % intervals, by history from five histories on, else by question."
+        f"n = {sizes} questions in {cases} histories; means with 95 % intervals, by history from five histories on, else Wilson's "
+        "on the effective number of questions (one history: by question)."
     )
     lines += _tested(table, places)
     lines.append(_outcomes(cells))

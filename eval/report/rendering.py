@@ -16,7 +16,7 @@ from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.report.verdict_notes import is_compared, verdict_lines
 from eval.score_files import read_evidence
-from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
+from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question, preferred_interval
 from memsys.inert import csv_text
 
 
@@ -25,7 +25,7 @@ def number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def span(interval: Interval | None, brackets: str = "[]", digits: int = 3) -> str:
+def span(interval: Interval | None, brackets: Sequence[str] = "[]", digits: int = 3) -> str:
     """An interval as text; empty for None."""
     return (
         "" if interval is None else f"{brackets[0]}{interval.low:.{digits}f}, {interval.high:.{digits}f}{brackets[1]}"
@@ -33,18 +33,23 @@ def span(interval: Interval | None, brackets: str = "[]", digits: int = 3) -> st
 
 
 def by_case(ours: Estimate | Difference, digits: int = 3) -> str:
-    """The interval by case as text, or why there is none: `{3 cases}` below five cases, `{no spread}` when their means are equal."""
+    """The interval by case as text, or why there is none: `{3 cases}` below five cases, `{no spread}` when their means are equal.
+
+    A score has its cautious interval behind that: `{3 cases: 0.131, 0.621}`.
+    """
     if ours.by_case is not None:
         return span(ours.by_case, "{}", digits)
     if ours.clusters < 1:  # a single number for a whole run
         return ""
-    return f"{{{ours.clusters} case{'s' * (ours.clusters > 1)}}}" if ours.clusters < ENOUGH_CLUSTERS else "{no spread}"
+    why = f"{ours.clusters} case{'s' * (ours.clusters > 1)}" if ours.clusters < ENOUGH_CLUSTERS else "no spread"
+    cautious = ours.cautious if isinstance(ours, Estimate) else None
+    return f"{{{why}}}" if cautious is None else span(cautious, (f"{{{why}: ", "}"), digits)
 
 
 def intervals(ours: Estimate | Difference, digits: int = 3) -> str:
-    """Both intervals as text: {by case} first where it exists, because questions about one history share its luck."""
+    """Both intervals as text: {by case} or the cautious one first, because questions about one history share its luck."""
     question, case = span(ours.by_question, digits=digits), by_case(ours, digits)
-    return " ".join(filter(None, (question, case) if ours.by_case is None else (case, question)))
+    return " ".join(filter(None, (case, question) if "," in case else (question, case)))
 
 
 def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
@@ -403,7 +408,7 @@ _TEX = str.maketrans(
 
 
 def latex(table: Table) -> str:
-    """The scores as a booktabs table: our mean, its interval by case (else by question), published number and verdict in small print."""
+    """The scores as a booktabs table: our mean, its interval by case or the cautious one, published number and verdict in small print."""
     lines = [
         r"\begin{table}",
         r"\centering",
@@ -428,7 +433,7 @@ def _tex(cell: AnyCell) -> str:
     ours = cell.ours if isinstance(cell, Measure) else cell.estimate()
     if ours is None:
         return "--"
-    text = span(ours.by_case or ours.by_question)
+    text = span(preferred_interval(ours))
     interval = rf" {{\tiny {text}}}" if text else ""
     said = f"; {cell.verdict()}".translate(_TEX) if is_compared(cell) else ""
     printed = "" if cell.published is None else rf" {{\tiny ({cell.published.scaled(cell.column.scale)}{said})}}"

@@ -111,6 +111,7 @@ def estimated(ours: Estimate | None) -> dict[str, Any] | None:
         "n": ours.n,
         "question": ends(ours.by_question),
         "case": ends(ours.by_case),
+        "cautious": ends(ours.cautious),
         "clusters": ours.clusters,
     }
 

@@ -105,7 +105,9 @@ def _usable(table: Table) -> Iterator[Text]:
 
 
 def _legend(table: Table) -> list[str]:
-    lines = ["score: mean {95 % by case}; [by question] below five cases."]
+    lines = [
+        "score: mean {95 % by case}; below five cases [Wilson's on the effective number of questions], by question for a single one."
+    ]
     reference = next((row.title for row in table.rows if row.name == table.reference), None)
     if reference is not None and table.pairs:
         lines.append(

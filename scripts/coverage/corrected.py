@@ -87,10 +87,11 @@ def _rows(mixture: Mixture, rounds: int, rng: np.random.Generator) -> Iterator[R
     for name, own in spans.items():
         point, low, high = np.array(own).reshape(-1, 3).T
         covered = float(((low <= mixture.truth) & (mixture.truth <= high)).sum()) / max(len(own), 1)
-        yield Row(name, situation, "coverage", covered, len(own))
-        yield Row(name, situation, "mean width", float((high - low).mean()), len(own))
+        number, of = ("corrected score", " of the raw score") if name == "raw score" else (name, "")
+        yield Row(number, situation, f"coverage{of}", covered, len(own))
+        yield Row(number, situation, f"mean width{of}", float((high - low).mean()), len(own))
         if name != "range over kinds":
-            yield Row(name, situation, "bias", float(point.mean()) - mixture.truth, len(own))
+            yield Row(number, situation, f"bias{of}", float(point.mean()) - mixture.truth, len(own))
     missing = 1.0 - len(spans["corrected score"]) / rounds
     yield Row("corrected score", situation, "not corrected", missing, rounds)
 

@@ -13,10 +13,12 @@ import numpy as np
 from eval.families import LEVEL, Gaps, Tested, single_step
 from eval.power import detectable
 from eval.stats import Sampling, difference, holm
-from scripts.coverage.rows import LOCOMO, Row
+from scripts.coverage.rows import LOCOMO, Row, repeated
 
 SHARED = 0.5
 """Correlation of two rows' differences from the reference."""
+PRINTED, LEVELS = 400, 24
+"""Tables whose error and whose level of a pair are averaged for the printed difference."""
 VARIANCE = 0.3
 """Of a question's difference: the two differ on 30 % of the questions."""
 DESIGNS = {
@@ -88,7 +90,7 @@ def size(
     title = " + ".join(designs) + (", skewed" if skewed else "") + (f", {true} rows differ" if true else "")
     title += f"; {pairs} pairs on {len(designs)} data sets"
     for what, count in wrong.items():
-        yield Row("star", title, f"size, {what}", count / repetitions, repetitions)
+        yield Row("adjusted p", title, f"size, {what}", count / repetitions, repetitions)
 
 
 def power(
@@ -103,15 +105,19 @@ def power(
     sizes, alike = DESIGNS[design]
     # What a table prints, on average over tables in which the rows differ as much as they do below.
     error = _true_error(sizes, alike)
-    shift, printed = 0.0, 0.0
+    printed = 0.0
     for _ in range(3):  # the printed difference depends on how the rows differ: iterate to the fixed point
-        own = []
-        for _ in range(12):
+        alphas, squares, freedom = [], [], 1.0
+        for table in range(
+            min(PRINTED, 5 * repetitions)
+        ):  # few tables would say little about the error: it has few degrees of freedom
             sums, counts = draw(rng, sizes, alike, pairs)
-            sums[:, 0 : pairs if others else 1] += shift * counts[:, None]
-            tested, _, errors, freedom = _tested(sums, counts, columns)
-            own.append(detectable(Sampling(float((errors**2).mean() ** 0.5), freedom), tested.alpha))
-        shift = printed = float(np.mean(own))
+            sums[:, 0 : pairs if others else 1] += printed * counts[:, None]
+            if table < min(LEVELS, repetitions):
+                alphas.append(_tested(sums, counts, columns)[0].alpha)
+            _, errors, freedom = _sampling(sums, counts)
+            squares.append(float((errors**2).mean()))
+        printed = detectable(Sampling(float(np.mean(squares)) ** 0.5, freedom), float(np.mean(alphas)))
     single = detectable(Sampling(error, freedom))
     for what, true in (("at the printed difference", printed), ("at the difference of one test", single)):
         starred = 0
@@ -144,31 +150,29 @@ def few_histories(histories: int, alike: float, repetitions: int, seed: int = 2)
         p = difference(gap, np.zeros(homes.size), homes.astype(str).tolist()).p  # type: ignore[arg-type]
         low += p is not None and p < LEVEL
     situation = f"{histories} LoCoMo histories, intraclass correlation {alike}"
-    return Row("p by question", situation, "size", low / repetitions, repetitions)
+    return Row("p of a difference", situation, "size at 5 %", low / repetitions, repetitions)
 
 
 def rows(share: float = 1.0) -> list[Row]:
     """Simulate all situations.
 
     Args:
-        share: of the repetitions; 1 takes about two minutes on one core.
+        share: of the repetitions; 1 takes about four minutes on one core.
     """
-
-    def times(count: int) -> int:
-        return max(5, round(share * count))
-
-    ten = "10 LoCoMo histories"
-    found = [
-        *size([ten], 33, times(1000)),
-        *size([ten] * 3, 33, times(1000)),
-        *size([ten, "5 LoCoMo histories", "500 x 1"], 33, times(100)),
-        *size([ten], 33, times(1000), skewed=True),
-        *size([ten], 33, times(1000), true=16),
-        *power(ten, 33, 1, times(1000)),
-        *power(ten, 33, 3, times(1000)),
-        *power(ten, 33, 3, times(1000), others=True),
-        *power("5 LoCoMo histories", 33, 3, times(1000)),
-        *power("20 x 20", 33, 3, times(100)),
-        *power("500 x 1", 33, 3, times(100)),
+    ten, five, many = "10 LoCoMo histories", "5 LoCoMo histories", "500 x 1"
+    often, seldom, rarely = (repeated(times, share) for times in (2000, 1000, 400))
+    simulated = [
+        *size([ten], 33, often),
+        *size([ten] * 3, 33, often),
+        *size([ten], 33, often, true=16),
+        *size([ten], 33, often, skewed=True),
+        *size([ten, many], 33, rarely),
+        *size([ten, five, many], 33, rarely),
+        *power(ten, 33, 1, often),
+        *power(ten, 33, 3, often),
+        *power(ten, 33, 3, often, others=True),
+        *power(five, 33, 3, often),
+        *power("20 x 20", 33, 3, seldom),
+        *power(many, 33, 3, rarely),
     ]
-    return found + [few_histories(3, alike, times(200)) for alike in (0.0, 0.005, 0.02, 0.05)]
+    return simulated + [few_histories(3, alike, rarely) for alike in (0.0, 0.005, 0.02, 0.05)]

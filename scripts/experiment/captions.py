@@ -50,8 +50,9 @@ def caption(cfg: DictConfig, models: Models, used: Sequence[tuple[Data, Reader, 
     if published != cfg.build.replicates:
         built += f", rows with a published number {published}x"
     lines.append(
-        "Cells: mean [95 % by question] {95 % by case} · scored/unscored/errored/not reached. "
+        "Cells: mean {95 % by case} [95 % by question] · scored/unscored/errored/not reached. "
         "{n cases}: too few cases for an interval; {no spread}: all cases have the same mean. "
+        "Two numbers behind that: Wilson's interval on the effective number of questions. "
         f"Judged {cfg.judge.repeats}x, built {built} (± standard deviation between builds, of one build between its judgements)."
     )
     return tuple(lines)
@@ -136,7 +137,7 @@ def imported_caption(
     questions = sum(len(dataset.cases[index].questions) for index in range(len(dataset.cases)))
     lines.append(
         f"{dataset.title}: {dataset.source.status} data (sha256 {dataset.source.sha256[:12]}), {len(dataset.cases)} histories, "
-        f"{questions} questions. Cells: mean [95 % by question] {{95 % by case}} · scored/unscored/errored/not reached; "
+        f"{questions} questions. Cells: mean {{95 % by case}} [95 % by question] · scored/unscored/errored/not reached; "
         "a question that the file does not answer is not reached."
     )
     return tuple(lines)

@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-INTERVALS = re.compile(r"<td>\[-?\d\.\d{3}, -?\d\.\d{3}\]</td>\s*<td>\{3 cases\}</td>")
+INTERVALS = re.compile(r"<td>\[-?\d\.\d{3}, -?\d\.\d{3}\]</td>\s*<td>\{3 cases(: \d\.\d{3}, \d\.\d{3})?\}</td>")
 """By question, then why there is none by history, side by side in a row of a table."""
 SECONDS = 120
 """That a cell may take on a machine that does other things, too."""
@@ -217,21 +216,21 @@ def test_the_first_run_shows_what_its_files_say(execute: Execute, results: Path)
     assert f"<td>{sum(line['tokens_in'] for line in answers)}</td>" in row
     whole = shown(done, "table")
     assert "- STAND-IN: memory, reader, judge, embedder" in whole
-    assert re.search(r"^\| BM25 \| \d\.\d{3} \[", whole, re.MULTILINE)
+    assert re.search(r"^\| BM25 \| \d\.\d{3} \{3 cases: ", whole, re.MULTILINE)
 
 
 def test_the_comparison_shows_paired_differences_and_a_front(execute: Execute, results: Path) -> None:
     done = execute(read(FOLDER / "2_comparing_systems.ipynb"), FOLDER)
     runs = {title: run_of(results, title.lower()) for title in ("Recency", "BM25", "TiMem")}
     scores = {title: scores_of(run, "locomo_f1") for title, run in runs.items()}
-    for (second, earlier), (first, later) in combinations(scores.items(), 2):
+    second, earlier = "BM25", scores["BM25"]
+    for first, later in ((title, own) for title, own in scores.items() if title != second):
         gap = {key: later[key] - earlier[key] for key in earlier}
         row = next(row for row in shown(done, "differences").split("<tr") if f"{first} − {second}" in row)
         assert f"<td>{fmean(gap.values()):+.3f}</td>" in row
         assert INTERVALS.search(row)
         assert re.findall(r"<td>(\d+)</td>", row) == ["48", str(sum(value != 0.0 for value in gap.values()))]
-        p, adjusted = map(float, re.findall(r"<td>([01]\.\d{4})</td>", row))
-        assert p <= adjusted <= 3 * p + 0.001, "the p of the permutation test, and Holm's of three"
+        assert len(re.findall(r"<td>[01]\.\d{4}</td>", row)) == 1, "the p of the permutation test"
         seen = next(row for row in shown(done, "needed").split("<tr") if f"{first} − {second}" in row)
         power = detectable(difference(list(later.values()), [earlier[key] for key in later], ["one"] * 48).sampling)
         assert f"<td>{power:.3f}</td>" in seen

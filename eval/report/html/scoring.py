@@ -14,7 +14,7 @@ from eval.report.html.sources import RunFolder, RunSet, TableFile
 from eval.report.scores import Asked, outcomes
 from eval.report.table_file import ends
 from eval.score_files import score_files
-from eval.stats import Difference, holm
+from eval.stats import Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +83,15 @@ def vector(own: Cell) -> list[float | None]:
 
 
 def pairs(found: Mapping[int, Cell]) -> Iterator[list[Any]]:
-    """Every pair of runs in every category: first, second, category, mean, n, both intervals, number of histories, p.
+    """Every pair of runs in every category: first, second, category, mean, n, both intervals, number of histories, p by case.
 
-    p is that by case (None for fewer than five histories), then Holm's adjustment over all pairs of the category. The permutation test
-    over questions is left to the tables: it takes too long for every pair.
+    p is None for fewer than five histories. It is that of the pair alone: whatever runs lie in the folder are no family that somebody
+    asked for, so these pairs are exploratory. Tables test and star a declared family.
     """
-    gaps: dict[str, dict[tuple[int, int], Difference]] = {}
     for (first, one), (second, other) in combinations(found.items(), 2):
         for category in categories(one.column):
             if (gap := one.minus(other, category, test=False)) is not None:
-                gaps.setdefault(category, {})[first, second] = gap
-    for category, own in gaps.items():
-        adjusted = holm([gap.p_by_case for gap in own.values()])
-        for (places, gap), holm_p in zip(own.items(), adjusted, strict=True):
-            yield [*places, category, *_numbers(gap), holm_p]
+                yield [first, second, category, *_numbers(gap)]
 
 
 def _numbers(gap: Difference) -> list[Any]:

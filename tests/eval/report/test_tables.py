@@ -112,8 +112,13 @@ def test_only_the_repeats_that_were_asked_for_are_averaged(tmp_path: Path) -> No
     assert Cell(COLUMN, reached, (path,)).scores["c0", "q0"] == pytest.approx(1 / 3)
 
 
-def test_below_five_cases_the_cell_says_how_many_there_are_instead_of_an_interval(tmp_path: Path) -> None:
-    assert "0.500 [0.188, 0.812] {2 cases} · 6/0/0/0" in shown(cell(tmp_path, {n: float(n < 3) for n in range(6)}))
+def test_below_five_cases_the_cell_says_how_many_there_are_and_prints_a_cautious_interval(tmp_path: Path) -> None:
+    own = cell(tmp_path, {n: float(n < 3) for n in range(6)})
+    ours = own.estimate()
+    assert ours is not None
+    assert ours.cautious is not None
+    cautious = f"{ours.cautious.low:.3f}, {ours.cautious.high:.3f}"
+    assert f"0.500 {{2 cases: {cautious}}} [0.188, 0.812] · 6/0/0/0" in shown(own)
 
 
 def test_cases_that_do_not_differ_print_no_interval_of_no_width(tmp_path: Path) -> None:
@@ -122,7 +127,7 @@ def test_cases_that_do_not_differ_print_no_interval_of_no_width(tmp_path: Path) 
     records = [{"case_id": f"c{n}", "question_id": f"q{n}", "repeat": 0, "value": 1.0} for n in range(6)]
     write_lines(path, records)
     one = Cell(Column("toy", "Toy", "judge", questions), {}, (path,))
-    assert shown(one).startswith("1.000 [0.610, 1.000] {no spread}")
+    assert shown(one).startswith("1.000 {no spread: 0.476, 1.000} [0.610, 1.000]")
 
 
 def test_the_mean_of_cases_weighs_cases_alike(tmp_path: Path) -> None:

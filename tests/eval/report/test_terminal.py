@@ -103,7 +103,7 @@ def test_the_terminal_and_the_markdown_print_the_same_numbers(tmp_path: Path, wi
             assert interval is not None
             mean, ends = f"{ours.mean:.3f}", [f"{end:.3f}" for end in (interval.low, interval.high)]
             assert re.search(rf"{mean} [{{\[]{', '.join(end.removeprefix('0') for end in ends)}[}}\]]", text)
-            assert re.search(rf"\| {mean} .*[{{\[]{', '.join(ends)}[}}\]]", whole)
+            assert re.search(rf"\| {mean} .*(no spread: |cases: )?{', '.join(ends)}[}}\]]", whole)
             if (pair := made.pairs.get((row.name, place))) is not None:
                 gap = f"{pair.difference.mean:+.3f}"
                 assert gap in text

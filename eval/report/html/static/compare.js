@@ -42,7 +42,7 @@ function gapOf(pairs, a, b, category) {
   const found = pairs.find((pair) => pair[2] === category && ((pair[0] === a && pair[1] === b) || (pair[0] === b && pair[1] === a)));
   if (!found) return null;
   const turn = found[0] === a ? 1 : -1, ends = (pair) => pair && (turn === 1 ? pair : [-pair[1], -pair[0]]);
-  return { mean: turn * found[3], n: found[4], question: ends(found[5]), case: ends(found[6]), clusters: found[7], p: found[8], holm: found[9] };
+  return { mean: turn * found[3], n: found[4], question: ends(found[5]), case: ends(found[6]), clusters: found[7], p: found[8] };
 }
 
 const probability = (p) => (p === null || p === undefined ? "–" : p < 0.001 ? "< 0.001" : p.toFixed(3));
@@ -58,14 +58,13 @@ function differenceCard({ a, b }, shared, pairs, x, y) {
   const columns = [
     { title: "Questions", cell: (row) => row.name },
     { title: "A − B", number: true, cell: (row) => row.gap ? signed(row.gap.mean) : "–" },
-    { title: "95 % by question", cell: (row) => row.gap ? between(row.gap.question) : "" },
     { title: "95 % by case", cell: (row) => row.gap ? byCase(row.gap.case, row.gap.clusters) : "" },
-    { title: "p by case", number: true, cell: (row) => row.gap ? probability(row.gap.p) : "" },
-    { title: "Holm, all pairs", number: true, cell: (row) => row.gap ? probability(row.gap.holm) : "" },
+    { title: "95 % by question", cell: (row) => row.gap ? between(row.gap.question) : "" },
+    { title: "p by case, this pair alone", number: true, cell: (row) => row.gap ? probability(row.gap.p) : "" },
     { title: "n", number: true, cell: (row) => row.gap ? row.gap.n : 0 },
     ...SIDES.map((side, place) => ({ title: side, number: true, cell: (row) => row.counts[place] })),
   ];
-  return el("section", { class: "card" }, el("p", { class: "note" }, `A: ${a.title}. B: ${b.title}. Right: a score of at least ${report.index.right}. p by case needs five histories; Holm adjusts it for all pairs of runs on this page's data. Tables have the permutation test over questions, too.`),
+  return el("section", { class: "card" }, el("p", { class: "note" }, `A: ${a.title}. B: ${b.title}. Right: a score of at least ${report.index.right}. Exploratory: p is not adjusted for the other pairs that could be looked at, and needs five histories. Tables test a declared family at one level.`),
     rows.length ? sortable(columns, rows) : el("p", null, a === b ? "A and B are the same run." : "No question has a score from both."));
 }
 

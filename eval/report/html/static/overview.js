@@ -7,7 +7,8 @@ report.runOf = (row, column) => {
   return folder ? report.index.runs.find((run) => `runs/${run.key}` === folder) : null;
 };
 
-const preferred = (ours) => (ours ? (ours.clusters >= 5 && ours.case) || ours.question : null);
+// As `eval.stats.preferred_interval`.
+const preferred = (ours) => (ours ? (ours.clusters >= 5 && ours.case) || ours.cautious || (ours.clusters < 5 ? ours.question : null) : null);
 
 report.pages.overview = {
   title: "Overview",
@@ -73,7 +74,7 @@ function leaderboard(table, at, query) {
   ];
   const sort = query.has("sort") ? Number(query.get("sort")) : null;
   return el("section", { class: "card" }, el("h3", null, `${table.columns[at].title} · ${table.columns[at].metric}`),
-    el("p", { class: "note" }, "Dot and bar: our mean and its 95 % interval, by case from five cases on. Diamond: published. Pale rows: the difference from the reference row is not significant (5 % for the table's family). Headings sort."),
+    el("p", { class: "note" }, "Dot and bar: our mean and its 95 % interval, by case from five cases on, with fewer the cautious one. Diamond: published. Pale rows: the difference from the reference row is not significant (5 % for the table's family). Headings sort."),
     sortable(columns, rows, { sort, down: query.get("down") !== "0", class: "full leaderboard", rowClass: (row, plain) => [row.row.ruled && plain ? "ruled" : "", detectable(row) ? "" : "dim"].join(" ").trim() || null,
       onsort: (place, down) => report.remember({ sort: place, down: down ? "1" : "0" }) }),
     without.length ? el("p", { class: "note" }, `Without a number here: ${without.map(({ row, cell }) => cell.kind === "text" && cell.text !== "–" ? `${row.title} (${cell.text})` : row.title).join("; ")}.`) : "");
