@@ -265,20 +265,27 @@ def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) ->
     return Overlap(float(score.precision), float(score.recall), float(score.fmeasure))
 
 
+def rouge_words(text: str, stemmer: bool = False) -> list[str]:
+    """The words that rouge-score compares; every stem is computed once."""
+    with _nltk_alone():
+        from rouge_score import tokenize
+
+    return list(tokenize.tokenize(text, _Stems if stemmer else None))
+
+
+class _Stems:
+    stem = staticmethod(_stem)
+
+
 @lru_cache(maxsize=8)
 def _rouge_scorer(kind: RougeKind, stemmer: bool) -> Any:
     with _nltk_alone():
-        from rouge_score import tokenize
         from rouge_score.rouge_scorer import RougeScorer
         from rouge_score.tokenizers import Tokenizer
 
     class Cached(Tokenizer):  # type: ignore[misc]
-        """rouge-score's own words with its own stems, each of which is computed once."""
-
-        stem = staticmethod(_stem)
-
         def tokenize(self, text: str) -> list[str]:
-            return list(tokenize.tokenize(text, self if stemmer else None))
+            return rouge_words(text, stemmer)
 
     return RougeScorer([kind], tokenizer=Cached())
 

@@ -15,7 +15,6 @@ from urllib.parse import quote
 import yaml
 
 from data_loaders.schema import DataError
-from data_loaders.source import Entry
 from eval.store import RunError
 from scripts.answers.declared import FORMS, Contents, forms, read_declared
 from scripts.answers.parsing import Parsed, parsed
@@ -80,6 +79,8 @@ class Claim:
     options: Mapping[str, str] = field(default_factory=dict)
     claimed: tuple[Printed, ...] = ()
     note: str = ""
+    part: str = ""
+    """Which part of the data set the file covers, where it does not cover the whole."""
     extract: bool = False
     """The held file is an extract of the owner's."""
 
@@ -137,13 +138,3 @@ def files_of(claim: Claim, root: Path) -> list[Parsed]:
 def contents_of(claim: Claim, files: list[Parsed]) -> Contents:
     """The answers of a claim. Raises DataError where its form does not fit the files."""
     return read_declared(files, forms()[claim.form], claim.options)
-
-
-def entries() -> tuple[Entry, ...]:
-    """What to download: every file of which the manifest knows the owner's sha256."""
-    return tuple(
-        Entry(f"{FOLDER}/{file.held}", "answers", "official", claim.licence, file.bytes, file.sha256, url)
-        for claim in claims()
-        if not claim.extract
-        for file, url in zip(claim.files, claim.urls, strict=True)
-    )

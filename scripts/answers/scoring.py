@@ -21,17 +21,18 @@ from pathlib import Path
 import numpy as np
 
 from data_loaders.schema import DataError
-from eval.metrics.lexical import locomo_token_f1, rouge, squad_token_f1, word_tokenize
+from eval.metrics.lexical import locomo_token_f1, rouge_words, squad_token_f1, word_tokenize
 from eval.metrics.locomo import abstains, question_score
 from scripts.answers.declared import forms
 from scripts.answers.manifest import Claim, contents_of, files_of
-from scripts.answers.matching import Asked, Questions, match
+from scripts.answers.matching import Asked, match
 from scripts.answers.questions import questions_of
 from scripts.answers.records import Answer
 
 UNKNOWN = re.compile(
     r"\bnot (?:mentioned|specified|stated|provided|available|known|enough information)\b|\bno (?:specific )?information\b"
     r"|\b(?:do not|don't|doesn't|does not) (?:know|have (?:any |enough )?information|mention|specify)\b|\binsufficient information\b"
+    r"|\b(?:did not|didn't|never) (?:mention|specify|say|state|provide|share)|\bno (?:mention|record)\b"
     r"|\b(?:cannot|can't|unable to) (?:be )?(?:determine|answer|find)|^\W*(?:unknown|n/?a|i don't know)\W*$"
 )
 """Words by which a reply says that it does not know, beside the official ones; lower case."""
@@ -153,7 +154,7 @@ def _row(asked: Asked, answer: Answer, scale: float, official: bool) -> dict[str
         "f1": f1,
         "plain_f1": squad_token_f1(text, gold),
         "bleu1": unigram_bleu(text, gold),
-        "rouge_l": rouge(text, gold, "rougeL", stemmer=True).f,
+        "rouge_l": rouge_l(text, gold),
     }
 
 
@@ -170,6 +171,27 @@ def unigram_bleu(prediction: str, gold: str) -> float:
     if not shared:
         return 0.0
     return shared / length * min(1.0, math.exp(1 - wanted.total() / length))
+
+
+def rouge_l(prediction: str, gold: str) -> float:
+    """`rouge_l_f` with stems: the longest common subsequence by bit-parallel addition (Hyyrö 2004), a tenth of the time of a table."""
+    said, wanted = rouge_words(prediction, stemmer=True), _rouge_gold(gold)
+    if not said or not wanted:
+        return 0.0
+    places: dict[str, int] = {}
+    for at, word in enumerate(wanted):
+        places[word] = places.get(word, 0) | 1 << at
+    full = open_ = (1 << len(wanted)) - 1
+    for word in said:
+        hit = open_ & places.get(word, 0)
+        open_ = ((open_ + hit) | (open_ - hit)) & full
+    common = len(wanted) - open_.bit_count()
+    return 2 * common / (len(said) + len(wanted))
+
+
+@lru_cache(maxsize=4096)
+def _rouge_gold(text: str) -> tuple[str, ...]:
+    return tuple(rouge_words(text, stemmer=True))
 
 
 def _tokens(text: str) -> list[str]:
@@ -190,6 +212,3 @@ def fingerprint(text: str) -> bytes:
 def sizes(scored: Scored) -> list[int]:
     """Number of joined answers of each conversation."""
     return list(Counter(scored.clusters).values())
-
-
-__all__ = ["MEASURES", "Questions", "Scored", "fingerprint", "says_unknown", "score_claim", "sizes", "unigram_bleu"]
