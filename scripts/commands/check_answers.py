@@ -1,9 +1,9 @@
 """Check a file of answers before it is submitted: `python -m scripts.check_answers FILE [--dataset LoCoMo] [--form NAME] [--data ROOT]`.
 
-Says in which form the file is read, how many answers belong to a question of the data set, and what is missing: questions without an answer,
-answers without a question, verdicts, recalled tokens, gold answers that differ. Exit code 0 when nothing that a claim needs is missing,
-1 when something is, 2 when the file cannot be read. `export --format mem0` writes a file that passes; so does the form `extract`: one
-JSON line an answer with conversation, question_id, question, category, gold, answer, verdicts and tokens.
+Says in which form the file is read, how many answers belong to a question of the data set, and what is missing: questions without an
+answer, answers without a question, texts, verdicts that failed, gold answers that differ. Exit code 0 when nothing that a claim needs is
+missing, 1 when something is, 2 when the file cannot be read. `export --format mem0` writes a file that passes; so does the form `extract`,
+one JSON line an answer with conversation, question_id, question, category, gold, answer, verdicts and tokens.
 """
 
 from __future__ import annotations

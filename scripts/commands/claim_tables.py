@@ -191,7 +191,8 @@ def _range(ends: tuple[float, float] | None) -> str:
 
 
 FACTS = (
-    "name", "dataset", "product", "system", "by", "repository", "commit", "date", "licence", "answer_model", "judge", "note", "part", "urls",
+    "name", "dataset", "product", "system", "by", "repository", "commit", "date", "licence", "answer_model", "judge", "note",
+    "part", "urls",
 )  # fmt: skip
 
 
