@@ -147,6 +147,7 @@ def _of_counts(scored: Scored) -> list[str]:
         "blank answer": "blank answers",
         "missing answer": "missing answers",
         "duplicate": "duplicates",
+        "without a gold in the file": "answers without a gold, which have no F1",
         "without a verdict, which the form has for 0": "verdicts left out by the form, taken as 0",
         "record that is no object": "damaged records",
         "record without a question": "records without a question",

@@ -97,6 +97,7 @@ def score_claim(claim: Claim, root: Path) -> Scored:
     golds = other_gold = 0
     if questions is None:
         pairs = [(_own_question(answer, number), answer) for number, answer in enumerate(contents.answers)]
+        counts["without a gold in the file"] = sum(not asked.gold for asked, _ in pairs)
     else:
         matched = match(contents.answers, questions)
         pairs, golds, other_gold = matched.pairs, matched.golds, len(matched.other_gold)
@@ -147,7 +148,7 @@ def _row(asked: Asked, answer: Answer, scale: float, official: bool) -> dict[str
         "blank": float(not text.strip()),
         "answerable": float(asked.answerable),
     }
-    if not asked.answerable:
+    if not asked.answerable or not gold:  # the files of some data sets have no gold for some questions
         return row | dict.fromkeys(MEASURES, math.nan)
     f1 = question_score(text, gold, int(asked.category)) if official else locomo_token_f1(text, gold)
     return row | {

@@ -117,7 +117,9 @@ def test_a_form_reads_answer_verdict_and_conversation(form: str) -> None:
         (None, Scale(absent=0.0), 0.0, "absent"),
     ],
 )
-def test_verdicts_are_read_on_their_scale_and_never_guessed(stored: Any, scale: Scale, value: float | None, state: str) -> None:
+def test_verdicts_are_read_on_their_scale_and_never_guessed(
+    stored: Any, scale: Scale, value: float | None, state: str
+) -> None:
     verdict = verdict_of(stored, scale)
     assert (verdict.value, verdict.state) == (value, state)
 
@@ -128,10 +130,21 @@ def test_a_failed_judge_keeps_its_number_and_is_counted() -> None:
 
 
 def test_what_is_irregular_is_counted_and_listed_with_its_place() -> None:
-    records = [{"question": Q, "pred": "  "}, {"question": Q}, {"pred": "x"}, 7, {"question": Q, "pred": A, "correct": "??"}]
+    records = [
+        {"question": Q, "pred": "  "},
+        {"question": Q},
+        {"pred": "x"},
+        7,
+        {"question": Q, "pred": A, "correct": "??"},
+    ]
     contents = read_declared(files("flat", records), forms()["flat"])
     assert contents.counts["blank answer"] == contents.counts["missing answer"] == 1
-    assert contents.counts["record without a question"] == contents.counts["record that is no object"] == contents.counts["judge error"] == 1
+    assert (
+        contents.counts["record without a question"]
+        == contents.counts["record that is no object"]
+        == contents.counts["judge error"]
+        == 1
+    )
     assert any("[3]: record that is no object" in line for line in contents.listed)
 
 
@@ -142,7 +155,10 @@ def test_the_condition_must_be_named() -> None:
 
 def test_a_new_form_is_a_few_lines_of_yaml(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
-    own.write_text("mine: {about: mine, records: [runs/*/rows/*], fields: {answer: [said], conversation: ['^who']}}", encoding="utf-8")
+    own.write_text(
+        "mine: {about: mine, records: [runs/*/rows/*], fields: {answer: [said], conversation: ['^who']}}",
+        encoding="utf-8",
+    )
     content = {"runs": [{"who": "c", "rows": [{"question": Q, "said": A}]}]}
     (answer,) = read_declared(files("mine", content), forms(own)["mine"]).answers
     assert (answer.conversation, answer.answer) == ("c", A)
@@ -220,7 +236,9 @@ def test_conversation_gold_and_the_name_adversarial_tell_equal_texts_apart() -> 
     answers = [said(Q, position=1), said(Q, gold=G), said("Both?", category="adversarial"), said("Both?", gold="one")]
     matched = match(answers, QUESTIONS)
     assert [asked.question_id for asked, _ in matched.pairs] == ["b1", "a1", "b3", "b2"]
-    assert match([said(Q)], QUESTIONS).unjoined == [f"here {Q!r}: 2 questions of this text, which neither conversation nor gold tells apart"]
+    assert match([said(Q)], QUESTIONS).unjoined == [
+        f"here {Q!r}: 2 questions of this text, which neither conversation nor gold tells apart"
+    ]
     assert "no question of this text" in match([said("Reworded?")], QUESTIONS).unjoined[0]
 
 
@@ -246,4 +264,7 @@ def test_the_manifest_holds_facts_only() -> None:
         assert claim.licence
         assert all(len(file.sha256) == 64 for file in claim.files)
         assert all(0 <= each.score <= 1 and each.printed for each in claim.claimed)
-        assert all(url.startswith(f"https://raw.githubusercontent.com/{claim.repository}/") and " " not in url for url in claim.urls)
+        assert all(
+            url.startswith(f"https://raw.githubusercontent.com/{claim.repository}/") and " " not in url
+            for url in claim.urls
+        )
