@@ -136,7 +136,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Lenience:
-    """How often answers that a rule calls wrong count as right; None for fewer than `LEAST` of them."""
+    """How often two kinds of answers count as right; None for fewer than `LEAST` of them."""
 
     name: str
     judge: str
@@ -146,9 +146,6 @@ class Lenience:
     unknowing: float | None
     """Share of right among answerable questions answered with not knowing."""
     unknowing_n: int
-    insisting: float | None
-    """Share of right among questions without an answer that were answered all the same."""
-    insisting_n: int
 
 
 def lenience(scored: Scored) -> Lenience | None:
@@ -159,14 +156,13 @@ def lenience(scored: Scored) -> Lenience | None:
     text = scored.measures["blank"] == 0.0
     unlike = judged(scored) & knows & text & (scored.measures["f1"] == 0.0)
     unknowing = judged(scored) & ~knows
-    insisting = scored.where("verdict", ~scored.answerable) & knows & text
 
     def share(mask: np.ndarray) -> float | None:
         return float(verdict[mask].mean()) if mask.sum() >= LEAST else None
 
     return Lenience(
         scored.claim.name, scored.claim.judge or "not stated", share(unlike), int(unlike.sum()),
-        share(unknowing), int(unknowing.sum()), share(insisting), int(insisting.sum()),
+        share(unknowing), int(unknowing.sum()),
     )  # fmt: skip
 
 

@@ -20,6 +20,11 @@ from scripts.answers.scoring import MEASURES, Scored
 from scripts.commands.inspect import visible
 
 FULL_CONTEXT = "full context"
+LENIENCY = (
+    "How many of two kinds of answers the stored verdicts count as right: those that share no word stem with the gold, and those that say "
+    "that they do not know what the history holds. Some of the first are right in other words, digits or another language; the rows "
+    "with the judge `people` show how many a person accepts."
+)
 TITLES = {"f1": "F1", "plain_f1": "plain F1", "bleu1": "BLEU-1", "rouge_l": "ROUGE-L"}
 
 
@@ -155,15 +160,9 @@ def analysis(all_scored: Sequence[Scored]) -> str:
             f"Rank correlation of mean verdict and mean F1 over {ranks.claims} files: {ranks.plain:.2f}; {equal}.",
             "",
         ]
-    lines += ["## Leniency: answers that a rule calls wrong, counted as right", ""]
+    lines += ["## Leniency", "", LENIENCY, ""]
     known = [_lenience_cells(each) for scored in all_scored if (each := lenience(scored))]
-    header = [
-        "claim",
-        "judge",
-        "no stem of the gold",
-        "not knowing an answer that is there",
-        "answering what has no answer",
-    ]
+    header = ["claim", "judge", "no stem of the gold", "not knowing an answer that is there"]
     lines += [
         grid(header, [cells for cells in known if set(cells[2:]) != {"–"}]),
         "",
@@ -178,7 +177,7 @@ def analysis(all_scored: Sequence[Scored]) -> str:
 
 
 def _lenience_cells(each: Lenience) -> list[str]:
-    shares = ((each.unlike, each.unlike_n), (each.unknowing, each.unknowing_n), (each.insisting, each.insisting_n))
+    shares = ((each.unlike, each.unlike_n), (each.unknowing, each.unknowing_n))
     return [
         inert(each.name),
         inert(each.judge),
@@ -264,29 +263,22 @@ def _csv_lines(row: Row) -> list[dict[str, Any]]:
         "detectable": row.detectable,
         "flags": "; ".join([*row.flags, *(f"same answers as {each}" for each in row.same)]),
     }
-    none = {
-        "printed": None,
-        "printed_of": "",
-        "printed_over": "",
-        "file": None,
-        "reading": "",
-        "status": "no score printed",
-    }
-    printed = [
-        {
-            "printed": each.printed.score,
-            "printed_of": each.printed.of,
-            "printed_over": each.printed.over,
-            "file": each.file,
-            "reading": each.reading,
-            "status": each.status,
-        }
-        for each in row.findings
-    ]
     return [
         {
             name: cell(value) if isinstance(value, str) else value
             for name, value in {**facts, **each, **measured}.items()
         }
-        for each in printed or [none]
+        for each in map(_csv_printed, row.findings or [None])
     ]
+
+
+def _csv_printed(finding: Finding | None) -> dict[str, Any]:
+    printed = finding.printed if finding else None
+    return {
+        "printed": printed.score if printed else None,
+        "printed_of": printed.of if printed else "",
+        "printed_over": printed.over if printed else "",
+        "file": finding.file if finding else None,
+        "reading": finding.reading if finding else "",
+        "status": finding.status if finding else "no score printed",
+    }
