@@ -35,7 +35,19 @@ def _fetched(args: argparse.Namespace) -> int:
         except DataError as error:
             print(error, file=sys.stderr)
             failed = 1
+        if name == "answers":
+            failed |= _claims_fetched(data_root(args.data))
     return failed
+
+
+def _claims_fetched(root: Path) -> int:
+    """Get the files of published claims from their owners, one after the other; 1 when some are gone or are others now."""
+    from scripts.answers.fetching import fetch_claims
+
+    lines, gone = fetch_claims(root)
+    print("\n".join(lines))
+    print("\n".join(gone), file=sys.stderr)
+    return 1 if gone else 0
 
 
 if __name__ == "__main__":

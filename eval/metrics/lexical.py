@@ -174,7 +174,7 @@ def _word_tokenizer() -> Any:
 
 
 def overlap_f1(prediction: Iterable[str], gold: Iterable[str]) -> float:
-    """F1 over tokens as multisets; 0 when the two sides share no token."""
+    """F1 over tokens as multisets, which may be counted already; 0 when the two sides share no token."""
     predicted, wanted = Counter(prediction), Counter(gold)
     shared = (predicted & wanted).total()
     if shared == 0:
@@ -190,8 +190,8 @@ def locomo_token_f1(prediction: str, gold: str) -> float:
 
 def locomo_multi_answer_f1(prediction: str, gold: str) -> float:
     """Mean over the comma-separated parts of the gold of the best F1 with a part of the answer (LoCoMo, category 1)."""
-    parts = prediction.split(",")
-    best = [max(locomo_token_f1(part, wanted) for part in parts) for wanted in gold.split(",")]
+    parts = [Counter(locomo_stems(part)) for part in prediction.split(",")]
+    best = [max(overlap_f1(part, wanted) for part in parts) for wanted in map(locomo_stems, gold.split(","))]
     return sum(best) / len(best)
 
 
@@ -295,12 +295,29 @@ def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) ->
     return Overlap(float(score.precision), float(score.recall), float(score.fmeasure))
 
 
+def rouge_words(text: str, stemmer: bool = False) -> list[str]:
+    """The words that rouge-score compares; every stem is computed once."""
+    with _nltk_alone():
+        from rouge_score import tokenize
+
+    return list(tokenize.tokenize(text, _Stems if stemmer else None))
+
+
+class _Stems:
+    stem = staticmethod(_stem)
+
+
 @lru_cache(maxsize=8)
 def _rouge_scorer(kind: RougeKind, stemmer: bool) -> Any:
     with _nltk_alone():
         from rouge_score.rouge_scorer import RougeScorer
+        from rouge_score.tokenizers import Tokenizer
 
-    return RougeScorer([kind], use_stemmer=stemmer)
+    class Cached(Tokenizer):  # type: ignore[misc]
+        def tokenize(self, text: str) -> list[str]:
+            return rouge_words(text, stemmer)
+
+    return RougeScorer([kind], tokenizer=Cached())
 
 
 # --- metrics: one prediction against one gold -----------------------------------------------------------------------

@@ -1,0 +1,138 @@
+"""Join published answers of any form with the questions of a data set: by conversation, text, category and gold; never by a guess.
+
+The conversation counts where the file names one, by its id or by its number. Category and gold only tell questions of the same text apart,
+because names of categories differ between files: the category is always the data set's. Questions that agree in text and gold are
+interchangeable, since every score of an answer is the same for each of them; they are given out in the order of the data set. Two answers
+to one question are duplicates: the first counts where both are equal, none where they differ.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from scripts.answers.records import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question of a data set, with all that a score needs."""
+
+    case_id: str
+    question_id: str
+    text: str
+    gold: str
+    category: str
+    """The data set's: `1` to `5` of LoCoMo, the question type of LongMemEval, the ability of BEAM."""
+    answerable: bool = True
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The questions of a data set."""
+
+    title: str
+    asked: tuple[Asked, ...]
+    cases: tuple[str, ...]
+    """Names of the conversations in the order of the data set's file."""
+
+    @cached_property
+    def by_text(self) -> Mapping[str, tuple[Asked, ...]]:
+        texts: dict[str, list[Asked]] = defaultdict(list)
+        for each in self.asked:
+            texts[each.text.strip()].append(each)
+        return {text: tuple(same) for text, same in texts.items()}
+
+    @cached_property
+    def by_id(self) -> Mapping[str, Asked]:
+        return {each.question_id: each for each in self.asked}
+
+    def sizes(self, answerable: bool | None = None) -> list[int]:
+        """Number of questions of each conversation, with `answerable` of those that are or are not."""
+        counts = dict.fromkeys(self.cases, 0)
+        for each in self.asked:
+            counts[each.case_id] += answerable is None or each.answerable == answerable
+        return list(counts.values())
+
+
+@dataclass(slots=True)
+class Matched:
+    """Answers with their questions, and those without."""
+
+    pairs: list[tuple[Asked, Answer]] = field(default_factory=list)
+    unjoined: list[str] = field(default_factory=list)
+    """Places and reasons."""
+    without_question: list[Answer] = field(default_factory=list)
+    """The answers that `unjoined` names, less the duplicates."""
+    duplicates: list[str] = field(default_factory=list)
+    interchangeable: int = 0
+    other_gold: list[str] = field(default_factory=list)
+    """Places of joined answers whose gold is not the data set's."""
+    golds: int = 0
+    """Joined answers that have a gold."""
+
+
+def match(answers: Sequence[Answer], questions: Questions) -> Matched:
+    """Find the question of every answer."""
+    matched = Matched()
+    groups: dict[tuple[Asked, ...], list[Answer]] = defaultdict(list)
+    for answer in answers:
+        candidates = _candidates(answer, questions)
+        if isinstance(candidates, str):
+            matched.unjoined.append(f"{answer.place} {(answer.question or answer.question_id)[:100]!r}: {candidates}")
+            matched.without_question.append(answer)
+        else:
+            groups[candidates].append(answer)
+    for candidates, own in groups.items():
+        kept = _without_duplicates(candidates, own, matched)
+        matched.interchangeable += len(kept) if len(candidates) > 1 else 0
+        matched.pairs += zip(candidates, kept, strict=False)
+    for asked, answer in matched.pairs:
+        if answer.gold is not None and asked.answerable:
+            matched.golds += 1
+            if answer.gold.strip() != asked.gold.strip():
+                matched.other_gold.append(answer.place)
+    return matched
+
+
+def _without_duplicates(candidates: Sequence[Asked], own: list[Answer], matched: Matched) -> list[Answer]:
+    if len(own) <= len(candidates):
+        return own
+    equal = len({answer.answer for answer in own}) == 1
+    kept = own[: len(candidates)] if equal else []
+    why = f"{len(own)} {'equal' if equal else 'different'} answers to {len(candidates)} question"
+    matched.duplicates += [f"{answer.place} {answer.question[:100]!r}: {why}" for answer in own[len(kept) :]]
+    return kept
+
+
+def _candidates(answer: Answer, questions: Questions) -> tuple[Asked, ...] | str:
+    """The interchangeable questions that an answer belongs to, or why there are none."""
+    if answer.question_id in questions.by_id:
+        return (questions.by_id[answer.question_id],)
+    if not answer.question:
+        return "no question of this id"
+    same = questions.by_text.get(answer.question.strip(), ())
+    if not same:
+        return "no question of this text"
+    if case := _case(answer, questions):
+        same = tuple(each for each in same if each.case_id == case)
+        if not same:
+            return f"no question of this text in {case}"
+    adversarial = (
+        "adversarial" in answer.category.casefold()
+    )  # the only name that every file gives to the same category
+    same = tuple(each for each in same if each.category == answer.category or adversarial > each.answerable) or same
+    same = tuple(each for each in same if each.answerable and each.gold.strip() == (answer.gold or "").strip()) or same
+    if len({(each.gold, each.category) for each in same}) > 1:
+        return f"{len(same)} questions of this text, which neither conversation nor gold tells apart"
+    return same
+
+
+def _case(answer: Answer, questions: Questions) -> str:
+    """The conversation that an answer names; empty where it names none that the data set has."""
+    if answer.conversation in questions.cases:
+        return answer.conversation
+    known = answer.position is not None and 0 <= answer.position < len(questions.cases)
+    return questions.cases[answer.position] if known and answer.position is not None else ""

@@ -1,0 +1,89 @@
+"""Parse files of any of the kinds in which answers are published: JSON, JSON Lines, CSV, each plain or compressed by gzip."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_loaders.raw import parse_json
+from data_loaders.schema import DataError
+
+GZIP = b"\x1f\x8b"
+MAX_BYTES = 512 << 20
+"""At most so many bytes of one file, unpacked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """One file."""
+
+    name: str
+    """Without folders and without `.gz`."""
+    content: Any
+    sha256: str
+    """Of the bytes, unpacked where gzip packed them: the owner's file and a compressed copy agree."""
+
+
+def parsed(path: Path) -> Parsed:
+    """Read and parse a file.
+
+    Raises:
+        DataError: it cannot be read, is too large unpacked, or is in none of the kinds.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path.name}: expected a readable file, found: {error.strerror or error}") from error
+    data = unpacked(raw, path.name) if raw.startswith(GZIP) else raw
+    name = path.name.removesuffix(".gz")
+    return Parsed(name, parse(data.removeprefix(b"\xef\xbb\xbf"), name), hashlib.sha256(data).hexdigest())
+
+
+def unpacked(raw: bytes, name: str) -> bytes:
+    """The content of a gzip file.
+
+    Raises:
+        DataError: it is damaged, cut off, or unpacks to more than MAX_BYTES.
+    """
+    worker = zlib.decompressobj(wbits=31)
+    try:
+        data = worker.decompress(raw, MAX_BYTES)
+    except zlib.error as error:
+        raise DataError(f"{name}: expected a whole gzip file, found: {error}") from error
+    if worker.unconsumed_tail:
+        raise DataError(f"{name}: expected at most {MAX_BYTES:,} bytes unpacked, found more")
+    if not worker.eof:
+        raise DataError(f"{name}: expected a whole gzip file, found one that is cut off")
+    return data
+
+
+def parse(data: bytes, name: str) -> Any:
+    """The value of a JSON text, or a list of the values of JSON Lines, or a list of the rows of a CSV with a header.
+
+    Raises:
+        DataError: the text is none of these.
+    """
+    lines = [line for line in data.split(b"\n") if line.strip()]
+    if not lines:
+        raise DataError(f"{name}: expected JSON, JSON Lines or CSV, found an empty file")
+    if lines[0].lstrip()[:1] not in (b"{", b"["):
+        return _rows(data, name)
+    if len(lines) > 1 and lines[0].strip().endswith(b"}") and lines[1].lstrip().startswith(b"{"):
+        return [parse_json(line, f"{name}: line {number}") for number, line in enumerate(lines, 1)]
+    value = parse_json(data, name)
+    return [value] if name.endswith(".jsonl") and isinstance(value, dict) else value
+
+
+def _rows(data: bytes, name: str) -> list[dict[str, str]]:
+    try:
+        rows = list(csv.DictReader(io.StringIO(data.decode("utf-8"), newline=""), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{name}: expected JSON, JSON Lines or CSV, found an error: {error}") from error
+    if not rows or len(rows[0]) < 2 or None in rows[0]:
+        raise DataError(f"{name}: expected JSON, JSON Lines or a CSV with a header, found another kind of text")
+    return [{key: value or "" for key, value in row.items() if isinstance(key, str)} for row in rows]

@@ -1,0 +1,77 @@
+"""The questions that published answers belong to, from the data sets below the data root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from data_loaders import locomo
+from data_loaders.raw import get, get_text, read_json
+from data_loaders.schema import DataError
+from data_loaders.source import find
+from scripts.answers.matching import Asked, Questions
+
+LONGMEMEVAL = ("longmemeval/longmemeval_oracle.json", "longmemeval/longmemeval_questions_500.json")
+"""Files with all 500 questions: the smallest official one, else the list of the questions alone."""
+ADVERSARIAL = "5"
+
+
+def of_locomo(root: Path | None) -> Questions:
+    """LoCoMo's 1,986 questions, with their category numbers. Raises DataError where the file is missing or damaged."""
+    cases = locomo.load(find("locomo/locomo10.json", root=root).path)
+    asked = [
+        Asked(
+            case.id,
+            question.id,
+            question.text,
+            gold.answers[0] if gold.answers else "",
+            str(gold.detail["category_id"]),
+            str(gold.detail["category_id"]) != ADVERSARIAL,
+        )
+        for case in cases
+        for question, gold in case.questions
+    ]
+    return Questions("LoCoMo", tuple(asked), tuple(case.id for case in cases))
+
+
+def of_longmemeval(root: Path | None) -> Questions:
+    """LongMemEval's 500 questions; every question is a case of its own. Raises DataError where no file has them."""
+    missing = []
+    for file in LONGMEMEVAL:
+        try:
+            records = read_json(find(file, root=root, unpinned=True).path)
+        except DataError as error:
+            missing.append(str(error))
+            continue
+        asked = [_longmemeval(record, f"{file}[{number}]") for number, record in enumerate(records)]
+        return Questions("LongMemEval", tuple(asked), tuple(each.case_id for each in asked))
+    raise DataError(missing[0])
+
+
+def _longmemeval(record: object, place: str) -> Asked:
+    name = get_text(record, "question_id", place)
+    gold = str(get(record, "answer", (str, int, float), place))
+    return Asked(
+        name,
+        name,
+        get_text(record, "question", place),
+        gold,
+        get_text(record, "question_type", place),
+        not name.endswith("_abs"),
+    )
+
+
+LOADERS: Mapping[str, Callable[[Path | None], Questions]] = {"LoCoMo": of_locomo, "LongMemEval": of_longmemeval}
+"""Data sets whose questions are joined; the answers to others are scored with the gold of their own file."""
+
+
+@lru_cache(maxsize=4)
+def questions_of(title: str, root: Path | None) -> Questions | None:
+    """The questions of a data set; None for one that is not joined.
+
+    Raises:
+        DataError: its file is missing or damaged.
+    """
+    loader = LOADERS.get(title)
+    return None if loader is None else loader(root)

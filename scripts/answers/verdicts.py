@@ -1,0 +1,97 @@
+"""What a stored verdict is worth: true or false, a number, a word, a list of votes, or a list of failures.
+
+A verdict is a number from 0 to the form's full mark. A word that is not known, a number off the scale and an empty text are judge errors:
+they are counted, listed, and have no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+State = Literal["judged", "absent", "not judged", "error"]
+"""`absent`: the file has no verdict here; `not judged`: it says that the answer was left out of judging; `error`: judging failed."""
+
+WORDS: Mapping[str, float | None] = {
+    **dict.fromkeys(("correct", "yes", "true", "pass", "passed", "right", "accurate"), 1.0),
+    **dict.fromkeys(("partially_correct", "partially correct", "partial"), 0.5),
+    **dict.fromkeys(("wrong", "incorrect", "no", "false", "fail", "failed", "inaccurate"), 0.0),
+    **dict.fromkeys(("skip", "skipped", "not_judged", "excluded"), None),
+}
+FAILED = frozenset({"", "error", "parse_error", "parse error", "unknown", "failed to parse", "timeout"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How a form writes its verdicts."""
+
+    scale: float = 1
+    """The full mark; verdicts stay on this scale."""
+    absent: float | None = None
+    """The verdict of a record without one, where the form leaves out zeros."""
+    failures: bool = False
+    """The field lists failures: an empty list is right, any other is wrong."""
+    fails: str = ""
+    """Place of a word that says whether judging failed."""
+    words: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One verdict as it stands in the file."""
+
+    value: float | None
+    state: State
+    said: str = ""
+    """What an error said, shortened."""
+
+
+def verdict_of(stored: Any, scale: Scale, word: Any = None) -> Verdict:
+    """Read one verdict.
+
+    Args:
+        stored: what the record has; None where it has none.
+        word: the value at `scale.fails`.
+    """
+    if stored is None:
+        return Verdict(scale.absent, "absent")
+    verdict = _value(stored, scale)
+    if scale.fails and isinstance(word, str) and word.strip().casefold() in FAILED:
+        # The number that the file stores beside a failure stays in the file's mean; the failure is counted.
+        return Verdict(verdict.value, "error", word or "empty label")
+    return verdict
+
+
+def _value(stored: Any, scale: Scale) -> Verdict:
+    if isinstance(stored, dict):
+        stored = list(stored.values())
+    if isinstance(stored, list):
+        if scale.failures:
+            return Verdict(0.0 if stored else 1.0, "judged")
+        votes = [_value(vote, scale) for vote in stored if not isinstance(vote, list | dict)]
+        values = [vote.value for vote in votes if vote.value is not None]
+        if values:
+            return Verdict(sum(values) / len(values), "judged")
+        return votes[0] if votes else Verdict(None, "absent")
+    if isinstance(stored, str):
+        return _word(stored, scale)
+    if isinstance(stored, bool):
+        return Verdict(float(stored) * scale.scale, "judged")
+    if isinstance(stored, int | float) and 0 <= stored <= scale.scale and math.isfinite(stored):
+        return Verdict(float(stored), "judged")
+    return Verdict(None, "error", repr(stored)[:40])
+
+
+def _word(stored: str, scale: Scale) -> Verdict:
+    word = stored.strip().casefold().strip(".!")
+    words = {**WORDS, **scale.words}
+    if word in words:
+        worth = words[word]
+        return Verdict(None, "not judged") if worth is None else Verdict(worth * scale.scale, "judged")
+    try:
+        number = float(word)
+    except ValueError:
+        return Verdict(None, "error", stored[:40] or "empty label")
+    return _value(number, scale)

@@ -1,0 +1,116 @@
+"""Audit published claims from their own answers: `python -m scripts.claims [NAME …] [--data ROOT] [--results FOLDER]`.
+
+For every claim of `conf/claims/claims.yaml` whose files are below the data root (`fetch answers` gets them from their owners): how many
+answers and how many of them belong to a question, every printed score against the file's own mean, official F1, plain F1, BLEU-1, ROUGE-L,
+how often the system says that it does not know, length, recalled tokens, intervals by conversation, and flags. Then what only many files
+show: the judge against F1 with length held equal, leniency, the spread of one product. No model is called.
+
+Prints the tables and writes `claims.md`, `claims.json` and `claims.csv` into RESULTS/claims. Intervals are 95 %, by conversation; `detects`
+is the paired difference that these questions show with 80 % power.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from data_loaders.schema import DataError
+from data_loaders.source import data_root
+from eval.store import RunError, replace_file
+from scripts.answers.manifest import Claim, claims
+from scripts.answers.scoring import Scored, score_claim
+from scripts.commands.claim_tables import FULL_CONTEXT, Row, analysis, as_csv, as_json, inert, rows_of, table
+from scripts.experiment.exits import guarded
+from scripts.settings.arguments import add_traceback, whole
+
+HEAD = (
+    "Every number is made from the answers that the named repository published. F1 is LoCoMo's official score (its token F1 on the "
+    "other data sets), over answerable questions; `judge` is the verdict stored in the file; `unknown` is the share of answers that say "
+    "so; rows marked bar are full context, no memory."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Audit, print and write; 1 when the files of a claim are not there, 2 when the input is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.claims", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="claims by name, or a data set (default: all)")
+    parser.add_argument(
+        "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
+    )
+    parser.add_argument("--results", type=Path, default=Path("results"), help="claims/ is written into it")
+    parser.add_argument("--workers", type=whole(1, 64), default=min(2, os.cpu_count() or 1), help="processes")
+    add_traceback(parser)
+    args = parser.parse_args(arguments)
+    return guarded(lambda: _audit(args), traceback=args.traceback)
+
+
+def _audit(args: argparse.Namespace) -> int:
+    wanted = chosen(args.names)
+    scored, missing = scored_claims(wanted, data_root(args.data), args.workers)
+    if not scored:
+        raise RunError(
+            f"no claim's files are there; {next(iter(missing.values()))}; get them with: python -m scripts.fetch answers"
+        )
+    text, rows = page(scored, missing)
+    folder = args.results / "claims"
+    for name, content in (("claims.md", text), ("claims.json", as_json(rows, missing)), ("claims.csv", as_csv(rows))):
+        replace_file(folder / name, content)
+    print(text)
+    print(f"\nwritten: {folder}/claims.md, claims.json, claims.csv ({len(rows)} claims)")
+    return 1 if missing else 0
+
+
+def chosen(names: Sequence[str]) -> list[Claim]:
+    """The claims of these names or data sets; all without any.
+
+    Raises:
+        RunError: a name is neither.
+    """
+    known = claims()
+    for name in names:
+        if not any(name in (claim.name, claim.dataset) for claim in known):
+            raise RunError(f"no claim or data set is called {name!r}; conf/claims/claims.yaml lists them")
+    return [claim for claim in known if not names or claim.name in names or claim.dataset in names]
+
+
+def scored_claims(wanted: Sequence[Claim], root: Path, workers: int) -> tuple[list[Scored], dict[str, str]]:
+    """Score claims in processes; returns the scores in order, and by name why others have none."""
+    largest_first = sorted(wanted, key=lambda claim: -sum(file.bytes for file in claim.files))
+    work = partial(_scored, root=root)
+    if workers == 1 or len(wanted) < 3:
+        outcomes = list(map(work, largest_first))
+    else:
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            outcomes = list(pool.map(work, largest_first))
+    by_name = dict(zip((claim.name for claim in largest_first), outcomes, strict=True))
+    scored = [each for claim in wanted if isinstance(each := by_name[claim.name], Scored)]
+    return scored, {claim.name: each for claim in wanted if isinstance(each := by_name[claim.name], str)}
+
+
+def _scored(claim: Claim, root: Path) -> Scored | str:
+    try:
+        return score_claim(claim, root)
+    except (DataError, RunError) as error:
+        return str(error)
+
+
+def page(scored: Sequence[Scored], missing: dict[str, str]) -> tuple[str, list[Row]]:
+    """The whole Markdown page and its rows."""
+    rows = rows_of(scored)
+    parts = ["# Published claims, audited from their own answers", "", HEAD, ""]
+    for dataset in dict.fromkeys(each.claim.dataset for each in scored):
+        own = [row for row in rows if row.scored.claim.dataset == dataset]
+        bars = [row for row in own if row.scored.claim.product == FULL_CONTEXT]
+        parts += [table(f"claims_{dataset.lower()}", own), ""]
+        parts += [] if bars else ["No full-context run of this data set is in the collection.", ""]
+    parts.append(analysis(scored))
+    if missing:
+        parts += ["", "## Not there", "", *(f"- {inert(name)}: {inert(why)}" for name, why in missing.items())]
+    return "\n".join(parts), rows

@@ -1,0 +1,369 @@
+"""The audit of published claims: a status for every printed score, flags that are planted and flags that must not show, and the tables."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_loaders.download import download
+from data_loaders.schema import DataError
+from data_loaders.source import Entry
+from eval.metrics.lexical import nltk_bleu, rouge
+from scripts.answers import audit, scoring
+from scripts.answers.audit import duplicates, findings, flags
+from scripts.answers.declared import forms
+from scripts.answers.fetching import fetch_claims
+from scripts.answers.manifest import FOLDER, AnswersFile, Claim, Printed, claims
+from scripts.answers.matching import Asked, Questions
+from scripts.answers.parsing import Parsed, parsed
+from scripts.answers.reanalysis import lenience, regression, spreads
+from scripts.answers.scoring import Scored, rouge_l, says_unknown, score_claim, unigram_bleu
+from scripts.commands import check_answers
+from scripts.commands.claim_tables import as_csv, as_json, cell, inert, rows_of, table
+from scripts.commands.claims import chosen, page, scored_claims
+
+PER = 12
+QUESTIONS = Questions(
+    "LoCoMo",
+    tuple(
+        Asked(
+            f"c{case}",
+            f"c{case}q{at}",
+            f"Question {at} of {case}?",
+            f"the gold {at} of {case}",
+            "5" if at >= 10 else "4",
+            at < 10,
+        )
+        for case in range(6)
+        for at in range(PER)
+    ),
+    tuple(f"c{case}" for case in range(6)),
+)
+ANSWERABLE = 60
+Make = Callable[..., Scored]
+
+
+def rows(
+    answer: Callable[[Asked], str] | None = None, verdict: Callable[[Asked, int], Any] | None = None
+) -> list[dict[str, Any]]:
+    """A full set of answers: right ones to every answerable question, an abstention to the others, half of them marked right."""
+    return [
+        {
+            "conversation": asked.case_id,
+            "question": asked.text,
+            "gold": asked.gold,
+            "answer": (answer or (lambda each: each.gold if each.answerable else "not mentioned"))(asked),
+            "verdicts": [(verdict or (lambda _, at: at % 2))(asked, at)],
+            "category": asked.category,
+        }
+        for at, asked in enumerate(QUESTIONS.asked)
+    ]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Scores a set of answers as a claim of this name."""
+    monkeypatch.setattr(scoring, "questions_of", lambda title, root: QUESTIONS)
+    monkeypatch.setattr(audit, "WHOLE", {"LoCoMo": ANSWERABLE})
+
+    def scored(records: Any, name: str = "one", form: str = "extract", **more: Any) -> Scored:
+        place = tmp_path / FOLDER / f"{name}.json"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(records), encoding="utf-8")
+        file = AnswersFile("a.json", place.name, parsed(place).sha256, 1)
+        facts = {
+            "dataset": "LoCoMo",
+            "product": name,
+            "system": name,
+            "by": name,
+            "repository": f"{name}/x",
+            "commit": "abc",
+        }
+        claim = Claim(name, **facts, date="", licence="MIT", answer_model="", judge="", form=form, files=(file,))
+        return score_claim(replace(claim, **more), tmp_path)
+
+    return scored
+
+
+def printed(score: float, **more: Any) -> Printed:
+    return Printed(score, more.pop("digits", 3), more.pop("of", "judge"), more.pop("over", "all"), "README", **more)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "status"),
+    [
+        (printed(0.5), "supported"),
+        (printed(0.5, of="full"), "supported"),
+        (printed(1.0, of="f1", over="1-4"), "supported"),
+        (printed(0.51), "not supported by this file"),
+        (printed(0.51, other_run="the mean of three runs"), "another run"),
+        (printed(0.5, other_run="the mean of three runs"), "supported"),
+        (printed(0.51, digits=1), "supported"),
+    ],
+)
+def test_a_printed_score_is_compared_with_the_files_own_mean(make: Make, claimed: Printed, status: str) -> None:
+    (finding,) = findings(make(rows(), claimed=(claimed,)))
+    assert finding.status == status
+
+
+def test_a_part_of_the_questions_supports_a_subset_and_no_verdict_tells_nothing(make: Make) -> None:
+    assert findings(make(rows()[:30], claimed=(printed(0.5),)))[0].status == "subset"
+    silent = [{key: value for key, value in record.items() if key != "verdicts"} for record in rows()]
+    assert findings(make(silent, claimed=(printed(0.5),)))[0].status == "cannot be told"
+
+
+def test_the_reading_that_agrees_is_named(make: Make) -> None:
+    half = [{**record, "verdicts": [] if at % 2 else [1]} for at, record in enumerate(rows())]
+    (finding,) = findings(make(half, claimed=(printed(0.5),)))
+    assert finding.reading == "mean, answers without a verdict counted as wrong"
+
+
+def noisy(record: dict[str, Any], at: int) -> dict[str, Any]:
+    return {**record, "answer": " ".join(f"word{at}{each}" for each in range(120))}
+
+
+PLANTED: Mapping[str, list[dict[str, Any]]] = {
+    "60 of": rows()[: PER * 5],
+    "have no question": [
+        {**record, "question": f"{record['question']} reworded"} if at < 3 else record
+        for at, record in enumerate(rows())
+    ],
+    "raise the mean": rows(verdict=lambda asked, at: 1 if not asked.answerable else at % 2),
+    "not knowing": rows(answer=lambda asked: "I do not know."),
+    "all 72 verdicts are 1": rows(verdict=lambda asked, at: 1),
+    "verdicts of answerable questions are 1": rows(verdict=lambda asked, at: int(asked.answerable)),
+    "1 judge errors": rows(verdict=lambda asked, at: "???" if at == 3 else at % 2),
+    "1 blank answers": [{**record, "answer": "" if at == 3 else record["answer"]} for at, record in enumerate(rows())],
+    "1 missing answers": [
+        {**record, "answer": None if at == 3 else record["answer"]} for at, record in enumerate(rows())
+    ],
+    "duplicates": [*rows(), {**rows()[0], "answer": "another"}],
+    "long answers": [noisy(record, at) for at, record in enumerate(rows())],
+    "golds are not": [{**record, "gold": "another" if at < 3 else record["gold"]} for at, record in enumerate(rows())],
+}
+"""Answers that raise a flag, by words of the flag."""
+
+
+@pytest.mark.parametrize("words", PLANTED)
+def test_a_planted_flag_is_raised(make: Make, words: str) -> None:
+    told = "; ".join(flags(make(PLANTED[words])))
+    assert words.replace("60 of", "50 of 60 answerable questions") in told
+
+
+def test_a_clean_file_raises_no_flag(make: Make) -> None:
+    assert flags(make(rows())) == []
+
+
+def test_a_file_that_the_manifest_does_not_name_is_flagged(make: Make) -> None:
+    other = (AnswersFile("a.json", "one.json", "0" * 64, 1),)
+    assert flags(make(rows(), files=other)) == ["the file is not the one that the manifest names"]
+
+
+def test_verdicts_that_a_form_leaves_out_are_zeros_and_flagged(make: Make) -> None:
+    results = [{"question": QUESTIONS.asked[0].text, "expected": "x", "predicted": "y", "metrics": {"f1": 0}}]
+    own = make({"sample_results": [{"sample_id": "s_1", "qa_results": results}]}, form="sample_results")
+    assert own.verdicts == (0.0,)
+    assert "1 verdicts left out by the form, taken as 0" in flags(own)
+
+
+def test_the_same_answers_under_another_name_are_named(make: Make) -> None:
+    long = rows(answer=lambda asked: f"a long enough reply about {asked.question_id} here")
+    first, again = make(long, "first"), make(long, "again")
+    reworded = make(rows(answer=lambda asked: f"quite another reply to what {asked.question_id} asks"), "own")
+    edited = make(
+        [*long[:60], *rows(answer=lambda asked: f"some other text about {asked.question_id} this time")[60:]], "edited"
+    )
+    same = duplicates([first, again, reworded, edited])
+    assert [(each.name, each.bytes) for each in same["first"]] == [("again", True), ("edited", False)]
+    assert "own" not in same
+
+
+def test_short_answers_and_right_ones_agree_by_nature(make: Make) -> None:
+    assert duplicates([make(rows(), "first"), make([*rows()[1:], rows()[0]], "second")]) == {}
+
+
+@pytest.mark.parametrize(
+    "pair", [("A cat, a dog!", "a cat"), ("", "a"), ("a b c", "c b a a"), ("x", "y"), ("Don't go. Stay there.", "stay")]
+)
+def test_the_fast_scores_are_those_of_the_packages(pair: tuple[str, str]) -> None:
+    assert unigram_bleu(*pair) == pytest.approx(nltk_bleu(*pair), abs=1e-12)
+    assert rouge_l(*pair) == pytest.approx(rouge(*pair, "rougeL", stemmer=True).f, abs=1e-12)
+
+
+def test_replies_that_say_that_they_do_not_know_are_recognised() -> None:
+    unknown = ["Not mentioned.", "I don't know", "There is no information on it.", "You did not mention it", "unknown"]
+    assert all(map(says_unknown, unknown))
+    assert not any(map(says_unknown, ["in Lund", "She is known for it", "He noted it"]))
+
+
+def test_the_regression_gives_back_what_was_planted(make: Make) -> None:
+    rng = np.random.default_rng(0)
+    own = []
+    for name in ("first", "second"):
+        scored = make(rows(), name)
+        f1, words = rng.random(72), rng.integers(1, 200, 72).astype(float)
+        f1[~scored.answerable] = np.nan
+        scored.measures.update(f1=f1, words=words, verdict=0.2 + 0.5 * f1 + 0.1 * words / 100)
+        own.append(scored)
+    fitted = regression(own)
+    assert fitted is not None
+    assert [each.points for each in fitted.effects] == pytest.approx([50.0, 10.0])
+    assert (fitted.questions, fitted.systems, fitted.histories) == (120, 2, 6)
+
+
+def test_leniency_counts_unlike_and_unknowing_answers(make: Make) -> None:
+    lenient = lenience(make(rows(answer=lambda asked: "nothing alike", verdict=lambda asked, at: 1)))
+    assert lenient is not None
+    assert (lenient.unlike, lenient.unlike_n, lenient.unknowing) == (1.0, 60, None)
+    strict = lenience(make(rows(answer=lambda asked: "unknown", verdict=lambda asked, at: 0)))
+    assert strict is not None
+    assert (strict.unknowing, strict.unknowing_n) == (0.0, 60)
+
+
+def test_the_spread_of_a_product_is_over_its_files(make: Make) -> None:
+    high, low = make(rows(verdict=lambda asked, at: 1), "x"), make(rows(), "y", product="x")
+    (spread,) = spreads([high, low])
+    assert spread.verdict == (0.5, 1.0)
+    assert spreads([high]) == []
+
+
+def test_full_context_is_the_bar_and_stands_first(make: Make) -> None:
+    own = rows_of([make(rows(verdict=lambda asked, at: 1), "x"), make(rows(), "bar", product="full context")])
+    lines = table("claims_locomo", own).splitlines()
+    assert lines[4].startswith("| bar (bar) |")
+
+
+def test_text_of_others_is_inert(make: Make) -> None:
+    bad = "=HYPERLINK(1)|<script>\x1b[31m*x*\n# y"
+    own = make(rows(), note=bad, system=bad, by=bad)
+    text, made = page([own], {bad: bad})
+    assert "\x1b" not in text
+    assert "<script>" not in text.replace("\\<script\\>", "")
+    (record,) = list(csv.DictReader(io.StringIO(as_csv(made))))
+    assert record["by"].startswith("'=")
+    assert json.loads(as_json(made, {}))["claims"][0]["name"] == "one"
+    assert "\x1b" not in as_json(made, {})
+    assert (cell("-1.5"), cell("+1"), cell("plain")) == ("-1.5", "'+1", "plain")
+    assert inert("a|b") == "a\\|b"
+
+
+def test_claims_are_chosen_by_name_and_by_data_set() -> None:
+    assert [claim.name for claim in chosen(["memorylake"])] == ["memorylake"]
+    assert {claim.dataset for claim in chosen(["BEAM"])} == {"BEAM"}
+
+
+def test_a_claim_whose_files_are_not_there_is_named(tmp_path: Path) -> None:
+    scored, missing = scored_claims(chosen(["memorylake"]), tmp_path, 1)
+    assert scored == []
+    assert "10 of 10 files are not there" in missing["memorylake"]
+
+
+def test_files_come_from_their_owners_and_what_is_gone_is_said(tmp_path: Path) -> None:
+    def get(entry: Entry, root: Path) -> Path:
+        if "gone" in entry.url:
+            raise DataError(f"{entry.url}: HTTP 404")
+        place = root / entry.file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(b"[]")
+        return place
+
+    file = AnswersFile("a.json", "a.json", "4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945", 2)
+    claim = replace(claims()[0], files=(file,))
+    lost = replace(claim, name="lost", repository="x/gone", files=(replace(file, held="b.json"),))
+    lines, gone = fetch_claims(tmp_path, [claim, lost], get)
+    assert len(lines) == 2
+    assert [line.split(":")[0] for line in gone] == ["lost"]
+    (tmp_path / FOLDER / "a.json").write_bytes(b"{}")
+    assert "another file" in fetch_claims(tmp_path, [claim], download)[1][0]
+
+
+@pytest.fixture
+def asked_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_answers, "questions_of", lambda title, root: QUESTIONS)
+
+
+def checked(records: Any) -> tuple[str, list[str]]:
+    reading = check_answers.best_reading([Parsed("f.json", records, "")], forms(), None, "LoCoMo", None, {})
+    return reading.form.name, check_answers.report(reading, "LoCoMo", None)[1]
+
+
+@pytest.mark.usefixtures("asked_here")
+def test_check_answers_accepts_what_export_writes_and_says_what_is_missing() -> None:
+    mem0 = {
+        str(at): [
+            {"question": each.text, "answer": each.gold, "response": "x", "category": each.category}
+            for each in QUESTIONS.asked
+            if each.case_id == case
+        ]
+        for at, case in enumerate(QUESTIONS.cases)
+    }  # the form that scripts.answers.mem0_form writes
+    assert checked(mem0)[1] == []
+    assert checked(rows()) == ("flat", []) or checked(rows())[0] == "extract"
+    assert "answers to 10 answerable questions" in checked(rows()[PER:])[1][0]
+    assert any("duplicates" in line for line in checked(PLANTED["duplicates"])[1])
+    assert any("failed to be judged" in line for line in checked(PLANTED["1 judge errors"])[1])
+    assert any("the text of 1" in line for line in checked(PLANTED["1 blank answers"])[1])
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.timeout(1500)
+def test_the_eighty_sets_agree_with_their_index(data_root: Path) -> None:
+    """n, joined share, stored mean and F1 of every set, to a thousandth; what differs is explained here by name."""
+    folder = data_root / FOLDER
+    index = json.loads((folder / "INDEX.json").read_text(encoding="utf-8"))
+    facts = {each["files"][0].removesuffix(".gz"): each["stats"] for each in index}
+    explained = {
+        # no gold and no category: of two questions of one text, one of them adversarial, neither can be told (2 of 1,986 answers)
+        ("openclaw-memory-answers-in-chinese", "joined"),
+        # the index has no gold for the abilities whose field is not called `answer`; the form reads all of them
+        ("reme-beam-100k", "f1"),
+    }
+    differ = set()
+    for claim in claims():
+        theirs, scored = facts[claim.files[0].held], score_claim(claim, data_root)
+        f1 = scored.measures["f1"][scored.where("f1")]
+        scale = forms()[claim.form].scale.scale
+        ours = {
+            "n": scored.answers,
+            "joined": scored.joined,
+            "vall": float(np.mean(scored.verdicts)) * scale if scored.verdicts else None,
+            "f1": float(f1.mean()),
+        }
+        assert scored.changed is False
+        for name, value in ours.items():
+            wanted = theirs[name]
+            if (value is None) != (wanted is None) or (value is not None and abs(value - wanted) > 1e-3):
+                differ.add((claim.name, name))
+    assert differ == explained
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_damaged_real_files_end_in_a_message(data_root: Path) -> None:
+    rng = np.random.default_rng(0)
+    for claim in claims()[::4]:
+        place = next((data_root / FOLDER).glob(f"{claim.files[0].held.replace('[', '[[]')}*"))
+        raw = place.read_bytes()
+        data = bytearray(gzip.decompress(raw) if place.suffix == ".gz" else raw)[:200_000]
+        for at in rng.integers(0, len(data), 20):
+            data[at] = int(rng.integers(0, 256))
+        try:
+            scoring.contents_of(claim, [Parsed(place.name, scoring_parse(bytes(data), place.name), "")])
+        except DataError:
+            continue
+
+
+def scoring_parse(data: bytes, name: str) -> Any:
+    from scripts.answers.parsing import parse
+
+    return parse(data, name)
