@@ -76,12 +76,12 @@ class Scored:
 
     def where(self, name: str, mask: np.ndarray | None = None) -> np.ndarray:
         """Bool [n]: which answers have a value, of those that `mask` picks."""
-        known = ~np.isnan(self.measures[name])
-        return known if mask is None else known & mask
+        known = np.asarray(~np.isnan(self.measures[name]))
+        return known if mask is None else np.asarray(known & mask)
 
     @property
     def answerable(self) -> np.ndarray:
-        return self.measures["answerable"] == 1.0
+        return np.asarray(self.measures["answerable"] == 1.0)
 
 
 def score_claim(claim: Claim, root: Path) -> Scored:

@@ -16,11 +16,11 @@ from pathlib import Path
 from data_loaders.schema import DataError
 from data_loaders.source import data_root
 from eval.store import RunError
+from memsys.inert import visible
 from scripts.answers.declared import Contents, Form, forms, read_declared
 from scripts.answers.matching import Matched, match
 from scripts.answers.parsing import Parsed, parsed
 from scripts.answers.questions import LOADERS, questions_of
-from scripts.commands.inspect import visible
 from scripts.experiment.exits import guarded
 from scripts.settings.arguments import add_traceback
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from eval.report.rendering import grid, number, span
 from eval.stats import Estimate, preferred_interval
+from memsys.inert import visible
 from scripts.answers.audit import Finding, Same, detectable_at, duplicates, findings, flags, mean_of
 from scripts.answers.reanalysis import Lenience, lenience, rank_agreement, regression, spreads, usable
 from scripts.answers.scoring import MEASURES, Scored
-from scripts.commands.inspect import visible
 
 FULL_CONTEXT = "full context"
 LENIENCY = (
@@ -268,7 +268,7 @@ def _csv_lines(row: Row) -> list[dict[str, Any]]:
             name: cell(value) if isinstance(value, str) else value
             for name, value in {**facts, **each, **measured}.items()
         }
-        for each in map(_csv_printed, row.findings or [None])
+        for each in map(_csv_printed, row.findings or (None,))
     ]
 
 
