@@ -83,4 +83,6 @@ def _stopped() -> int:
     abandoned = stopping.await_end()
     if abandoned:
         print(f"{abandoned} calls in flight were abandoned; the same command makes them again", file=sys.stderr)
+    if (progress := sys.modules.get("scripts.experiment.progress")) is not None:  # not where nothing was run
+        print(progress.stopped_at(), file=sys.stderr)
     return stopping.exit_code()

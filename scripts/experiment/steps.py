@@ -18,6 +18,7 @@ from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.traffic import Traffic
 from scripts.checkup.causes import commonest
 from scripts.experiment.progress import progress_line
+from scripts.experiment.time_left import expected_cells
 
 Watch = Callable[[], Sequence[Traffic]]
 """Returns the calls in flight at each endpoint."""
@@ -44,7 +45,8 @@ def execute(
         executor: works on the cells; None takes the threads of this process.
     """
     builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
-    with progress_line(label, questions, histories=sum(builds.values()), traffic=traffic) as line:
+    cells = expected_cells(runs, questions)
+    with progress_line(label, questions, histories=sum(builds.values()), traffic=traffic, expected=cells) as line:
         on_answer = ignore_answer if ahead is None else ahead.on_answer
         run_all(runs, threads=threads, on_progress=line.on_progress, on_answer=on_answer, executor=executor)
 
