@@ -16,7 +16,7 @@ from scripts.experiment.exits import guarded
 from scripts.experiment.lab import Lab, Scored
 from scripts.experiment.printing import print_table
 from scripts.experiment.steps import complain
-from scripts.settings.arguments import add_traceback, whole
+from scripts.settings.arguments import add_traceback, as_called, whole
 from scripts.settings.schema import PRINTED
 
 WIDTH = 96
@@ -109,7 +109,7 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the comparison; 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.compare", description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.compare"), description=__doc__)
     parser.add_argument("words", nargs="+", metavar="MEMORY", help="files of conf/memory; then settings, key=value")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset (default: locomo)")
     parser.add_argument("--limit", type=whole(1), help="at most so many questions (data.size)")

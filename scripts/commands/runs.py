@@ -30,7 +30,7 @@ from eval.provenance import has_source
 from eval.store import RunError, locked, read_lines, read_record
 from memsys.prompts import PromptError, Prompts
 from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback
+from scripts.settings.arguments import add_traceback, as_called
 
 STATES = ("finished", "unfinished", "in use", "damaged")
 NEVER_THE_SAME = ("source", "prompts", "distributions", "made_with")
@@ -260,7 +260,9 @@ def _gc(args: argparse.Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command says; 2 with one line on standard error for what the user can mend, 1 when nobody agreed."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.runs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.runs"),
+        description=as_called(__doc__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, work, about in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -40,7 +41,9 @@ def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
             message = _message(error)
             if traceback or not message:
                 raise
-            print(f"error: {redact(message)}", file=sys.stderr)
+            from scripts.settings.arguments import as_called
+
+            print(f"error: {as_called(redact(message))}", file=sys.stderr)
             return 2
 
 
@@ -71,10 +74,9 @@ def _message(error: Exception) -> str:
     from memsys.prompts import PromptError
     from scripts.experiment.faults import remedy
 
-    extra = isinstance(error, ImportError) and "pip install" in str(
-        error
-    )  # it names what is optional and not installed
-    return str(error) if extra or isinstance(error, DataError | RunError | ModelError | PromptError) else remedy(error)
+    if isinstance(error, ImportError) and "pip install" in str(error):  # it names what is optional and not installed
+        return re.sub(r"pip install (\S+\[\w+\])", r"pip install '\1'", str(error))  # zsh reads brackets as a pattern
+    return str(error) if isinstance(error, DataError | RunError | ModelError | PromptError) else remedy(error)
 
 
 def _stopped() -> int:

@@ -19,6 +19,7 @@ from memsys.llm.traffic import Traffic
 from scripts.checkup.causes import commonest
 from scripts.experiment.progress import progress_line
 from scripts.experiment.time_left import expected_cells
+from scripts.settings.arguments import as_called
 
 Watch = Callable[[], Sequence[Traffic]]
 """Returns the calls in flight at each endpoint."""
@@ -103,4 +104,4 @@ def print_missing(share: float, where: str, limit: float, folders: Sequence[Path
     """Print on standard error how much is not scored, with the most common cause and its remedy."""
     print(f"error: {share:.1%} of the questions of a {where} are not scored (limit {limit:.1%})", file=sys.stderr)
     if (cause := commonest(folders, score_files)) is not None:
-        print(str(cause), file=sys.stderr)
+        print(as_called(str(cause)), file=sys.stderr)
