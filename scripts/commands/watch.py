@@ -111,7 +111,9 @@ def drawing(runs: Sequence[Seen], prices: PriceList, now: float) -> Table:
         left = header in ("run", "state")
         # Names give way, numbers and heads do not.
         least = None if header == "run" else max([len(header), *(len(each[place]) for each in lines)])
-        grid.add_column(header, justify="left" if left else "right", no_wrap=True, overflow="ellipsis", min_width=least)
+        grid.add_column(
+            header, justify="left" if left else "right", no_wrap=header != "run", overflow="ellipsis", min_width=least
+        )
     for texts in lines:
         style = "" if texts[1] != "stopped" else "yellow"
         grid.add_row(
