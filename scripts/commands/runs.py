@@ -278,5 +278,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             one.add_argument("--yes", action="store_true", help="do not ask")
         add_traceback(one)
         one.set_defaults(work=work)
-    args = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    args = parser.parse_args(given or ["list"])
     return guarded(lambda: int(args.work(args)), traceback=args.traceback)
