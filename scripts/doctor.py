@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from scripts.experiment.exits import guarded
+from scripts.settings.arguments import as_called
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -22,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m scripts.doctor", description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.doctor"), description=__doc__.split("\n\n")[0])
     parser.add_argument("--base-url", help="OpenAI-compatible endpoint, usually ending in /v1 (default: OpenAI's own)")
     parser.add_argument("--model", required=True, help="a file of conf/llm, or any name that the endpoint serves")
     parser.add_argument("--embedder", help="a file of conf/embedder, or any name that the endpoint serves")

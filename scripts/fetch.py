@@ -12,12 +12,12 @@ from data_loaders.schema import DataError
 from data_loaders.source import data_root
 from scripts.experiment.downloads import download_names, entries_to_download, set_names
 from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback
+from scripts.settings.arguments import add_traceback, as_called
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Downloads what is missing; returns 1 when anything failed, after trying the rest."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.fetch", description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.fetch"), description=__doc__)
     parser.add_argument("set", help=f"one of: all, {', '.join(download_names())}")
     parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
     parser.add_argument("--unpinned", action="store_true", help="accept downloads whose sha256 is not known")

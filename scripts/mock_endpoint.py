@@ -7,7 +7,10 @@ A reply depends on the request alone; whether the n-th arrival of a request fail
 
 from __future__ import annotations
 
+import sys
+
+from scripts.experiment.exits import guarded
 from scripts.mock.endpoint import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

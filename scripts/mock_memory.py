@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
+from scripts.experiment.exits import guarded
 from scripts.mock.memory_service import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

@@ -74,8 +74,8 @@ def terminal(table: Table, width: int = 100, *, wide: bool = False) -> Group:
     Args:
         width: cells of a line; at least 80 are needed. A wide table takes what it needs.
     """
-    parts: list[Text | Grid] = [Text(table.title, style="bold"), *_usable(table)]
-    rows = _rows(table)
+    parts: list[Text | Grid] = [Text(table.title, style="bold"), *usable(table)]
+    rows = asked_rows(table)
     for dataset in dict.fromkeys(column.dataset for column in table.columns):
         parts += _block(table, rows, dataset, width, wide)
     legend = [
@@ -86,7 +86,7 @@ def terminal(table: Table, width: int = 100, *, wide: bool = False) -> Group:
     return Group(*parts, Text(""), *(Text(line, style="dim") for line in legend))
 
 
-def _rows(table: Table) -> list[Row]:
+def asked_rows(table: Table) -> list[Row]:
     """The rows that the user asked for, and those of the others that earlier runs have scored."""
     wanted = table.wanted
     return [row for row in table.rows if wanted is None or row.name in wanted or any(map(_is_scored, row.cells))]
@@ -96,7 +96,7 @@ def _is_scored(cell: AnyCell) -> bool:
     return cell.ours is not None if isinstance(cell, Measure) else isinstance(cell, Cell) and bool(cell.scores)
 
 
-def _usable(table: Table) -> Iterator[Text]:
+def usable(table: Table) -> Iterator[Text]:
     """What the table may be used for, and how much of it is missing."""
     if table.use:
         yield Text(f"Use: {table.use}", style="bold yellow")
@@ -118,11 +118,14 @@ def _legend(table: Table) -> list[str]:
         reasons = {pair.untested for pair in table.pairs.values()}
         lines += [f"No p, no star: {', '.join(each)}." if (each := [why for why in NO_STAR if why in reasons]) else ""]
     lines = [line for line in lines if line]
-    lines += verdict_lines(table)
+    return [*lines, *comparability(table)]
+
+
+def comparability(table: Table) -> list[str]:
+    """What the verdicts say, and why numbers are not comparable with the published ones."""
     reasons = {_reason(cell) for row in table.rows for cell in row.cells} - {""}
-    if reasons:
-        lines.append(f"n/c: not comparable with the published number ({', '.join(sorted(reasons))}).")
-    return lines
+    lines = [f"n/c: not comparable with the published number ({', '.join(sorted(reasons))})."] if reasons else []
+    return [*verdict_lines(table), *lines]
 
 
 def _block(table: Table, rows: Sequence[Row], dataset: str, width: int, wide: bool) -> Iterator[Text | Grid]:

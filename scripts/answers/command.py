@@ -24,7 +24,7 @@ from eval.store import RunError, replace_file
 from scripts.answers.importing import Origin
 from scripts.experiment.exits import guarded
 from scripts.experiment.options import metric_options
-from scripts.settings.arguments import add_traceback
+from scripts.settings.arguments import add_traceback, as_called
 
 if TYPE_CHECKING:
     from scripts.experiment.lab import Answers, Scored
@@ -38,7 +38,7 @@ GENERAL = "eval.metrics.lexical."
 def main(arguments: Sequence[str] | None = None) -> int:
     """Import, score, print; 1 when some answers could not be joined, 2 when the input is wrong."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.import_answers",
+        prog=as_called("python -m scripts.import_answers"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -19,7 +19,7 @@ from scripts.answers.finished import FinishedRun, finished_run
 from scripts.answers.hugging_face import write_hugging_face
 from scripts.answers.mem0_form import write_mem0
 from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback
+from scripts.settings.arguments import add_traceback, as_called
 
 WRITERS: Mapping[str, Callable[[FinishedRun, Path], list[str]]] = {
     "eee": write_every_eval_ever,
@@ -32,7 +32,9 @@ WRITERS: Mapping[str, Callable[[FinishedRun, Path], list[str]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the files and name them; 2 with one line on standard error for what the user can mend."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.export"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", type=Path, help="a folder below results/runs")
     parser.add_argument("--format", choices=list(WRITERS), required=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from scripts.checkup.probes import Examination, Finding
 
 MARKS = {"ok": " ", "note": "·", "stop": "!"}
 WIDTHS = (18, 46, 52)
-"""Characters of the three columns."""
+"""Characters of the three columns at most, with `MARGIN` for the mark and what stands between them."""
+MARGIN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +33,27 @@ class Written:
     note: str
 
 
-def table(findings: Sequence[Finding]) -> str:
-    """What was asked, what was found, what it means; `!` marks what makes runs fail or lie, `·` what is worth knowing."""
+def table(findings: Sequence[Finding], width: int | None = None) -> str:
+    """What was asked, what was found, what it means; `!` marks what makes runs fail or lie, `·` what is worth knowing.
+
+    Args:
+        width: characters of a line; None takes those of the terminal, at least 80.
+    """
+    room = min(sum(WIDTHS), max(80, width or shutil.get_terminal_size((122, 25)).columns) - MARGIN)
+    share = (room - WIDTHS[0]) / sum(WIDTHS[1:])
+    widths = (WIDTHS[0], int(WIDTHS[1] * share), int(WIDTHS[2] * share))
     rows = [("asked", "found", "means", " ")]
     rows += [(one.asked, one.found, one.means, MARKS[one.level]) for one in findings]
     lines = []
     for asked, found, means, mark in rows:
         columns = [
-            textwrap.wrap(text, width) or [""] for text, width in zip((asked, found, means), WIDTHS, strict=True)
+            textwrap.wrap(text, width) or [""] for text, width in zip((asked, found, means), widths, strict=True)
         ]
         for place in range(max(map(len, columns))):
             parts = [column[place] if place < len(column) else "" for column in columns]
-            cells = "  ".join(f"{part:<{width}}" for part, width in zip(parts, WIDTHS, strict=True))
+            cells = "  ".join(f"{part:<{width}}" for part, width in zip(parts, widths, strict=True))
             lines.append(f"{mark if not place else ' '} {cells}".rstrip())
-    return "\n".join([lines[0], "-" * (sum(WIDTHS) + 6), *lines[1:]])
+    return "\n".join([lines[0], "-" * (sum(widths) + MARGIN), *lines[1:]])
 
 
 def file_name(model: str) -> str:

@@ -76,6 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if verb not in (*HYDRA, *PLAIN):
         print(f"error: no verb called {verb!r}; `memsys-bench help` lists them", file=sys.stderr)
         return 2
+    from scripts.settings.arguments import COMMAND, called
+
+    called.add(COMMAND)
     sys.argv = [f"memsys-bench {verb}", *_with_own_files(verb, rest)]
     try:
         runpy.run_module(_module(verb), run_name="__main__", alter_sys=True)
@@ -112,4 +115,4 @@ def _module(verb: str) -> str:
 def _summary(verb: str) -> str:
     """The first line of the entry point's docstring; read as text, so that help imports nothing."""
     source = (home() / "scripts" / f"{verb.replace('-', '_')}.py").read_text(encoding="utf-8")
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].partition(": `")[0]
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].partition(" `")[0].rstrip(":")

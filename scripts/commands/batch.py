@@ -19,12 +19,15 @@ from eval.store import RunError, replace_file
 from memsys.jsons import decoded
 from memsys.llm.batching.journal import Journal
 from memsys.llm.batching.provider import best, replies_of
+from scripts.settings.arguments import as_called
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code is 1 when there is nothing to export or a file holds failed calls."""
     parser = argparse.ArgumentParser(
-        prog="scripts.batch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.batch"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--cache", type=Path, default=Path("results/cache.sqlite"), help="the cache file")
     commands = parser.add_subparsers(dest="command", required=True)

@@ -36,7 +36,7 @@ from memsys.llm.schema import (
 )
 from memsys.llm.store import REMEDY, completion_of, keepable, vector_of
 from scripts.experiment.exits import guarded
-from scripts.settings.arguments import whole
+from scripts.settings.arguments import as_called, whole
 
 PARTS = 4096
 """Ranges of keys that are read one by one: what a damaged page hides is lost, the rest of the file is not."""
@@ -311,7 +311,9 @@ COMMANDS = ("check", "repair", "stats", "pack")
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when all is well, 1 when `check` found something, 2 when there is no readable cache."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.cache", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.cache"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument(

@@ -18,13 +18,15 @@ from eval.store import replace_file
 from scripts.commands.paper_table import refuse_an_empty
 from scripts.experiment.exits import guarded
 from scripts.experiment.run_folder import record_of
-from scripts.settings.arguments import add_traceback
+from scripts.settings.arguments import add_traceback, as_called
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write the card; 2 with one line on standard error for what the user can mend."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.card", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.card"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "what", nargs="+", metavar="RUN|TABLE key=value", help="run folders, or a table and its settings"

@@ -29,13 +29,15 @@ from scripts.experiment.errata import AUDITED, in_order, layer_of
 from scripts.experiment.options import metric_options
 from scripts.experiment.run_folder import data_of, record_of
 from scripts.experiment.scorers import metrics
-from scripts.settings.arguments import add_traceback
+from scripts.settings.arguments import add_traceback, as_called
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog="scripts.ceilings", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.ceilings"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("runs", type=Path, nargs="+", help="run folders")
     parser.add_argument(

@@ -17,7 +17,7 @@ from scripts.experiment.exits import guarded
 from scripts.experiment.lab import Lab, Scored
 from scripts.experiment.printing import print_table
 from scripts.experiment.steps import complain
-from scripts.settings.arguments import add_traceback, whole
+from scripts.settings.arguments import add_traceback, as_called, whole
 from scripts.settings.schema import PRINTED
 
 WIDTH = 96
@@ -49,7 +49,7 @@ def wins_and_losses(scored: Sequence[Scored], metric: str) -> Iterator[str]:
 def telling_questions(scored: Sequence[Scored], metric: str, count: int) -> Iterator[str]:
     """The questions with the largest gaps: question, gold, and what every memory answered."""
     entries = telling([one.cells[metric] for one in scored], count)
-    yield f"The {len(entries)} most telling questions, {scored[0].cells[metric].column.metric}"
+    yield f"The {len(entries)} most telling question{'' if len(entries) == 1 else 's'}, {scored[0].cells[metric].column.metric}"
     for number, entry in enumerate(entries, 1):
         question, gold = _asked(scored[0], entry)
         asked = entry.question
@@ -110,7 +110,7 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the comparison; 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.compare", description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.compare"), description=__doc__)
     parser.add_argument("words", nargs="+", metavar="MEMORY", help="files of conf/memory; then settings, key=value")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset (default: locomo)")
     parser.add_argument("--limit", type=whole(1), help="at most so many questions (data.size)")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from scripts.command import HYDRA, PLAIN
 from scripts.experiment.options import options
+from scripts.settings.arguments import as_called
 
 SETTINGS = ("memory", "dataset", "table", "figure", "sweep", "profile", "logger")
 """Settings that name a file of `conf`."""
@@ -70,7 +71,7 @@ def script(shell: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the script."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.completion", description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.completion"), description=__doc__)
     parser.add_argument("shell", choices=("bash", "zsh"))
     print(script(parser.parse_args(arguments).shell), end="")
     return 0

@@ -18,7 +18,7 @@ from eval.report.rendering import grid
 from eval.store import replace_file
 from scripts import coverage
 from scripts.coverage.rows import Row
-from scripts.settings.arguments import amount
+from scripts.settings.arguments import amount, as_called
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "statistics.md"
@@ -50,7 +50,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.coverage", description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.coverage"), description=__doc__)
     parser.add_argument("--share", type=amount(0.001, 1.0), default=1.0, help="of the repetitions (default: 1)")
     share = parser.parse_args(arguments).share
     rows: list[Row] = []

@@ -16,7 +16,7 @@ from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
 from scripts.experiment.downloads import read_set, set_names
 from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback, whole
+from scripts.settings.arguments import add_traceback, as_called, whole
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ def report(source: Source, settings: Mapping[str, Any], seen: Survey, shown: int
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the report; returns 2 with the reason on standard error when the data cannot be used."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.data", description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.data"), description=__doc__)
     parser.add_argument("set", choices=set_names())
     parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
     parser.add_argument("--sample", action="store_true", help="the small history shipped with the loaders")

@@ -30,7 +30,7 @@ from memsys.jsons import fields_of
 from scripts.experiment.exits import guarded
 from scripts.experiment.options import CONF
 from scripts.experiment.run_folder import data_of, record_of
-from scripts.settings.arguments import add_traceback, whole
+from scripts.settings.arguments import add_traceback, as_called, whole
 from scripts.settings.checking import nearest
 
 NAMED = 3
@@ -288,7 +288,7 @@ def cut(text: str, width: int) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the page; 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.inspect", description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.inspect"), description=__doc__)
     parser.add_argument("run", type=Path, help="a folder below results/runs")
     parser.add_argument("question", nargs="?", help="id of the question; left out with --wrong")
     parser.add_argument("--wrong", action="store_true", help="list the questions that were answered wrong")

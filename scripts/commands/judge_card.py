@@ -39,13 +39,15 @@ from scripts.experiment.judge_cards import card_file
 from scripts.experiment.lab import Lab
 from scripts.experiment.options import options as options_of
 from scripts.experiment.scorers import judging
-from scripts.settings.arguments import add_traceback, whole
+from scripts.settings.arguments import add_traceback, as_called, whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog="scripts.judge_card", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.judge_card"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--judge", required=True, help="a file of conf/judge, or file@model")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset")

@@ -17,7 +17,7 @@ from scripts.experiment.exits import guarded
 from scripts.experiment.lab import Lab
 from scripts.experiment.replays import check_no_replay
 from scripts.experiment.runs import memory_run, reader
-from scripts.settings.arguments import add_traceback
+from scripts.settings.arguments import add_traceback, as_called
 
 OFFLINE = ["profile=smoke", "network=false", "models.memory=null", "models.reader=null", "models.embedder=null"]
 
@@ -25,7 +25,9 @@ OFFLINE = ["profile=smoke", "network=false", "models.memory=null", "models.reade
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 1 when gold was found, 2 with one line on standard error for what the user can mend."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.leaks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.leaks"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("settings", nargs="*", metavar="key=value", help="memory=bm25 dataset=locomo data.size=20 …")
     add_traceback(parser)

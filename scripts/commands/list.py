@@ -9,7 +9,7 @@ from pathlib import Path
 from scripts.commands import runs
 from scripts.experiment.exits import guarded
 from scripts.experiment.options import load_option, options
-from scripts.settings.arguments import add_traceback
+from scripts.settings.arguments import add_traceback, as_called
 
 GROUPS = {"memories": "memory", "datasets": "dataset", "judges": "judge", "tables": "table"}
 """Folder of `conf` by what it holds."""
@@ -22,15 +22,23 @@ def listed(kind: str) -> list[str]:
     return [f"{name:<{width}}  {load_option(GROUPS[kind], name).get('title', '')}".rstrip() for name in names]
 
 
+def every_name() -> dict[str, list[str]]:
+    """Names of the files of each group."""
+    return {kind: list(options(group)) for kind, group in GROUPS.items()}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the list; 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.list", description=__doc__)
-    parser.add_argument("kind", choices=(*GROUPS, "runs"))
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.list"), description=__doc__)
+    parser.add_argument("kind", nargs="?", choices=(*GROUPS, "runs"), help="default: the names of all but the runs")
     parser.add_argument("--results", type=Path, default=Path("results"), help="of runs: the results folder")
     add_traceback(parser)
     args = parser.parse_args(arguments)
 
     def work() -> int:
+        if args.kind is None:
+            print("\n\n".join(f"{kind} ({len(names)}): {', '.join(names)}" for kind, names in every_name().items()))
+            return 0
         lines = runs.listed(runs.folders(args.results)) if args.kind == "runs" else listed(args.kind)
         print("\n".join(lines))
         return 0

@@ -19,13 +19,15 @@ from eval.run_losses import EVIDENCE, NET, as_json, losses_of, shown_estimate
 from eval.score_files import only_score_file
 from eval.store import RunError, replace_file, safe_name, stand_ins
 from scripts.experiment.run_folder import data_of, record_of
-from scripts.settings.arguments import add_traceback
+from scripts.settings.arguments import add_traceback, as_called
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog="scripts.losses", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.losses"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", type=Path, help="a run folder")
     parser.add_argument("--evidence", type=Path, help="the run folder of gold_evidence on the same data (needed)")

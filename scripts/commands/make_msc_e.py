@@ -48,7 +48,7 @@ from scripts.commands.data import loader
 from scripts.commands.msc_e_stand_in import NAMES, Round, StandIn, lines
 from scripts.experiment.downloads import read_set
 from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback, amount, whole
+from scripts.settings.arguments import add_traceback, amount, as_called, whole
 
 VERSION = "memsys-msc-e-1"
 WHAT = (
@@ -415,7 +415,9 @@ def _made(args: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m scripts.make_msc_e", description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog=as_called("python -m scripts.make_msc_e"), description=__doc__.split("\n\n")[0]
+    )
     parser.add_argument(
         "--out", type=Path, required=True, help="folder of the set; the same folder again goes on with it"
     )

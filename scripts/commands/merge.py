@@ -28,6 +28,7 @@ from eval.store import RunError, locked, read_record
 from memsys.llm.batching.journal import Journal
 from memsys.llm.schema import KEY_BYTES, check_schema
 from memsys.llm.store import completion_of, vector_of
+from scripts.settings.arguments import as_called
 
 COMPARED = ("predictions.jsonl", "items.jsonl", "nodes.jsonl", "vectors.npy", "case.json")
 """Files of a finished case that hold no measured time."""
@@ -263,7 +264,9 @@ def _merge_cache(source: Path, into: Path, left_out: Counter[str]) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when everything was merged."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.merge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.merge"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER", help="results folders; the last is merged into"

@@ -27,7 +27,7 @@ from scripts.experiment.datasets import Data
 from scripts.experiment.exits import guarded
 from scripts.experiment.lab import Lab, Scored
 from scripts.experiment.options import options as options_of
-from scripts.settings.arguments import add_traceback, whole
+from scripts.settings.arguments import add_traceback, as_called, whole
 
 KINDS = {"sessions": "shuffle_sessions", "turns": "permute"}
 """Transform by kind of order."""
@@ -58,7 +58,9 @@ class OrderEffect:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 2 with one line on standard error for what the user can mend."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.order_test", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.order_test"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="+", metavar="MEMORY", help="files of conf/memory, or all; then key=value")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset (default: locomo)")

@@ -14,13 +14,15 @@ from eval.report.paper import paper_table, standalone
 from eval.report.tables import Table
 from eval.store import RunError, replace_file
 from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback
+from scripts.settings.arguments import add_traceback, as_called
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the table; 2 with one line on standard error for what the user can mend."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.paper_table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.paper_table"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("table", help="a file of conf/table")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="as scripts.reproduce takes them")

@@ -31,7 +31,7 @@ from eval.received import is_linked, run_record
 from eval.store import RunError, locked, read_lines
 from memsys.prompts import PromptError, Prompts
 from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback
+from scripts.settings.arguments import add_traceback, as_called
 
 STATES = ("finished", "unfinished", "in use", "damaged")
 NEVER_THE_SAME = ("source", "prompts", "distributions", "made_with")
@@ -265,7 +265,9 @@ def _gc(args: argparse.Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command says; 2 with one line on standard error for what the user can mend, 1 when nobody agreed."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.runs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.runs"),
+        description=as_called(__doc__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, work, about in (
@@ -281,5 +283,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             one.add_argument("--yes", action="store_true", help="do not ask")
         add_traceback(one)
         one.set_defaults(work=work)
-    args = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    args = parser.parse_args(given or ["list"])
     return guarded(lambda: int(args.work(args)), traceback=args.traceback)

@@ -14,7 +14,7 @@ from eval.store import stand_ins
 from eval.structure.tree import Tree
 from scripts.experiment.exits import guarded
 from scripts.experiment.run_folder import data_of, record_of, trees_of
-from scripts.settings.arguments import add_traceback, whole
+from scripts.settings.arguments import add_traceback, as_called, whole
 
 
 def triplet_lines(trees: Sequence[Tree], count: int, seed: int, overrides: Sequence[str]) -> list[str]:
@@ -68,7 +68,7 @@ def lines_of(run_folder: Path, args: argparse.Namespace) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="python -m scripts.structure", description=__doc__)
+    made = argparse.ArgumentParser(prog=as_called("python -m scripts.structure"), description=__doc__)
     made.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder below results/runs")
     made.add_argument("--tokens", action="store_true", help="tokens of node texts by depth")
     made.add_argument("--revenue", action="store_true", help="Moseley-Wang revenue, and OTD's guarantee checked")

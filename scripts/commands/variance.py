@@ -40,7 +40,7 @@ from eval.variance import (
 )
 from memsys.jsons import canonical
 from scripts.experiment.run_folder import data_of, record_of
-from scripts.settings.arguments import add_traceback, amount
+from scripts.settings.arguments import add_traceback, amount, as_called
 
 SAME = ("name", "memory", "unit", "dataset", "reader", "models", "outside", "prompts", "rebuild_every")
 """Parts of a run's record that builds of one memory have in common."""
@@ -61,7 +61,9 @@ class Replicated:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog="scripts.variance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_called("python -m scripts.variance"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "runs", type=Path, nargs="+", help="run folders of one data set; the first memory is the reference"

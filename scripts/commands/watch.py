@@ -19,7 +19,7 @@ from scripts.experiment.exits import guarded
 from scripts.experiment.options import load_option, options
 from scripts.experiment.printing import console
 from scripts.experiment.progress_screen import duration
-from scripts.settings.arguments import add_traceback, amount
+from scripts.settings.arguments import add_traceback, amount, as_called
 from scripts.settings.prices import given_prices
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 RECENT = 3600.0
 """Seconds after its last line for which a run is shown."""
-HEADER = ("run", "state", "cases", "answered", "errors", "judged", "tokens", "$", "last line")
+HEADER = ("run", "state", "cases", "answered", "errors", "judged", "tokens", "$", "last")
 FREE = ("extractive", "hashing")
 """Engines without a model, by name."""
 
@@ -95,9 +95,10 @@ def row(seen: Seen, prices: PriceList, now: float) -> tuple[str, ...]:
 
 
 def recent(every: Sequence[Seen], now: float, *, all_runs: bool) -> list[Seen]:
-    """Runs that are running or were written lately, the latest last."""
-    chosen = [seen for seen in every if all_runs or now - seen.last < RECENT or held(seen.folder)]
-    return sorted(chosen, key=lambda seen: (seen.last, seen.folder))
+    """Runs that are running, then those that were written lately, the latest first: a screen shows the top."""
+    chosen = [(held(seen.folder), seen) for seen in every]
+    chosen = [(running, seen) for running, seen in chosen if all_runs or running or now - seen.last < RECENT]
+    return [seen for _, seen in sorted(chosen, key=lambda pair: (not pair[0], -pair[1].last, pair[1].folder))]
 
 
 def drawing(runs: Sequence[Seen], prices: PriceList, now: float) -> Table:
@@ -106,13 +107,15 @@ def drawing(runs: Sequence[Seen], prices: PriceList, now: float) -> Table:
     from rich.text import Text
 
     grid = Table(box=None, pad_edge=False, header_style="bold")
-    for header in HEADER:
+    lines = [row(seen, prices, now) for seen in runs]
+    for place, header in enumerate(HEADER):
         left = header in ("run", "state")
+        # Names give way, numbers and heads do not.
+        least = None if header == "run" else max([len(header), *(len(each[place]) for each in lines)])
         grid.add_column(
-            header, justify="left" if left else "right", no_wrap=True, overflow="ellipsis" if left else "fold"
+            header, justify="left" if left else "right", no_wrap=header != "run", overflow="ellipsis", min_width=least
         )
-    for seen in runs:
-        texts = row(seen, prices, now)
+    for texts in lines:
         style = "" if texts[1] != "stopped" else "yellow"
         grid.add_row(
             *(
@@ -159,7 +162,7 @@ def watch(results: Path, prices: PriceList, *, once: bool, all_runs: bool, every
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Watch; 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.watch", description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.watch"), description=__doc__)
     parser.add_argument("results", type=Path, nargs="?", default=Path("results"), help="default: results")
     parser.add_argument("--once", action="store_true", help="print once and end")
     parser.add_argument("--all", action="store_true", help="runs that were last written more than an hour ago, too")

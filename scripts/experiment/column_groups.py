@@ -15,6 +15,7 @@ from scripts.experiment.datasets import Data, data, with_transform
 from scripts.experiment.layout import SCORES, group_name, kind_of, title_of
 from scripts.experiment.options import load_option
 from scripts.experiment.runs import reader
+from scripts.settings.arguments import as_called
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -75,7 +76,7 @@ def column_group(cfg: DictConfig, option: Mapping[str, Any]) -> ColumnGroup:
     except DataError as error:
         if cfg.data.source != "real":
             raise
-        missing = f"no data: {error}"
+        missing = as_called(f"no data: {error}")
     return ColumnGroup(
         option,
         config["title"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -61,7 +62,9 @@ def _worked(work: Callable[[], int | None], traceback: bool) -> int:
         _report(stopping.wind_down())
         if traceback or not message:
             raise
-        print(f"error: {redact(message)}", file=sys.stderr)
+        from scripts.settings.arguments import as_called
+
+        print(f"error: {as_called(redact(message))}", file=sys.stderr)
         return 2
 
 
@@ -92,16 +95,17 @@ def _message(error: Exception) -> str:
     from memsys.prompts import PromptError
     from scripts.experiment.faults import remedy
 
-    extra = isinstance(error, ImportError) and "pip install" in str(
-        error
-    )  # it names what is optional and not installed
-    return str(error) if extra or isinstance(error, DataError | RunError | ModelError | PromptError) else remedy(error)
+    if isinstance(error, ImportError) and "pip install" in str(error):  # it names what is optional and not installed
+        return re.sub(r"pip install (\S+\[\w+\])", r"pip install '\1'", str(error))  # zsh reads brackets as a pattern
+    return str(error) if isinstance(error, DataError | RunError | ModelError | PromptError) else remedy(error)
 
 
 def _stopped() -> int:
     """The exit code of a stop, after the calls in flight have returned or been abandoned."""
     stopping.request()  # a KeyboardInterrupt may come from elsewhere, such as a notebook
     _report(stopping.await_end())
+    if (progress := sys.modules.get("scripts.experiment.progress")) is not None:  # not where nothing was run
+        print(progress.stopped_at(), file=sys.stderr)
     return stopping.exit_code()
 
 

@@ -116,15 +116,21 @@ def _backbone(table: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
 
 
 def _runs(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[Line]) -> dict[Key, Run]:
-    """One run for each row, column group and replicate."""
-    return {
-        (line.name, group.name, replicate): _run(cfg, models, group, group.dataset, line, replicate)
-        for group in groups
-        if group.dataset is not None
-        for line in lines
-        if line.memory is not None and belongs(line, group.option)
-        for replicate in range(_builds(cfg, line))
-    }
+    """One run for each row, column group and replicate; without the rows not asked for whose packages are not installed."""
+    runs: dict[Key, Run] = {}
+    for group in groups:
+        for line in lines:
+            if group.dataset is None or line.memory is None or not belongs(line, group.option):
+                continue
+            for replicate in range(_builds(cfg, line)):
+                try:
+                    runs[line.name, group.name, replicate] = _run(cfg, models, group, group.dataset, line, replicate)
+                except ImportError as error:
+                    if cfg.only is None or line.name in cfg.only:
+                        raise ImportError(
+                            f"{line.title}: {error}; or name the rows that you want with only=[…]"
+                        ) from error
+    return runs
 
 
 def _builds(cfg: DictConfig, line: Line) -> int:

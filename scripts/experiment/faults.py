@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from collections.abc import Iterator
 
 AGAIN = "run the same command again to resume"
 REMEDIES = {
@@ -18,6 +19,7 @@ REMEDIES = {
     errno.EEXIST: "this is a file where a folder is needed; name another folder with results=",
     errno.EISDIR: "this is a folder where a file is needed; move it away",
     errno.ENAMETOOLONG: "the name is too long; name a shorter folder with results=",
+    errno.EADDRINUSE: "this port is in use; --port names another, --port 0 takes any free one",
     errno.EIO: f"the disk reports an error; check it, and {AGAIN}",
     errno.ESTALE: f"the network file system has lost this file; mount it again, and {AGAIN}",
     errno.ELOOP: "this is a link or no plain file, where the program keeps a file of its own; remove it",
@@ -43,9 +45,21 @@ def remedy(error: BaseException) -> str:
         file = f"{error.filename}: " if error.filename else ""
         return file + REMEDIES[error.errno]
     from hydra.errors import HydraException
+    from yaml import MarkedYAMLError
+
+    broken = next((each for each in _chain(error) if isinstance(each, MarkedYAMLError)), None)
+    if broken is not None and (mark := broken.problem_mark or broken.context_mark) is not None:
+        return f"{mark.name}, line {mark.line + 1}: broken YAML: {broken.problem or broken.context}"
 
     if isinstance(error, HydraException):
         from scripts.settings.checking import composition_error
 
         return composition_error(error)
     return ""
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and those behind it: Hydra wraps what a file of `conf` raises."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

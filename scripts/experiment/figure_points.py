@@ -54,6 +54,9 @@ class Subject:
             "category": self.metric.get("category", ""),
             "metric": title_of({**self.metric, "category": "all"}) if self.metric else "",
             "row": self.line.title,
+            "memory": str(self.line.memory.get("title", self.line.memory["name"]))
+            if self.line.memory
+            else self.line.title,
             "model": self.model,
             **self.line.option.get("values", {}),
         }

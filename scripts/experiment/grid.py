@@ -110,6 +110,8 @@ class Grid:
             return self._best(line, group, metric)
         if (line.name, group.name) in self.absent:
             return self.absent[line.name, group.name]
+        if line.memory is not None and not self._replicates(line, group):
+            return "not installed"
         if line.memory is None and line.answers is None and not line.data_only:
             return "pending"
         if "theirs" in metric and score_name(metric) not in self.files(line, group)[0]:

@@ -1,4 +1,4 @@
-"""Print a table: for the terminal that reads it, or as Markdown where another program does."""
+"""Print a table in the form that is asked for; by default what fits on a screen."""
 
 from __future__ import annotations
 
@@ -25,20 +25,25 @@ PAGE = 25
 
 
 def print_table(table: Table, choice: str | None) -> None:
-    """Print a table on standard output.
+    """Print a table on standard output; a pipe gets the same text as a terminal, 100 columns wide.
 
     Args:
-        choice: `narrow`, `wide` or `plain` (the whole Markdown); None is narrow on a terminal and plain elsewhere.
+        choice: `paper` (rows and columns that the paper prints), `narrow` (every row and metric), `wide` or `plain` (the whole Markdown);
+            None is `paper` where there are published numbers, else `narrow`.
     """
-    if (choice or ("narrow" if sys.stdout.isatty() else "plain")) == "plain":
+    if choice == "plain":
         print(markdown(table))
         return
+    from eval.report.paper_grid import paper_grid, printed_places
     from eval.report.terminal import terminal
 
     width = max(LEAST, min(MOST, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else PIPED
     wide = choice == "wide"
     drawn = console(sys.stdout, width=SPREAD if wide else width, height=PAGE, highlight=False, soft_wrap=wide)
-    drawn.print(terminal(table, width, wide=wide))
+    if choice in (None, "paper") and printed_places(table):
+        drawn.print(paper_grid(table, width, "Everything, with differences and costs: print=narrow."))
+    else:
+        drawn.print(terminal(table, width, wide=wide))
 
 
 def console(stream: TextIO, **options: Any) -> Console:

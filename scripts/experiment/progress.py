@@ -16,8 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from eval.run import Progress
+from memsys.llm.protocol import EndOfRun
 from memsys.llm.traffic import Traffic
 from scripts.experiment.progress_screen import SCREEN, State, drawable, duration
+from scripts.experiment.time_left import Expected, TimeLeft
 
 SILENT, TERMINAL_PAUSE, FILE_PAUSE = 2.0, 0.5, 15.0
 """Seconds before the first line, between updates on a terminal, and between lines in a file."""
@@ -45,6 +47,7 @@ class ProgressLine:
         histories: number of builds; 0 where nothing is built.
         traffic: returns the calls in flight at each endpoint.
         clock: monotonic, in seconds.
+        expected: the cells that are worked on, for the time to go; without them it comes from the units and answers so far.
     """
 
     def __init__(
@@ -55,12 +58,14 @@ class ProgressLine:
         histories: int = 0,
         traffic: Callable[[], Sequence[Traffic]] = lambda: (),
         clock: Callable[[], float] = time.monotonic,
+        expected: Sequence[Expected] = (),
     ) -> None:
         self.label, self.total, self.histories, self.done = label, total, histories, 0
         self.outcomes: Counter[str] = Counter()
         self._traffic, self._clock = traffic, clock
         self._started = self._shown = clock()
         self._first_answer: float | None = None
+        self._left = TimeLeft(expected, self._started)
         self._begun = self._units = self._written = 0
         self._open: dict[tuple[str, str], _Build] = {}
         self._before = _sums(traffic())
@@ -86,6 +91,7 @@ class ProgressLine:
             self.step(event.outcome)
         with self._lock:
             key = (event.run, event.case_id)
+            self._follow(event)
             self.total -= event.kept
             if event.outcome == "begun":
                 self._begun += 1
@@ -99,6 +105,17 @@ class ProgressLine:
                 if event.outcome == "written":
                     build.written += 1
                     self._written += 1
+
+    def _follow(self, event: Progress) -> None:
+        now, place = self._clock(), (event.run, event.case_id)
+        if event.question_id:
+            self._left.answer(*place)
+        elif event.outcome == "begun":
+            self._left.begin(*place, event.units, now)
+        elif event.outcome == "written":
+            self._left.write(*place, now)
+        elif event.outcome == "complete":
+            self._left.complete(*place, now)
 
     def line(self) -> str:
         """The text of the line as of now."""
@@ -186,7 +203,9 @@ class ProgressLine:
             yield f"{tokens / max(now - self._started, 0.1):.0f} tokens/s"
 
     def _seconds_left(self, now: float) -> float | None:
-        """Time left: the longer of building and answering, each at its rate so far; None while neither rate is known."""
+        """Time left by the cells where they are known, else the longer of building and answering at their rates; None = unknown."""
+        if self._left.known:
+            return self._left.seconds(now)
         estimates = []
         if self._written:
             units = self._units / self._begun * max(self._begun, self.histories)
@@ -237,14 +256,36 @@ def _time_of_day(ago: float) -> str:
     return f"{time.strftime('%H:%M:%S', time.localtime(time.time() - ago))} ({duration(ago)} ago)"
 
 
+_stopped_lines: list[ProgressLine] = []
+"""Lines of this process that a stop ended, the innermost first."""
+
+
+def stopped_at() -> str:
+    """How far the run came that a stop ended, what it has spent, and how to go on."""
+    again = "the same command resumes"
+    if not _stopped_lines:
+        return f"stopped; {again}"
+    state = _stopped_lines[0].state()
+    spent = f", ${state.dollars:.2f} spent" if state.dollars else ""
+    return f"stopped at {state.done}/{state.total} ({state.label}){spent}; {again}"
+
+
 @contextmanager
 def progress_line(
-    label: str, total: int, *, histories: int = 0, traffic: Callable[[], Sequence[Traffic]] = lambda: ()
+    label: str,
+    total: int,
+    *,
+    histories: int = 0,
+    traffic: Callable[[], Sequence[Traffic]] = lambda: (),
+    expected: Sequence[Expected] = (),
 ) -> Iterator[ProgressLine]:
     """Show a progress line while the block runs."""
-    line = ProgressLine(label, total, histories=histories, traffic=traffic)
+    line = ProgressLine(label, total, histories=histories, traffic=traffic, expected=expected)
     line.start()
     try:
         yield line
+    except (KeyboardInterrupt, EndOfRun):
+        _stopped_lines.append(line)
+        raise
     finally:
         line.end()

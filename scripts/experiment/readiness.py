@@ -6,6 +6,7 @@ In the paper profile the doctor examines each model as well (`scripts.checkup`).
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -154,7 +155,7 @@ def _check(served: ServedModel, *, chat: bool, timeout: float) -> None:
     if heard.busy:
         print(f"note: {served.name} answers, but is busy or failing: {heard.error}", file=sys.stderr)
     elif not heard.ok:
-        raise _refusal(served, heard.error)
+        raise _refusal(served, heard.error, _cure(served, heard.error, chat))
     else:
         _note_latency(served.endpoint, heard.seconds)
 
@@ -170,9 +171,22 @@ def _short_request(line: Line, settings: ModelSettings, chat: bool) -> Heard:
     return line.embed({"model": settings.model, "input": ["ready"], **settings.extra_body})
 
 
-def _refusal(served: ServedModel, reason: str) -> RunError:
+def _cure(served: ServedModel, reason: str, chat: bool) -> str:
+    """The remedy where the request says more than the error does; empty elsewhere."""
+    if not chat and re.search(r"HTTP (40[45]|501)\b", reason):
+        return (
+            "this server makes no embeddings, or not with this model: name one that does (make … EMBEDDER_BASE_URL=), take a model of this "
+            "machine (LOCAL_EMBEDDER=minilm), or leave EMBEDDER out, so that a hashing stand-in takes its place"
+        )
+    key_env = served.endpoint.key_env
+    if re.search(r"HTTP 40[13]\b", reason) and not os.environ.get(key_env):
+        return f"the environment variable {key_env} is not set: export it, or name another one (make … KEY_ENV=)"
+    return ""
+
+
+def _refusal(served: ServedModel, reason: str, cure: str = "") -> RunError:
     return RunError(
-        f"{served.name}: {reason}\n  remedy: {remedy(reason)}\n"
+        f"{served.name}: {reason}\n  remedy: {cure or remedy(reason)}\n"
         "  (asked before anything was planned or built; replay=true answers from the cache alone, endpoint.probe=false does not ask)"
     )
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from eval.report.rendering import markdown
 from eval.report.wandb_log import log_table
+from eval.store import replace_file
 from scripts.experiment.exits import configured
 from scripts.experiment.lab import Lab
 from scripts.experiment.printing import print_table
@@ -31,7 +33,10 @@ def _run_single(cfg: DictConfig) -> int:
     answers = lab.ask(dataset=dataset, judges=judges)
     table = lab.table(lab.score(answers))
     print_table(table, cfg.print)
+    file = answers.folder / "table.md"
+    replace_file(file, markdown(table))
     print(f"run folder: {answers.folder}")
+    print(f"written: {file} (with categories, evidence and costs by phase)")
     log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
     code = complain(table, cfg.max_unscored)
     if stop := lab.models.purse.stop:

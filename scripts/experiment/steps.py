@@ -18,6 +18,8 @@ from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.traffic import Traffic
 from scripts.checkup.causes import commonest
 from scripts.experiment.progress import progress_line
+from scripts.experiment.time_left import expected_cells
+from scripts.settings.arguments import as_called
 
 Watch = Callable[[], Sequence[Traffic]]
 """Returns the calls in flight at each endpoint."""
@@ -44,7 +46,8 @@ def execute(
         executor: works on the cells; None takes the threads of this process.
     """
     builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
-    with progress_line(label, questions, histories=sum(builds.values()), traffic=traffic) as line:
+    cells = expected_cells(runs, questions)
+    with progress_line(label, questions, histories=sum(builds.values()), traffic=traffic, expected=cells) as line:
         on_answer = ignore_answer if ahead is None else ahead.on_answer
         run_all(runs, threads=threads, on_progress=line.on_progress, on_answer=on_answer, executor=executor)
 
@@ -101,4 +104,4 @@ def print_missing(share: float, where: str, limit: float, folders: Sequence[Path
     """Print on standard error how much is not scored, with the most common cause and its remedy."""
     print(f"error: {share:.1%} of the questions of a {where} are not scored (limit {limit:.1%})", file=sys.stderr)
     if (cause := commonest(folders, score_files)) is not None:
-        print(str(cause), file=sys.stderr)
+        print(as_called(str(cause)), file=sys.stderr)

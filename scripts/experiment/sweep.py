@@ -277,6 +277,32 @@ def _engine(models: Models) -> str:
     return "; ".join(f"{role} {'stand-in' if role in models.stand_ins else name}" for role, name in names.items())
 
 
+def mean_text(line: SweepLine) -> str:
+    """Mean and 95 % interval: in braces by case, in brackets by question where there are fewer than five histories."""
+    mean = line.values["mean"]
+    if mean is None:
+        return "mean –"
+    for name, brackets in (("case", "{}"), ("question", "[]")):
+        if (low := line.values[f"{name}_low"]) is not None:
+            return f"mean {mean:.3f} {brackets[0]}{low:.3f}, {line.values[f'{name}_high']:.3f}{brackets[1]}"
+    return f"mean {mean:.3f}"
+
+
+def best_lines(lines: Sequence[SweepLine]) -> list[str]:
+    """The best setting for each data set and metric that has several."""
+    columns: dict[tuple[str, str, str], list[SweepLine]] = {}
+    for line in lines:
+        key = (line.values["dataset"], line.values["metric"], line.values["category"])
+        columns.setdefault(key, []).extend([line] if line.values["mean"] is not None else [])
+    texts = []
+    for (dataset, metric, _), own in columns.items():
+        if len(own) > 1:
+            best = max(own, key=lambda line: line.values["mean"])
+            setting = " ".join(f"{name}={value}" for name, value in best.setting.items())
+            texts.append(f"best on {dataset} {metric}: {setting} ({mean_text(best)}), chosen on these questions")
+    return texts
+
+
 def _report(cfg: DictConfig, models: Models, path: Path, lines: Sequence[SweepLine], capped: str) -> int:
     """Print the job's lines; 1 when more than `max_unscored` of a line's questions is not scored."""
     if models.stand_ins:
@@ -285,10 +311,10 @@ def _report(cfg: DictConfig, models: Models, path: Path, lines: Sequence[SweepLi
         )
     for line in lines:
         setting = " ".join(f"{name}={value}" for name, value in line.setting.items()) or "as configured"
-        values = ", ".join(
-            f"{name} {printed(line.values[name]) or '–'}" for name in ("mean", "n", "errors", "unscored")
-        )
-        print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {values}")
+        values = ", ".join(f"{name} {printed(line.values[name]) or '–'}" for name in ("n", "errors", "unscored"))
+        print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {mean_text(line)}, {values}")
+    for text in best_lines(lines):
+        print(text)
     print(capped or f"written: {path}")
     worst = max(line.missing_share for line in lines)
     if worst > cfg.max_unscored:

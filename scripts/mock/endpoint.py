@@ -346,5 +346,10 @@ def main() -> None:
         rations=rations,
     )
     web.run_app(
-        application(mock), host="127.0.0.1", port=options.port, print=None, access_log=None, loop=new_event_loop()
+        application(mock),
+        host="127.0.0.1",
+        port=options.port,
+        print=lambda _: print(f"serving http://127.0.0.1:{options.port}/v1", flush=True),
+        access_log=None,
+        loop=new_event_loop(),
     )

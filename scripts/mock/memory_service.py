@@ -103,4 +103,11 @@ def main() -> None:
 
     key = os.environ.get(options.key_env, "") if options.key_env else ""
     service = Service(Store(options.fault, options.delay), key)
-    web.run_app(service.application(), host="127.0.0.1", port=options.port, print=None, access_log=None)
+    address = f"http://127.0.0.1:{options.port}"
+    web.run_app(
+        service.application(),
+        host="127.0.0.1",
+        port=options.port,
+        print=lambda _: print(f"serving {address}", flush=True),
+        access_log=None,
+    )

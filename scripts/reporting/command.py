@@ -16,7 +16,7 @@ from eval.report.html.sources import read_sources
 from eval.store import RunError
 from scripts.experiment.exits import guarded
 from scripts.experiment.run_folder import data_of
-from scripts.settings.arguments import add_traceback, whole
+from scripts.settings.arguments import add_traceback, as_called, whole
 
 
 def write_report(
@@ -50,7 +50,7 @@ def _cases_of(record: Mapping[str, Any], root: Path | None) -> Sequence[Case]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the report and print where it is."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.report", description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.report"), description=__doc__)
     parser.add_argument(
         "results", type=Path, nargs="?", default=Path("results"), help="results folder (default: results)"
     )

@@ -14,7 +14,7 @@ from eval.report.html.build import Wanted, build
 from eval.report.html.sources import read_sources
 from scripts.reporting.browser import Browser
 from scripts.reporting.invented import Size, write_results
-from scripts.settings.arguments import whole
+from scripts.settings.arguments import as_called, whole
 
 HISTORIES = 10
 WANTED = {"open": 2.0, "search": 0.2}
@@ -42,7 +42,7 @@ class Timed:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the times; 1 when one is longer than wanted."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.report_speed", description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.report_speed"), description=__doc__)
     parser.add_argument("--memories", type=whole(2), default=34)
     parser.add_argument("--questions", type=whole(1), default=3406)
     parser.add_argument("--folder", type=Path, help="keep the runs and the report here, and use them again")

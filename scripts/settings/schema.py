@@ -298,7 +298,7 @@ class Protocol(Strict):
     unit: Unit | None
 
 
-Printed = Literal["narrow", "wide", "plain"]
+Printed = Literal["paper", "narrow", "wide", "plain"]
 PRINTED = get_args(Printed)
 """Forms in which a table is printed."""
 

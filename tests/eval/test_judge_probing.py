@@ -68,7 +68,10 @@ def test_a_limit_takes_probes_of_every_kind_spread_over_the_data() -> None:
 
 def test_judges_whose_question_the_data_do_not_answer_say_why() -> None:
     reasons = {name: why_not(Judge(**load_option("judge", name)), Prompts(), MADE) for name in options("judge")}
-    assert {name for name, reason in reasons.items() if not reason} == {"dmr", "mem0", "memtree", "rubric", "segtree"}
+    assert not any(reasons[name] for name in ("dmr", "mem0", "memtree", "rubric", "segtree"))
+    assert all(
+        reasons[name] for name in ("beam", "realmem", "realmem_memory", "locomo_plus")
+    )  # a judge of one's own may do either
     assert "rubric" in reasons["beam"]
     assert "recalled texts" in reasons["realmem_memory"]
     plus = [

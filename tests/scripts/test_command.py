@@ -151,7 +151,7 @@ def test_what_is_optional_and_missing_is_one_line_that_names_its_extra(
     done = python(installed, tmp_path, "\n".join(hide))
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
-    assert f"pip install memsys-bench[{extra}]" in done.stderr
+    assert f"pip install 'memsys-bench[{extra}]'" in done.stderr
 
 
 HEAVY = ("matplotlib", "wandb", "datasets", "torch", "sklearn", "umap", "pandas", "pyarrow", "IPython")

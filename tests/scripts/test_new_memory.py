@@ -78,10 +78,10 @@ def test_the_memory_of_the_readme_keeps_the_contract_as_printed(checkout: Path) 
 
 def test_nothing_is_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["mine"]) == 0
-    (tmp_path / "mine.py").write_text("mine", encoding="utf-8")
-    assert main(["mine"]) == 2
-    assert (tmp_path / "mine.py").read_text(encoding="utf-8") == "mine"
+    assert main(["nobodys_name"]) == 0
+    (tmp_path / "nobodys_name.py").write_text("mine", encoding="utf-8")
+    assert main(["nobodys_name"]) == 2
+    assert (tmp_path / "nobodys_name.py").read_text(encoding="utf-8") == "mine"
 
 
 @pytest.mark.parametrize("name", ["Mine", "1mine", "my-memory", "../mine", "", "class", "bm25"])

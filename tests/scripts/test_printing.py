@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eval.report.cell import Cell, Column
+from eval.report.published import Published
 from eval.report.rendering import markdown
 from eval.report.scores import Asked
 from eval.report.tables import Row, Table
@@ -27,11 +29,26 @@ def table(tmp_path: Path) -> Table:
     return Table("toy", "Toy table", ("caption",), (column,), (Row("one", "One", (Cell(column, {}, (path,)),)),))
 
 
-def test_where_another_program_reads_the_whole_markdown_is_printed(table: Table, capsys: Any) -> None:
-    for choice in (None, "plain"):
-        print_table(table, choice)
-        assert capsys.readouterr().out == markdown(table) + "\n"
-    assert "by category" in markdown(table)
+def test_a_pipe_gets_what_a_terminal_gets_and_the_markdown_on_request(table: Table, capsys: Any) -> None:
+    print_table(table, None)
+    text = capsys.readouterr().out
+    assert "0.750 [" in text
+    assert "by category" not in text
+    print_table(table, "plain")
+    assert capsys.readouterr().out == markdown(table) + "\n"
+
+
+def test_a_table_with_published_numbers_is_first_shown_as_the_paper_prints_it(table: Table, capsys: Any) -> None:
+    number = Published("P", "T", "D", "B", "M", "", "All", "acc", 0.9, None, None, None, "", "0.9")
+    row = table.rows[0]
+    assert isinstance(row.cells[0], Cell)
+    rows = (replace(row, cells=(replace(row.cells[0], published=number),)), replace(row, name="other", ruled=True))
+    print_table(replace(table, rows=rows), None)
+    text = capsys.readouterr().out
+    assert len([line for line in text.splitlines() if line.startswith("One")]) == 1
+    assert "Not shown: 1 row" in text
+    print_table(replace(table, rows=rows), "narrow")
+    assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith("One")]) == 2
 
 
 def test_a_narrow_table_that_is_piped_has_no_colours(table: Table, capsys: Any, monkeypatch: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from eval.run import Progress
+from scripts.experiment import progress
 from scripts.experiment.progress import ProgressLine
 from scripts.experiment.progress_screen import Screen, State, drawing
 
@@ -221,3 +223,17 @@ def test_limits_below_what_was_set_are_shown_and_others_are_not() -> None:
     line = ProgressLine("answering", 10, traffic=lambda: [Traffic(in_flight=8, limit=64, most=64)])
     assert "8 in flight" in line.line()
     assert "allowed" not in line.line()
+
+
+def test_a_stopped_run_says_how_far_it_came_and_what_it_spent(monkeypatch: Any) -> None:
+    monkeypatch.setattr(progress, "_stopped_lines", [])
+    assert progress.stopped_at() == "stopped; the same command resumes"
+    traffic = (Traffic(dollars=0.14),)
+    outer, inner = (
+        progress.progress_line("scoring", 9),
+        progress.progress_line("answering", 300, traffic=lambda: traffic),
+    )
+    with suppress(KeyboardInterrupt), outer, inner as line:
+        line.done = 200
+        raise KeyboardInterrupt
+    assert progress.stopped_at() == "stopped at 200/300 (answering), $0.14 spent; the same command resumes"

@@ -177,17 +177,40 @@ def test_the_nodes_of_a_memory_open_level_by_level(browser: Browser, page: Path)
 def test_the_keys_reach_pages_search_and_questions(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.key("2")
-    browser.wait("document.getElementById('page').dataset.ready === '#/compare'")
+    browser.wait("document.getElementById('page').dataset.ready.startsWith('#/compare')")
     browser.key("/")
     assert browser.run("document.activeElement.id") == "search"
     browser.run("document.activeElement.blur()")
     browser.key("j")
     assert browser.run("document.activeElement.matches('.list a')")
     browser.key("3")
-    browser.wait("document.getElementById('page').dataset.ready === '#/question'")
+    browser.wait("document.getElementById('page').dataset.ready.startsWith('#/question')")
     asked = browser.run("document.querySelector('.card .meta').textContent")
     browser.key("j")
     browser.wait(f"document.querySelector('.card .meta').textContent !== {json.dumps(asked)}")
+
+
+def test_the_tabs_open_on_the_data_that_overview_showed(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    key = browser.run("report.index.sets[0].key")
+    assert (
+        browser.run("document.querySelector('#nav a[data-page=question]').getAttribute('href')")
+        == f"#/question?set={key}"
+    )
+
+
+def test_scores_are_in_view_on_a_phone_and_nothing_is_cut_on_a_desk(browser: Browser, page: Path) -> None:
+    browser.resize(390, 844)
+    browser.open(page)
+    assert browser.run("document.querySelector('.leaderboard td.number').getBoundingClientRect().right") < 390
+    browser.resize(1440, 900)
+    browser.open(page)
+    assert (
+        browser.run(
+            "(() => { const box = document.querySelector('.leaderboard').parentElement; return box.scrollWidth - box.clientWidth; })()"
+        )
+        <= 1
+    )
 
 
 def test_light_and_dark_follow_the_system_and_the_button(browser: Browser, page: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from eval.costs import phases
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import progress_of
 from eval.store import locked
-from eval.watching import Watcher
+from eval.watching import Seen, Watcher
 from scripts.commands import watch
-from scripts.commands.watch import PriceList, row, state_of
+from scripts.commands.watch import HEADER, PriceList, row, state_of
 from scripts.experiment.launch import composed
 from scripts.experiment.single import run_single
 
@@ -158,3 +160,19 @@ def test_the_tokens_of_the_probe_are_its_own_and_count_once(folder: Path) -> Non
     assert seen.usage["memory"]["tokens_in"] == 600_000
     assert seen.usage["probe"]["tokens_in"] == 400_000
     assert seen.tokens == 1_500_000
+
+
+def test_running_rows_stand_on_top_and_heads_are_whole_at_80_columns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(watch, "held", lambda folder: folder.name == "slow-0123456789ab")
+    runs = [
+        Seen(tmp_path / "locomo" / name, {"cases": 10, "models": {}}, 1, 20, 0, 3, {}, 0, 0, last)
+        for name, last in (("done-0123456789ab", 90.0), ("slow-0123456789ab", 10.0), ("older-0123456789ab", 50.0))
+    ]
+    shown = watch.recent(runs, 100.0, all_runs=False)
+    assert [seen.folder.name.partition("-")[0] for seen in shown] == ["slow", "done", "older"]
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(watch.drawing(shown, PriceList(None), 100.0))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.splitlines()[0].split() == list(HEADER)

@@ -13,6 +13,7 @@ from typing import Any
 
 from eval.agreement import RIGHT
 from eval.report.html.cleaning import Cleaner, cleaner
+from eval.report.html.judge_prompts import loaded_prompts
 from eval.report.html.memories import COSTS, memory_page, nodes_page, run_costs
 from eval.report.html.scoring import Scorer, scorers, stale
 from eval.report.html.sets import write_set
@@ -84,13 +85,14 @@ def _put_in_place(draft: Path, target: Path) -> None:
 
 def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[str], None]) -> None:
     records = [run.record for own in sources.sets for run in own.runs]
+    loaded_prompts.cache_clear()  # a file may have changed since this process made a report
     clean = cleaner(sources.results, [*wanted.private, *(record.get("prompts_dir") for record in records)])
     shards = Shards(draft / "data", clean)
     sets: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     losses = list(sources.losses)
     for number, own in enumerate(sources.sets):
-        on_progress(f"{own.name}: {len(own.runs)} runs, {len(own.asked)} questions")
+        on_progress(f"{number + 1}/{len(sources.sets)} {own.name}: {len(own.runs)} runs, {len(own.asked)} questions")
         every = scorers(own.runs, sources.tables)
         written = write_set(shards, number, own, every)
         for place, run in enumerate(own.runs):
@@ -104,12 +106,12 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
     for number, table in enumerate(more):
         shards.write(f"table{number}", table.content)
     tables = [
-        {"stem": table.stem, "title": table.content["title"], "caption": table.content["caption"]}
-        for table in sources.tables
+        {"stem": table.stem, "title": title, "caption": table.content["caption"]}
+        for table, title in zip(sources.tables, table_titles(sources.tables), strict=True)
     ]
     index = {
         "title": wanted.title,
-        "sets": sets,
+        "sets": [{**line, "label": label} for line, label in zip(sets, set_labels(sources.sets), strict=True)],
         "runs": runs,
         "tables": tables,
         "losses": _places(more, losses),
@@ -139,6 +141,36 @@ def _set_line(own: RunSet, every: Sequence[Scorer], blocks: int) -> dict[str, An
         "scorers": [{"title": each.title, "stem": each.stem, "judge": each.is_judge} for each in every],
         "blocks": blocks,
     }
+
+
+def table_titles(tables: Sequence[TableFile]) -> list[str]:
+    """The titles of tables; those that several tables have are followed by what tells their files apart."""
+    titles = [str(table.content["title"]) for table in tables]
+    return [
+        f"{title} ({table.stem.partition('-')[2] or table.stem})" if titles.count(title) > 1 else title
+        for title, table in zip(titles, tables, strict=True)
+    ]
+
+
+def set_labels(sets: Sequence[RunSet]) -> list[str]:
+    """A name for each set of runs: data set, and the settings in which sets of that name differ; a hash where that is not enough."""
+    labels = []
+    for own in sets:
+        alike = [each.runs[0].record["dataset"] for each in sets if each.name == own.name]
+        mine = own.runs[0].record["dataset"]
+        names = [name for name in mine if name != "name" and any(each.get(name) != mine[name] for each in alike)]
+        parts = [f"{name} {mine[name]}" for name in names if _is_short(mine[name])]
+        labels.append(
+            f"{own.name} ({', '.join([*parts, f'{len(own.asked)} questions'])})" if len(alike) > 1 else own.name
+        )
+    return [
+        f"{label} {own.key.rpartition('-')[2]}" if labels.count(label) > 1 else label
+        for label, own in zip(labels, sets, strict=True)
+    ]
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str | int | float | bool | None) and len(str(value)) <= 20
 
 
 def _cut(dataset: Mapping[str, Any]) -> str:

@@ -59,11 +59,17 @@ def judge_prompts(
         raise RunError(f"the judge's prompt cannot be rendered again: {error}") from error
 
 
+@lru_cache(maxsize=8)
+def loaded_prompts(folder: str | None) -> Prompts:
+    """The prompts of a folder, read once for all runs of a report (`eval.report.html.build` clears it)."""
+    return Prompts(folder)
+
+
 @lru_cache(maxsize=256)
 def _judge(settings_text: str, prompts_folder: str) -> tuple[Judge, Prompts]:
     try:
         settings = decoded(settings_text)
-        judge, prompts = Judge(**settings["judge"]), Prompts(prompts_folder or None)
+        judge, prompts = Judge(**settings["judge"]), loaded_prompts(prompts_folder or None)
         recorded, now = settings["prompts"], prompts.digest(judge.prompt_names)
     except (KeyError, TypeError, ValueError, PromptError) as error:
         raise RunError(f"the judge's settings cannot be read again: {error}") from error

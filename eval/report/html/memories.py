@@ -10,7 +10,7 @@ from typing import Any
 
 from eval.costs import BUILD, by_purpose, costs, phases
 from eval.report.html.cleaning import clipped
-from eval.report.html.judge_prompts import judge_templates
+from eval.report.html.judge_prompts import judge_templates, loaded_prompts
 from eval.report.html.sources import RunFolder, RunSet, pretty
 from eval.report.rendering import PHASES
 from eval.store import RunError, read_lines, read_predictions
@@ -109,7 +109,7 @@ def _prompts(run: RunFolder, judges: Sequence[str]) -> list[list[str]]:
     """Name, hash and text of each prompt of memory, reader and judges; why there is no text where the file is another one now."""
     pages = []
     try:
-        known: Prompts | None = Prompts(run.record.get("prompts_dir"))
+        known: Prompts | None = loaded_prompts(run.record.get("prompts_dir"))
     except PromptError:
         known = None
     for name, digest in sorted({**run.record.get("prompts", {}), **judge_templates(run, judges)}.items()):

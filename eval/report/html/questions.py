@@ -10,14 +10,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
 from eval.metrics.evidence import answer_words, coverage
 from eval.records import Prediction
 from eval.report.html.cleaning import LONGEST, clipped
-from eval.report.html.judge_prompts import judge_prompts
+from eval.report.html.judge_prompts import judge_prompts, loaded_prompts
 from eval.report.html.scoring import Scorer
 from eval.report.html.sources import RunFolder
 from eval.report.sent_prompt import rendered_again
@@ -185,7 +184,7 @@ def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None,
 @lru_cache(maxsize=8)
 def _prompts_of(folder: str) -> tuple[Prompts | None, str]:
     try:
-        return Prompts(Path(folder) if folder else None), ""
+        return loaded_prompts(str(folder) if folder else None), ""
     except PromptError as error:
         return None, str(error)
 

@@ -111,9 +111,9 @@ def _tables(results: Path, stems: Sequence[str], missing: list[str]) -> tuple[Ta
     if absent := [stem for stem in stems if not (folder / f"{stem}.json").is_file()]:
         raise RunError(f"{folder} has no table {absent[0]}.json; python -m scripts.reproduce writes it")
     missing += [
-        f"table {path.stem} has no .json file: an earlier version wrote it; run its command again"
+        f"table {path.stem} has no .json file, so it is not shown; its command, run again, may write one"
         for path in (sorted(folder.glob("*.md")) if not stems else ())
-        if not path.with_suffix(".json").is_file()
+        if not path.with_suffix(".json").is_file() and not path.stem.startswith("imported-")  # Markdown alone
     ]
     tables = _table_files(folder, missing)
     return tuple(table for table in tables if not stems or table.stem in stems)

@@ -261,7 +261,11 @@ class ExtractiveLLM:
         """A completed future with the reply, or with a `ModelError` for an unknown kind of prompt."""
         future: Future[Completion] = Future()
         if request.kind in _FINDERS:
-            future.set_result(self._complete(request))
+            try:
+                future.set_result(self._complete(request))
+            except KeyError as missing:
+                kind = f"a prompt of kind {request.kind!r}"
+                future.set_exception(ModelError(f"the extractive engine needs the field {missing} of {kind}"))
         else:
             future.set_exception(ModelError(f"the extractive engine knows no prompt of kind {request.kind!r}"))
         return future

@@ -25,6 +25,7 @@ async function show() {
     fresh.append(el("p", { class: "badge warning" }, `This page cannot be shown: ${error.message}`));
   }
   if (turn !== drawing) return;
+  remember(query);
   const moved = report.shown !== undefined && report.shown !== page;
   main.replaceChildren(fresh);
   document.title = `${own.title} · ${report.index.title}`;
@@ -32,6 +33,15 @@ async function show() {
   if (moved) main.focus({ preventScroll: true });
   report.shown = page;
   main.dataset.ready = location.hash || "#/overview";
+}
+
+// The pages open on the data, the run and the table that were looked at last.
+function remember(query) {
+  const { runs, sets } = report.index, run = runs.find((each) => each.key === (query.get("run") || query.get("a")));
+  if (run) report.context = { ...report.context, run: run.key, set: sets[run.set].key };
+  else if (query.has("set")) report.context = { ...report.context, set: query.get("set"), run: (runs.find((each) => sets[each.set].key === query.get("set")) || {}).key };
+  const { table, column, set, run: last } = report.context || {}, values = { overview: { table, column }, compare: { set }, question: { set }, memory: { run: last } };
+  for (const link of document.querySelectorAll("#nav a")) if (Object.hasOwn(values, link.dataset.page)) link.setAttribute("href", report.link(link.dataset.page, values[link.dataset.page]));
 }
 
 function step(by) {

@@ -28,7 +28,7 @@ report.pages.compare = {
     const go = (changes) => { location.hash = report.link("compare", { ...Object.fromEntries(query), set: set.key, a: a.key, b: b.key, by: set.scorers.length ? set.scorers[scorer].stem : null, ...changes }); };
     const titles = own.map((run) => [run.key, run.title]);
     page.append(el("h2", null, `${a.title} against ${b.title}`), el("div", { class: "controls" },
-      report.index.sets.length > 1 ? choice("Data", report.index.sets.map((each) => [each.key, `${each.name} (${each.key})`]), set.key, (value) => { location.hash = report.link("compare", { set: value }); }) : "",
+      report.index.sets.length > 1 ? choice("Data", report.index.sets.map((each) => [each.key, each.label]), set.key, (value) => { location.hash = report.link("compare", { set: value }); }) : "",
       choice("A", titles, a.key, (value) => go({ a: value })), choice("B", titles, b.key, (value) => go({ b: value })),
       el("button", { type: "button", onclick: () => go({ a: b.key, b: a.key }) }, "Swap"),
       set.scorers.length ? choice("Score", set.scorers.map((each) => [each.stem, each.title]), set.scorers[scorer].stem, (value) => go({ by: value })) : ""));

@@ -79,7 +79,7 @@ function sortable(columns, rows, options = {}) {
   const body = el("tbody");
   let order = options.sort ?? null, down = options.down ?? true;
   const heads = columns.map((column, place) => {
-    const head = el("th", { scope: "col", class: column.number ? "number" : null });
+    const head = el("th", { scope: "col", class: column.number ? "number" : column.class ?? null });
     head.append(column.value ? el("button", { type: "button", onclick: () => { down = order === place ? !down : column.down ?? true; order = place; draw(); if (options.onsort) options.onsort(place, down); } }, column.title) : column.title);
     return head;
   });
@@ -95,7 +95,7 @@ function sortable(columns, rows, options = {}) {
     }
     heads.forEach((head, place) => place === order ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort"));
     body.replaceChildren(...sorted.map((row) => el("tr", { class: options.rowClass ? options.rowClass(row, order === null) : null },
-      columns.map((column, place) => el(place ? "td" : "th", { class: column.number ? "number" : null, scope: place ? null : "row" }, column.cell(row))))));
+      columns.map((column, place) => el(place ? "td" : "th", { class: column.number ? "number" : column.class ?? null, scope: place ? null : "row" }, column.cell(row))))));
   };
   draw();
   return el("div", { class: "scroll" }, el("table", { class: options.class }, el("thead", null, el("tr", null, heads)), body));

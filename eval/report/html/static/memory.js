@@ -6,11 +6,11 @@ report.pages.memory = {
   async draw(page, query) {
     const { runs } = report.index;
     if (!runs.length) { page.append(el("p", null, "There are no runs.")); return; }
-    const number_ = Math.max(0, runs.findIndex((run) => run.key === query.get("run"))), run = runs[number_];
+    const number_ = Math.max(0, runs.findIndex((run) => run.key === query.get("run") || (!query.has("run") && report.index.sets[run.set].key === query.get("set")))), run = runs[number_];
     const data = await report.load(`run${number_}`), set = report.index.sets[run.set];
-    page.append(el("h2", null, run.title), el("div", { class: "controls" }, choice("Run", runs.map((each) => [each.key, `${each.title} · ${report.index.sets[each.set].name}`]), run.key, (value) => { location.hash = report.link("memory", { run: value }); }),
+    page.append(el("h2", null, run.title), el("div", { class: "controls" }, choice("Run", runs.map((each) => [each.key, `${each.title} · ${report.index.sets[each.set].label}`]), run.key, (value) => { location.hash = report.link("memory", { run: value }); }),
       el("a", { href: report.link("compare", { a: run.key }) }, "Compare it")),
-      el("ul", { class: "worth" }, el("li", { class: set.status === "official" ? null : "warning" }, `${set.name}: ${set.status} data${set.cut ? `, subset: ${set.cut}` : ""}`), el("li", { class: run.stand_ins.length ? "warning" : null }, run.stand_ins.length ? `STAND-IN: ${run.stand_ins.join(", ")}` : `reader ${run.reader}`), el("li", { class: run.answered < run.asked ? "warning" : null }, `${run.answered} of ${run.asked} questions, ${run.finished} of ${run.cases} histories`), el("li", null, `runs/${run.key}`)));
+      el("ul", { class: "worth" }, el("li", { class: set.status === "official" ? null : "warning" }, `${set.label}: ${set.status} data${set.cut ? `, subset: ${set.cut}` : ""}`), el("li", { class: run.stand_ins.length ? "warning" : null }, run.stand_ins.length ? `STAND-IN: ${run.stand_ins.join(", ")}` : `reader ${run.reader}`), el("li", { class: run.answered < run.asked ? "warning" : null }, `${run.answered} of ${run.asked} questions, ${run.finished} of ${run.cases} histories`), el("li", null, `runs/${run.key}`)));
     page.append(el("div", { class: "grid" }, outcomesCard(data), totalsCard(data)), growthCard(data), phasesCard(data), purposesCard(data));
     page.append(await treeCard(data, query), settingsCard(data), promptsCard(data, run));
     openNamed(page, "prompt", query.get("prompt"));

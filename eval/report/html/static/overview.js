@@ -14,30 +14,35 @@ report.pages.overview = {
   title: "Overview",
   async draw(page, query) {
     const { tables, missing, sets } = report.index;
-    page.append(el("h2", null, "Overview"), worth(), missing.length ? missingCard(missing) : "");
+    page.append(el("h2", null, "Overview"));
     if (!tables.length) {
-      page.append(el("p", null, "No table has been made; the runs stand below."), runsCard());
+      page.append(worth(null), missing.length ? missingCard(missing) : "", el("p", null, "No table has been made; the runs stand below."), runsCard());
       return;
     }
     const stem = query.get("table") || tables[0].stem, place = Math.max(0, tables.findIndex((table) => table.stem === stem));
     const table = await report.load(`table${place}`);
     const scores = table.columns.map((column, at) => [at, column]).filter(([at]) => table.rows.some((row) => row.cells[at].estimates && row.cells[at].estimates.all));
     const at = scores.some(([each]) => String(each) === query.get("column")) ? Number(query.get("column")) : scores.length ? scores[0][0] : null;
+    const dataset = at === null ? null : table.columns[at].dataset, first = at === null ? null : table.rows.map((row) => report.runOf(row, table.columns[at])).find(Boolean);
+    if (first) report.context = { ...report.context, set: sets[first.set].key, run: first.key };
+    report.context = { ...report.context, table: tables[place].stem, column: at };
     page.append(el("div", { class: "controls" },
       choice("Table", tables.map((each) => [each.stem, each.title]), tables[place].stem, (value) => { location.hash = report.link("overview", { table: value }); }),
       at === null ? "" : choice("Column", scores.map(([each, column]) => [each, `${column.title} · ${column.metric}`]), at, (value) => { location.hash = report.link("overview", { ...Object.fromEntries(query), table: stem, column: value }); })),
-      tableWorth(table, at), at === null ? "" : leaderboard(table, at, query), pairsCard(table, at), fullTable(table, tables[place], place), runsCard());
+      worth(table, dataset), at === null ? "" : leaderboard(table, at, query), tableWorth(table, at), pairsCard(table, at), fullTable(table, tables[place], place), missing.length ? missingCard(missing) : "", runsCard());
     if (sets.length === 0) page.append(el("p", null, "No run folder is below this results folder."));
   },
 };
 
-function worth() {
-  const { sets, tables } = report.index;
-  const standIn = tables.flatMap((table) => table.caption).find((line) => line.startsWith("STAND-IN"))
-    || (report.index.runs.some((run) => run.stand_ins.length) ? "STAND-IN: offline engines without a model took the place of models. These numbers test the machinery and say nothing about models." : "");
+// What stands in the place of models in this table, and the data behind the column that is shown; without a table, of all runs.
+function worth(table, dataset) {
+  const behind = table ? new Set(table.rows.flatMap((row) => Object.entries(row.runs)).filter(([name]) => !dataset || name === dataset).map(([, folder]) => folder)) : null;
+  const runs = report.index.runs.filter((run) => !behind || behind.has(`runs/${run.key}`)), places = new Set(runs.map((run) => run.set));
+  const sets = report.index.sets.filter((_, place) => places.has(place));
+  const standIn = table ? table.caption.find((line) => line.startsWith("STAND-IN")) : (runs.some((run) => run.stand_ins.length) ? "STAND-IN: offline engines without a model took the place of models. These numbers test the machinery and say nothing about models." : "");
   return el("ul", { class: "worth" },
     standIn ? el("li", { class: "warning" }, standIn) : "",
-    sets.map((own) => el("li", { class: own.status === "official" ? null : "warning" }, `${own.name}: ${own.status} data${own.cut ? ` (subset: ${own.cut})` : ""}, ${own.questions.toLocaleString("en")} questions about ${own.histories === 1 ? "1 history" : `${own.histories} histories`}`)));
+    sets.map((own) => el("li", { class: own.status === "official" ? null : "warning" }, `${own.label}: ${own.status} data${own.cut ? ` (subset: ${own.cut})` : ""}, ${own.questions.toLocaleString("en")} questions about ${own.histories === 1 ? "1 history" : `${own.histories} histories`}`)));
 }
 
 function tableWorth(table, at) {
@@ -64,7 +69,7 @@ function leaderboard(table, at, query) {
   const columns = [
     { title: "Memory", value: ({ row }) => row.title, down: false, cell: ({ row, run }) => run ? el("a", { href: report.link("memory", { run: run.key }) }, row.title) : row.title },
     { title: "Score", number: true, value: ({ ours }) => ours ? ours.mean : null, cell: ({ ours }) => number(ours.mean) },
-    { title: "95 % interval", cell: ({ ours, cell }) => { const own = preferred(ours); return ours ? intervalBar(ours.mean, own ? own[0] : null, own ? own[1] : null, cell.published ? cell.published.value : null, from, to) : ""; } },
+    { title: "95 % interval", class: "bars", cell: ({ ours, cell }) => { const own = preferred(ours); return ours ? intervalBar(ours.mean, own ? own[0] : null, own ? own[1] : null, cell.published ? cell.published.value : null, from, to) : ""; } },
     { title: "n", number: true, value: ({ ours }) => ours ? ours.n : null, cell: ({ ours, cell }) => ours ? `${ours.n}${cell.counts && cell.counts.all[0] > ours.n ? ` of ${cell.counts.all[0]}` : ""}` : "" },
     { title: "Published", number: true, value: ({ cell }) => cell.published ? cell.published.value : null, cell: ({ cell }) => cell.published ? cell.published.text : "–" },
     { title: "Verdict", value: ({ cell }) => cell.verdict ?? "", cell: ({ cell }) => [verdictBadge(cell.published ? cell.verdict : ""), cell.above_ceiling ? el("span", { class: "badge bad" }, `above its ceiling ${number(cell.ceiling)}`) : ""] },

@@ -33,15 +33,25 @@ report.pages.question = {
     const here = listed.indexOf(at), before = listed[here - 1], after = here < 0 ? listed[0] : listed[here + 1];
     report.around = { before: before === undefined ? null : go(before), after: after === undefined ? null : go(after), up: report.link("compare", { set: set.key, a: query.get("a"), b: query.get("b"), by: query.get("by") }) };
     page.append(el("div", { class: "controls" }, before === undefined ? "" : el("a", { href: go(before) }, "← previous (k)"), el("a", { href: report.around.up }, "list (u)"), after === undefined ? "" : el("a", { href: go(after) }, "next (j) →"),
-      sets.length > 1 ? choice("Data", sets.map((each) => [each.key, `${each.name} (${each.key})`]), set.key, (value) => { location.hash = report.link("question", { set: value }); }) : ""));
+      sets.length > 1 ? choice("Data", sets.map((each) => [each.key, each.label]), set.key, (value) => { location.hash = report.link("question", { set: value }); }) : ""));
     page.append(questionCard(set, question));
     const order = [query.get("a"), query.get("b")].filter(Boolean);
     const answers = question.runs.map((answer) => ({ answer, run: own[answer.run] })).sort((x, y) => rank(order, x.run) - rank(order, y.run));
     const words = new Set(question.words);
-    page.append(el("h3", null, `${plural(answers.length, "answer")}`), el("div", { class: "grid" }, answers.map(({ answer, run }) => answerCard(set, question, answer, run, block.texts, words, shared))), exportCard());
+    const cards = (own) => el("div", { class: "grid" }, own.map(({ answer, run }) => answerCard(set, question, answer, run, block.texts, words, shared)));
+    const failed = answers.filter((each) => isFailed(each) && !order.includes(each.run.key)), whole = answers.filter((each) => !failed.includes(each));
+    const named = query.get("sent") || "", rest = whole.slice(ANSWERS);
+    const pin = (side) => choice(`First ${side === "a" ? "A" : "B"}`, [["", "–"], ...own.map((run) => [run.key, run.title])], query.get(side) || "", (value) => { location.hash = report.link("question", { ...Object.fromEntries(query), set: set.key, case: row[0], id: row[1], [side]: value }); });
+    page.append(el("div", { class: "controls" }, el("h3", null, plural(answers.length, "answer")), own.length > 2 ? [pin("a"), pin("b")] : ""), cards(whole.slice(0, ANSWERS)),
+      rest.length ? lazy(`${rest.length} more answers`, () => cards(rest), rest.some(({ run }) => named.endsWith(`@${run.key}`))) : "",
+      failed.length ? lazy(`${plural(failed.length, "answer")} of runs that failed or did not get here`, () => cards(failed), failed.some(({ run }) => named.endsWith(`@${run.key}`))) : "", exportCard());
     openNamed(page, "sent", query.get("sent"));
   },
 };
+
+// More answers than these are folded, and so are those of runs that failed.
+const ANSWERS = 12;
+const isFailed = ({ answer }) => answer.outcome === "error" || answer.outcome === "not reached";
 
 const rank = (order, run) => { const place = order.indexOf(run.key); return place < 0 ? order.length : place; };
 
@@ -69,7 +79,7 @@ function answerCard(set, question, answer, run, texts, words, shared) {
   card.append(el("p", { class: "meta" }, spent("read", answer.read), answer.answered ? `; ${spent("answer", answer.answered)}, ${amount(answer.answered.context_tokens)} tokens of recall shown, ${plural(answer.answered.dropped_items, "item")} left out` : ""));
   const held = answer.items.filter((item) => item[5].length).length;
   const covered = answer.covered_by === undefined ? "" : answer.covered_by === null ? "; the words of the gold answer are not all in it" : `; all words of the gold answer within the first ${answer.covered_by}`;
-  card.append(lazy(`Recalled ${plural(answer.items.length, "item")}, ${held} with evidence${covered}`, () => answer.items.map(([place, id, score, level, kind, turns], number) =>
+  card.append(lazy(`Recalled ${plural(answer.items.length, "item")}${question.text === null ? "" : `, ${held} with evidence${covered}`}`, () => answer.items.map(([place, id, score, level, kind, turns], number) =>
     el("div", { class: turns.length ? "item evidence" : "item" }, el("div", { class: "head" }, `${number + 1} · ${score.toFixed(4)} · ${kind}, level ${level} · ${id}`, turns.length ? el("strong", { class: "good" }, ` · evidence ${turns.join(", ")}`) : ""), longText(texts[place], words)))));
   card.append(answer.prompt ? promptBox("The reader's prompt as it was sent", set, question, run, "reader", [answer.prompt], 1, texts) : el("p", { class: "meta" }, `Prompt not shown: ${answer.no_prompt}`));
   for (const [place, judged] of Object.entries(answer.judged || {})) {

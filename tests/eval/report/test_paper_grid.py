@@ -1,0 +1,66 @@
+"""The paper's table on one screen: published rows and columns, ours beside theirs, at any width."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from eval.report.cell import Cell
+from eval.report.paper_grid import paper_grid
+from eval.report.tables import Row, Table
+from tests.eval.report.test_terminal import table
+
+
+def lines_of(made: Table, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(paper_grid(made, width, "Elsewhere."))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return [line.rstrip() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_the_grid_has_one_line_a_row_and_fits(tmp_path: Path, width: int) -> None:
+    lines = lines_of(table(tmp_path), width)
+    assert max(map(cell_len, lines)) <= width
+    assert sum(line.startswith(("BM25", "Dense", "A memory")) for line in lines) == 3
+    assert "Not shown: 1 row and 1 metric that the paper does not print. Elsewhere." in lines
+
+
+def test_our_number_stands_beside_the_published_one_with_its_interval_and_verdict(tmp_path: Path) -> None:
+    line = next(line for line in lines_of(table(tmp_path), 100) if line.startswith("BM25"))
+    assert "0.250 [.121, .447]" in line
+    assert line.split()[-2:] == ["0.469", "n/c"]
+
+
+def test_a_row_below_the_rule_is_shown_when_it_is_asked_for(tmp_path: Path) -> None:
+    made = replace(table(tmp_path), wanted=frozenset({"bm25", "twin"}))
+    assert any("again" in line or "…2" in line for line in lines_of(made, 160))
+
+
+def test_many_columns_drop_intervals_first_and_then_follow_in_another_grid(tmp_path: Path) -> None:
+    made = table(tmp_path)
+    first = made.columns[0]
+    columns = tuple(replace(first, dataset=f"d{n}", title=f"Data {n}") for n in range(9))
+    rows = []
+    for row in made.rows[:3]:
+        cell = row.cells[0]
+        assert isinstance(cell, Cell)
+        rows.append(Row(row.name, row.title, tuple(replace(cell, column=column) for column in columns)))
+    lines = lines_of(replace(made, columns=columns, rows=tuple(rows)), 80)
+    assert max(map(cell_len, lines)) <= 80
+    assert sum(line.startswith("BM25") for line in lines) == 3
+    assert not any("{" in line for line in lines)
+
+
+def test_a_state_that_is_too_long_for_a_cell_is_said_once_below(tmp_path: Path) -> None:
+    made = table(tmp_path)
+    state = "no data: python -m scripts.fetch locomo gets it"
+    rows = [replace(row, cells=(state, row.cells[1])) for row in made.rows[1:3]]
+    lines = lines_of(replace(made, rows=(made.rows[0], *rows)), 100)
+    assert lines.count(state) == 1
+    assert sum("see below" in line for line in lines) == 2

@@ -1,0 +1,42 @@
+"""Names in the report: what tells tables and sets of runs apart is said in words, a hash comes last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from eval.report.html.build import set_labels, table_titles
+from eval.report.html.sources import RunFolder, RunSet, TableFile
+from eval.report.scores import Asked
+
+
+def test_tables_with_one_title_are_told_apart_by_their_files() -> None:
+    tables = [TableFile(stem, {"title": "Table 4"}) for stem in ("t4-smoke", "t4-subset-bm25")]
+    assert table_titles([*tables, TableFile("f5", {"title": "Fig. 5"})]) == [
+        "Table 4 (smoke)",
+        "Table 4 (subset-bm25)",
+        "Fig. 5",
+    ]
+
+
+def made(key: str, questions: int, **dataset: Any) -> RunSet:
+    record = {"dataset": {"name": "locomo", "sha256": key * 9, **dataset}}
+    runs = (RunFolder(f"locomo/a-{key}", Path(key), record, "A"),)
+    own = RunSet(f"locomo-{key}", "locomo", runs, ())
+    own.__dict__["asked"] = tuple(Asked("c", f"q{place}", "", "c", True, True) for place in range(questions))
+    return own
+
+
+def test_sets_of_one_data_set_are_named_by_the_settings_that_differ() -> None:
+    assert set_labels([made("aaaaaa", 9, size="all")]) == ["locomo"]
+    assert set_labels([made("aaaaaa", 9, size="all"), made("bbbbbb", 2, size=2)]) == [
+        "locomo (size all, 9 questions)",
+        "locomo (size 2, 2 questions)",
+    ]
+
+
+def test_a_hash_is_printed_only_where_settings_do_not_tell_sets_apart() -> None:
+    assert set_labels([made("aaaaaa", 9), made("bbbbbb", 9)]) == [
+        "locomo (9 questions) aaaaaa",
+        "locomo (9 questions) bbbbbb",
+    ]

@@ -1,0 +1,58 @@
+"""Messages name commands as they were called, and errors of files are one sentence."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.llm.protocol import ModelError, Request
+from scripts.command import usage
+from scripts.commands.list import every_name
+from scripts.experiment.exits import _message
+from scripts.experiment.faults import remedy
+from scripts.settings import arguments
+from scripts.settings.arguments import as_called
+
+
+def test_remedies_name_the_command_that_was_called(monkeypatch: Any) -> None:
+    text = "Get it with: python -m scripts.fetch locomo; python -m scripts.new_memory mine"
+    assert as_called(text) == text
+    monkeypatch.setattr(arguments, "called", {"memsys-bench"})
+    assert as_called(text) == "Get it with: memsys-bench fetch locomo; memsys-bench new-memory mine"
+
+
+def test_a_broken_yaml_file_is_one_sentence_with_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("name: bad\ntitle: [\nbuild: x: y\n", encoding="utf-8")
+    with file.open(encoding="utf-8") as stream, pytest.raises(yaml.MarkedYAMLError) as broken:
+        yaml.safe_load(stream)
+    outer = RuntimeError("composition")
+    outer.__cause__ = broken.value
+    assert remedy(outer).startswith(f"{file}, line 3: broken YAML: ")
+
+
+def test_a_port_in_use_is_one_sentence() -> None:
+    assert "--port 0 takes any free one" in remedy(OSError(errno.EADDRINUSE, "in use"))
+
+
+def test_an_extra_is_named_in_quotes_for_zsh() -> None:
+    assert _message(ImportError("RAPTOR needs umap: pip install memsys-bench[cluster]")).endswith(
+        "pip install 'memsys-bench[cluster]'"
+    )
+
+
+def test_help_shows_no_raw_backticks_and_list_alone_names_everything() -> None:
+    assert "`" not in usage()
+    assert "bm25" in every_name()["memories"]
+
+
+def test_a_field_that_the_offline_engine_needs_is_named() -> None:
+    asked = Request((("user", "hello"),), "mine.note", kind="summarise")
+    error = ExtractiveLLM().submit(asked).exception()
+    assert isinstance(error, ModelError)
+    assert "the field 'texts' of a prompt of kind 'summarise'" in str(error)

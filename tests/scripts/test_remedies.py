@@ -1,0 +1,47 @@
+"""Remedies that fit the case, and packages that are needed only for rows that are asked for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scripts.experiment import experiments
+from scripts.experiment.readiness import _cure
+
+
+def served(key_env: str = "OPENAI_API_KEY") -> Any:
+    return SimpleNamespace(endpoint=SimpleNamespace(key_env=key_env))
+
+
+def test_a_server_without_embeddings_is_told_from_a_wrong_path() -> None:
+    cure = _cure(served(), "HTTP 404: Not Found", chat=False)
+    assert all(name in cure for name in ("EMBEDDER_BASE_URL", "LOCAL_EMBEDDER", "leave EMBEDDER out"))
+    assert _cure(served(), "HTTP 404: Not Found", chat=True) == ""
+
+
+def test_a_key_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MYKEY", raising=False)
+    assert "MYKEY is not set" in _cure(served("MYKEY"), "HTTP 401: no", chat=True)
+    monkeypatch.setenv("MYKEY", "k")
+    assert _cure(served("MYKEY"), "HTTP 401: no", chat=True) == ""
+
+
+def test_a_row_that_is_not_asked_for_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(cfg: Any, models: Any, group: Any, dataset: Any, line: Any, replicate: int) -> str:
+        if line.name == "raptor":
+            raise ImportError("RAPTOR needs sklearn: pip install memsys-bench[cluster]")
+        return str(line.name)
+
+    monkeypatch.setattr(experiments, "_run", run)
+    monkeypatch.setattr(experiments, "_builds", lambda cfg, line: 1)
+    monkeypatch.setattr(experiments, "belongs", lambda line, option: True)
+    lines: Any = [SimpleNamespace(name=name, title=name.upper(), memory={}) for name in ("bm25", "raptor")]
+    groups: Any = [SimpleNamespace(name="locomo", dataset=object(), option={})]
+    cfg: Any = SimpleNamespace(only=["bm25"])
+    models: Any = None
+    assert list(experiments._runs(cfg, models, groups, lines)) == [("bm25", "locomo", 0)]
+    cfg.only = None
+    with pytest.raises(ImportError, match=r"RAPTOR: .*name the rows that you want"):
+        experiments._runs(cfg, models, groups, lines)

@@ -1,0 +1,93 @@
+"""The time to go, over simulated timelines whose end is known."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import pytest
+
+from scripts.experiment.time_left import Expected, TimeLeft
+
+SLOTS, QUESTIONS, PER_QUESTION = 8, 20, 0.4
+Event = tuple[float, str, Expected]
+
+
+def timeline(rates: dict[str, float], *, chains: bool, seed: int = 0) -> tuple[list[Expected], list[Event]]:
+    """Cells of memories with these seconds per unit in eight slots, the longest first, and what happens when."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(20, 80, 10)
+    cells = [
+        Expected(run, f"h{place}", float(size), QUESTIONS, rate if chains else 0.0)
+        for run, rate in rates.items()
+        for place, size in enumerate(sizes)
+    ]
+    slots, events = [0.0] * SLOTS, []
+    for cell in sorted(cells, key=lambda cell: -cell.size * rates[cell.run]):
+        now = heapq.heappop(slots)
+        events.append((now, "begin", cell))
+        for _ in range(int(cell.size)):
+            now += rates[cell.run] * float(rng.uniform(0.7, 1.3))
+            events.append((now, "write", cell))
+        for _ in range(QUESTIONS):
+            now += PER_QUESTION
+            events.append((now, "answer", cell))
+        events.append((now, "complete", cell))
+        heapq.heappush(slots, now)
+    return cells, sorted(events, key=lambda event: event[0])
+
+
+def estimates(cells: list[Expected], events: list[Event], since: float) -> list[tuple[float, float]]:
+    """Estimated and true seconds to go, after every event from `since` seconds on up to the last 5 % of the time."""
+    left, end, found = TimeLeft(cells, 0.0), events[-1][0], []
+    for now, kind, cell in events:
+        place = (cell.run, cell.case_id)
+        if kind == "begin":
+            left.begin(*place, int(cell.size), now)
+        elif kind == "write":
+            left.write(*place, now)
+        elif kind == "answer":
+            left.answer(*place)
+        else:
+            left.complete(*place, now)
+        if since <= now <= 0.95 * end and (seconds := left.seconds(now)) is not None:
+            found.append((seconds, end - now))
+    return found
+
+
+RATES = {"bm25": 0.01, "dense": 0.05, "amem": 1.2, "mem0": 0.9, "memtree": 0.4, "segtree": 2.5, "raptor": 0.2}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_time_to_go_holds_within_a_factor_of_two_from_the_first_minute(seed: int) -> None:
+    cells, events = timeline(RATES, chains=True, seed=seed)
+    assert events[-1][0] > 300
+    ratios = [estimated / true for estimated, true in estimates(cells, events, since=60.0)]
+    assert len(ratios) > 1000
+    assert min(ratios) > 0.5
+    assert max(ratios) < 2.0
+
+
+def test_without_a_plan_it_holds_once_every_memory_has_begun() -> None:
+    cells, events = timeline(RATES, chains=False)
+    begun = {run: next(now for now, kind, cell in events if kind == "write" and cell.run == run) for run in RATES}
+    ratios = [estimated / true for estimated, true in estimates(cells, events, since=max(begun.values()))]
+    assert all(0.5 < ratio < 2.0 for ratio in ratios)
+
+
+def test_nothing_is_said_before_the_first_unit() -> None:
+    left = TimeLeft([Expected("a", "h", 10, 5)], 0.0)
+    assert left.seconds(5.0) is None
+    left.begin("a", "h", 10, 5.0)
+    assert left.seconds(9.0) is None
+    left.write("a", "h", 10.0)
+    assert left.seconds(10.0) == pytest.approx(45.0)
+
+
+def test_a_cell_that_was_complete_before_is_not_waited_for() -> None:
+    left = TimeLeft([Expected("a", "h", 10, 0), Expected("a", "old", 1000, 0)], 0.0)
+    left.begin("a", "old", 0, 0.0)
+    left.complete("a", "old", 0.0)
+    left.begin("a", "h", 10, 0.0)
+    left.write("a", "h", 1.0)
+    assert left.seconds(1.0) == pytest.approx(9.0)
