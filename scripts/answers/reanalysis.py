@@ -38,7 +38,7 @@ class Regression:
 
 def judged(scored: Scored) -> np.ndarray:
     """Bool [n]: answers to answerable questions with a verdict and an F1."""
-    return np.asarray(scored.where("verdict", scored.answerable) & scored.where("f1"))
+    return scored.where("verdict", scored.where("f1", scored.answerable))
 
 
 def usable(all_scored: Sequence[Scored], *, people: bool = False) -> list[Scored]:

@@ -76,12 +76,15 @@ class Scored:
 
     def where(self, name: str, mask: np.ndarray | None = None) -> np.ndarray:
         """Bool [n]: which answers have a value, of those that `mask` picks."""
-        known = np.asarray(~np.isnan(self.measures[name]))
-        return known if mask is None else np.asarray(known & mask)
+        known: np.ndarray = ~np.isnan(self.measures[name])
+        if mask is not None:
+            known &= mask
+        return known
 
     @property
     def answerable(self) -> np.ndarray:
-        return np.asarray(self.measures["answerable"] == 1.0)
+        known: np.ndarray = self.measures["answerable"] == 1.0
+        return known
 
 
 def score_claim(claim: Claim, root: Path) -> Scored:
