@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_loaders.schema import Case
+from data_loaders.schema import Case, DataError
 from eval.report.html.build import Wanted, build
 from eval.report.html.sources import read_sources
 from eval.store import RunError
@@ -24,6 +24,7 @@ def write_report(
     out: Path | None = None,
     *,
     root: Path | None = None,
+    more_roots: Sequence[Path] = (),
     tables: Sequence[str] = (),
     wanted: Wanted | None = None,
 ) -> Path:
@@ -31,7 +32,7 @@ def write_report(
 
     Args:
         out: the report's folder; None takes `<results>/report`.
-        root: folder of the raw data files.
+        root, more_roots: folders of the raw data files, tried in this order.
         tables: names of table files; only these and the runs behind them are shown. Empty: everything.
 
     Raises:
@@ -39,13 +40,20 @@ def write_report(
     """
     if not results.is_dir():
         raise RunError(f"no folder {results}; name the results folder, such as: python -m scripts.report results")
-    wanted = wanted or Wanted(private=(root, os.environ.get("MEMSYS_DATA")))
-    sources = read_sources(results, partial(_cases_of, root=root), tables)
+    wanted = wanted or Wanted(private=(root, *more_roots, os.environ.get("MEMSYS_DATA")))
+    sources = read_sources(results, partial(_cases_of, roots=(root, *more_roots)), tables)
     return build(sources, out or results / "report", wanted, lambda step: print(step, file=sys.stderr, flush=True))
 
 
-def _cases_of(record: Mapping[str, Any], root: Path | None) -> Sequence[Case]:
-    return data_of(record, root)
+def _cases_of(record: Mapping[str, Any], roots: Sequence[Path | None]) -> Sequence[Case]:
+    """The cases of a run from the first folder that holds its files: public data and one's own may lie apart."""
+    for place, root in enumerate(roots):
+        try:
+            return data_of(record, root)
+        except (DataError, RunError):
+            if place == len(roots) - 1:
+                raise
+    raise AssertionError("no folder is given")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, help="folder of the report (default: RESULTS/report)")
     parser.add_argument(
-        "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
+        "--data",
+        type=Path,
+        nargs="+",
+        default=(),
+        help="folders of the raw files, tried in turn (default: MEMSYS_DATA, else the download folder)",
     )
     parser.add_argument("--tables", nargs="+", default=(), metavar="NAME", help="only these table files and their runs")
     parser.add_argument("--trees", type=whole(0), default=10, help="histories of each run whose nodes are shown")
@@ -65,8 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
 
     def work() -> int:
-        wanted = Wanted(args.title, args.trees, (args.data, os.environ.get("MEMSYS_DATA")))
-        page = write_report(args.results, args.out, root=args.data, tables=args.tables, wanted=wanted)
+        root, *more = args.data or [None]
+        wanted = Wanted(args.title, args.trees, (*args.data, os.environ.get("MEMSYS_DATA")))
+        page = write_report(args.results, args.out, root=root, more_roots=more, tables=args.tables, wanted=wanted)
         print(f"open in a browser: {page}")
         return 0
 
