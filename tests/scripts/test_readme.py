@@ -111,7 +111,9 @@ def test_the_annotated_table_is_a_table(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(wanted_columns(table, None)) == 2
     names = [line.name for line in read_lines_of(table, None)]
     assert names == ["bm25", "recency k=5", "recency k=10", "nothing", "best_recency", "bm25_5"]
-    cfg = composed("reproduce", ["table=memtree_t3", "profile=smoke", "data.size=6", f"results={tmp_path}"])
+    cfg = composed(
+        "reproduce", ["table=memtree_t3", "profile=smoke", "print=plain", "data.size=6", f"results={tmp_path}"]
+    )
     from omegaconf import open_dict
 
     with open_dict(cfg):
