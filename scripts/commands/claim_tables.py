@@ -268,7 +268,7 @@ def _csv_lines(row: Row) -> list[dict[str, Any]]:
             name: cell(value) if isinstance(value, str) else value
             for name, value in {**facts, **each, **measured}.items()
         }
-        for each in map(_csv_printed, row.findings or [None])
+        for each in map(_csv_printed, list[Finding | None](row.findings) or [None])
     ]
 
 
