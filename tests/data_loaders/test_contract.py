@@ -584,7 +584,7 @@ def test_the_set_runs_from_the_command_line_offline(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose("config", [f"results={tmp_path}", f"dataset={name}", "memory=bm25"])
+        cfg = compose("config", [f"results={tmp_path}", f"dataset={name}", "memory=bm25", "print=plain"])
     assert run_single(cfg) == 0
     said = capsys.readouterr().out
     count = sum(len(case.questions) for case in shipped(name).cases)

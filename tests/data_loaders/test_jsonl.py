@@ -162,7 +162,15 @@ def test_a_file_of_ones_own_runs_with_the_commands_of_the_description(
     name = "own.jsonl" if named == "folder" else "mine.jsonl"
     write_jsonl(tmp_path / name, [example()])
     where = f"data.root={tmp_path}" if named == "folder" else f"dataset.file={tmp_path / name}"
-    options = ["memory=bm25", "dataset=jsonl", "data.source=real", "data.unpinned=true", where, f"results={tmp_path}"]
+    options = [
+        "memory=bm25",
+        "dataset=jsonl",
+        "data.source=real",
+        "data.unpinned=true",
+        where,
+        f"results={tmp_path}",
+        "print=plain",
+    ]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         cfg = compose("config", options)
     assert run_single(cfg) == 0

@@ -35,7 +35,8 @@ def experiment(tmp_path: Path) -> Callable[..., DictConfig]:
 
     def composed(*overrides: str, name: str = "config") -> DictConfig:
         with initialize_config_dir(CONF, version_base="1.3"):
-            return compose(name, [f"results={tmp_path}", *overrides])
+            printed = ["print=plain"] if name in ("config", "reproduce") else []
+            return compose(name, [f"results={tmp_path}", *printed, *overrides])
 
     return composed
 
@@ -344,7 +345,7 @@ def test_an_unknown_price_with_a_cap_refuses_to_start(experiment: Any, capsys: A
     }
     assert reproduce(cfg) == 2
     assert (
-        "max_usd=5 needs the price of every model, and there is none for gpt-4o-2024-08-06 (judge)"
+        "max_usd=5 needs the price of every model, and there is none for gpt-5.4-mini (memory, reader, probe)"
         in capsys.readouterr().err
     )
 

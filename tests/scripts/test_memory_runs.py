@@ -81,7 +81,7 @@ def test_another_run_loop_is_another_run(name: str, tmp_path: Path, monkeypatch:
     before = folder()
     assert folder() == before
     source = tmp_path / "eval" / f"{name}.py"
-    source.write_text(source.read_text() + "\n# changed\n")
+    source.write_text(source.read_text() + "\nCHANGED = True\n")
     assert folder() != before
 
 
@@ -120,7 +120,7 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
 
     before = folder()
     assert folder() == before
-    module.write_text(module.read_text() + "# other answers\n")
+    module.write_text(module.read_text() + "\n    OTHER = True\n")
     assert folder() != before
     with monkeypatch.context() as patched:
         patched.setattr("scripts.experiment.runs.used_distributions", lambda *_: {"bm25s": "another version"})

@@ -507,7 +507,7 @@ def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
 
     def run(name: str, *overrides: str) -> str:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            cfg: DictConfig = compose("reproduce", [f"table={name}", f"results={tmp_path}", *overrides])
+            cfg: DictConfig = compose("reproduce", [f"table={name}", f"results={tmp_path}", "print=plain", *overrides])
         assert reproduce(cfg) == 0
         return capsys.readouterr().out
 

@@ -22,9 +22,10 @@ from scripts.answers import audit, scoring
 from scripts.answers.audit import duplicates, findings, flags
 from scripts.answers.declared import forms
 from scripts.answers.fetching import fetch_claims
-from scripts.answers.manifest import FOLDER, AnswersFile, Claim, Printed, claims
-from scripts.answers.matching import Asked, Questions
-from scripts.answers.parsing import Parsed, parsed
+from scripts.answers.manifest import FOLDER, AnswersFile, Claim, Printed, claims, contents_of, located
+from scripts.answers.matching import Asked, Questions, match
+from scripts.answers.parsing import GZIP, Parsed, parse, parsed
+from scripts.answers.questions import questions_of
 from scripts.answers.reanalysis import lenience, regression, spreads
 from scripts.answers.scoring import Scored, rouge_l, says_unknown, score_claim, unigram_bleu
 from scripts.commands import check_answers
@@ -325,8 +326,11 @@ def test_the_eighty_sets_agree_with_their_index(data_root: Path) -> None:
     explained = {
         # no gold and no category: of two questions of one text, one of them adversarial, neither can be told (2 of 1,986 answers)
         ("openclaw-memory-answers-in-chinese", "joined"),
-        # the index has no gold for the abilities whose field is not called `answer`; the form reads all of them
+        # the index reads no gold for three of ten abilities (120 of 400 questions) and gives them 0; the form reads all of them
         ("reme-beam-100k", "f1"),
+        # the index gives 0 to 4 of 20 questions without a gold in the file; they have no F1 here: .304 and .379, .254 and .317
+        ("cognee-beam-100k-fixed", "f1"),
+        ("cognee-beam-10m-routed", "f1"),
     }
     differ = set()
     for claim in claims():
@@ -349,21 +353,24 @@ def test_the_eighty_sets_agree_with_their_index(data_root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.data
-def test_damaged_real_files_end_in_a_message(data_root: Path) -> None:
+def test_damaged_real_files_are_read_or_end_in_a_message(data_root: Path) -> None:
     rng = np.random.default_rng(0)
-    for claim in claims()[::4]:
-        place = next((data_root / FOLDER).glob(f"{claim.files[0].held.replace('[', '[[]')}*"))
+    outcomes = {"read": 0, "refused": 0}
+    for claim in claims():
+        place = located(claim.files[0], data_root)
+        assert place is not None
         raw = place.read_bytes()
-        data = bytearray(gzip.decompress(raw) if place.suffix == ".gz" else raw)[:200_000]
-        for at in rng.integers(0, len(data), 20):
-            data[at] = int(rng.integers(0, 256))
-        try:
-            scoring.contents_of(claim, [Parsed(place.name, scoring_parse(bytes(data), place.name), "")])
-        except DataError:
-            continue
-
-
-def scoring_parse(data: bytes, name: str) -> Any:
-    from scripts.answers.parsing import parse
-
-    return parse(data, name)
+        whole = gzip.decompress(raw) if raw.startswith(GZIP) else raw
+        for many in (1, 2, 50):
+            data = bytearray(whole)
+            for at in rng.integers(0, len(data), many):
+                data[at] = int(rng.integers(32, 127))
+            try:
+                file = Parsed(claim.files[0].path.rsplit("/", 1)[-1], parse(bytes(data), "damaged"), "")
+                questions = questions_of(claim.dataset, data_root)
+                answers = contents_of(claim, [file]).answers
+                assert questions is None or match(answers, questions).pairs
+                outcomes["read"] += 1
+            except DataError:
+                outcomes["refused"] += 1
+    assert min(outcomes.values()) >= 40, outcomes
