@@ -142,6 +142,8 @@ def _pooled(pool: ProcessPoolExecutor, left: list[str], overrides: Sequence[str]
 
 def make(name: str, overrides: Sequence[str]) -> Attempt:
     """Make one table or figure with its output captured; an error becomes the attempt's `failure`."""
+    if stopping.wound_down():  # an error in one table does not stop the others; a signal does
+        stopping.forget()
     stopping.check()
     primary, make_it = _maker(name)
     output, started = io.StringIO(), time.perf_counter()
