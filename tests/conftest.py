@@ -49,12 +49,22 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 
+def _forget_a_stop() -> None:
+    if (stopping := sys.modules.get("memsys.llm.stopping")) is not None and stopping.requested():
+        stopping.forget()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Before the fixtures of every scope: one of a module that runs a command must not find a stop of another test."""
+    _forget_a_stop()
+
+
 @pytest.fixture(autouse=True)
 def _process_as_it_was() -> Iterator[None]:
     """A command with `network=false` forbids it to the process, and an error ends its calls; the next test begins without."""
     yield
-    if (stopping := sys.modules.get("memsys.llm.stopping")) is not None and stopping.wound_down():
-        stopping.forget()
+    _forget_a_stop()
     if (network := sys.modules.get("memsys.llm.network")) is not None:
         network.forbid_network(False)
 

@@ -159,6 +159,8 @@ def make(name: str, overrides: Sequence[str]) -> Attempt:
         except Exception as error:  # an error in one table does not stop the others
             code = 2
             print(f"{type(error).__name__}: {error}")
+    if stopping.wound_down():  # an error in one table does not stop the others; a signal does
+        stopping.forget()
     last = (output.getvalue().strip().splitlines() or [""])[-1]
     seconds = time.perf_counter() - started
     return Attempt(name, command_of(name, overrides), seconds, outcome.file, last if code else "")

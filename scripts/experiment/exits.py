@@ -55,7 +55,7 @@ def _worked(work: Callable[[], int | None], traceback: bool) -> int:
         stopping.wind_down()
         return 1
     except Exception as error:
-        if stopping.requested():
+        if stopping.requested() and not stopping.wound_down():  # an error inside, already handled, is not a signal
             return _stopped()
         scrub(error)
         message = _message(error)

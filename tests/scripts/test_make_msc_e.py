@@ -283,18 +283,14 @@ def test_questions_are_asked_at_the_end_or_after_their_step(tmp_path: Path) -> N
 def test_the_files_say_who_made_them_and_that_they_are_not_the_papers(tmp_path: Path) -> None:
     path = generate(writer(tmp_path), several(2), tmp_path, SETTINGS)
     about = json.loads((tmp_path / "msc_e.jsonl.about.json").read_text())
-    prompts = {
-        name: hashlib.sha256((Path("memsys/prompts") / f"{name}.md").read_bytes()).hexdigest()
-        for name in ("msc_e/continue", "msc_e/question")
-    }
     assert "Not the paper's data" in about["what"]
     assert "STAND-IN" not in about["what"]
-    assert (about["model"], about["prompts"]) == ("scripted", prompts)
+    assert (about["model"], about["prompts"]) == ("scripted", PROMPTS.digest(["msc_e"]))
     assert about["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert (about["conversations"], about["questions"]) == (2, 6)
     made = [json.loads(line)["generator"] for line in path.read_text().splitlines()]
     assert {each["model"] for each in made} == {"scripted"}
-    assert made[0]["prompts"] == prompts
+    assert made[0]["prompts"] == about["prompts"]
     assert made[0]["seed"] == {"conversation": "valid_9", "rounds": 6, "draw": 0}
 
 

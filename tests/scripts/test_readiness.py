@@ -94,7 +94,7 @@ def test_a_missing_key_ends_the_command_and_names_the_variable(
 @pytest.mark.parametrize(
     ("quirks", "path", "said"),
     [
-        (Quirks(key="sk-right"), "/v1", "refuses the key"),
+        (Quirks(key="sk-right"), "/v1", "OPENAI_API_KEY is not set"),
         (Quirks(), "/wrong", "ends in /v1"),
         (Quirks(temperature="refused"), "/v1", "send_temperature"),
         (Quirks(limit_field="max_completion_tokens"), "/v1", "token_limit_field"),
@@ -226,7 +226,7 @@ def _paper(config: Any, *overrides: str) -> Any:
 
 
 def test_own_models_in_the_paper_profile_are_called_and_named_as_other_models(
-    config: Any, mock: Any, capsys: Any
+    config: Any, mock: Any, capsys: Any, tmp_path: Path
 ) -> None:
     server, url = mock
     bodies: list[str] = []
@@ -235,7 +235,9 @@ def test_own_models_in_the_paper_profile_are_called_and_named_as_other_models(
     assert reproduce(_paper(config, *models(url), "max_unscored=1")) == 0
     assert set(bodies) == {"m"}  # the paper's second judge is not asked either
     said = capsys.readouterr().out
-    assert "OTHER MODEL than the paper's: memory m (the paper's: gpt-4o-mini)" in said
+    assert "(other model)" in said
+    (page,) = (tmp_path / "tables").glob("*.md")
+    assert "OTHER MODEL than the paper's: memory m (the paper's: gpt-4o-mini)" in page.read_text(encoding="utf-8")
     assert "· OK" not in said
 
 

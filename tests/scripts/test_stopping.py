@@ -123,7 +123,9 @@ def test_a_first_signal_sends_nothing_more_awaits_what_is_under_way_and_says_so(
         before = command.arrived
         assert command.ended() == code
         assert command.arrived <= before + IN_FLIGHT
-        assert command.err.strip() == SAID
+        said, last = command.err.strip().splitlines()
+        assert said == SAID
+        assert re.fullmatch(r"stopped at \d+/\d+ \(\w+\); the same command resumes", last)
         assert sum(mock.answered.values()) == command.arrived
     assert not list(tmp_path.glob("cache.sqlite-*")), "the one file is the cache"
 
