@@ -46,6 +46,9 @@ def test_a_replay_spends_nothing_and_needs_no_cap() -> None:
 class _Store:
     """Stands for a cache that is never asked."""
 
+    def flush(self, seconds: float) -> None:
+        """Nothing is left to write."""
+
 
 def test_a_cap_without_a_price_is_refused_with_the_line_to_add(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"the price of my-model is unknown: write my-model: \{in: USD, out: USD\}"):

@@ -39,7 +39,7 @@ def test_a_price_that_is_none_is_one_line(subtests: pytest.Subtests) -> None:
         ("{m: {in: -1}}", "found -1"),
         ("{m: {in: nan}}", "found nan"),
         ("{m: {in: cheap}}", "found 'cheap'"),
-        ("{m: 3}", "expected {in: …, out: …}, found 3"),
+        ("{m: 3}", "expected {in: …, out: …} or free, found 3"),
         ("/nonexistent.yaml", "cannot be read"),
     ]:
         with subtests.test(given=given, said=said), pytest.raises(RunError, match=said):
