@@ -18,7 +18,7 @@ from eval.report.detectable import detectable_lines, how_tested
 from eval.report.rendering import number, span
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.report.verdict_notes import verdict_lines
-from eval.stats import Estimate
+from eval.stats import Estimate, preferred_interval
 
 WIDEST = 3
 """More metrics than these go into a further table: nine columns of numbers are what a page can take."""
@@ -168,7 +168,7 @@ def _cell(cell: AnyCell, pair: Pair | None, printed: bool) -> str:
     ours, parts = _ours(cell), ["{--}", ""]
     if ours is not None:
         digits = 1 if isinstance(cell, Measure) and abs(ours.mean) >= 100 else 3  # as in Markdown
-        interval = span(ours.by_case or ours.by_question, digits=digits)
+        interval = span(preferred_interval(ours), digits=digits)
         signs = stars(pair) + (r"\ddag" if _too_high(cell) else "")
         mark = rf"\textsuperscript{{{signs}}}" if signs else ""
         parts = [f"{ours.mean:.{digits}f}{mark}", rf"{{\scriptsize {interval}}}" if interval else ""]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,7 @@ import numpy as np
 
 from eval.report.rendering import grid, number, span
 from eval.stats import Estimate, preferred_interval
-from memsys.inert import visible
+from memsys.inert import csv_text, visible
 from scripts.answers.audit import Finding, Same, detectable_at, duplicates, findings, flags, mean_of
 from scripts.answers.reanalysis import Lenience, lenience, rank_agreement, regression, spreads, usable
 from scripts.answers.scoring import MEASURES, Scored
@@ -87,7 +85,7 @@ def inert(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Text of a CSV cell that no spreadsheet takes for a formula."""
+    """Text of a CSV cell on one line, with what is active escaped and no formula for a spreadsheet."""
     plain = " ".join(visible(text).split())
     return f"'{plain}" if plain[:1] in "=+-@" and plain and not re.fullmatch(r"-?\d+(\.\d+)?", plain) else plain
 
@@ -234,11 +232,7 @@ def as_json(rows: Sequence[Row], missing: Mapping[str, str]) -> str:
 def as_csv(rows: Sequence[Row]) -> str:
     """One line a printed score; a claim that prints none has one line."""
     lines = [line for row in rows for line in _csv_lines(row)]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return out.getvalue()
+    return csv_text([list(lines[0]), *(line.values() for line in lines)])
 
 
 def _csv_lines(row: Row) -> list[dict[str, Any]]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_loaders.schema import Question
+from data_loaders.schema import Case, Question
 from data_loaders.units import make_units
 from eval.reader import Reader
-from eval.run import build_memory
+from eval.run import Run, build_memory
 from eval.store import RunError
 from memsys.interface import Recall
 from memsys.llm.meter import metering
@@ -38,6 +38,24 @@ def recall_of(
         DataError: the data cannot be loaded.
         RunError: the run has no memory, no such case, or other settings than these.
     """
+    run = _same_run(run_folder, root, settings)
+    case = _case_of(run, case_id)
+    units = make_units(case.sessions, count=count_tokens, **run.unit).units
+    memory = build_memory(run, case)
+    try:
+        with metering():
+            for unit, following in zip(units, [*units[1:], None], strict=True):
+                memory.write(unit)
+                if following is None or following.session_id != unit.session_id:
+                    memory.end_session(unit.session_id)
+            memory.consolidate()
+            return case.id, memory.read(Question(ASKED, text))
+    finally:
+        memory.close()
+
+
+def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> Run:
+    """The run of the folder, made from its record and the settings; `RunError` where these make another one."""
     record = record_of(run_folder)
     if "imported" in record:
         raise RunError("the answers are imported: there is no memory to ask")
@@ -63,24 +81,16 @@ def recall_of(
             f"these settings make another run ({run.folder.name}), different in {', '.join(differing) or 'versions of libraries'}; "
             "give those of its command, such as profile=paper models.memory=…"
         )
+    return run
+
+
+def _case_of(run: Run, case_id: str | None) -> Case:
     ids = [case.id for case in run.cases]
     if case_id is not None and case_id not in ids:
         raise RunError(
             f"the data have no case {case_id!r}; there are {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}"
         )
-    case = run.cases[0 if case_id is None else ids.index(case_id)]
-    units = make_units(case.sessions, count=count_tokens, **run.unit).units
-    memory = build_memory(run, case)
-    try:
-        with metering():
-            for unit, following in zip(units, [*units[1:], None], strict=True):
-                memory.write(unit)
-                if following is None or following.session_id != unit.session_id:
-                    memory.end_session(unit.session_id)
-            memory.consolidate()
-            return case.id, memory.read(Question(ASKED, text))
-    finally:
-        memory.close()
+    return run.cases[0 if case_id is None else ids.index(case_id)]
 
 
 def _data_settings(known: dict[str, object], status: str, root: Path | None) -> list[str]:

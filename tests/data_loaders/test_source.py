@@ -524,7 +524,10 @@ def test_fetch_gets_every_published_file_of_answers_and_states_its_licence(
     ):  # the owners' hosts, played by this machine; another content, so another hash
         server.files[f"/{number}"] = CONTENT
         known[each.file] = replace(each, url=f"{server.url}/{number}", sha256=SUM)
+    asked: list[Path] = []  # the claims, fetched with them, have owners and tests of their own
+    monkeypatch.setattr("scripts.answers.fetching.fetch_claims", lambda root: (asked.append(root), ([], []))[1])
     assert fetch_script.main(["answers", "--data", str(tmp_path)]) == 0
+    assert asked == [tmp_path]
     printed = capsys.readouterr()
     assert printed.out.split() == [str(tmp_path / each.file) for each in shipped]
     assert all(f"{each.file}: licence {each.licence}" in printed.err for each in shipped)

@@ -143,11 +143,11 @@ def test_a_cap_leaves_complete_rows_and_the_last_line_says_how_to_go_on(
     assert "Stopped" not in capsys.readouterr().err
     given = settings(url, tmp_path / "capped", *ROWS, PRICES, "yes=true", "max_usd=0.04")
     assert reproduce(composed("reproduce", given)) == 1
-    said = capsys.readouterr()
-    last = said.err.strip().splitlines()[-1]
+    last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("Stopped at max_usd=0.04: 0.0")
     assert last.endswith("(make … MAX_USD=) goes on from there.")
-    assert last in said.out, "the caption names the same sum"
+    (written,) = (tmp_path / "capped" / "tables").rglob("*.md")
+    assert last in written.read_text(encoding="utf-8"), "the caption names the same sum"
     runs = tmp_path / "capped" / "runs" / "locomo"
     answers = {folder.name.partition("-")[0]: answered(folder) for folder in runs.iterdir()}
     assert answers["nothing"] == 12, "the cheapest row comes first and is complete"

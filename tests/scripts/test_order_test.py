@@ -69,7 +69,7 @@ def test_a_memory_of_the_last_turns_depends_on_the_order_and_one_without_memory_
 
 def test_p_of_few_histories_is_about_them_and_nothing_is_missing(rows: dict[str, str]) -> None:
     for row in (rows["Recency"], rows["BM25"]):
-        assert re.search(r", p <?[\d.]+ about these 2 histories alone, n \d+", row)
+        assert re.search(r", p <?[\d.]+ about these 3 histories alone, n \d+", row)
         assert row.endswith("| 0 |")
 
 

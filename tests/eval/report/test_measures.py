@@ -260,7 +260,7 @@ def test_the_spread_of_the_calls_of_an_insertion_is_over_single_writes(tmp_path:
     plain = {**dict.fromkeys(NEEDED, 0), "subject": "", "notes": {}, "failures": {}, "parse_failures": {}}
     for number, (phase, calls) in enumerate(steps):
         folder = tmp_path / "cases" / f"c{number}"
-        write_lines(folder / "effort.jsonl", [{**plain, "phase": phase, "calls": calls}])
+        write_lines(folder / "effort.jsonl", [{**plain, "case_id": f"c{number}", "phase": phase, "calls": calls}])
     found = cost(tmp_path, "calls_per_insertion_std")
     assert found is not None
     assert (found.mean, found.n) == (pytest.approx(np.std([1, 0, 5])), 3)
