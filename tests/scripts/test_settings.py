@@ -314,6 +314,7 @@ def test_a_multirun_runs_all_its_jobs_and_leaves_no_file_behind(tmp_path: Path) 
     assert {path.name for path in (tmp_path / "results").iterdir()} <= {
         "runs",
         "cache.sqlite",
+        "cache.sqlite.lock",
         "cache.sqlite-wal",
         "cache.sqlite-shm",
     }

@@ -268,7 +268,15 @@ def test_grids_follow_one_another_and_an_empty_one_is_the_memory_as_it_is() -> N
 def test_the_cap_is_that_of_all_jobs_together(job: Any, mock: Any) -> None:
     server, url = mock
     models = [f"models.{role}=gpt-4o-mini" for role in ("memory", "reader", "judge")]
-    overrides = [*SMALL, *online(url), *models, "models.embedder=text-embedding-3-small", "max_usd=5", "memory=recency"]
+    overrides = [
+        *SMALL,
+        *online(url),
+        *models,
+        "models.embedder=text-embedding-3-small",
+        "max_usd=5",
+        "memory=recency",
+        "~memory.build.dates",
+    ]
     spent: list[float] = []
 
     def run() -> int:
@@ -297,7 +305,13 @@ def test_too_many_questions_without_a_score_are_exit_code_1(job: Any, mock: Any,
     server, url = mock
     server.faults, server.hang = 1.0, 0.01
     cfg = job(
-        "memtree_threshold", *SMALL, *online(url), "memory=recency", "endpoint.retries=1", "endpoint.backoff=0.01"
+        "memtree_threshold",
+        *SMALL,
+        *online(url),
+        "memory=recency",
+        "~memory.build.dates",
+        "endpoint.retries=1",
+        "endpoint.backoff=0.01",
     )
     assert sweep(cfg, [], []) == 1
     (line,) = lines(tmp_path, "memtree_threshold")
