@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PROFILE ?= $(if $(LOCAL),local,smoke)
-WHEELS := --only-binary=:all: --no-binary=antlr4-python3-runtime
-# Of all that is installed only this one package of Hydra's has no wheel. Hashes are for make product and make local-model: pip checks none beside -e.
+WHEELS := --only-binary=:all: --no-binary=antlr4-python3-runtime,rouge-score
+# Of all that is installed only these two packages have no wheel. Hashes are for make product and make local-model: pip checks none beside -e.
 PAPER ?= segtreemem
 TABLE ?= 4
 
