@@ -6,7 +6,7 @@ A line stays valid as long as the answer that it scored is the same. Lexical met
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -188,6 +188,24 @@ def _evidence(items: Sequence[Mapping[str, Any]], evidence: Sequence[str], texts
     return Score(covered_at_k(sources, evidence, k), detail=detail)
 
 
+def is_judged(run: Run, judging: Judging) -> bool:
+    """Whether every answer of a run has all its verdicts, so that `score_judge` sends nothing."""
+    path = score_file(run, f"judge_{judging.judge.name}", _judge_identity(judging), {"model_name": judging.model_name})
+    return _is_judged(path, _verdicts_wanted(run, judging))
+
+
+def _is_judged(path: Path, wanted: Collection[Any]) -> bool:
+    if not path.is_file():
+        return False
+    lines = score_lines(path, "answer", "repeat")
+    return {_verdict_key(line) for line in lines if line["value"] is not None} == wanted
+
+
+def _verdicts_wanted(run: Run, judging: Judging) -> set[Any]:
+    answers = answers_of(run, _judged_text(run, judging.judge))
+    return {(*key, repeat) for key in answers for repeat in range(judging.repeats)}
+
+
 def score_judge(
     run: Run, judging: Judging, on_progress: Callable[[], None] = lambda: None, ahead: Ahead | None = None
 ) -> Path:
@@ -207,11 +225,9 @@ def score_judge(
     """
     path = score_file(run, f"judge_{judging.judge.name}", _judge_identity(judging), {"model_name": judging.model_name})
     judged_text = _judged_text(run, judging.judge)
-    wanted = {(*key, repeat) for key in answers_of(run, judged_text) for repeat in range(judging.repeats)}
-    if path.is_file():
-        lines = score_lines(path, "answer", "repeat")
-        if {_verdict_key(line) for line in lines if line["value"] is not None} == wanted:
-            return path
+    wanted = _verdicts_wanted(run, judging)
+    if _is_judged(path, wanted):
+        return path
     with locked(path.parent):
         given = {
             _verdict_key(line): line for line in score_lines(path, "answer", "repeat") if line["value"] is not None

@@ -32,7 +32,7 @@ from scripts.experiment.readiness import prepared
 from scripts.experiment.replays import workable
 from scripts.experiment.roles import chosen_models
 from scripts.experiment.runs import memory_run
-from scripts.experiment.scorers import judge_ahead, judging
+from scripts.experiment.scorers import finished, judge_ahead, judging
 from scripts.experiment.steps import score
 
 if TYPE_CHECKING:
@@ -87,8 +87,6 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     if cfg.nodes.vectors is None:
         cfg.nodes.vectors = any("spread" in metric for column in table["columns"] for metric in column["metrics"])
     models = build_models(cfg)
-    if run:
-        models = prepared(cfg, models)
     groups = [column_group(cfg, option) for option in wanted_columns(table, cfg.columns)]
     if all(group.dataset is None for group in groups):
         raise RunError("none of the data sets is there: " + "; ".join(group.missing for group in groups))
@@ -97,6 +95,10 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     cfg.only = None if only is None else sorted(only)  # the user may have given titles; from here on they are names
     answers, absent = published_answers(cfg, models, groups, lines)
     runs = {**_runs(cfg, models, groups, lines), **answers}
+    wanted = [each for key, each in runs.items() if cfg.only is None or key[0] in cfg.only]
+    if run := run and not finished(cfg, models, wanted, _judges(cfg, backbone, groups)):
+        models = prepared(cfg, models)
+        runs = {**_runs(cfg, models, groups, lines), **answers}
     planned = _planned(cfg, models, backbone, groups, runs) if run else None
     if planned is not None:
         if not _agreed(cfg, planned):

@@ -32,7 +32,7 @@ from scripts.experiment.plan import plan
 from scripts.experiment.readiness import prepared
 from scripts.experiment.replays import workable
 from scripts.experiment.runs import memory_run, reader
-from scripts.experiment.scorers import judge_ahead, judge_prompts, judging, metric_title, metrics
+from scripts.experiment.scorers import finished, judge_ahead, judge_prompts, judging, metric_title, metrics
 from scripts.experiment.steps import score
 from scripts.settings.checking import resolved
 
@@ -83,18 +83,22 @@ class Lab:
     Args:
         settings: as on the command line of `scripts.run`: `profile=smoke`, `data.size=20`, `endpoint.base_url=…`.
         cfg: a configuration that is composed and checked already, in place of `settings`.
+        probe: asks every endpoint at once whether it answers; False leaves that to `agreed`, which asks where something is left to do.
 
     Raises:
         RunError: a setting is unknown or out of range, or an endpoint does not answer.
     """
 
-    def __init__(self, *settings: str, cfg: DictConfig | None = None) -> None:
+    def __init__(self, *settings: str, cfg: DictConfig | None = None, probe: bool = True) -> None:
         if cfg is None:
             stopping.forget()  # the cell of a notebook that was interrupted is over
             cfg = composed("config", settings)
         self.cfg = cfg
         use_local_models(self.cfg)
-        self.models = prepared(self.cfg, build_models(self.cfg))
+        self.models = build_models(self.cfg)
+        self._probed = probe
+        if probe:
+            self.models = prepared(self.cfg, self.models)
 
     def load(self, name: str | None = None, *, transform: str | None = None) -> Data:
         """A data set by the name of its file in conf/dataset; None takes the setting `dataset=`.
@@ -129,7 +133,15 @@ class Lab:
         Args:
             memories: as `memory` returns them.
             judges: files of conf/judge.
+
+        Raises:
+            RunError: an endpoint does not answer; one that is not needed is not asked.
         """
+        if not self._probed:
+            runs = [run for memory in memories for run in self._runs(memory, dataset)]
+            if finished(self.cfg, self.models, runs, {dataset.name: judges}):
+                return True
+            self.models, self._probed = prepared(self.cfg, self.models), True
         if self.cfg.replay or not self.models.paid:
             return True
         runs = [run for memory in memories for run in self._runs(memory, dataset)]

@@ -7,10 +7,11 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from eval.case import is_answered
 from eval.judge import Judge
 from eval.metrics.lexical import splitter
 from eval.run import Run
-from eval.score import Judging, Metric
+from eval.score import Judging, Metric, is_judged
 from eval.store import RunError
 from scripts.experiment.models import Models
 from scripts.experiment.options import load_option, metric_options
@@ -50,6 +51,22 @@ def judge_ahead(cfg: DictConfig, models: Models, runs: Sequence[Run], judges: Ma
     for run in runs:
         graders = [judging(cfg, models, name) for name in judges.get(run.folder.parent.name, ())]
         models.ahead.expect(run, [grader for grader in graders if grader.model not in models.stand_in_identities])
+
+
+def finished(cfg: DictConfig, models: Models, runs: Sequence[Run], judges: Mapping[str, Sequence[str]]) -> bool:
+    """Whether every question of these runs is answered and judged, so that no model will be asked.
+
+    Args:
+        judges: names of the judges by data set.
+
+    Raises:
+        RunError: a file of a run is damaged.
+    """
+    return all(
+        all(is_answered([run], case) for case in run.cases)
+        and all(is_judged(run, judging(cfg, models, name)) for name in judges.get(run.folder.parent.name, ()))
+        for run in runs
+    )
 
 
 def metrics(names: Sequence[str]) -> list[Metric]:

@@ -25,7 +25,7 @@ def run_single(cfg: DictConfig) -> int:
 def _run_single(cfg: DictConfig) -> int:
     from omegaconf import OmegaConf
 
-    lab = Lab(cfg=cfg)
+    lab = Lab(cfg=cfg, probe=False)
     dataset = lab.load()
     judges = lab.judges(dataset)
     if not lab.agreed([lab.memory()], dataset, judges):

@@ -64,6 +64,29 @@ def test_each_model_is_asked_once_and_then_the_run_goes_on(config: Any, mock: An
     assert with_probe == arrived(server) - with_probe + 2  # one for three roles of one model, one for the embedder
 
 
+def test_a_finished_run_and_a_finished_table_ask_nobody_anything(config: Any, mock: Any) -> None:
+    server, url = mock
+    run_single(config(*SMALL, *models(url)))
+    table = ["table=xmemory_t1", "columns=[locomo]", "only=[recency]", "data.size=2", "data.max_cases=1", *models(url)]
+    reproduce(config(*table, name="reproduce"))
+    before = arrived(server)
+    run_single(config(*SMALL, *models(url)))
+    reproduce(config(*table, name="reproduce"))
+    assert arrived(server) == before
+
+
+def test_a_finished_run_with_an_answer_or_a_verdict_missing_asks_its_endpoints_first(
+    config: Any, mock: Any, tmp_path: Path
+) -> None:
+    server, url = mock
+    run_single(config(*SMALL, *models(url)))
+    before = arrived(server)
+    (verdicts,) = [file for file in tmp_path.rglob("judge_mem0*.jsonl") if "effort" not in file.name]
+    verdicts.unlink()
+    run_single(config(*SMALL, *models(url)))
+    assert arrived(server) == before + 2  # the probes; the verdicts themselves come from the cache
+
+
 def test_a_replay_asks_nobody(config: Any, mock: Any) -> None:
     server, url = mock
     cfg = config(*SMALL, *models(url), "replay=true")
