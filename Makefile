@@ -45,59 +45,59 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 reproduce-table4: $(VENV)/.installed ## SegTreeMem Table 4, ours beside the published numbers (PAPER= for the other papers' table 4)
-	$(PY) -m scripts.reproduce table=$(PAPER)_t4 $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts reproduce table=$(PAPER)_t4 $(OVERRIDES) $(ARGS)
 
 reproduce: $(VENV)/.installed ## any table or figure: PAPER=timem TABLE=3, PAPER=memtree TABLE=a1, PAPER=timem FIGURE=3, PAPER=memtree FIGURE=a4
 ifdef FIGURE
-	$(PY) -m scripts.figures figure=$(PAPER)_f$(FIGURE) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts figures figure=$(PAPER)_f$(FIGURE) $(OVERRIDES) $(ARGS)
 else
-	$(PY) -m scripts.reproduce table=$(PAPER)_$(if $(filter a%,$(TABLE)),$(TABLE),t$(TABLE)) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts reproduce table=$(PAPER)_$(if $(filter a%,$(TABLE)),$(TABLE),t$(TABLE)) $(OVERRIDES) $(ARGS)
 endif
 
 reproduce-all: $(VENV)/.installed ## every table and every figure of the four papers, and what each took
-	$(PY) -m scripts.reproduce_all $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts reproduce-all $(OVERRIDES) $(ARGS)
 
 report: $(VENV)/.installed ## everything that has been run as pages to open in a browser: TABLES="segtreemem_t4-smoke" for some of it
-	$(PY) -m scripts.report $(call shell_quoted,$(or $(RESULTS),results)) $(if $(DATA),--data $(call shell_quoted,$(DATA))) $(if $(TABLES),--tables $(TABLES)) $(ARGS)
+	$(PY) -m scripts report $(call shell_quoted,$(or $(RESULTS),results)) $(if $(DATA),--data $(call shell_quoted,$(DATA))) $(if $(TABLES),--tables $(TABLES)) $(ARGS)
 
 pareto: $(VENV)/.installed ## quality against cost of a table that has been run: PAPER= TABLE=
-	$(PY) -m scripts.tables pareto $(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts tables pareto $(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)
 
 paper-table: $(VENV)/.installed ## LaTeX of a table that has been run: TABLE=segtreemem_t4
-	$(PY) -m scripts.paper_table $(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts paper-table $(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS)
 
 card: $(VENV)/.installed ## a results card, with all that a reviewer asks: RUN=results/runs/… or TABLE=segtreemem_t4
-	$(PY) -m scripts.card $(if $(RUN),$(call shell_quoted,$(RUN)),$(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS))
+	$(PY) -m scripts card $(if $(RUN),$(call shell_quoted,$(RUN)),$(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS))
 
 run: $(VENV)/.installed ## one memory on one data set: MEMORY=bm25 DATASET=locomo QUESTIONS=20 (your own settings: ARGS="memory.build.k=5")
-	$(PY) -m scripts.run memory=$(or $(MEMORY),bm25) dataset=$(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts run memory=$(or $(MEMORY),bm25) dataset=$(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
 
 table-ray: $(VENV)/.installed ## a table on a Ray cluster: ADDRESS=ray://head:10001 (without: the cluster of this machine; local starts one here) PAPER= TABLE=
 	$(PY) -m pip install --quiet --disable-pip-version-check $(WHEELS) -c constraints.txt -e '.[ray]'
-	$(PY) -m scripts.reproduce table=$(PAPER)_t$(TABLE) executor=ray ray.address=$(or $(ADDRESS),auto) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts reproduce table=$(PAPER)_t$(TABLE) executor=ray ray.address=$(or $(ADDRESS),auto) $(OVERRIDES) $(ARGS)
 
 local-model: $(VENV)/.installed ## fetch a model that runs on this machine (NAME=smollm2-135m, 98 MB), and llama.cpp to run it
 	$(PY) -m pip install --quiet --disable-pip-version-check $(WHEELS) -c constraints.txt -e '.[local]'
-	$(PY) -m scripts.local_model $(or $(NAME),smollm2-135m)
+	$(PY) -m scripts local-model $(or $(NAME),smollm2-135m)
 
 table-local: local-model ## a first table with a real model on this machine: LOCAL=path/to/model.gguf for another than the smallest
-	$(PY) -m scripts.reproduce table=local $(subst profile=smoke,profile=local,$(OVERRIDES)) $(ARGS)
+	$(PY) -m scripts reproduce table=local $(subst profile=smoke,profile=local,$(OVERRIDES)) $(ARGS)
 
 new-memory: $(VENV)/.installed ## start a memory of your own: NAME=mine writes its module, its settings and its prompt
-	$(PY) -m scripts.new_memory $(NAME)
+	$(PY) -m scripts new-memory $(NAME)
 
 conformance: $(VENV)/.installed ## put canaries through a memory's own door and name what it does wrong: MEMORY=mem0_http, before any score
-	$(PY) -m scripts.conformance memory=$(or $(MEMORY),bm25) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts conformance memory=$(or $(MEMORY),bm25) $(OVERRIDES) $(ARGS)
 
 product: $(VENV)/.installed ## install a released memory product into an environment of its own: NAME=mem0ai (without NAME: list them)
-	$(PY) -m scripts.product $(NAME)
+	$(PY) -m scripts product $(NAME)
 
 gateway: $(VENV)/.installed ## an OpenAI-compatible server in front of our cache and meter: BASE_URL= MODEL= EMBEDDER= KEY_ENV= ARGS="--mode replay"
-	$(PY) -m scripts.gateway $(if $(MODEL),--model $(call shell_quoted,$(MODEL))) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \
+	$(PY) -m scripts gateway $(if $(MODEL),--model $(call shell_quoted,$(MODEL))) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \
 	  $(if $(KEY_ENV),--key-env $(KEY_ENV)) $(ARGS)
 
 doctor: $(VENV)/.installed ## what an endpoint takes, ignores and leaves out: BASE_URL= MODEL= EMBEDDER= KEY_ENV=; writes conf/llm/<name>.yaml
-	$(PY) -m scripts.doctor --model $(MODEL) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \
+	$(PY) -m scripts doctor --model $(MODEL) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \
 	  $(if $(EMBEDDER_BASE_URL),--embedder-base-url $(EMBEDDER_BASE_URL)) $(if $(KEY_ENV),--key-env $(KEY_ENV)) $(ARGS)
 
 test: $(VENV)/.installed ## style, types, and the whole test suite
@@ -114,46 +114,46 @@ quick: $(VENV)/.installed ## style and the fast half of the tests, in a minute: 
 	MEMSYS_MUTATIONS=10 $(PY) -m pytest -n auto --dist worksteal -m "not slow and not data and not integration"
 
 bench: $(VENV)/.installed ## speed against the shipped mock endpoint, as ratios
-	$(PY) -m scripts.bench
+	$(PY) -m scripts bench
 
 torture: $(VENV)/.installed ## kills, faults, bad replies, broken files, full disks, jumping clocks, Ray: SHARE=0.1 for a tenth of the 40 minutes
-	$(PY) -m scripts.torture $(if $(SHARE),--share $(SHARE)) $(ARGS)
+	$(PY) -m scripts torture $(if $(SHARE),--share $(SHARE)) $(ARGS)
 
 regress: $(VENV)/.installed ## rerun the small offline subset and compare with results/regression exactly
-	$(PY) -m scripts.regress
+	$(PY) -m scripts regress
 
 regress-update: $(VENV)/.installed ## accept the present numbers as the new regression reference
-	$(PY) -m scripts.regress --update
+	$(PY) -m scripts regress --update
 
 audit: $(VENV)/.installed ## what does not add up in the published tables, or in yours: CSV=my_table.csv COUNTS=282,321,96,841
-	$(PY) -m scripts.audit $(if $(CSV),$(call shell_quoted,$(CSV))) $(if $(COUNTS),--counts $(COUNTS)) $(ARGS)
+	$(PY) -m scripts audit $(if $(CSV),$(call shell_quoted,$(CSV))) $(if $(COUNTS),--counts $(COUNTS)) $(ARGS)
 
 growth: $(VENV)/.installed ## cost of one more unit as the history grows: MEMORY=memtree SIZES=100,200,400
-	$(PY) -m scripts.growth memory=$(or $(MEMORY),segtree) $(if $(SIZES),'sizes=[$(SIZES)]') $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts growth memory=$(or $(MEMORY),segtree) $(if $(SIZES),'sizes=[$(SIZES)]') $(OVERRIDES) $(ARGS)
 
 calibrate: $(VENV)/.installed ## fit SegTreeMem's cosine threshold to an embedder on one history: EMBEDDER=text-embedding-3-small
-	$(PY) -m scripts.calibrate $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts calibrate $(OVERRIDES) $(ARGS)
 
 judge-card: $(VENV)/.installed ## how often a judge is wrong, on answers made from the data: JUDGE=mem0 DATASET=locomo LIMIT=50
-	$(PY) -m scripts.judge_card --judge $(or $(JUDGE),mem0) --dataset $(or $(DATASET),locomo) $(if $(LIMIT),--limit $(LIMIT)) $(filter-out 'models.%,$(OVERRIDES)) $(call given,EMBEDDER,models.embedder) $(call given,MODEL,models.judge) $(ARGS)
+	$(PY) -m scripts judge-card --judge $(or $(JUDGE),mem0) --dataset $(or $(DATASET),locomo) $(if $(LIMIT),--limit $(LIMIT)) $(filter-out 'models.%,$(OVERRIDES)) $(call given,EMBEDDER,models.embedder) $(call given,MODEL,models.judge) $(ARGS)
 
 order-test: $(VENV)/.installed ## does a memory depend on the order in which it is told: MEMORY="bm25 segtree_td" DATASET=locomo ARGS="--orders 5 --kind turns"
-	$(PY) -m scripts.order_test $(or $(MEMORY),bm25) --dataset $(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts order-test $(or $(MEMORY),bm25) --dataset $(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
 
 sweep: $(VENV)/.installed ## a sweep of a paper, resumed where it stopped: SWEEP=segtree_propagation (conf/sweep lists them)
-	$(PY) -m scripts.sweep sweep=$(or $(SWEEP),segtree_propagation) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts sweep sweep=$(or $(SWEEP),segtree_propagation) $(OVERRIDES) $(ARGS)
 
 claims: $(VENV)/.installed ## audit published scores from the answers that their owners published: DATA= (fetch SET=answers gets them)
-	$(PY) -m scripts.claims $(if $(DATA),--data $(call shell_quoted,$(DATA))) $(if $(RESULTS),--results $(call shell_quoted,$(RESULTS))) $(ARGS)
+	$(PY) -m scripts claims $(if $(DATA),--data $(call shell_quoted,$(DATA))) $(if $(RESULTS),--results $(call shell_quoted,$(RESULTS))) $(ARGS)
 
 fetch: $(VENV)/.installed ## download data sets: SET=locomo, or all; into DATA=
-	$(PY) -m scripts.fetch $(or $(SET),all) $(if $(DATA),--data $(call shell_quoted,$(DATA)))
+	$(PY) -m scripts fetch $(or $(SET),all) $(if $(DATA),--data $(call shell_quoted,$(DATA)))
 
 notebooks: $(VENV)/.installed ## run the notebooks anew, offline, and keep their outputs
 	MEMSYS_RESULTS=$$(mktemp -d) $(VENV)/bin/jupyter-execute --inplace --kernel_name=python3 notebooks/*.ipynb
 
 architecture: $(VENV)/.installed ## draw the packages in ARCHITECTURE.md anew, from the imports
-	$(PY) -m scripts.architecture
+	$(PY) -m scripts architecture
 
 clean: ## remove the environment and what building left; runs, tables and the cache of paid answers stay
 	rm -rf $(VENV) build *.egg-info
@@ -163,4 +163,4 @@ distclean: clean ## also remove runs and the cache of paid answers, after asking
 	  if [ "$$answer" = yes ]; then rm -rf results/runs results/cache.sqlite*; else echo kept; fi
 
 coverage: $(VENV)/.installed ## simulate coverage, size and power of what tables print, into docs/statistics.md (ten minutes on two cores; SHARE=0.1 for a tenth)
-	$(PY) -m scripts.coverage $(if $(SHARE),--share $(SHARE))
+	$(PY) -m tests.rigs.coverage $(if $(SHARE),--share $(SHARE))

@@ -41,12 +41,12 @@ A field that is not in these lists is an error, so that a misspelt one is not ig
 
 Count what the file holds, then run a memory on it:
 
-    python -m scripts.data jsonl --data /folder/of/the/file --unpinned
-    python -m scripts.run memory=bm25 dataset=jsonl data.source=real data.root=/folder/of/the/file data.unpinned=true
+    python -m scripts data jsonl --data /folder/of/the/file --unpinned
+    python -m scripts run memory=bm25 dataset=jsonl data.source=real data.root=/folder/of/the/file data.unpinned=true
 
 Both read `own.jsonl` in that folder. For a file of another name, give its full path instead of `data.root`:
 
-    python -m scripts.run memory=bm25 dataset=jsonl data.source=real dataset.file=/path/mine.jsonl data.unpinned=true
+    python -m scripts run memory=bm25 dataset=jsonl data.source=real dataset.file=/path/mine.jsonl data.unpinned=true
 
 `unpinned` accepts a file whose sha256 is not in the manifest; tables call its data "unpinned". `conf/dataset/jsonl.yaml` has the
 unit rule, reader, metrics and judges; override them with `protocol.unit=…`, `protocol.reader=…`, `protocol.judges=…`.

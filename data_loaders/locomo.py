@@ -268,7 +268,7 @@ def _check_errata(errata: Errata, records: Sequence[Mapping[str, Any]], where: s
             place = f"{where}[{case}].qa[{index}].question"
             raise DataError(
                 f"{place}: expected {erratum.question!r} as in the overlay, found {text!r}. The overlay is for the official file: "
-                "get that file with `python -m scripts.fetch locomo`, or load this one without the overlay"
+                "get that file with `python -m scripts fetch locomo`, or load this one without the overlay"
             )
 
 

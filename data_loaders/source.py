@@ -257,7 +257,7 @@ def _remedy(file: str, root: Path) -> str:
     if entries:
         pinned = all(each.sha256 or (each.archive and each.archive.sha256) for each in entries)
         place = "" if root == data_root() else f" --data {shlex.quote(str(root))}"
-        return f"Get it with: python -m scripts.fetch {entries[0].dataset}{place}{'' if pinned else ' --unpinned'}"
+        return f"Get it with: python -m scripts fetch {entries[0].dataset}{place}{'' if pinned else ' --unpinned'}"
     entry = manifest().get(file)
     where = f" ({entry.note})" if entry and entry.note else ""
     return f"No public download is known{where}; put the file there yourself"

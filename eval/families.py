@@ -10,7 +10,7 @@
   p of Student's t takes their place. It rests on normal effects of histories.
 - Data sets are independent: each is tested at the level 1 - (1 - 0.05)^(1/D) of Šidák.
 
-Simulated: `scripts.coverage.families`.
+Simulated: `tests.rigs.coverage.families`.
 """
 
 from __future__ import annotations

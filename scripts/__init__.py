@@ -1,4 +1,4 @@
-"""Entry points only; run each as `python -m scripts.<name>`."""
+"""Entry points only: `python -m scripts VERB`, which is `memsys-bench VERB`."""
 
 from __future__ import annotations
 

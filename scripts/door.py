@@ -9,8 +9,8 @@
     print(in_words(compare(mine, bm25, "locomo_f1")))    # paired difference, intervals, p
     print(markdown(lab.table(bm25, mine)))               # the table, caption and costs included
 
-Folders, identities, cache and files are those of `scripts.run`, which is made of the same calls: what one has answered the other reads.
-A failed call is an outcome that is counted and shown, here as there.
+Folders, identities, cache and files are those of `memsys-bench run`, which is made of the same calls: each reads what the other has
+answered. A failed call is an outcome that is counted and shown, here as there.
 """
 
 from __future__ import annotations

@@ -1,25 +1,8 @@
-"""One memory on one data set: `python -m scripts.run memory=segtree dataset=locomo profile=smoke`.
-
-Prints a table of scores and costs. Answers, scores and costs are written to `results/runs/<dataset>/<memory>-<identity>/`; the same
-command run again resumes.
-"""
-
-from __future__ import annotations
+"""`python -m scripts.run …`, as papers and other READMEs quote it: `python -m scripts run …`."""
 
 import sys
-from typing import TYPE_CHECKING
 
-from scripts.experiment.launch import launch
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-
-def main(cfg: DictConfig) -> int:
-    from scripts.experiment.single import run_single
-
-    return run_single(cfg)
-
+from scripts.command import main
 
 if __name__ == "__main__":
-    sys.exit(launch(main, "config"))
+    sys.exit(main(["run", *sys.argv[1:]]))

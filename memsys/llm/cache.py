@@ -195,7 +195,7 @@ class CachedEmbedder:
                 raise ModelError(
                     f"{self._model}: {origin} a vector of {dimension} numbers, those before it have {self._dimension}. "
                     "If another model answers under this name now, set another endpoint.label for it; if the earlier vectors were a fault "
-                    f"of the server, `python -m scripts.cache repair --drop-vectors {self._dimension}` removes them"
+                    f"of the server, `python -m scripts cache repair --drop-vectors {self._dimension}` removes them"
                 )
 
     def _key(self, text: str, query: bool) -> bytes:

@@ -1,7 +1,7 @@
 """The cache file: completions and vectors by key, committed before a caller gets them.
 
 SQLite in WAL mode, so a killed process loses no answer that a caller has received. When a store is closed, at the end of the process at
-the latest, the file holds everything and may be copied alone; after a kill, `python -m scripts.cache pack` does that. On a network file
+the latest, the file holds everything and may be copied alone; after a kill, `python -m scripts cache pack` does that. On a network file
 system use a cache from one machine only. A row that does not hold a valid answer is replaced by the next valid one.
 """
 
@@ -36,7 +36,7 @@ PATIENCE = 30
 SMALL = 16 << 20
 """Bytes of a file whose keys are read into memory at the first lookup; reading those of a larger file would take longer than it saves."""
 REMEDY = (
-    "move it away: nothing that is in the run folders is lost (`python -m scripts.cache repair` keeps what can be read)"
+    "move it away: nothing that is in the run folders is lost (`python -m scripts cache repair` keeps what can be read)"
 )
 
 

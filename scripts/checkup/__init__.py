@@ -1,1 +1,1 @@
-"""What `scripts.doctor` does: small calls that find out what an endpoint takes and gives."""
+"""What `memsys-bench doctor` does: small calls that find out what an endpoint takes and gives."""

@@ -9,37 +9,21 @@ for notebooks (`scripts.door`).
 from __future__ import annotations
 
 import ast
-import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-HYDRA = ("run", "reproduce", "reproduce-all", "figures", "budgets", "sweep", "growth", "calibrate", "conformance")
-"""Verbs that take `key=value` settings."""
-PLAIN = (
-    *(
-        "compare",
-        "list",
-        "watch",
-        "report",
-        "losses",
-        "ceilings",
-        "variance",
-        "judge-card",
-        "order-test",
-        "leaks",
-        "completion",
-    ),
-    *("tables", "inspect", "structure", "runs", "merge", "cache", "doctor", "audit", "fidelity", "gateway", "product"),
-    *("import-answers", "claims", "check-answers", "export", "paper-table", "card"),
-    *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint", "mock-memory"),
-)
-"""Verbs that take `--flags`."""
-RUNNING = (*HYDRA, "compare", "order-test", "leaks")
-"""Verbs that run memories, with prompts of one's own where the working folder has them."""
-CHECKOUT_ONLY = ("architecture", "bench", "coverage", "regress", "report-speed", "torture")
-"""Entry points of a checkout that are no verbs: they need its tests, its documents or its reference results."""
+GROUPS = {
+    "run": "Run memories",
+    "look": "Look at runs",
+    "science": "Test the numbers",
+    "publish": "Publish and audit",
+    "data": "Data, models, caches",
+    "develop": "Develop",
+}
+"""Headings of the verbs' groups (`GROUP` of a verb's module), in the order of `help`."""
 
 
 def home() -> Path:
@@ -58,11 +42,30 @@ def __getattr__(name: str) -> Any:
     return getattr(door, name)
 
 
+def verbs(name: str, value: object = None) -> list[str]:
+    """The verbs whose module sets a constant of this name, to this value where one is given; nothing is imported.
+
+    A verb is a file of `scripts/commands`: its docstring is its manual, `GROUP` is its place in `help`, and `main` does the work. A verb
+    with `CONFIG` takes `key=value` settings of that primary file of `conf`; one with `RUNS_MEMORIES` runs memories, with prompts of one's
+    own where the working folder has them; one with `CHECKOUT` needs the tests, documents or reference results of a checkout.
+    """
+    found = {
+        path.stem.replace("_", "-"): _constants(path) for path in sorted((home() / "scripts/commands").glob("[!_]*.py"))
+    }
+    return [verb for verb, names in found.items() if name in names and value in (None, names[name])]
+
+
 def usage() -> str:
     """What the command prints when it is called without a verb."""
-    return "usage: memsys-bench VERB [settings …]\n\n" + "\n".join(
-        f"  {verb:<15}{_summary(verb)}" for verb in (*HYDRA, *PLAIN)
-    )
+    hidden = set() if (home() / "tests/rigs").is_dir() else set(verbs("CHECKOUT"))
+    lines = ["usage: memsys-bench VERB [settings …]"]
+    for group, title in GROUPS.items():
+        lines += [
+            "",
+            f"{title}:",
+            *(f"  {verb:<15}{_summary(verb)}" for verb in verbs("GROUP", group) if verb not in hidden),
+        ]
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,19 +75,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given or given[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if given else 2
-    verb, *rest = given
-    if verb not in (*HYDRA, *PLAIN):
-        print(f"error: no verb called {verb!r}; `memsys-bench help` lists them", file=sys.stderr)
+    name, *rest = given
+    constants = _constants(_file(name))
+    if "GROUP" not in constants:
+        print(f"error: no verb called {name!r}; `memsys-bench help` lists them", file=sys.stderr)
+        return 2
+    if "CHECKOUT" in constants and not (home() / "tests/rigs").is_dir():
+        print(f"error: {name} needs a checkout of the repository, with its tests and documents", file=sys.stderr)
         return 2
     from scripts.settings.arguments import COMMAND, called
 
-    called.add(COMMAND)
-    sys.argv = [f"memsys-bench {verb}", *_with_own_files(verb, rest)]
+    if __name__ == "memsys_bench":
+        called.add(COMMAND)
+    sys.argv = [f"memsys-bench {name}", *_with_own_files(constants, rest)]
     try:
-        runpy.run_module(_module(verb), run_name="__main__", alter_sys=True)
+        return verb(name, sys.argv[1:])
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
+
+
+def verb(name: str, arguments: Sequence[str]) -> int:
+    """Run a verb with these arguments; its exit code, 2 with one line on standard error for what the user can fix.
+
+    A verb with settings reads `sys.argv`, as Hydra does.
+
+    Raises:
+        SystemExit: argparse refuses the arguments, or has shown its help.
+    """
+    module = import_module(f"scripts.commands.{_file(name).stem}")
+    if hasattr(module, "CONFIG"):
+        from scripts.experiment.launch import launch
+
+        return launch(module.main, module.CONFIG, keep_record=getattr(module, "KEEP_RECORD", False))
+    from scripts.experiment.exits import guarded
+
+    plain = [argument for argument in arguments if argument != "--traceback"]
+    return guarded(lambda: module.main(plain), traceback=len(plain) < len(arguments))
+
+
+def _file(verb: str) -> Path:
+    return home() / "scripts" / "commands" / f"{verb.replace('-', '_')}.py"
+
+
+def _constants(path: Path) -> dict[str, Any]:
+    """Upper-case names that a module sets to a plain value, read as text; nothing where there is no such file."""
+    if not path.is_file():
+        return {}
+    found = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.targets[0], ast.Name)
+        ):
+            found[node.targets[0].id] = node.value.value
+    return found
 
 
 def _import_from(folder: Path) -> None:
@@ -95,24 +140,20 @@ def _import_from(folder: Path) -> None:
         sys.path.append(str(Path.cwd()))
 
 
-def _with_own_files(verb: str, rest: list[str]) -> list[str]:
+def _with_own_files(constants: Mapping[str, Any], rest: list[str]) -> list[str]:
     """The settings, with the working folder's `conf` and `prompts` where it has them and none are named."""
     conf, prompts = Path.cwd() / "conf", Path.cwd() / "prompts"
-    if verb not in RUNNING or Path.cwd() == home():
+    if not constants.keys() & {"CONFIG", "RUNS_MEMORIES"} or Path.cwd() == home():
         return rest
     named = [setting.partition("=")[0] for setting in rest]
-    if verb in HYDRA and conf.is_dir() and "--config-dir" not in named:
+    if "CONFIG" in constants and conf.is_dir() and "--config-dir" not in named:
         rest = ["--config-dir", str(conf), *rest]
     if prompts.is_dir() and "prompts_dir" not in named:
         rest = [*rest, f"prompts_dir={prompts}"]
     return rest
 
 
-def _module(verb: str) -> str:
-    return f"scripts.{verb.replace('-', '_')}"
-
-
 def _summary(verb: str) -> str:
-    """The first line of the entry point's docstring; read as text, so that help imports nothing."""
-    source = (home() / "scripts" / f"{verb.replace('-', '_')}.py").read_text(encoding="utf-8")
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].partition(" `")[0].rstrip(":")
+    """The first line of the verb's docstring, without its example."""
+    doc = ast.get_docstring(ast.parse(_file(verb).read_text(encoding="utf-8"))) or ""
+    return doc.partition("\n")[0].partition(": `")[0].partition(" `")[0].rstrip(".:")

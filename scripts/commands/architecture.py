@@ -1,4 +1,4 @@
-"""Draw the packages and who imports whom, from the imports: `python -m scripts.architecture` writes the drawing into ARCHITECTURE.md."""
+"""Draw the packages and who imports whom, from the imports: `python -m scripts architecture` writes the drawing into ARCHITECTURE.md."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+GROUP = "develop"
+CHECKOUT = True
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("data_loaders", "memsys", "eval", "scripts")

@@ -1,11 +1,8 @@
-"""What does not add up in the published tables, or in a table of yours: `python -m scripts.audit [TABLE.csv --counts 282,321,96,841]`
+"""What does not add up in the published tables, or in a table of yours: `python -m scripts audit [TABLE.csv --counts 282,321,96,841]`
 
 Without a file: every table of results/published, from the numbers there and the question counts below. With one: a CSV with a header
 and, in each line, the row's name, one cell per category in the order of `--counts`, and the total. The exit code is 0, with `--strict`
 1 when anything is found, and 2 for a file that cannot be read.
-
-With `--evidence`: which rows of the tables in `conf/table` lose which share of the evidence to their unit rules, on the shipped samples
-or, with `--data`, on the real files. No model is called.
 
 The five history lengths of MemTree Table 2 are left out: how many questions each holds is not printed.
 """
@@ -43,8 +40,9 @@ from eval.report.audit_numbers import (
 )
 from eval.report.published import FOLDER, Published, read_published
 from eval.store import RunError
-from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback, whole
+from scripts.settings.arguments import whole
+
+GROUP = "science"
 
 NOT_NUMBERS = ("consistency_checks",)
 """Files of results/published that hold recomputations, not printed numbers."""
@@ -342,11 +340,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--evidence", action="store_true", help="evidence that rows of conf/table lose to unit rules")
     parser.add_argument("--data", type=Path, help="with --evidence: folder of the real files (default: the samples)")
     parser.add_argument("--strict", action="store_true", help="exit code 1 when anything is found")
-    add_traceback(parser)
     chosen = parser.parse_args(arguments)
     if (chosen.table is None) != (chosen.counts is None):
         parser.error("a table needs --counts, and --counts a table")
-    return guarded(lambda: _audited(chosen), traceback=chosen.traceback)
+    return _audited(chosen)
 
 
 NOT_MADE = (

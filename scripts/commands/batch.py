@@ -1,9 +1,8 @@
-"""Batch files by hand: `python -m scripts.batch export FILE | import FILE | status | forget ID`.
+"""Batch files by hand: `python -m scripts batch export FILE | import FILE | status`.
 
 For a GPU without a network: run any command with `endpoint.mode=collect`, which keeps the calls instead of sending them; `export` writes
 them as JSONL for `vllm run-batch`; carry the file over, run it, and `import` its output. The same command then goes on from there: answers
-first, judgements in the next round. `status` shows what the journal of `endpoint.mode=batch` holds, with the batches under way. `forget`
-drops a batch that the provider no longer knows; the next run sends its calls again and pays for them again.
+first, judgements in the next round. `status` shows what the journal of `endpoint.mode=batch` holds.
 """
 
 from __future__ import annotations
@@ -21,11 +20,13 @@ from memsys.llm.batching.journal import Journal
 from memsys.llm.batching.provider import best, replies_of
 from scripts.settings.arguments import as_called
 
+GROUP = "data"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code is 1 when there is nothing to export or a file holds failed calls."""
     parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts.batch"),
+        prog=as_called("python -m scripts batch"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -95,7 +96,7 @@ def forget(journal: Journal, batch: str) -> int:
         calls = journal.drop(batch)
     except KeyError:
         raise RunError(
-            f"no batch {batch} is under way: `python -m scripts.batch status` lists those that are"
+            f"no batch {batch} is under way: `python -m scripts batch status` lists those that are"
         ) from None
     except BlockingIOError:
         raise RunError(f"a running command waits for batch {batch}; stop it first") from None

@@ -1,9 +1,8 @@
-"""The cache looked after: `python -m scripts.cache check|repair|stats|pack [--cache FILE]`.
+"""The cache's file looked after: `python -m scripts cache check|repair|stats [--cache FILE]`.
 
-`check` reads every row and says what is wrong (exit 1) or that nothing is. `repair` copies what can be read into a new file and keeps
-the damaged one beside it; `--drop-vectors N` leaves out vectors of N numbers, which a server gave by mistake. `stats` counts what is
-held. `pack` moves what a killed command left in `cache.sqlite-wal` into the one file, so that it can be copied alone. A cache that is
-lost costs calls, never results: nothing that is in the run folders depends on it.
+`check` reads every row and says what is wrong (exit 1) or that nothing is; `repair` copies what can be read into a new file and keeps
+the damaged one beside it; `stats` counts what is held. A cache that is lost costs calls, never results: nothing that is in the run
+folders depends on it.
 """
 
 from __future__ import annotations
@@ -35,8 +34,9 @@ from memsys.llm.schema import (
     lock_of,
 )
 from memsys.llm.store import REMEDY, completion_of, keepable, vector_of
-from scripts.experiment.exits import guarded
 from scripts.settings.arguments import as_called, whole
+
+GROUP = "data"
 
 PARTS = 4096
 """Ranges of keys that are read one by one: what a damaged page hides is lost, the rest of the file is not."""
@@ -246,7 +246,7 @@ def stats(path: Path) -> int:
     for dimension, count in sorted(found.vectors.items()):
         print(f"  of {dimension} numbers: {count}")
     if found.bad:
-        print(f"not used: {found.bad.total()} (python -m scripts.cache check)")
+        print(f"not used: {found.bad.total()} (python -m scripts cache check)")
     return 0
 
 
@@ -311,7 +311,7 @@ COMMANDS = ("check", "repair", "stats", "pack")
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when all is well, 1 when `check` found something, 2 when there is no readable cache."""
     parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts.cache"),
+        prog=as_called("python -m scripts cache"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -326,5 +326,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.drop_vectors and chosen.command != "repair":
         parser.error("--drop-vectors belongs to repair")
     if chosen.command == "repair":
-        return guarded(lambda: repair(chosen.cache, chosen.drop_vectors))
-    return guarded(lambda: {"check": check, "stats": stats, "pack": pack}[chosen.command](chosen.cache))
+        return repair(chosen.cache, chosen.drop_vectors)
+    return {"check": check, "stats": stats, "pack": pack}[chosen.command](chosen.cache)

@@ -1,11 +1,4 @@
-"""A results card with everything that a reviewer asks: `python -m scripts.card RUN [RUN …]` or `… TABLE [key=value …]`.
-
-A card of runs is made from their folders alone, without the data: scores, outcomes, models, prompts' hashes, data, seeds, versions, costs,
-failures. Scores are means over all questions with an answer, because categories stand in the data. A card of a table has the table's
-own cells on top, detectable differences included, and then its runs; its settings are those of `scripts.reproduce`. Nothing is run.
-
-It is printed, and written to `<results>/cards/`, or where `--to` says.
-"""
+"""A results card with everything that a reviewer asks: `python -m scripts card RUN|TABLE [key=value …]`."""
 
 from __future__ import annotations
 
@@ -15,16 +8,16 @@ from pathlib import Path
 
 from eval.report.card import run_card, table_card
 from eval.store import replace_file
-from scripts.commands.paper_table import refuse_an_empty
-from scripts.experiment.exits import guarded
 from scripts.experiment.run_folder import record_of
-from scripts.settings.arguments import add_traceback, as_called
+from scripts.settings.arguments import as_called
+
+GROUP = "publish"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write the card; 2 with one line on standard error for what the user can mend."""
     parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts.card"),
+        prog=as_called("python -m scripts card"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -32,9 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "what", nargs="+", metavar="RUN|TABLE key=value", help="run folders, or a table and its settings"
     )
     parser.add_argument("--to", type=Path, metavar="FILE", help="the card's file")
-    add_traceback(parser)
     args = parser.parse_args(arguments)
-    return guarded(lambda: _write(args.what, args.to), traceback=args.traceback)
+    return _write(args.what, args.to)
 
 
 def _write(what: Sequence[str], to: Path | None) -> int:
@@ -54,7 +46,7 @@ def _write(what: Sequence[str], to: Path | None) -> int:
 
 
 def _of_table(name: str, settings: Sequence[str]) -> tuple[str, Path]:
-    from scripts.experiment.table import finished_table
+    from scripts.experiment.table import finished_table, refuse_an_empty
 
     table, stem = finished_table(name, settings)
     refuse_an_empty(table, name, settings)

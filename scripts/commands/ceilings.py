@@ -1,11 +1,4 @@
-"""Scores with and without known errors of the gold answers: `python -m scripts.ceilings RUN… --scores METRIC --errata locomo|FILE.csv`.
-
-Lays a list of wrong gold answers over the scores of finished runs (`eval.report.errata`): `locomo` is the audit beside the raw LoCoMo file
-(`python -m scripts.fetch locomo_corrected`), any other a CSV file of your own with the columns case, question and gold (ids as the run has
-them; gold may be empty). Prints the score as released, without the known errors, and with corrected answers where no model is needed, by
-category, and marks the cells that are above what a perfect memory would get. Nothing is asked of a model. The same is written to
-`<results>/ceilings`, where the report finds it.
-"""
+"""Scores with and without known errors of the gold answers: `python -m scripts ceilings RUN… --scores METRIC --errata locomo|FILE.csv`."""
 
 from __future__ import annotations
 
@@ -29,13 +22,15 @@ from scripts.experiment.errata import AUDITED, in_order, layer_of
 from scripts.experiment.options import metric_options
 from scripts.experiment.run_folder import data_of, record_of
 from scripts.experiment.scorers import metrics
-from scripts.settings.arguments import add_traceback, as_called
+from scripts.settings.arguments import as_called
+
+GROUP = "science"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts.ceilings"),
+        prog=as_called("python -m scripts ceilings"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -47,7 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--errata", required=True, help=f"{AUDITED}, or a CSV file with the columns case, question, gold"
     )
     parser.add_argument("--data", type=Path, help="data root")
-    add_traceback(parser)
     options = parser.parse_args(arguments)
     records = {folder: record_of(folder) for folder in options.runs}
     layer = layer_of(options.errata, options.data)

@@ -1,10 +1,4 @@
-"""Check a file of answers before it is submitted: `python -m scripts.check_answers FILE [--dataset LoCoMo] [--form NAME] [--data ROOT]`.
-
-Says in which form the file is read, how many answers belong to a question of the data set, and what is missing: questions without an
-answer, answers without a question, texts, verdicts that failed, gold answers that differ. Exit code 0 when nothing that a claim needs is
-missing, 1 when something is, 2 when the file cannot be read. `export --format mem0` writes a file that passes; so does the form `extract`,
-one JSON line an answer with conversation, question_id, question, category, gold, answer, verdicts and tokens.
-"""
+"""Check a file of answers before it is submitted: `python -m scripts check-answers FILE [--dataset LoCoMo]`."""
 
 from __future__ import annotations
 
@@ -21,8 +15,8 @@ from scripts.answers.declared import Contents, Form, forms, read_declared
 from scripts.answers.matching import Matched, match
 from scripts.answers.parsing import Parsed, parsed
 from scripts.answers.questions import LOADERS, questions_of
-from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback
+
+GROUP = "publish"
 
 SHOWN = 10
 """At most so many irregularities are printed."""
@@ -40,7 +34,7 @@ class Reading:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check one file; 0 when it is complete, 1 when something is missing, 2 when it cannot be read."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.check_answers",
+        prog="python -m scripts check-answers",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -54,9 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
     )
-    add_traceback(parser)
     args = parser.parse_args(arguments)
-    return guarded(lambda: _check(args), traceback=args.traceback)
+    return _check(args)
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -1,13 +1,4 @@
-"""Audit published claims from their own answers: `python -m scripts.claims [NAME …] [--data ROOT] [--results FOLDER]`.
-
-For every claim of `conf/claims/claims.yaml` whose files are below the data root (`fetch answers` gets them from their owners): how many
-answers and how many of them belong to a question, every printed score against the file's own mean, official F1, plain F1, BLEU-1, ROUGE-L,
-how often the system says that it does not know, length, recalled tokens, intervals by conversation, and flags. Then what only many files
-show: the judge against F1 with length held equal, leniency, the spread of one product. No model is called.
-
-Prints the tables and writes `claims.md`, `claims.json` and `claims.csv` into RESULTS/claims. Intervals are 95 %, by conversation; `detects`
-is the paired difference that these questions show with 80 % power.
-"""
+"""Audit published claims from their own answers: `python -m scripts claims [NAME …] [--data ROOT]`."""
 
 from __future__ import annotations
 
@@ -22,11 +13,12 @@ from pathlib import Path
 from data_loaders.schema import DataError
 from data_loaders.source import data_root
 from eval.store import RunError, replace_file
+from scripts.answers.claim_tables import FULL_CONTEXT, Row, analysis, as_csv, as_json, inert, rows_of, table
 from scripts.answers.manifest import Claim, claims
 from scripts.answers.scoring import Scored, score_claim
-from scripts.commands.claim_tables import FULL_CONTEXT, Row, analysis, as_csv, as_json, inert, rows_of, table
-from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback, whole
+from scripts.settings.arguments import whole
+
+GROUP = "publish"
 
 HEAD = (
     "Every number is made from the answers that the named repository published. F1 is LoCoMo's official score (its token F1 on the "
@@ -38,7 +30,7 @@ HEAD = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Audit, print and write; 1 when the files of a claim are not there, 2 when the input is wrong."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.claims", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m scripts claims", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims by name, or a data set (default: all)")
     parser.add_argument(
@@ -46,9 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--results", type=Path, default=Path("results"), help="claims/ is written into it")
     parser.add_argument("--workers", type=whole(1, 64), default=min(2, os.cpu_count() or 1), help="processes")
-    add_traceback(parser)
     args = parser.parse_args(arguments)
-    return guarded(lambda: _audit(args), traceback=args.traceback)
+    return _audit(args)
 
 
 def _audit(args: argparse.Namespace) -> int:
@@ -56,7 +47,7 @@ def _audit(args: argparse.Namespace) -> int:
     scored, missing = scored_claims(wanted, data_root(args.data), args.workers)
     if not scored:
         raise RunError(
-            f"no claim's files are there; {next(iter(missing.values()))}; get them with: python -m scripts.fetch answers"
+            f"no claim's files are there; {next(iter(missing.values()))}; get them with: python -m scripts fetch answers"
         )
     text, rows = page(scored, missing)
     folder = args.results / "claims"

@@ -1,4 +1,8 @@
-"""What `scripts.compare` does: build what is missing, score, and print where memories differ. The first memory is the reference."""
+"""Memories against each other on one data set: `python -m scripts compare mine bm25 segtree --dataset locomo [--limit 100]`.
+
+Builds and asks what is missing, then prints scores, paired differences from the first memory with intervals and Holm's p, wins and losses
+by category, and the questions that tell most. Settings of `memsys-bench run` may follow the names: `profile=subset data.root=~/data`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,14 @@ from eval.report.rendering import difference_text
 from eval.report.tables import Table
 from eval.store import RunError, read_predictions
 from memsys.inert import visible
-from scripts.commands.inspect import cut
-from scripts.experiment.exits import guarded
 from scripts.experiment.lab import Lab, Scored
-from scripts.experiment.printing import print_table
+from scripts.experiment.printing import cut, print_table
 from scripts.experiment.steps import complain
-from scripts.settings.arguments import add_traceback, as_called, whole
+from scripts.settings.arguments import as_called, whole
 from scripts.settings.schema import PRINTED
+
+GROUP = "run"
+RUNS_MEMORIES = True
 
 WIDTH = 96
 """Characters of a question, a gold answer or an answer."""
@@ -81,7 +86,7 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
 
     Args:
         names: files of `conf/memory`; the first is the reference.
-        settings: of `scripts.run`.
+        settings: of `memsys-bench run`.
         metric: a key of the scores, `judge_<name>` or a metric's name, tested and used for wins and questions; None takes the first.
 
     Raises:
@@ -110,7 +115,7 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the comparison; 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.compare"), description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts compare"), description=__doc__)
     parser.add_argument("words", nargs="+", metavar="MEMORY", help="files of conf/memory; then settings, key=value")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset (default: locomo)")
     parser.add_argument("--limit", type=whole(1), help="at most so many questions (data.size)")
@@ -119,9 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--questions", type=whole(1), default=10, help="telling questions that are shown (default: 10)")
     parser.add_argument("--print", choices=PRINTED, default="narrow", help="form of the table (default: narrow)")
-    add_traceback(parser)
     args = parser.parse_intermixed_args(arguments)
     settings = [f"dataset={args.dataset}", *(word for word in args.words if "=" in word)]
     settings += [f"data.size={args.limit}"] if args.limit else []
     names = [word for word in args.words if "=" not in word]
-    return guarded(lambda: compare(names, settings, args.metric, args.questions, args.print), traceback=args.traceback)
+    return compare(names, settings, args.metric, args.questions, args.print)

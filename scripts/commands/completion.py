@@ -1,16 +1,15 @@
-"""What `scripts.completion` prints: a function for bash or zsh that completes verbs, names of memories, data sets, tables, and runs.
-
-The words stand in the script, so that a key press starts no Python. Files in `conf` of the working folder are completed, too.
-"""
+"""Tab completion of the command: `memsys-bench completion bash|zsh` prints a script; `eval "$(memsys-bench completion bash)"` loads it."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 
-from scripts.command import HYDRA, PLAIN
+from scripts.command import verbs
 from scripts.experiment.options import options
 from scripts.settings.arguments import as_called
+
+GROUP = "develop"
 
 SETTINGS = ("memory", "dataset", "table", "figure", "sweep", "profile", "logger")
 """Settings that name a file of `conf`."""
@@ -60,18 +59,18 @@ def script(shell: str) -> str:
     names = "\n".join(f'      {group}) echo "{" ".join(options(group))}" ;;' for group in SETTINGS)
     bash = BASH.format(
         names=names,
-        verbs=" ".join((*HYDRA, *PLAIN)),
+        verbs=" ".join(verbs("GROUP")),
         kinds=" ".join(KINDS),
         settings=" ".join(f"{group}=" for group in SETTINGS),
         settings_or="|".join(SETTINGS),
-        hydra_or="|".join(HYDRA),
+        hydra_or="|".join(verbs("CONFIG")),
     )
     return bash if shell == "bash" else ZSH + bash
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the script."""
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.completion"), description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts completion"), description=__doc__)
     parser.add_argument("shell", choices=("bash", "zsh"))
     print(script(parser.parse_args(arguments).shell), end="")
     return 0

@@ -1,6 +1,6 @@
-"""Simulated coverage, size and power of what tables print: `python -m scripts.coverage` writes the table into docs/statistics.md.
+"""Simulated coverage, size and power of what tables print: `python -m tests.rigs.coverage` writes the table into docs/statistics.md.
 
-Every module of `scripts.coverage` that has a function `rows` is run, two at a time. It returns `scripts.coverage.rows.Row`s.
+Every module of `tests.rigs.coverage` that has a function `rows` is run, two at a time. It returns `tests.rigs.coverage.rows.Row`s.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from pkgutil import iter_modules
 from eval.report.rendering import grid
 from eval.store import replace_file
 from scripts import coverage
-from scripts.coverage.rows import Row
 from scripts.settings.arguments import amount, as_called
+from tests.rigs.coverage.rows import Row
+
+GROUP = "develop"
+CHECKOUT = True
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "statistics.md"
@@ -50,7 +53,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.coverage"), description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m tests.rigs.coverage"), description=__doc__)
     parser.add_argument("--share", type=amount(0.001, 1.0), default=1.0, help="of the repetitions (default: 1)")
     share = parser.parse_args(arguments).share
     rows: list[Row] = []

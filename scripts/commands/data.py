@@ -1,9 +1,8 @@
-"""What a data set holds, counted: `python -m scripts.data <set> [--data ROOT] [--sample] [--unpinned]`."""
+"""What a data set holds, counted: `python -m scripts data <set> [--data ROOT] [--sample] [--unpinned]`."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +13,10 @@ from typing import Any
 from data_loaders.schema import Case
 from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
-from scripts.experiment.downloads import read_set, set_names
-from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback, as_called, whole
+from scripts.experiment.downloads import loader, read_set, set_names
+from scripts.settings.arguments import as_called, whole
+
+GROUP = "data"
 
 
 @dataclass(slots=True)
@@ -39,14 +39,6 @@ class Survey:
     first: datetime | None = None
     last: datetime | None = None
     notes: list[str] = field(default_factory=list)
-
-
-def loader(settings: Mapping[str, Any]) -> Callable[[Path], Sequence[Case]]:
-    """The loader that the configuration names, with its choices filled in."""
-    module, _, function = settings["load"]["_target_"].rpartition(".")
-    load = getattr(importlib.import_module(module), function)
-    choices = {key: value for key, value in settings["load"].items() if not key.startswith("_")}
-    return lambda path: load(path, **choices)
 
 
 def survey(cases: Iterable[Case], unit: Mapping[str, Any], count: Callable[[str], int]) -> Survey:
@@ -98,15 +90,14 @@ def report(source: Source, settings: Mapping[str, Any], seen: Survey, shown: int
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the report; returns 2 with the reason on standard error when the data cannot be used."""
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.data"), description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts data"), description=__doc__)
     parser.add_argument("set", choices=set_names())
     parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
     parser.add_argument("--sample", action="store_true", help="the small history shipped with the loaders")
     parser.add_argument("--unpinned", action="store_true", help="accept files whose sha256 is not known")
     parser.add_argument("--notes", type=whole(0), default=20, help="how many of the loader's notes to print")
-    add_traceback(parser)
     args = parser.parse_args(arguments)
-    return guarded(lambda: _reported(args), traceback=args.traceback)
+    return _reported(args)
 
 
 def _reported(args: argparse.Namespace) -> int:

@@ -1,8 +1,14 @@
-"""Body of `scripts.doctor`: examine a model and an embedder, print the tables, write the settings."""
+"""What an endpoint can do: `python -m scripts doctor --base-url http://localhost:8000/v1 --model my-model [--embedder my-embedder]`
+
+A few dozen small calls find out how it takes its settings, what it leaves out, and how long a prompt it really reads. A table says what was
+asked, what was found and what it means; the settings that fit are written to `conf/llm/<name>.yaml` for you to look at.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,10 +20,14 @@ from scripts.checkup.probes import Finding, examine
 from scripts.checkup.report import chat_file, embedder_file, file_name, table, write
 from scripts.experiment.options import load_option, options
 from scripts.experiment.roles import OPENAI
+from scripts.settings.arguments import as_called
+
+GROUP = "develop"
 
 
-def visit(args: argparse.Namespace) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Examine the endpoint; return 0 if runs can use the present or the written settings, 1 if the endpoint is not usable."""
+    args = _parser().parse_args(arguments)
     known = _option("llm", args.model)
     base_url = str(args.base_url or known.get("base_url") or OPENAI).rstrip("/")
     _check_url(base_url)
@@ -66,3 +76,18 @@ def _check_url(url: str) -> None:
         raise RunError(
             "the base URL holds a user or a password, which would be written to files; give the key with --key-env"
         )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts doctor"), description=__doc__.split("\n\n")[0])
+    parser.add_argument("--base-url", help="OpenAI-compatible endpoint, usually ending in /v1 (default: OpenAI's own)")
+    parser.add_argument("--model", required=True, help="a file of conf/llm, or any name that the endpoint serves")
+    parser.add_argument("--embedder", help="a file of conf/embedder, or any name that the endpoint serves")
+    parser.add_argument("--embedder-base-url", help="where the embedder is (default: as the model)")
+    parser.add_argument("--key-env", default="OPENAI_API_KEY", help="environment variable that holds the key")
+    parser.add_argument("--window", type=int, default=32000, help="tokens of the longest prompt that is tried")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds that a reply may take")
+    parser.add_argument(
+        "--out", type=Path, help="file to write (default: conf/llm/<name>.yaml); the embedder's stands beside it"
+    )
+    return parser

@@ -1,10 +1,4 @@
-"""An OpenAI-compatible server in front of our cache, limits, retries and meter: `python -m scripts.gateway --base-url URL --model NAME`.
-
-It prints an address with a secret token for each account (`--account NAME`): the base URL for a program, or the API key for one that has
-`http://127.0.0.1:<port>/v1` as its base URL. `curl ADDRESS/stats` shows what the account has spent. `--mode replay` answers from the
-cache alone, without a key and without the network; `--mode live` bypasses the cache; `--stand-in` puts the offline engine in the place
-of a model.
-"""
+"""The gateway: `python -m scripts gateway --help`; `scripts.commands.gateway` documents it."""
 
 from __future__ import annotations
 
@@ -36,6 +30,8 @@ from memsys.llm.store import Store
 from scripts.experiment.options import load_option, options
 from scripts.settings.arguments import amount, whole
 from scripts.settings.prices import given_prices
+
+GROUP = "develop"
 
 OPENAI = "https://api.openai.com/v1"
 

@@ -1,9 +1,7 @@
-"""One question of a run, from what was recalled to the verdicts: `python -m scripts.inspect RUN QUESTION [--case CASE] [--data ROOT]`.
+"""One question of a run, from what was recalled to the verdicts: `python -m scripts inspect RUN QUESTION [--case CASE] [--data ROOT]`.
 
 `--prompt` adds the prompt as it was sent. `inspect RUN --wrong [--metric NAME]` lists the questions that were answered wrong.
 `inspect RUN --worked NAME` shows a question that a paper works through (`conf/worked.yaml`; without NAME: their list).
-`inspect RUN --ask TEXT [settings of the run's command]` shows what its memory recalls for a text that the data set does not ask, such as
-the queries of MemTree Tables A.5-A.7 and A.9 on MultiHop-RAG; the memory is built again, from the cache.
 
 The layout is that of MemTree Tables A.5-A.9: index, score, depth, ancestors, content. The score is the memory's own, which is not always a
 similarity, and items stand as the memory returned them. Question and gold are not in the run folder: they are read from the data set
@@ -27,11 +25,13 @@ from eval.store import RunError, read_items, read_lines, read_predictions, safe_
 from eval.structure.tree import Tree, ancestors, depths, read_tree
 from memsys.inert import visible
 from memsys.jsons import fields_of
-from scripts.experiment.exits import guarded
 from scripts.experiment.options import CONF
+from scripts.experiment.printing import cut
 from scripts.experiment.run_folder import data_of, record_of
-from scripts.settings.arguments import add_traceback, as_called, whole
+from scripts.settings.arguments import as_called, whole
 from scripts.settings.checking import nearest
+
+GROUP = "look"
 
 NAMED = 3
 """Ancestors of one depth that are named; soft clusters can have dozens."""
@@ -280,15 +280,9 @@ def _imported_lines(record: Mapping[str, Any]) -> list[str]:
     return [] if facts is None else [f"Imported  {described(facts)}", "Recall    not recorded"]
 
 
-def cut(text: str, width: int) -> str:
-    """The text on one line, at most `width` characters long."""
-    plain = " ".join(text.split())
-    return plain if len(plain) <= width else plain[: width - 1] + "…"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the page; 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.inspect"), description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts inspect"), description=__doc__)
     parser.add_argument("run", type=Path, help="a folder below results/runs")
     parser.add_argument("question", nargs="?", help="id of the question; left out with --wrong")
     parser.add_argument("--wrong", action="store_true", help="list the questions that were answered wrong")
@@ -303,7 +297,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
     )
     parser.add_argument("--width", type=whole(1), default=160, help="characters of each text shown")
-    add_traceback(parser)
     args, settings = parser.parse_known_args(arguments)
     if args.ask is not None and args.question is not None and "=" in args.question:
         args.question, settings = None, [args.question, *settings]
@@ -312,19 +305,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (args.question is not None) + args.wrong + (args.worked is not None) + (args.ask is not None) != 1:
         parser.error("name a question, or give --wrong, --worked or --ask")
 
-    def work() -> int:
-        if args.worked == "":
-            lines = [f"{name:<15}{entry['dataset']:<14}{entry['shows']}" for name, entry in worked_questions().items()]
-        elif args.worked is not None:
-            lines = worked_lines(args.run, args.worked, args.data, args.width)
-        elif args.ask is not None:
-            lines = asked_lines(args.run, args.ask, args.case, args.data, args.width, settings)
-        elif args.wrong:
-            lines = wrong_lines(args.run, args.metric, args.data, args.width)
-        else:
-            lines = inspect(args.run, args.question, args.case, args.data, args.width)
-            lines += prompt_lines(args.run, args.question, args.case, args.data) if args.prompt else []
-        print("\n".join(lines))
-        return 0
-
-    return guarded(work, traceback=args.traceback)
+    if args.worked == "":
+        lines = [f"{name:<15}{entry['dataset']:<14}{entry['shows']}" for name, entry in worked_questions().items()]
+    elif args.worked is not None:
+        lines = worked_lines(args.run, args.worked, args.data, args.width)
+    elif args.ask is not None:
+        lines = asked_lines(args.run, args.ask, args.case, args.data, args.width, settings)
+    elif args.wrong:
+        lines = wrong_lines(args.run, args.metric, args.data, args.width)
+    else:
+        lines = inspect(args.run, args.question, args.case, args.data, args.width)
+        lines += prompt_lines(args.run, args.question, args.case, args.data) if args.prompt else []
+    print("\n".join(lines))
+    return 0

@@ -1,16 +1,4 @@
-"""How often a judge is wrong: `python -m scripts.judge_card --judge mem0 --dataset locomo [--limit N] [key=value …]`.
-
-Makes answers that are right or wrong for certain (`eval.judge_probes`), has the judge grade them, and prints its errors by kind with
-intervals; its agreement with itself over repeats (`judge.repeats=`) and with the answer before the reference; and the band over all judge
-prompts of conf/judge that can grade these data, asked of the same model. The card is kept below `<results>/judge_cards`, and tables with
-`judge.corrected=true` print scores corrected by it.
-
-With `--run RUN` it prints the run's score by this judge, corrected for the errors (`eval.judge_card`), and its agreement with every other
-grader of the run: other judges, the grades that came with imported answers, and a person's (`--ratings FILE`, exported from the report).
-Ratings of a random sample of the run's answers, which the report leads through, also give a score that needs no assumption about how the
-answers err (`eval.prediction_powered`).
-Settings such as `models.judge=…` and `endpoint.base_url=…` are those of `scripts.run`.
-"""
+"""How often a judge is wrong: `python -m scripts judge-card --judge mem0 --dataset locomo [--limit N] [key=value …]`."""
 
 from __future__ import annotations
 
@@ -39,13 +27,15 @@ from scripts.experiment.judge_cards import card_file
 from scripts.experiment.lab import Lab
 from scripts.experiment.options import options as options_of
 from scripts.experiment.scorers import judging
-from scripts.settings.arguments import add_traceback, as_called, whole
+from scripts.settings.arguments import as_called, whole
+
+GROUP = "science"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts.judge_card"),
+        prog=as_called("python -m scripts judge-card"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -58,7 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", type=Path, help="a run folder with scores by this judge")
     parser.add_argument("--ratings", type=Path, help="with --run: a person's verdicts, exported from the HTML report")
     parser.add_argument("settings", nargs="*", help="settings of scripts.run: key=value")
-    add_traceback(parser)
     options = parser.parse_args(arguments)
     lab = Lab(*options.settings)
     grading = judging(lab.cfg, lab.models, options.judge)

@@ -1,8 +1,4 @@
-"""Does an answer key reach a memory? `python -m scripts.leaks memory=mine dataset=locomo [key=value …]`.
-
-Builds and reads the memory on data whose gold is replaced by marks (`eval.leaks`), with offline engines for every model, and looks for
-marks in everything that the memory, the embedder and the models receive and in every file of the run. Exit code 1 when one is found.
-"""
+"""Does an answer key reach a memory? `python -m scripts leaks memory=mine dataset=locomo [key=value …]`."""
 
 from __future__ import annotations
 
@@ -13,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from eval.leaks import Report, check
-from scripts.experiment.exits import guarded
 from scripts.experiment.lab import Lab
 from scripts.experiment.replays import check_no_replay
 from scripts.experiment.runs import memory_run, reader
-from scripts.settings.arguments import add_traceback, as_called
+from scripts.settings.arguments import as_called
+
+GROUP = "science"
+RUNS_MEMORIES = True
 
 OFFLINE = ["profile=smoke", "network=false", "models.memory=null", "models.reader=null", "models.embedder=null"]
 
@@ -25,14 +23,13 @@ OFFLINE = ["profile=smoke", "network=false", "models.memory=null", "models.reade
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 1 when gold was found, 2 with one line on standard error for what the user can mend."""
     parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts.leaks"),
+        prog=as_called("python -m scripts leaks"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("settings", nargs="*", metavar="key=value", help="memory=bm25 dataset=locomo data.size=20 …")
-    add_traceback(parser)
     args = parser.parse_args(arguments)
-    return guarded(lambda: _check(args.settings), traceback=args.traceback)
+    return _check(args.settings)
 
 
 def _check(settings: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""What `scripts.list` does: names and titles of the files of `conf`, one's own included, and the runs on the disk."""
+"""What there is to name: `python -m scripts list memories|datasets|judges|tables|runs`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.commands import runs
-from scripts.experiment.exits import guarded
 from scripts.experiment.options import load_option, options
-from scripts.settings.arguments import add_traceback, as_called
+from scripts.experiment.run_folders import folders
+from scripts.experiment.run_folders import listed as run_table
+from scripts.settings.arguments import as_called
+
+GROUP = "look"
 
 GROUPS = {"memories": "memory", "datasets": "dataset", "judges": "judge", "tables": "table"}
 """Folder of `conf` by what it holds."""
@@ -29,18 +31,14 @@ def every_name() -> dict[str, list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the list; 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.list"), description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts list"), description=__doc__)
     parser.add_argument("kind", nargs="?", choices=(*GROUPS, "runs"), help="default: the names of all but the runs")
     parser.add_argument("--results", type=Path, default=Path("results"), help="of runs: the results folder")
-    add_traceback(parser)
     args = parser.parse_args(arguments)
 
-    def work() -> int:
-        if args.kind is None:
-            print("\n\n".join(f"{kind} ({len(names)}): {', '.join(names)}" for kind, names in every_name().items()))
-            return 0
-        lines = runs.listed(runs.folders(args.results)) if args.kind == "runs" else listed(args.kind)
-        print("\n".join(lines))
+    if args.kind is None:
+        print("\n\n".join(f"{kind} ({len(names)}): {', '.join(names)}" for kind, names in every_name().items()))
         return 0
-
-    return guarded(work, traceback=args.traceback)
+    lines = run_table(folders(args.results)) if args.kind == "runs" else listed(args.kind)
+    print("\n".join(lines))
+    return 0

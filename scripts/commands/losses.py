@@ -1,10 +1,4 @@
-"""Where a memory loses its points: `python -m scripts.losses RUN --evidence GOLD_EVIDENCE_RUN --scores METRIC`.
-
-Compares a run with that of the memory `gold_evidence` on the same questions, and prints the mean loss of each step, over all questions
-and by category (`eval.losses` says what the steps are). The same numbers go to `<results>/losses/`; with `--figure` those over all
-questions are drawn, too (PDF, PNG and CSV in `<results>/figures/`). `make report` shows them, and computes those of a table's first
-metric itself where there is a run of `gold_evidence`.
-"""
+"""Where a memory loses its points: `python -m scripts losses RUN --evidence GOLD_EVIDENCE_RUN --scores METRIC`."""
 
 from __future__ import annotations
 
@@ -19,13 +13,15 @@ from eval.run_losses import EVIDENCE, NET, as_json, losses_of, shown_estimate
 from eval.score_files import only_score_file
 from eval.store import RunError, replace_file, safe_name, stand_ins
 from scripts.experiment.run_folder import data_of, record_of
-from scripts.settings.arguments import add_traceback, as_called
+from scripts.settings.arguments import as_called
+
+GROUP = "science"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts.losses"),
+        prog=as_called("python -m scripts losses"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -34,7 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scores", required=True, help="a metric or judge of the run, such as locomo_f1 or judge_mem0")
     parser.add_argument("--data", type=Path, help="data root")
     parser.add_argument("--figure", action="store_true", help="draw the waterfall, too")
-    add_traceback(parser)
     options = parser.parse_args(arguments)
     record = record_of(options.run)
     scores = only_score_file(options.run, options.scores)

@@ -1,4 +1,4 @@
-"""MSC-E generated anew: `python -m scripts.make_msc_e --out DIR [--conversations 70 --rounds 200 --model NAME --base-url URL]`.
+"""MSC-E generated anew: `python -m scripts make-msc-e --out DIR [--conversations 70 --rounds 200 --model NAME --base-url URL]`.
 
 After Rezazadeh et al. (MemTree, ICLR 2025), A.2.3 and A.2.4: a chat of MSC is continued by two rounds at a time, in view of its
 last eight turns, until it has all its rounds, and each step gets a question that Bob can ask Alex about what Alex said in it.
@@ -44,11 +44,11 @@ from memsys.llm.ask import complete
 from memsys.llm.parsing import ParseFailure, parse
 from memsys.llm.protocol import LLM, ModelError, Request
 from memsys.prompts import Prompts
-from scripts.commands.data import loader
-from scripts.commands.msc_e_stand_in import NAMES, Round, StandIn, lines
-from scripts.experiment.downloads import read_set
-from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback, amount, as_called, whole
+from scripts.experiment.downloads import loader, read_set
+from scripts.experiment.msc_e_stand_in import NAMES, Round, StandIn, lines
+from scripts.settings.arguments import amount, as_called, whole
+
+GROUP = "data"
 
 VERSION = "memsys-msc-e-1"
 WHAT = (
@@ -383,7 +383,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             "a model needs its endpoint and an endpoint its model: give both --model and --base-url, or neither"
         )
-    return guarded(lambda: _made(args), traceback=args.traceback)
+    return _made(args)
 
 
 def _made(args: argparse.Namespace) -> int:
@@ -416,7 +416,7 @@ def _made(args: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts.make_msc_e"), description=__doc__.split("\n\n")[0]
+        prog=as_called("python -m scripts make-msc-e"), description=__doc__.split("\n\n")[0]
     )
     parser.add_argument(
         "--out", type=Path, required=True, help="folder of the set; the same folder again goes on with it"
@@ -433,5 +433,4 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=whole(1), default=16, help="conversations written at the same time")
     parser.add_argument("--prompts-dir", type=Path, help="a folder laid over memsys/prompts")
     parser.add_argument("--max-usd", type=amount(0), help="spending cap of this start")
-    add_traceback(parser)
     return parser

@@ -1,14 +1,8 @@
-"""Merge the results folders of shards: run folders case by case, and the caches.
+"""Merge the results of shards: `python -m scripts merge A B … INTO`; all are results folders, and INTO may be new.
 
-Everything is compared before anything is written. Two folders contradict each other when
-
-- the records of one run differ in more than what they were made with (versions, machine),
-- a case is finished in both with other answers, recalled items or structure; costs hold measured seconds and may differ,
-- the caches hold different texts for one request, or vectors of one text that point elsewhere (cosine below 0.999). With `--first`, the
-  cache of the folder that is named first is right.
-
-Folders may come from somebody else: links, pipes and other things that are no plain files are refused, as are databases that are no
-caches. Replies of batches that no answer holds yet are carried along; while a batch is under way, nothing is merged.
+Shards are made by the setting `shard=i/n`, one command a machine, each with a results folder of its own. Afterwards the same command
+without `shard`, with `results=INTO`, prints the table: it finds every answer there. Nothing is written when two folders contradict
+each other; the message names what does.
 """
 
 from __future__ import annotations
@@ -29,6 +23,8 @@ from memsys.llm.batching.journal import Journal
 from memsys.llm.schema import KEY_BYTES, check_schema
 from memsys.llm.store import completion_of, vector_of
 from scripts.settings.arguments import as_called
+
+GROUP = "data"
 
 COMPARED = ("predictions.jsonl", "items.jsonl", "nodes.jsonl", "vectors.npy", "case.json")
 """Files of a finished case that hold no measured time."""
@@ -176,7 +172,7 @@ def _batches_under_way(folders: Sequence[Path]) -> Iterator[str]:
         if (cache := folder / "cache.sqlite").is_file() and (batches := _count_under_way(cache)):
             yield (
                 f"{cache}: {batches} batches are under way; run that folder's command again to fetch them, or see "
-                "python -m scripts.batch status"
+                "python -m scripts batch status"
             )
 
 
@@ -193,7 +189,7 @@ def _count_under_way(cache: Path) -> int:
                 return 0
             return int(connection.execute("SELECT count(*) FROM batches WHERE state != 'ended'").fetchone()[0])
     except sqlite3.DatabaseError as error:
-        raise RunError(f"{cache} is no readable cache ({error}); see python -m scripts.cache check") from error
+        raise RunError(f"{cache} is no readable cache ({error}); see python -m scripts cache check") from error
 
 
 def _attached(cache: Path, other: Path) -> sqlite3.Connection:
@@ -213,7 +209,7 @@ def _attached(cache: Path, other: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         connection.close()
         raise RunError(
-            f"{cache} or {other} is no readable cache ({error}); see python -m scripts.cache check"
+            f"{cache} or {other} is no readable cache ({error}); see python -m scripts cache check"
         ) from error
     return connection
 
@@ -264,7 +260,7 @@ def _merge_cache(source: Path, into: Path, left_out: Counter[str]) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when everything was merged."""
     parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts.merge"),
+        prog=as_called("python -m scripts merge"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""Start a memory of your own: `python -m scripts.new_memory mine` writes its module, its settings and its prompt.
+"""Start a memory of your own: `python -m scripts new-memory mine` writes its module, its settings and its prompt.
 
 In a checkout the files go where the other memories stand. In any other folder they go to `mine.py`, `conf/memory/mine.yaml` and
 `prompts/mine/`, where `memsys-bench run memory=mine` finds them.
@@ -15,6 +15,8 @@ from pathlib import Path
 from string import Template
 
 from eval.provenance import ROOT
+
+GROUP = "develop"
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 

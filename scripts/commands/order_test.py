@@ -1,13 +1,6 @@
-"""Does a memory depend on the order in which it is told? `python -m scripts.order_test bm25 segtree_td --dataset locomo [--orders 3]`.
+"""Does a memory depend on the order in which it is told? `python -m scripts order-test bm25 segtree_td --dataset locomo [--orders 3]`.
 
-Builds every memory on the histories as they are and in other random orders, asks the same questions, and prints the paired difference,
-another order minus as it is, with intervals, a sign-flip permutation test and Holm's p over all memories. A question's score in another
-order is its mean over the orders. The usual order is built again as often, because models change some answers by themselves: the scores
-that change between builds of one order are counted beside those that change with the order, and their shares are compared.
-
-`--kind sessions` tells the sessions in another order and leaves their dates: every answer stays right, so a difference is the memory's.
-`--kind turns` is SegTreeMem's experiment (section 5.4): 30 % of the pairs of turns change places, and dates belong to the places, so that
-answers about time may change, too. `all` names every memory but released products. Settings of `scripts.run` may follow the names.
+Builds on the histories as they are and in other orders of their sessions (or turns), and prints paired differences with intervals and p.
 """
 
 from __future__ import annotations
@@ -24,10 +17,12 @@ from eval.report.tables import NO_SPREAD, Pair, only_about
 from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, difference, holm
 from eval.store import RunError, replace_file
 from scripts.experiment.datasets import Data
-from scripts.experiment.exits import guarded
 from scripts.experiment.lab import Lab, Scored
 from scripts.experiment.options import options as options_of
-from scripts.settings.arguments import add_traceback, as_called, whole
+from scripts.settings.arguments import as_called, whole
+
+GROUP = "science"
+RUNS_MEMORIES = True
 
 KINDS = {"sessions": "shuffle_sessions", "turns": "permute"}
 """Transform by kind of order."""
@@ -58,7 +53,7 @@ class OrderEffect:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 2 with one line on standard error for what the user can mend."""
     parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts.order_test"),
+        prog=as_called("python -m scripts order-test"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -67,11 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kind", choices=KINDS, default="sessions", help="what changes places (default: sessions)")
     parser.add_argument("--orders", type=whole(1), default=3, help="other orders (default: 3)")
     parser.add_argument("--metric", help="judge_<name> or a metric (default: the first)")
-    add_traceback(parser)
     args = parser.parse_intermixed_args(arguments)
     settings = [f"dataset={args.dataset}", *(word for word in args.words if "=" in word)]
     names = [word for word in args.words if "=" not in word]
-    return guarded(lambda: _test(names, settings, args), traceback=args.traceback)
+    return _test(names, settings, args)
 
 
 def _test(names: Sequence[str], settings: Sequence[str], args: argparse.Namespace) -> int:

@@ -1,9 +1,4 @@
-"""A table for a paper, in LaTeX: `python -m scripts.paper_table segtreemem_t4 [key=value …]`.
-
-Writes `<results>/tables/<table>-<profile>-paper.tex`, to be taken into a paper, and `…-standalone.tex`, to be compiled as it is. The
-numbers are those of runs and score files that are there already; nothing is run, judged or bought. Settings are those of
-`scripts.reproduce`, which makes what is missing.
-"""
+"""A table for a paper, in LaTeX: `python -m scripts paper-table segtreemem_t4 [key=value …]`."""
 
 from __future__ import annotations
 
@@ -11,28 +6,27 @@ import argparse
 from collections.abc import Sequence
 
 from eval.report.paper import paper_table, standalone
-from eval.report.tables import Table
-from eval.store import RunError, replace_file
-from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback, as_called
+from eval.store import replace_file
+from scripts.settings.arguments import as_called
+
+GROUP = "publish"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the table; 2 with one line on standard error for what the user can mend."""
     parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts.paper_table"),
+        prog=as_called("python -m scripts paper-table"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("table", help="a file of conf/table")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="as scripts.reproduce takes them")
-    add_traceback(parser)
     args = parser.parse_args(arguments)
-    return guarded(lambda: _write(args.table, args.settings), traceback=args.traceback)
+    return _write(args.table, args.settings)
 
 
 def _write(name: str, settings: Sequence[str]) -> int:
-    from scripts.experiment.table import finished_table
+    from scripts.experiment.table import finished_table, refuse_an_empty
 
     table, stem = finished_table(name, settings)
     refuse_an_empty(table, name, settings)
@@ -41,12 +35,3 @@ def _write(name: str, settings: Sequence[str]) -> int:
         replace_file(file, text)
         print(f"written: {file}")
     return 0
-
-
-def refuse_an_empty(table: Table, name: str, settings: Sequence[str]) -> None:
-    """Raise RunError for a table without a number: its runs are not there."""
-    from eval.report.cell import Cell
-
-    if not any(isinstance(cell, Cell) and cell.estimate() is not None for row in table.rows for cell in row.cells):
-        command = " ".join(["python -m scripts.reproduce", f"table={name}", *settings])
-        raise RunError(f"no row of {name} has been run with these settings: {command}")

@@ -1,7 +1,4 @@
-"""Install a released product into an environment of its own, from the pins of conf/product; `--list` shows what is there.
-
-The environment is in the user's cache (or MEMSYS_PRODUCTS), named after the pins, and nothing of it is imported into our process.
-"""
+"""Install a released product into an environment of its own: `python -m scripts product mem0ai [--list]` (`make product NAME=mem0ai`)."""
 
 from __future__ import annotations
 
@@ -15,6 +12,8 @@ from pathlib import Path
 from eval.store import RunError
 from memsys.products.places import INSTALLED, PINS, Place, place_of
 from scripts.experiment.wheels import pip
+
+GROUP = "data"
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Rerun a small offline subset and compare every number with `results/regression/` exactly: `python -m scripts.regress [--update]`.
+"""Rerun a small offline subset and compare every number with `results/regression/` exactly: `python -m scripts regress [--update]`.
 
 A change that moves a score is accepted with `--update` and named in CHANGELOG with both numbers.
 """
@@ -13,6 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+GROUP = "develop"
+CHECKOUT = True
+
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "regression" / "regression.csv"
 
@@ -23,7 +26,7 @@ def rerun(folder: Path) -> Path:
     Raises:
         RuntimeError: the run failed.
     """
-    command = [sys.executable, "-m", "scripts.reproduce", "table=regression", "profile=smoke", f"results={folder}"]
+    command = [sys.executable, "-m", "scripts", "reproduce", "table=regression", "profile=smoke", f"results={folder}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the regression run failed:\n{done.stderr[-3000:]}")

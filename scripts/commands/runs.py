@@ -1,4 +1,4 @@
-"""The run folders on this disk: `python -m scripts.runs list`, `… rm RUN…` and `… gc`; all take `--results FOLDER`.
+"""The run folders on this disk: `python -m scripts runs list`, `… rm RUN…` and `… gc`; all take `--results FOLDER`.
 
 `list` shows memory, data set, when a run was last started, its state, and what it takes of the disk. A file that several runs share
 counts once. `rm` removes the runs that are named. `gc` removes, and says why for each:
@@ -16,122 +16,24 @@ was bought is bought once.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from eval.provenance import has_source
-from eval.received import is_linked, run_record
-from eval.store import RunError, locked, read_lines
+from eval.received import is_linked
+from eval.store import RunError, locked
 from memsys.prompts import PromptError, Prompts
-from scripts.experiment.exits import guarded
-from scripts.settings.arguments import add_traceback, as_called
+from scripts.experiment.run_folders import RunFolder, folders, listed, shown, sizes
+from scripts.settings.arguments import as_called
 
-STATES = ("finished", "unfinished", "in use", "damaged")
+GROUP = "look"
+
 NEVER_THE_SAME = ("source", "prompts", "distributions", "made_with")
 """Parts of a record that code and prompts decide, not settings."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunFolder:
-    """A run as it lies on the disk."""
-
-    path: Path
-    record: Mapping[str, Any]
-    """Of `run.json`; empty when there is none that can be read."""
-    state: str
-    """One of `STATES`."""
-    detail: str
-    """Cases finished, and questions that failed."""
-    started: datetime
-    """When it was last started."""
-
-
-def folders(results: Path) -> list[RunFolder]:
-    """All runs below a results folder, by data set and memory."""
-    return [_run(path) for path in sorted((results / "runs").glob("*/*")) if path.is_dir()]
-
-
-def _run(path: Path) -> RunFolder:
-    file = path / "run.json"
-    started = datetime.fromtimestamp((file if file.is_file() else path).stat().st_mtime)
-    record: dict[str, Any] = {}
-    try:
-        if is_linked(path):
-            raise RunError("a link: the run may lie outside the results; remove the link itself")
-        record = run_record(path) if file.is_file() else {}
-        state, detail = _state(path, record)
-    except RunError as error:
-        state, detail = "damaged", str(error)
-    return RunFolder(path, record, "in use" if held(path) else state, detail, started)
-
-
-def _state(path: Path, record: Mapping[str, Any]) -> tuple[str, str]:
-    done = sorted(path.glob("cases/*/case.json"))
-    lines = [line for one in done for line in read_lines(one.with_name("predictions.jsonl"), again=False)]
-    failed = sum(line.get("outcome") == "error" for line in lines)
-    total = record.get("cases")
-    if "imported" in record:
-        return "finished" if len(done) == total else "unfinished", f"{len(lines)} imported answers"
-    detail = f"{len(done)}{'' if total is None else f' of {total}'} cases" + (f", {failed} errors" if failed else "")
-    return "finished" if len(done) == total and not failed else "unfinished", detail
-
-
-def held(path: Path) -> bool:
-    """Whether another process is writing the run."""
-    lock = path / ".lock"
-    if lock.is_symlink() or not lock.is_file():
-        return False
-    with lock.open("rb") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def sizes(runs: Sequence[RunFolder]) -> list[int]:
-    """Bytes that each run takes of the disk; a file of several names counts for the first that has it."""
-    seen: set[tuple[int, int]] = set()
-    found = []
-    for run in runs:
-        total = 0
-        for path in run.path.rglob("*"):
-            known = path.lstat()
-            if (known.st_dev, known.st_ino) not in seen:
-                seen.add((known.st_dev, known.st_ino))
-                total += known.st_blocks * 512
-        found.append(total)
-    return found
-
-
-def listed(runs: Sequence[RunFolder]) -> list[str]:
-    """The table of `list`."""
-    rows = [("memory", "data set", "started", "state", "size", "folder")]
-    taken = sizes(runs)
-    for run, size in zip(runs, taken, strict=True):
-        name = str(run.record.get("name") or run.path.name.rpartition("-")[0] or run.path.name)
-        when, state = f"{run.started:%Y-%m-%d %H:%M}", f"{run.state} ({run.detail})" if run.detail else run.state
-        rows.append((name, run.path.parent.name, when, state, shown(size), str(run.path)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [*lines, f"{len(runs)} runs, {shown(sum(taken))}"]
-
-
-def shown(size: int) -> str:
-    """Bytes for people."""
-    amount, units = float(size), ("B", "KB", "MB", "GB", "TB")
-    for unit in units[:-1]:
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} {units[-1]}"
 
 
 def named(results: Path, names: Sequence[str]) -> list[RunFolder]:
@@ -145,7 +47,7 @@ def named(results: Path, names: Sequence[str]) -> list[RunFolder]:
     for name in names:
         fits = [run for run in known if run.path.name == name or run.path.resolve() == Path(name).resolve()]
         if not fits:
-            raise RunError(f"{name} is no run below {results / 'runs'}; python -m scripts.runs list shows them")
+            raise RunError(f"{name} is no run below {results / 'runs'}; python -m scripts runs list shows them")
         chosen += fits
     if busy := [str(run.path) for run in chosen if run.state == "in use"]:
         raise RunError(f"another process is writing {', '.join(busy)}; wait for it, or stop it")
@@ -265,7 +167,7 @@ def _gc(args: argparse.Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command says; 2 with one line on standard error for what the user can mend, 1 when nobody agreed."""
     parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts.runs"),
+        prog=as_called("python -m scripts runs"),
         description=as_called(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -281,8 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             one.add_argument("runs", nargs="+", metavar="RUN", help="a folder below results/runs, or its name")
         if name != "list":
             one.add_argument("--yes", action="store_true", help="do not ask")
-        add_traceback(one)
         one.set_defaults(work=work)
     given = list(sys.argv[1:] if arguments is None else arguments)
     args = parser.parse_args(given or ["list"])
-    return guarded(lambda: int(args.work(args)), traceback=args.traceback)
+    return int(args.work(args))

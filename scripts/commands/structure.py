@@ -1,4 +1,4 @@
-"""What memories built, from their run folders and without rebuilding: `python -m scripts.structure RUN [RUN …] [--revenue] …`
+"""What memories built, from their run folders and without rebuilding: `python -m scripts structure RUN [RUN …] [--revenue] …`
 
 Prints the shape of the trees beside the published one where the memory's configuration is a paper's; further parts on request.
 `--triplets N` asks the judge's model (MemTree A.3.8): name it with `--with models.judge=gpt-4o-mini network=true`.
@@ -12,9 +12,10 @@ from pathlib import Path
 
 from eval.store import stand_ins
 from eval.structure.tree import Tree
-from scripts.experiment.exits import guarded
 from scripts.experiment.run_folder import data_of, record_of, trees_of
-from scripts.settings.arguments import add_traceback, as_called, whole
+from scripts.settings.arguments import as_called, whole
+
+GROUP = "look"
 
 
 def triplet_lines(trees: Sequence[Tree], count: int, seed: int, overrides: Sequence[str]) -> list[str]:
@@ -68,7 +69,7 @@ def lines_of(run_folder: Path, args: argparse.Namespace) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog=as_called("python -m scripts.structure"), description=__doc__)
+    made = argparse.ArgumentParser(prog=as_called("python -m scripts structure"), description=__doc__)
     made.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder below results/runs")
     made.add_argument("--tokens", action="store_true", help="tokens of node texts by depth")
     made.add_argument("--revenue", action="store_true", help="Moseley-Wang revenue, and OTD's guarantee checked")
@@ -85,7 +86,6 @@ def parser() -> argparse.ArgumentParser:
         "--with", dest="overrides", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the judge"
     )
     made.add_argument("--seed", type=whole(0), default=0)
-    add_traceback(made)
     return made
 
 
@@ -93,15 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; 2 with one line on standard error for what the user can mend."""
     args = parser().parse_args(arguments)
 
-    def work() -> int:
-        import numpy as np
+    import numpy as np
 
-        from eval.report.shapes import guarantee_lines
+    from eval.report.shapes import guarantee_lines
 
-        for run_folder in args.runs:
-            print("\n".join(lines_of(run_folder, args)))
-        if args.revenue:
-            print("\n".join(guarantee_lines(args.trials, np.random.default_rng(args.seed))))
-        return 0
-
-    return guarded(work, traceback=args.traceback)
+    for run_folder in args.runs:
+        print("\n".join(lines_of(run_folder, args)))
+    if args.revenue:
+        print("\n".join(guarantee_lines(args.trials, np.random.default_rng(args.seed))))
+    return 0

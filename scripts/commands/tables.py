@@ -1,9 +1,9 @@
-"""Tables about the systems themselves: `python -m scripts.tables calls`, `… systems`, `… pareto [TABLE] [key=value …]`, `… ratings FILE`.
+"""Tables about the systems themselves: `python -m scripts tables calls`, `… systems`, `… pareto [TABLE] [key=value …]`, `… ratings FILE`.
 
 `calls` measures calls per insertion and per query on the LoCoMo sample with the offline engines; where a paper prints a figure, it
 stands beside. `systems` writes one row for each memory into `memsys/README.md`. `pareto` sets the quality of every row of a table that has
 been run (`segtreemem_t4` unless another is named) against the tokens that it recalls for a question and what a unit costs to write, marks
-the rows that no other row beats in both, and draws them; nothing is run or bought for it, settings are those of `scripts.reproduce`.
+the rows that no other row beats in both, and draws them; nothing is run or bought for it, settings are those of `memsys-bench reproduce`.
 `ratings` sets the verdicts that a reader exported from the HTML report against those of the judges.
 """
 
@@ -21,10 +21,10 @@ from eval.loop import run_all
 from eval.provenance import ROOT
 from eval.report.published import find, read_published
 from eval.run import Run
-from scripts.experiment.exits import guarded
 from scripts.experiment.launch import composed
 from scripts.experiment.options import load_option
-from scripts.settings.arguments import add_traceback
+
+GROUP = "look"
 
 # Where a paper prints calls: file of results/published, and what selects the line.
 PRINTED: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -124,9 +124,9 @@ def systems_table() -> str:
     lines = [
         "# Memory systems",
         "",
-        "Written by `python -m scripts.tables systems`. The module's docstring cites the paper and names every deviation;",
+        "Written by `python -m scripts tables systems`. The module's docstring cites the paper and names every deviation;",
         "`conf/memory/<name>.yaml` holds every setting.",
-        "Calls per insertion and per query: `python -m scripts.tables calls`.",
+        "Calls per insertion and per query: `python -m scripts tables calls`.",
         "",
         "| memory | title | module | lines | test functions | modes | built |",
         "|---|---|---|---|---|---|---|",
@@ -158,20 +158,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "rest", nargs="*", metavar="TABLE key=value", help="pareto: a table, and settings; ratings: the file"
     )
-    add_traceback(parser)
     options_ = parser.parse_args(arguments)
     if options_.table == "pareto":
         named = [word for word in options_.rest if "=" not in word]
         settings = [word for word in options_.rest if "=" in word]
-        return guarded(lambda: _pareto(named, settings), traceback=options_.traceback)
+        return _pareto(named, settings)
     if options_.table == "ratings":
         if len(options_.rest) != 1:
             parser.error("ratings takes one file, which the HTML report exports")
-        return guarded(lambda: _ratings(Path(options_.rest[0]), options_.results), traceback=options_.traceback)
+        return _ratings(Path(options_.rest[0]), options_.results)
     if options_.rest:
         parser.error(f"{options_.table} takes no {options_.rest[0]}")
-    work = _systems if options_.table == "systems" else lambda: _calls_of(options_.memory)
-    return guarded(work, traceback=options_.traceback)
+    return _systems() if options_.table == "systems" else _calls_of(options_.memory)
 
 
 def _pareto(tables: Sequence[str], settings: Sequence[str]) -> int:

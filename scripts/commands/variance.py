@@ -1,10 +1,4 @@
-"""Where the spread of scores comes from: `python -m scripts.variance RUN… --scores METRIC [--detect .03]`.
-
-Takes run folders of one data set. Those that differ in seed and replicate only (`build.replicates=3`, `build.seed=…`) are builds of one
-memory; `judge.repeats=3` gives repeats. Prints the variance of history, question, build, answer and judge for each memory and for the
-paired differences from the first (`eval.variance`), what each detects, what doubling each factor would bring and cost, and with `--detect`
-the cheapest design that detects such a difference.
-"""
+"""Where the spread of scores comes from: `python -m scripts variance RUN… --scores METRIC [--detect .03]`."""
 
 from __future__ import annotations
 
@@ -40,7 +34,9 @@ from eval.variance import (
 )
 from memsys.jsons import canonical
 from scripts.experiment.run_folder import data_of, record_of
-from scripts.settings.arguments import add_traceback, amount, as_called
+from scripts.settings.arguments import amount, as_called
+
+GROUP = "science"
 
 SAME = ("name", "memory", "unit", "dataset", "reader", "models", "outside", "prompts", "rebuild_every")
 """Parts of a run's record that builds of one memory have in common."""
@@ -61,7 +57,7 @@ class Replicated:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts.variance"),
+        prog=as_called("python -m scripts variance"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -75,7 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--detect", type=amount(0.0001, 1.0), help="the difference that is to be detected with 80 %% power"
     )
     parser.add_argument("--data", type=Path, help="data root")
-    add_traceback(parser)
     options = parser.parse_args(arguments)
     records = {folder: record_of(folder) for folder in options.runs}
     first = records[options.runs[0]]

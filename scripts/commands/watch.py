@@ -1,4 +1,8 @@
-"""What `scripts.watch` does: look at the runs of a results folder again and again, and draw what they have done so far."""
+"""A running experiment, seen from another terminal: `python -m scripts watch RESULTS [--once] [--all] [--prices FILE]`.
+
+Reads the files of the runs and nothing else: cases done, questions answered, errors, verdicts, tokens and dollars so far, and the age of
+the last line. Runs whose last line is older than an hour are left out, unless `--all`. Dollars are list prices; batches may cost less.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,17 @@ from eval.store import RunError
 from eval.watching import Seen, Watcher
 from memsys.inert import visible
 from memsys.llm.pricing import ModelSettings
-from scripts.commands.runs import held
-from scripts.experiment.exits import guarded
 from scripts.experiment.options import load_option, options
 from scripts.experiment.printing import console
 from scripts.experiment.progress_screen import duration
-from scripts.settings.arguments import add_traceback, amount, as_called
+from scripts.experiment.run_folders import held
+from scripts.settings.arguments import amount, as_called
 from scripts.settings.prices import given_prices
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+GROUP = "look"
 
 RECENT = 3600.0
 """Seconds after its last line for which a run is shown."""
@@ -162,16 +167,12 @@ def watch(results: Path, prices: PriceList, *, once: bool, all_runs: bool, every
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Watch; 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts.watch"), description=__doc__)
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts watch"), description=__doc__)
     parser.add_argument("results", type=Path, nargs="?", default=Path("results"), help="default: results")
     parser.add_argument("--once", action="store_true", help="print once and end")
     parser.add_argument("--all", action="store_true", help="runs that were last written more than an hour ago, too")
     parser.add_argument("--prices", help="a YAML file of prices, as prices= takes it")
     parser.add_argument("--every", type=amount(0.1), default=2.0, help="seconds between two looks (default: 2)")
-    add_traceback(parser)
     args = parser.parse_args(arguments)
 
-    def work() -> int:
-        return watch(args.results, PriceList(args.prices), once=args.once, all_runs=args.all, every=args.every)
-
-    return guarded(work, traceback=args.traceback)
+    return watch(args.results, PriceList(args.prices), once=args.once, all_runs=args.all, every=args.every)

@@ -1,4 +1,4 @@
-"""What `scripts.conformance` does: build the memory as a run would, put the canaries through it, print what they came to."""
+"""What `memsys-bench conformance` does: build the memory as a run would, put the canaries through it, print what they came to."""
 
 from __future__ import annotations
 

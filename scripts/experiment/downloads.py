@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from data_loaders.schema import DataError
+from data_loaders.schema import Case, DataError
 from data_loaders.source import Entry, entries_for, manifest
 
 DATASETS = Path(__file__).resolve().parents[2] / "conf" / "dataset"
@@ -54,3 +56,11 @@ def entries_to_download(name: str) -> tuple[Entry, ...]:
             f"{name}: no public download is known for {', '.join(files)}; put them below the data root yourself"
         )
     return tuple(entries)
+
+
+def loader(settings: Mapping[str, Any]) -> Callable[[Path], Sequence[Case]]:
+    """The loader that the configuration names, with its choices filled in."""
+    module, _, function = settings["load"]["_target_"].rpartition(".")
+    load = getattr(importlib.import_module(module), function)
+    choices = {key: value for key, value in settings["load"].items() if not key.startswith("_")}
+    return lambda path: load(path, **choices)

@@ -1,4 +1,4 @@
-"""What `scripts.reproduce_all` does: make every table and figure, in one process or several, and list the outcomes.
+"""What `memsys-bench reproduce-all` does: make every table and figure, in one process or several, and list the outcomes.
 
 Tables and figures share runs: a process that needs a run which another process is making waits for it. Offline there are as many
 processes as cores, at most four; with a network there is one, because the in-flight limit and the spending cap hold for one process.
@@ -57,7 +57,7 @@ def reproduce_all(arguments: Sequence[str]) -> int:
     """Make everything that is asked for, print a line for each and write the index; 1 when something failed.
 
     Args:
-        arguments: `only=`, `processes=` and settings of `scripts.reproduce`.
+        arguments: `only=`, `processes=` and settings of `memsys-bench reproduce`.
 
     Raises:
         RunError: `only` matches nothing, or `processes` is refused.

@@ -138,7 +138,7 @@ def evidence_of_tables(cfg: DictConfig) -> Iterator[tuple[str, str, str]]:
     No model is called and no memory is built. A column group whose data set is not there says so.
 
     Args:
-        cfg: a configuration of `scripts.reproduce`; only `data` is read.
+        cfg: a configuration of `memsys-bench reproduce`; only `data` is read.
     """
     loaded: dict[tuple[str, str], ColumnGroup] = {}
     for name in options("table"):

@@ -73,7 +73,7 @@ def answer_all(cfg: DictConfig, models: Models, runs: Sequence[Run], questions: 
     chosen = workable(cfg, [in_shard(run, number, shards) for run in runs])
     execute_capped(chosen, questions // shards, cfg.threads, models.traffic, models.ahead, executor_of(cfg, chosen))
     cfg.max_unscored = 1.0  # most questions belong to other shards
-    return f"Shard {cfg.shard} of the histories; merge all with python -m scripts.merge. {models.purse.stop}".strip()
+    return f"Shard {cfg.shard} of the histories; merge all with python -m scripts merge. {models.purse.stop}".strip()
 
 
 def in_shard(run: Run, number: int, shards: int) -> Run:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 AGAIN = "run the same command again to resume"
 REMEDIES = {
-    errno.ENOSPC: f"the disk is full; free some space (python -m scripts.runs gc) and {AGAIN}",
-    errno.EDQUOT: f"the disk quota is used up; free some space (python -m scripts.runs gc) and {AGAIN}",
+    errno.ENOSPC: f"the disk is full; free some space (python -m scripts runs gc) and {AGAIN}",
+    errno.EDQUOT: f"the disk quota is used up; free some space (python -m scripts runs gc) and {AGAIN}",
     errno.EROFS: "the folder is read-only; name another with results=",
     errno.EACCES: "permission denied; name a folder of your own with results=",
     errno.EPERM: "permission denied; name a folder of your own with results=",

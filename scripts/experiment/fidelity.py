@@ -1,4 +1,4 @@
-"""What `scripts.fidelity` does: run two memories on the same units, compare the run folders, print the table."""
+"""What `memsys-bench fidelity` does: run two memories on the same units, compare the run folders, print the table."""
 
 from __future__ import annotations
 

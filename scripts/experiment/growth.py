@@ -1,4 +1,4 @@
-"""What `scripts.growth` does: build one memory, measure its cost at several sizes, print and write the CSV."""
+"""What `memsys-bench growth` does: build one memory, measure its cost at several sizes, print and write the CSV."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Lab:
     """Models, cache and results folder, built once; experiments are made with its methods.
 
     Args:
-        settings: as on the command line of `scripts.run`: `profile=smoke`, `data.size=20`, `endpoint.base_url=…`.
+        settings: as on the command line of `memsys-bench run`: `profile=smoke`, `data.size=20`, `endpoint.base_url=…`.
         cfg: a configuration that is composed and checked already, in place of `settings`.
         probe: asks every endpoint at once whether it answers; False leaves that to `agreed`, which asks where something is left to do.
 

@@ -1,4 +1,4 @@
-"""Live numbers in W&B while a command works: those of its progress lines, and those that `scripts.watch` shows of its runs."""
+"""Live numbers in W&B while a command works: those of its progress lines, and those that `memsys-bench watch` shows of its runs."""
 
 from __future__ import annotations
 

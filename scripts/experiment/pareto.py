@@ -41,7 +41,7 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
 
     Args:
         name: a file of `conf/table`.
-        overrides: settings, as `scripts.reproduce` takes them.
+        overrides: settings, as `memsys-bench reproduce` takes them.
 
     Raises:
         RunError: no row of the table has been run.
@@ -51,7 +51,7 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
     assert behind is not None, "nothing is run, so nobody is asked"
     rows, unfinished = tradeoffs(behind)
     if not rows:
-        raise RunError(f"no row of {name} has been run: python -m scripts.reproduce table={name} {' '.join(overrides)}")
+        raise RunError(f"no row of {name} has been run: python -m scripts reproduce table={name} {' '.join(overrides)}")
     points = cost_points(rows)
     drawing = _drawing(name, behind, rows)
     stem = behind.models.results / "figures" / "-".join(["pareto", name, cfg.profile_name])

@@ -62,3 +62,9 @@ def console(stream: TextIO, **options: Any) -> Console:
             )
 
     return Inert(file=terminal_of(stream), **options)
+
+
+def cut(text: str, width: int) -> str:
+    """The text on one line, at most `width` characters long."""
+    plain = " ".join(text.split())
+    return plain if len(plain) <= width else plain[: width - 1] + "…"

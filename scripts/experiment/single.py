@@ -1,4 +1,4 @@
-"""Body of `scripts.run`, in its own module so that `--help` imports nothing heavy."""
+"""Body of `memsys-bench run`, in its own module so that `--help` imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def _with_data(groups: Sequence[ColumnGroup]) -> list[ColumnGroup]:
             print(f"note: {group.title}: {group.missing}", file=sys.stderr)
     present = [group for group in groups if group.dataset is not None]
     if not present:
-        raise RunError("none of the sweep's data sets is there; `python -m scripts.fetch` gets what is public")
+        raise RunError("none of the sweep's data sets is there; `python -m scripts fetch` gets what is public")
     return present
 
 

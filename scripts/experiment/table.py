@@ -1,4 +1,4 @@
-"""What `scripts.reproduce` does: run a paper's table, score it, and write it beside the published numbers."""
+"""What `memsys-bench reproduce` does: run a paper's table, score it, and write it beside the published numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eval.report.rendering import as_csv, latex, markdown
 from eval.report.table_file import as_json
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
-from eval.store import replace_file
+from eval.store import RunError, replace_file
 from scripts.experiment.captions import caption, prompts_line, unfitted, use, waivers
 from scripts.experiment.evidence import evidence_lines
 from scripts.experiment.exits import configured
@@ -41,7 +41,7 @@ def reproduce(cfg: DictConfig) -> int:
 def _table_and_report(cfg: DictConfig) -> int:
     made = make_table(cfg)
     if cfg.report and made.file is not None:
-        from scripts.reporting.command import write_report
+        from scripts.experiment.html_report import write_report
 
         root = None if cfg.data.root is None else Path(cfg.data.root).expanduser()
         print(f"open in a browser: {write_report(Path(cfg.results), root=root)}")
@@ -84,7 +84,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
 
     Args:
         name: a file of `conf/table`.
-        settings: as `scripts.reproduce` takes them.
+        settings: as `memsys-bench reproduce` takes them.
 
     Raises:
         RunError: a setting is refused, or no data set is there.
@@ -184,3 +184,12 @@ def _row(cfg: DictConfig, behind: Experiment, line: Line) -> Row:
     first = {group.name: files[0] for group in behind.groups if (files := behind.grid.files(line, group))}
     coverage = {group: files[evidence] for group, files in first.items() if evidence in files}
     return Row(line.name, line.title, tuple(cells), folders, coverage, line.ruled)
+
+
+def refuse_an_empty(table: Table, name: str, settings: Sequence[str]) -> None:
+    """Raise RunError for a table without a number: its runs are not there."""
+    from eval.report.cell import Cell
+
+    if not any(isinstance(cell, Cell) and cell.estimate() is not None for row in table.rows for cell in row.cells):
+        command = " ".join(["python -m scripts reproduce", f"table={name}", *settings])
+        raise RunError(f"no row of {name} has been run with these settings: {command}")

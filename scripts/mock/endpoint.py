@@ -1,6 +1,6 @@
 """A local OpenAI-compatible server for tests and benchmarks: deterministic replies, chosen latency, injected faults, its own counter.
 
-`python -m scripts.mock_endpoint --port 8099 --latency 0.2 --faults 0.3` serves `/v1/chat/completions`, `/v1/embeddings`, `/v1/models`
+`python -m scripts mock-endpoint --port 8099 --latency 0.2 --faults 0.3` serves `/v1/chat/completions`, `/v1/embeddings`, `/v1/models`
 and `/stats`. It knows tools (the first that is offered is called, then its output is answered), `n`, schemas with references and streams.
 A reply depends on the request alone; whether the n-th arrival of a request fails depends on the request, n and the seed.
 `--shape harmony` sends every chat reply as some server does (`scripts.mock.shapes`); the model name `mock@harmony` that one alone.

@@ -1,6 +1,6 @@
 """The reference memory service: a small HTTP server that `conf/memory/reference_http.yaml` describes, for tests and as an example.
 
-`python -m scripts.mock_memory --port 8095` serves it on this machine; `--fault "k ignored"` serves one that is wrong in this way.
+`python -m scripts mock-memory --port 8095` serves it on this machine; `--fault "k ignored"` serves one that is wrong in this way.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ways in which real endpoints differ, for the mock: what they refuse, ignore, leave out, or cut without a word.
 
-`python -m scripts.mock_endpoint --quirks ollama` serves one of `SETS`. With quirks the mock also understands the few things that the
+`python -m scripts mock-endpoint --quirks ollama` serves one of `SETS`. With quirks the mock also understands the few things that the
 doctor asks for (a code word, counting, a random number), as any model would, so that what goes wrong is the quirk.
 """
 

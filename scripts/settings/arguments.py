@@ -1,4 +1,4 @@
-"""Number types for argparse with a range, the `--traceback` option, and the names of commands as they were called."""
+"""Number types for argparse with a range, and the names of commands as they were called."""
 
 from __future__ import annotations
 
@@ -40,19 +40,14 @@ def amount(least: float, most: float = math.inf) -> Callable[[str], float]:
     return read
 
 
-def add_traceback(parser: argparse.ArgumentParser) -> None:
-    """Add `--traceback`, which shows where an error was raised instead of one line about it."""
-    parser.add_argument("--traceback", action="store_true", help="show where an error was raised, for developers")
-
-
 COMMAND = "memsys-bench"
 called: set[str] = set()
 """Holds `COMMAND` in a process that was started by it (`scripts.command`)."""
 
 
 def as_called(text: str) -> str:
-    """The text, with `python -m scripts.fetch` as `memsys-bench fetch` where the user has called `memsys-bench`."""
+    """The text, with `python -m scripts fetch` as `memsys-bench fetch` where the user has called `memsys-bench`."""
     if COMMAND not in called:
         return text
-    text = re.sub(r"python -m scripts\.([a-z_]+)", lambda match: f"memsys-bench {match[1].replace('_', '-')}", text)
+    text = re.sub(r"python -m scripts[. ]([a-z_-]+)", lambda match: f"memsys-bench {match[1].replace('_', '-')}", text)
     return text.replace("make doctor BASE_URL=… MODEL=…", "memsys-bench doctor --base-url … --model …")

@@ -210,7 +210,7 @@ class Memory(Strict):
     waived: dict[Text, Text] = {}
     """Tests of the contract and checks of conformance that it cannot pass, with the reasons; beside those of its class."""
     fitted_to: Text | None = None
-    """The embedder to which a threshold of its build was fitted (`scripts.calibrate`); tables with another embedder say so."""
+    """The embedder to which a threshold of its build was fitted (`memsys-bench calibrate`); tables with another embedder say so."""
     untested: Text | None = None
     """Why nobody knows whether it works, such as a service that was described from its documentation alone."""
 

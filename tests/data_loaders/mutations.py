@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from data_loaders.schema import Case, DataError
-from scripts.campaign.mutations import BROKEN_BYTES, HUGE_TURN, STRANGE_VALUES, mutated
+from tests.rigs.campaign.mutations import BROKEN_BYTES, HUGE_TURN, STRANGE_VALUES, mutated
 
 __all__ = ["BROKEN_BYTES", "HUGE_TURN", "STRANGE_VALUES", "broken_copies", "check_only_data_errors", "mutated_json"]
 

@@ -333,7 +333,7 @@ def real_root() -> Path:
 @pytest.fixture(scope="module")
 def real() -> Path:
     if not (real_root() / "locomo" / "locomo10.json").is_file():
-        pytest.skip("no locomo/locomo10.json below MEMSYS_DATA: python -m scripts.fetch locomo")
+        pytest.skip("no locomo/locomo10.json below MEMSYS_DATA: python -m scripts fetch locomo")
     return find("locomo/locomo10.json", root=real_root()).path
 
 
@@ -422,7 +422,7 @@ def test_a_caption_says_how_the_audit_was_used_and_what_the_released_answers_all
 @pytest.mark.data
 def test_the_audit_gives_its_published_ceilings(real: Path) -> None:
     if not (real.parent / "audit" / "errors.json").is_file():
-        pytest.skip("no locomo/audit/errors.json below MEMSYS_DATA: python -m scripts.fetch locomo_corrected")
+        pytest.skip("no locomo/audit/errors.json below MEMSYS_DATA: python -m scripts fetch locomo_corrected")
     found = ceilings(load(real, overlay="audit/errors.json"))
     published = {"multi-hop": 90.07, "temporal": 91.90, "open-domain": 90.62, "single-hop": 95.72, "overall": 93.57}
     assert {name: 100 * value for name, value in found.items()} == pytest.approx(published, abs=0.006)

@@ -24,6 +24,7 @@ from data_loaders.download import download, unpack
 from data_loaders.schema import DataError
 from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, locate, manifest, sample
 from scripts import fetch as fetch_script
+from scripts.command import verb
 from scripts.commands import data as data_script
 from scripts.experiment import downloads
 
@@ -143,7 +144,7 @@ def test_a_hash_known_by_its_ends_must_match_both(tmp_path: Path, known: dict[st
 def test_a_missing_file_comes_back_as_the_command_that_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError) as caught:
         find("locomo/locomo10.json", root=tmp_path)
-    assert str(caught.value).endswith(f"python -m scripts.fetch locomo --data {tmp_path}")
+    assert str(caught.value).endswith(f"python -m scripts fetch locomo --data {tmp_path}")
     monkeypatch.setenv("MEMSYS_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"python -m scripts\.fetch locomo$"):
         find("locomo/locomo10.json", root=None)
@@ -546,7 +547,7 @@ def test_every_official_download_can_be_asked_for_by_its_name() -> None:
 
 @pytest.mark.parametrize("name", ["locomo", "locomo_audited", "locomo_corrected", "locomo_sound"])
 def test_the_data_report_counts_the_sample(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert data_script.main([name, "--sample"]) == 0
+    assert verb("data", [name, "--sample"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "turns          360" in lines
     assert "units          192 by ab_pair, keep_single; 0 turns in none" in lines
@@ -595,7 +596,7 @@ def test_the_data_report_counts_what_is_taken_instead(tmp_path: Path, capsys: py
     part = tmp_path / settings["instead"]["file"]
     part.parent.mkdir(parents=True)
     shutil.copy(sample(settings["sample"]).path, part)
-    assert data_script.main(["quality_open", "--data", str(tmp_path), "--unpinned"]) == 0
+    assert verb("data", ["quality_open", "--data", str(tmp_path), "--unpinned"]) == 0
     assert f"file           {part}" in capsys.readouterr().out
 
 
@@ -609,11 +610,11 @@ def test_the_data_report_ends_with_one_line_on_a_damaged_file(
     records = json.loads(shipped.read_text(encoding="utf-8"))
     records[0]["qa"] = [7] * len(records[0]["qa"])
     target.write_text(json.dumps(records), encoding="utf-8")
-    assert data_script.main(["locomo_sound", "--data", str(tmp_path), "--unpinned"]) == 2
+    assert verb("data", ["locomo_sound", "--data", str(tmp_path), "--unpinned"]) == 2
     said = capsys.readouterr().err
     assert re.fullmatch(r"error: locomo10\.json\[0\]\.qa\[\d+\].*scripts\.fetch locomo.*\n", said)
 
 
 def test_the_data_report_says_how_to_get_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert data_script.main(["locomo", "--data", str(tmp_path)]) == 2
-    assert "python -m scripts.fetch locomo --data" in capsys.readouterr().err
+    assert verb("data", ["locomo", "--data", str(tmp_path)]) == 2
+    assert "python -m scripts fetch locomo --data" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 
 from eval.families import Gaps, can_flip, flipped, level_of, single_step
 from eval.stats import difference
-from scripts.coverage.families import few_histories, power, size
+from tests.rigs.coverage.families import few_histories, power, size
 
 
 def gaps(

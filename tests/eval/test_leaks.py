@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,11 @@ from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
-from scripts.commands.leaks import main
+from scripts.command import verb
 from scripts.experiment.options import load_option
 from scripts.experiment.runs import reader
+
+main = partial(verb, "leaks")
 
 TURNS = tuple(Turn(f"t{number}", "Ines", f"I planted {what} in May.") for number, what in enumerate(("leek", "kale")))
 GOLD = Gold(("leek",), ("t0",), "garden", trap="kale", detail={"why": "she said so"}, groups=("small",))

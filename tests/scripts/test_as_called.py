@@ -20,7 +20,7 @@ from scripts.settings.arguments import as_called
 
 
 def test_remedies_name_the_command_that_was_called(monkeypatch: Any) -> None:
-    text = "Get it with: python -m scripts.fetch locomo; python -m scripts.new_memory mine"
+    text = "Get it with: python -m scripts fetch locomo; python -m scripts new-memory mine"
     assert as_called(text) == text
     monkeypatch.setattr(arguments, "called", {"memsys-bench"})
     assert as_called(text) == "Get it with: memsys-bench fetch locomo; memsys-bench new-memory mine"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from eval.report.audit import Finding, average_verdict, lines_of, reordered, weighted_mean
 from eval.report.published import FOLDER, read_published
-from scripts.commands.audit import ACCURACIES, COUNTS, RUNS, audit_published, main
+from scripts.command import verb
+from scripts.commands.audit import ACCURACIES, COUNTS, RUNS, audit_published
+
+main = partial(verb, "audit")
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.benchmarks.kills import kill
+from tests.rigs.benchmarks.kills import kill
 
 pytestmark = pytest.mark.integration
 

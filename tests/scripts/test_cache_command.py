@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,10 @@ from memsys.llm.batching.journal import Call, Journal
 from memsys.llm.client import Embedded
 from memsys.llm.protocol import Completion
 from memsys.llm.store import Store
-from scripts.commands.cache import main
+from scripts.command import verb
+
+main = partial(verb, "cache")
+
 
 pytestmark = pytest.mark.slow
 

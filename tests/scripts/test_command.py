@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.command import CHECKOUT_ONLY, HYDRA, PLAIN, main
+from scripts.command import GROUPS, main, verbs
 
 pytestmark = pytest.mark.integration
 
@@ -105,7 +105,8 @@ def test_a_memory_of_the_working_folder_is_compared_and_the_shell_completes_the_
 def test_help_names_every_verb_and_imports_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"  {verb} " in shown for verb in (*HYDRA, *PLAIN))
+    assert all(f"  {verb} " in shown for verb in verbs("GROUP"))
+    assert all(f"\n{title}:\n" in shown for title in GROUPS.values())
 
 
 def test_an_unknown_verb_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,14 +114,25 @@ def test_an_unknown_verb_is_refused_in_one_line(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_every_entry_point_is_a_verb_or_says_why_not() -> None:
-    entries = {
-        path.stem.replace("_", "-")
-        for path in (ROOT / "scripts").glob("*.py")
-        if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
-    } | {path.parent.name for path in (ROOT / "scripts").glob("*/__main__.py")}
-    assert entries == {*HYDRA, *PLAIN, *CHECKOUT_ONLY}
-    assert len(entries) == len(HYDRA) + len(PLAIN) + len(CHECKOUT_ONLY)
+def test_every_file_of_commands_is_a_verb_of_a_known_group() -> None:
+    files = {path.stem.replace("_", "-") for path in (ROOT / "scripts/commands").glob("[!_]*.py")}
+    assert set(verbs("GROUP")) == files
+    assert {verb for group in GROUPS for verb in verbs("GROUP", group)} == files
+
+
+def test_verbs_of_a_checkout_are_refused_by_the_installed_command_and_not_listed(
+    installed: Path, tmp_path: Path
+) -> None:
+    assert "torture" in verbs("CHECKOUT")
+    done = call(installed, tmp_path, "torture")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "torture" not in call(installed, tmp_path, "help").stdout
+
+
+def test_a_plain_verb_shows_where_an_error_was_raised_to_those_who_ask(installed: Path, tmp_path: Path) -> None:
+    asked = ["inspect", "nothing-here", "q1"]
+    assert "Traceback" not in call(installed, tmp_path, *asked).stderr
+    assert "Traceback" in call(installed, tmp_path, *asked, "--traceback").stderr
 
 
 def test_the_door_opens_from_any_folder(installed: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from eval.store import RunError
+from scripts.command import verb
 from scripts.commands import compare, completion
 from scripts.commands import list as listing
 from scripts.door import Lab
@@ -35,7 +36,7 @@ def said(results: Path) -> str:
     capture.setattr(compare, "print_table", lambda table, choice: lines.append(f"TABLE {choice}"))
     try:
         names = ["bm25", "recency", "--limit", "12", "--questions", "2", *SETTINGS, f"results={results}"]
-        assert compare.main(names) == 0
+        assert verb("compare", names) == 0
     finally:
         capture.undo()
     return "\n".join(lines)
@@ -78,22 +79,22 @@ def test_what_was_asked_by_run_is_not_asked_again(said: str, results: Path) -> N
     ],
 )
 def test_a_wrong_command_is_one_line(words: Any, message: str, results: Path, capsys: Any) -> None:
-    assert compare.main([*words, "--limit", "12", *SETTINGS, f"results={results}"]) == 2
+    assert verb("compare", [*words, "--limit", "12", *SETTINGS, f"results={results}"]) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_list_names_every_file_with_its_title(capsys: Any) -> None:
     for kind, group in listing.GROUPS.items():
-        assert listing.main([kind]) == 0
+        assert verb("list", [kind]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [line.split()[0] for line in lines] == options(group)
-    assert listing.main(["memories"]) == 0
+    assert verb("list", ["memories"]) == 0
     assert re.search(r"^bm25 +BM25$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_list_shows_the_runs(said: str, results: Path, capsys: Any) -> None:
-    assert listing.main(["runs", "--results", str(results)]) == 0
+    assert verb("list", ["runs", "--results", str(results)]) == 0
     text = capsys.readouterr().out
     assert "recency" in text
     assert "2 runs," in text

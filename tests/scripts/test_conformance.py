@@ -1,4 +1,4 @@
-"""`scripts.conformance` as a user meets it, and what runs and tables say of memories behind a door of their own."""
+"""`memsys-bench conformance` as a user meets it, and what runs and tables say of memories behind a door of their own."""
 
 from __future__ import annotations
 

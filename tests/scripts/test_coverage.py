@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.command import verb
 from scripts.commands import coverage
-from scripts.coverage.rows import Row
+from tests.rigs.coverage.rows import Row
 
 
 def test_every_printed_number_has_simulations_and_no_simulation_is_about_another() -> None:
@@ -39,7 +40,7 @@ def test_the_command_writes_its_table_between_the_marks_and_nothing_else(
     monkeypatch.setattr(
         coverage, "simulated", lambda name, share: [Row(name, "ten | questions", "coverage", 0.95, round(1000 * share))]
     )
-    assert coverage.main(["--share", "0.5"]) == 0
+    assert verb("coverage", ["--share", "0.5"]) == 0
     text = page.read_text(encoding="utf-8")
     assert text.startswith("before\n<!-- simulations -->\n")
     assert text.endswith("<!-- end of simulations -->\nafter\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
+from scripts.doctor import main
 
 import scripts.checkup.probes as probes
 import scripts.checkup.report as doctor_report
@@ -20,7 +21,6 @@ from scripts.checkup.calls import Line
 from scripts.checkup.embedding import examine_embedder
 from scripts.checkup.probes import Examination, examine, pace
 from scripts.checkup.report import chat_file, file_name, table, write
-from scripts.doctor import main
 from scripts.experiment.datasets import data
 from scripts.experiment.models import build_models
 from scripts.experiment.options import CONF, load_option

@@ -37,14 +37,14 @@ def test_a_bug_keeps_its_traceback() -> None:
 @pytest.mark.parametrize("name", ["run", "reproduce", "figures", "sweep", "growth", "calibrate", "reproduce_all"])
 def test_an_entry_point_loads_nothing_heavy_before_its_command_line_is_read(name: str) -> None:
     heavy = ["numpy", "hydra", "omegaconf", "pydantic", "eval", "data_loaders"]
-    code = f"import sys, scripts.{name}; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, scripts.commands.{name}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
 @pytest.mark.slow
 def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
-    command = [sys.executable, "-m", "scripts.audit"]
+    command = [sys.executable, "-m", "scripts", "audit"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -96,7 +96,7 @@ def test_make_refuses_a_variable_that_no_target_reads(variable: str) -> None:
 def test_make_gives_a_path_with_any_character_to_the_command_as_one_word(folder: str) -> None:
     printed = made("run", f"DATA={folder}", f"RESULTS={folder}").stdout
     words = subprocess.run(
-        ["sh", "-c", printed.replace(".venv/bin/python -m scripts.run", "printf '%s\\n'")],
+        ["sh", "-c", printed.replace(".venv/bin/python -m scripts run", "printf '%s\\n'")],
         capture_output=True,
         text=True,
         check=True,

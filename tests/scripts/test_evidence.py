@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn
-from scripts.commands.audit import main
+from scripts.command import verb
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.evidence import Lost, differ, evidence_line, evidence_lines, lost, lost_by_row, row_units
 from scripts.experiment.launch import composed
 from scripts.experiment.layout import Line, group_name, read_lines_of, table_unit
 from scripts.experiment.options import load_option, options
+
+main = partial(verb, "audit")
 
 RULES_OF_RELEASES = {
     "TiMem",  # its parser makes no pair of an odd last turn

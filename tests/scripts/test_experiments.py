@@ -88,7 +88,7 @@ def test_the_smoke_run_needs_nothing_and_says_that_it_is_a_stand_in(experiment: 
 def test_a_command_writes_nothing_into_the_folder_it_is_called_from(tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()
-    command = [sys.executable, "-m", "scripts.run", "memory=nothing", f"results={tmp_path / 'results'}"]
+    command = [sys.executable, "-m", "scripts", "run", "memory=nothing", f"results={tmp_path / 'results'}"]
     subprocess.run(command, cwd=here, env={**os.environ, "PYTHONPATH": str(Path(CONF).parent)}, check=True)
     assert list(here.iterdir()) == []
 
@@ -465,4 +465,4 @@ def test_a_data_set_that_is_not_there_prints_the_command_that_gets_it(
     assert reproduce(cfg) == 2
     said = capsys.readouterr().err
     assert "none of the data sets is there" in said
-    assert "scripts.fetch" in said
+    assert "scripts fetch" in said

@@ -24,7 +24,7 @@ from memsys.llm.endpoint import Endpoint
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Request
 from memsys.llm.store import Store
-from scripts.commands import inspect, structure
+from scripts.command import verb
 from scripts.experiment.exits import guarded
 from scripts.experiment.faults import REMEDIES
 from scripts.experiment.launch import composed
@@ -194,8 +194,8 @@ def spoil_and_run(results: Path, folder: Path, name: str, damage: str, capsys: A
     capsys.readouterr()
     overrides = [f"results={results}", "memory=segtree_cosine", "data.size=4", "data.max_cases=1", "nodes.vectors=true"]
     commands: list[Callable[[], int]] = [
-        lambda: inspect.main([str(folder), question]),
-        lambda: structure.main([str(folder), "--revenue", "--trials", "1"]),
+        lambda: verb("inspect", [str(folder), question]),
+        lambda: verb("structure", [str(folder), "--revenue", "--trials", "1"]),
         lambda: run_single(composed("config", overrides)),
     ]
     for command in commands:

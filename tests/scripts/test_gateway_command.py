@@ -1,4 +1,4 @@
-"""The command `scripts.gateway`: what it asks for before it serves, and what it prints."""
+"""The command `memsys-bench gateway`: what it asks for before it serves, and what it prints."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_cap_is_kept(tmp_path: Path) -> None:
 
 
 def test_each_account_gets_a_secret_address_and_a_taken_port_is_named_in_one_sentence(tmp_path: Path) -> None:
-    start = [sys.executable, "-m", "scripts.gateway", "--stand-in", "--mode", "live"]
+    start = [sys.executable, "-m", "scripts", "gateway", "--stand-in", "--mode", "live"]
     serving_one = subprocess.Popen(
         [*start, "--port", "0", "--account", "ada", "--account", "bob"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )

@@ -18,7 +18,8 @@ from eval.report import shapes
 from eval.report.shapes import published_shape
 from eval.store import read_lines
 from eval.structure.tree import depths
-from scripts.commands import inspect, structure
+from scripts.command import verb
+from scripts.commands import inspect
 from scripts.experiment.run_folder import data_of, record_of, trees_of
 from scripts.experiment.single import run_single
 
@@ -53,7 +54,7 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
 
 def test_the_page_shows_question_gold_answer_verdicts_and_the_recall(run_folder: Path, capsys: Any) -> None:
     line = lines_of(run_folder)[0]
-    assert inspect.main([str(run_folder), line["question_id"], "--case", line["case_id"]]) == 0
+    assert verb("inspect", [str(run_folder), line["question_id"], "--case", line["case_id"]]) == 0
     said = capsys.readouterr().out
     cases = data_of(record_of(run_folder), None)
     case = cases[cases.ids.index(line["case_id"])]
@@ -101,7 +102,7 @@ def test_depths_of_a_memtree_with_one_topmost_node_count_its_hidden_root(tmp_pat
     (tree,) = trees_of(folder, record_of(folder))
     assert [max(depths(tree)), sum(not above for above in tree.parents)] == [said["max_depth"], 1]
     capsys.readouterr()
-    assert inspect.main([str(folder), lines_of(folder)[0]["question_id"]]) == 0
+    assert verb("inspect", [str(folder), lines_of(folder)[0]["question_id"]]) == 0
     found = re.findall(r"^ +\d+  \S+ +\d+ +(\d+) ", capsys.readouterr().out, re.MULTILINE)
     place = dict(zip(tree.ids, depths(tree), strict=True))
     items = {line["key"]: line["id"] for line in read_lines(case.parent / "items.jsonl")}
@@ -241,23 +242,23 @@ def test_an_id_of_several_cases_asks_for_the_case(copied: Path, capsys: Any) -> 
     other = next(path for path in sorted(copied.glob("cases/*")) if path.name != first["case_id"])
     shutil.copy(copied / "cases" / first["case_id"] / "items.jsonl", other / "items.jsonl")
     (other / "predictions.jsonl").write_text(json.dumps({**first, "case_id": other.name}) + "\n")
-    assert inspect.main([str(copied), first["question_id"]]) == 2
+    assert verb("inspect", [str(copied), first["question_id"]]) == 2
     assert "--case" in capsys.readouterr().err
-    assert inspect.main([str(copied), first["question_id"], "--case", other.name]) == 0
+    assert verb("inspect", [str(copied), first["question_id"], "--case", other.name]) == 0
 
 
 def test_what_is_no_run_or_no_question_is_one_line_on_standard_error(
     run_folder: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    assert inspect.main([str(tmp_path), "q"]) == 2
+    assert verb("inspect", [str(tmp_path), "q"]) == 2
     assert "is not a run folder" in capsys.readouterr().err
-    assert inspect.main([str(run_folder), "no-such-question"]) == 2
+    assert verb("inspect", [str(run_folder), "no-such-question"]) == 2
     assert "no answer to a question 'no-such-question'" in capsys.readouterr().err
 
 
 def test_the_structure_table_stands_beside_the_published_row_and_says_stand_in(run_folder: Path, capsys: Any) -> None:
     options = ["--tokens", "--revenue", "--trials", "20", "--manifold", "--evidence", "--triplets", "2"]
-    assert structure.main([str(run_folder), *options]) == 0
+    assert verb("structure", [str(run_folder), *options]) == 0
     said = capsys.readouterr().out
     assert "STAND-IN: embedder, memory, reader" in said
     row = next(line for line in said.splitlines() if line.startswith("| SegTreeMem T5"))
@@ -299,7 +300,7 @@ def test_published_shapes_are_found_for_the_papers_own_settings_only() -> None:
 def test_a_memory_without_structure_is_told_in_one_line(copied: Path, capsys: Any) -> None:
     for path in copied.glob("cases/*/nodes.jsonl"):
         path.unlink()
-    assert structure.main([str(copied)]) == 2
+    assert verb("structure", [str(copied)]) == 2
     assert "no finished case with nodes" in capsys.readouterr().err
 
 
@@ -311,28 +312,28 @@ def test_control_characters_are_shown_escaped(copied: Path, capsys: Any) -> None
     lines = read_lines(path, again=False)
     changed = [{**line, "answer": f"two\nlines 👩‍👧 {HOSTILE}"} for line in lines]
     path.write_text("".join(json.dumps(line) + "\n" for line in changed))
-    assert inspect.main([str(copied), lines[0]["question_id"]]) == 0
+    assert verb("inspect", [str(copied), lines[0]["question_id"]]) == 0
     said = capsys.readouterr().out
     assert "two\nlines 👩‍👧 \\x1b[2J\\x07 \\x00 \\r gone \\x9b31m \\u202e backwards" in said
     assert not set(said) & set("\x1b\x07\x00\r\x9b\u202e")
 
 
 def test_wrong_answers_are_listed_with_their_scores_and_counted(run_folder: Path, capsys: Any) -> None:
-    assert inspect.main([str(run_folder), "--wrong", "--metric", "locomo_f1"]) == 0
+    assert verb("inspect", [str(run_folder), "--wrong", "--metric", "locomo_f1"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     (scores,) = (run_folder / "scores").glob("locomo_f1-*.jsonl")
     wrong = [line for line in read_lines(scores) if line["value"] < 0.5]
     heads = [line.split()[:3] for line in lines if not line.startswith(" ")]
     assert heads == [[f"{line['value']:.2f}", line["case_id"], line["question_id"]] for line in wrong]
     assert last == f"{len(wrong)} answers wrong or without a score, by {scores.stem}"
-    assert inspect.main([str(run_folder), "--wrong", "--metric", "rouge"]) == 2
+    assert verb("inspect", [str(run_folder), "--wrong", "--metric", "rouge"]) == 2
     assert "no scores of rouge; there are: judge_mem0" in capsys.readouterr().err
 
 
 def test_the_prompt_is_shown_as_it_was_sent_and_not_when_that_is_not_known(copied: Path, capsys: Any) -> None:
     line = lines_of(copied)[0]
     asked = [str(copied), line["question_id"], "--case", line["case_id"], "--prompt"]
-    assert inspect.main(asked) == 0
+    assert verb("inspect", asked) == 0
     _, _, prompt = capsys.readouterr().out.partition("Prompt    [user]")
     (folder,) = (
         path.parent for path in copied.glob("cases/*/predictions.jsonl") if line["case_id"] in path.read_text()
@@ -342,14 +343,14 @@ def test_the_prompt_is_shown_as_it_was_sent_and_not_when_that_is_not_known(copie
     record = json.loads((copied / "run.json").read_text())
     record["prompts"][record["reader"]["prompt"]] = "0" * 64
     (copied / "run.json").write_text(json.dumps(record))
-    assert inspect.main(asked) == 0
+    assert verb("inspect", asked) == 0
     assert "Prompt    not shown: the prompt file reader/locomo_official.md has changed" in capsys.readouterr().out
 
 
 def test_a_question_or_the_list_is_asked_for_and_not_both(run_folder: Path) -> None:
     for words in ([], ["q1", "--wrong"]):
         with pytest.raises(SystemExit):
-            inspect.main([str(run_folder), *words])
+            verb("inspect", [str(run_folder), *words])
 
 
 def test_the_page_of_a_run_on_ones_own_file_reads_that_file_again(tmp_path: Path) -> None:
@@ -385,16 +386,16 @@ def test_a_worked_question_is_found_by_its_name_and_says_what_the_paper_shows_wi
     }
     worked["other"] = {**worked["mine"], "dataset": "multihop_rag"}
     monkeypatch.setattr(inspect, "worked_questions", lambda: worked)
-    assert inspect.main([str(run_folder), "--worked", "mine"]) == 0
+    assert verb("inspect", [str(run_folder), "--worked", "mine"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("Shows     A detail kept\nRun       ")
     assert f"question {line['question_id']}" in said
     assert "Index  Score" in said
-    assert inspect.main([str(run_folder), "--worked", "other"]) == 2
+    assert verb("inspect", [str(run_folder), "--worked", "other"]) == 2
     assert "other is a question of multihop_rag; this run is on locomo" in capsys.readouterr().err
-    assert inspect.main([str(run_folder), "--worked", "mien"]) == 2
+    assert verb("inspect", [str(run_folder), "--worked", "mien"]) == 2
     assert "did you mean mine?" in capsys.readouterr().err
-    assert inspect.main([str(run_folder), "--worked"]) == 0
+    assert verb("inspect", [str(run_folder), "--worked"]) == 0
     assert "A detail kept" in capsys.readouterr().out
 
 
@@ -414,17 +415,17 @@ def test_the_memory_of_a_run_recalls_for_any_text_what_it_recalled_for_that_ques
     case = data_of(record_of(run_folder), None)[0]
     text = next(question.text for question, _ in case.questions if question.id == line["question_id"])
     assert (
-        inspect.main([str(run_folder), "--ask", text, "--case", line["case_id"], f"results={run_folder.parents[2]}"])
+        verb("inspect", [str(run_folder), "--ask", text, "--case", line["case_id"], f"results={run_folder.parents[2]}"])
         == 0
     )
     said = capsys.readouterr().out
     assert f"Query     {text}" in said
     assert "Depth" in said
-    assert inspect.main([str(run_folder), line["question_id"], "--case", line["case_id"]]) == 0
+    assert verb("inspect", [str(run_folder), line["question_id"], "--case", line["case_id"]]) == 0
     shown = capsys.readouterr().out
     ids = [re.findall(r"^ {7}(\S+)  ", page, re.MULTILINE) for page in (said, shown)]
     assert ids[0] == ids[1] != []
-    assert inspect.main([str(copied), "--ask", text, f"results={run_folder.parents[2]}"]) == 2
+    assert verb("inspect", [str(copied), "--ask", text, f"results={run_folder.parents[2]}"]) == 2
     assert "these settings make another run" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        inspect.main([str(run_folder), line["question_id"], "profile=smoke"])
+        verb("inspect", [str(run_folder), line["question_id"], "profile=smoke"])

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from memsys.jsons import canonical
-from scripts.campaign.finished import Life, committed, life
-from scripts.campaign.on_ray import DRIVER, MACHINE, WORKER, kill_on_ray
+from tests.rigs.campaign.finished import Life, committed, life
+from tests.rigs.campaign.on_ray import DRIVER, MACHINE, WORKER, kill_on_ray
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'")
 

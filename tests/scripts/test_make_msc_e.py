@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
-from scripts.commands.make_msc_e import Seed, Writer, generate, lines, main, read_rounds, seeds
+from scripts.command import verb
+from scripts.commands.make_msc_e import Seed, Writer, generate, lines, read_rounds, seeds
+
+main = partial(verb, "make-msc-e")
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,7 @@ import os
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,12 @@ from eval.store import RunError, read_lines
 from memsys.llm.batching.journal import Call, Journal
 from memsys.llm.protocol import Completion
 from memsys.llm.store import DamagedCache, Store
-from scripts.commands.merge import COMPARED, main, merge
+from scripts.command import verb
+from scripts.commands.merge import COMPARED, merge
 from scripts.experiment.executors import in_shard
 from scripts.experiment.lab import Lab, Scored
+
+main = partial(verb, "merge")
 
 
 def scored(results: Path, *settings: str) -> Scored:

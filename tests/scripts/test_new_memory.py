@@ -7,11 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from scripts.commands.new_memory import files, main
+from scripts.command import verb
+from scripts.commands.new_memory import files
+
+main = partial(verb, "new-memory")
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("conf", "data_loaders", "eval", "memsys", "scripts")
@@ -55,13 +59,13 @@ def check(folder: Path, name: str) -> None:
     passed = re.search(r"(\d+) subtests passed", said)
     assert passed is not None, said
     assert int(passed[1]) >= 13, "every promise was asked"
-    ran = call(folder, sys.executable, "-m", "scripts.run", f"memory={name}", "data.size=4")
+    ran = call(folder, sys.executable, "-m", "scripts", "run", f"memory={name}", "data.size=4")
     assert f"results/runs/locomo/{name}-" in ran
 
 
 @pytest.mark.integration
 def test_the_memory_that_is_written_keeps_the_contract(checkout: Path) -> None:
-    said = call(checkout, sys.executable, "-m", "scripts.new_memory", "mine")
+    said = call(checkout, sys.executable, "-m", "scripts", "new-memory", "mine")
     written = re.findall(r"written: (\S+)", said)
     assert written == ["memsys/systems/mine.py", "conf/memory/mine.yaml", "memsys/prompts/mine/note.md"]
     check(checkout, "mine")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from eval.store import read_lines, write_lines
-from scripts.commands.order_test import built_again, main, memories, order_effect
+from scripts.command import verb
+from scripts.commands.order_test import built_again, memories, order_effect
 from scripts.door import Lab
 from scripts.experiment.options import options
+
+main = partial(verb, "order-test")
 
 pytestmark = pytest.mark.slow
 

@@ -144,7 +144,7 @@ def test_a_gateway_killed_at_random_loses_at_most_the_calls_in_flight(mock: tupl
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    start = [sys.executable, "-m", "scripts.gateway", "--port", str(port), "--base-url", url, "--model", "mock"]
+    start = [sys.executable, "-m", "scripts", "gateway", "--port", str(port), "--base-url", url, "--model", "mock"]
     start += ["--cache", str(tmp_path / "c.sqlite"), "--label", "mock"]
     rng, done = random.Random(6), threading.Event()
     address = [f"http://127.0.0.1:{port}/none/v1"]

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from eval.store import RunError
-from scripts.campaign.trial import results
 from scripts.experiment.conformance import conformance
 from scripts.experiment.lab import Lab
 from scripts.experiment.launch import composed
@@ -18,6 +17,7 @@ from scripts.experiment.single import run_single
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
+from tests.rigs.campaign.trial import results
 
 SMALL = ("profile=smoke", "network=false", "data.max_cases=1", "data.size=4")
 

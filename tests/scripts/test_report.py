@@ -23,9 +23,9 @@ from eval.report.html.sources import read_sources
 from eval.report.rendering import as_csv
 from eval.report.tables import Table
 from eval.store import RunError, read_lines, write_lines
-from scripts.reporting import invented
-from scripts.reporting.command import write_report
-from scripts.reporting.invented import HOSTILE, Size, invented_cases, write_results
+from scripts.commands.report import write_report
+from tests.rigs.reporting import invented
+from tests.rigs.reporting.invented import HOSTILE, Size, invented_cases, write_results
 
 SIZE = Size(memories=3, histories=6, questions=4)
 

@@ -13,8 +13,8 @@ import pytest
 
 from eval.report.html.build import Wanted, build
 from eval.report.html.sources import read_sources
-from scripts.reporting.browser import Browser, program
-from scripts.reporting.invented import Size, write_results
+from tests.rigs.reporting.browser import Browser, program
+from tests.rigs.reporting.invented import Size, write_results
 
 pytestmark = [
     pytest.mark.integration,

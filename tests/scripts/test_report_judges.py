@@ -17,7 +17,7 @@ from eval.report.html.build import Wanted, build
 from eval.report.html.sources import read_sources
 from eval.store import read_lines, read_predictions
 from memsys.prompts import Prompts
-from scripts.commands import ceilings
+from scripts.command import verb
 from scripts.door import Lab
 from scripts.experiment.run_folder import data_of
 from tests.scripts.test_report import data
@@ -109,7 +109,7 @@ def test_waterfalls_and_ceilings_are_in_the_report_and_add_up(
     errata = results / "mine.csv"
     with errata.open("w", newline="") as handle:
         csv.writer(handle).writerows([("case", "question", "gold"), *((*key, "") for key in wrong)])
-    assert ceilings.main([str(folder), "--scores", "locomo_f1", "--errata", str(errata)]) == 0
+    assert verb("ceilings", [str(folder), "--scores", "locomo_f1", "--errata", str(errata)]) == 0
     capsys.readouterr()
     report = report_of(results)
     index = data(report, "index")

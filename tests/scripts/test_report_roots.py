@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_loaders.schema import DataError
-from scripts.reporting import command
+from scripts.experiment import html_report
 
 
 def test_public_data_and_ones_own_may_lie_in_different_folders(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def test_public_data_and_ones_own_may_lie_in_different_folders(monkeypatch: pyte
             raise DataError(f"not in {root}")
         return ["case"]
 
-    monkeypatch.setattr(command, "data_of", data_of)
-    assert list(command._cases_of({}, (Path("public"), Path("mine")))) == ["case"]
+    monkeypatch.setattr(html_report, "data_of", data_of)
+    assert list(html_report._cases_of({}, (Path("public"), Path("mine")))) == ["case"]
     with pytest.raises(DataError, match="not in public"):
-        command._cases_of({}, (Path("mine2"), Path("public")))
+        html_report._cases_of({}, (Path("mine2"), Path("public")))

@@ -48,7 +48,7 @@ def test_the_list_says_what_was_made_by_which_command_and_where(tmp_path: Path, 
     assert "STAND-IN" not in capsys.readouterr().out  # the tables themselves are in their files
     assert [row[0] for row in rows] == ["memtree_t5", "memtree_fa1"]
     assert all(Path(row[3]).is_file() and row[4] == "made" for row in rows)
-    assert rows[0][1].startswith("`python -m scripts.reproduce table=memtree_t5 profile=smoke")
+    assert rows[0][1].startswith("`python -m scripts reproduce table=memtree_t5 profile=smoke")
 
 
 @pytest.mark.integration

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from eval.store import locked
+from scripts.command import verb
 from scripts.commands import runs
 from scripts.experiment import source_code
 from scripts.experiment.launch import composed
@@ -57,7 +58,7 @@ def unfinished(folder: Path) -> Path:
 def test_the_list_shows_memory_data_set_date_state_and_size(results: Path, capsys: Any) -> None:
     unfinished(folder_of(results, "bm25"))
     capsys.readouterr()
-    assert runs.main(["list", "--results", str(results)]) == 0
+    assert verb("runs", ["list", "--results", str(results)]) == 0
     head, first, second, total = capsys.readouterr().out.splitlines()
     assert head.split() == ["memory", "data", "set", "started", "state", "size", "folder"]
     assert first.startswith("bm25 ")
@@ -79,16 +80,16 @@ def test_a_file_of_two_names_counts_once(results: Path) -> None:
 
 def test_a_damaged_run_is_listed_as_such(results: Path, capsys: Any) -> None:
     (folder_of(results, "bm25") / "run.json").write_text("[")
-    assert runs.main(["list", "--results", str(results)]) == 0
+    assert verb("runs", ["list", "--results", str(results)]) == 0
     assert "damaged" in capsys.readouterr().out.splitlines()[1]
 
 
 def test_a_run_is_removed_by_its_name_or_its_folder_and_no_other(results: Path) -> None:
     first, second = folder_of(results, "bm25"), folder_of(results, "segtree_cosine")
-    assert runs.main(["rm", first.name, "--results", str(results), "--yes"]) == 0
+    assert verb("runs", ["rm", first.name, "--results", str(results), "--yes"]) == 0
     assert not first.exists()
     assert second.exists()
-    assert runs.main(["rm", str(second), "--results", str(results), "--yes"]) == 0
+    assert verb("runs", ["rm", str(second), "--results", str(results), "--yes"]) == 0
     assert not second.exists()
 
 
@@ -107,16 +108,16 @@ def test_without_a_yes_nothing_is_removed(
 
     chosen = [folder.name] if command == "rm" else []
     monkeypatch.setattr("sys.stdin", Terminal)
-    assert runs.main([command, *chosen, "--results", str(results)]) == 1
+    assert verb("runs", [command, *chosen, "--results", str(results)]) == 1
     monkeypatch.setattr(Terminal, "isatty", staticmethod(lambda: False))
-    assert runs.main([command, *chosen, "--results", str(results)]) == 2
+    assert verb("runs", [command, *chosen, "--results", str(results)]) == 2
     assert "repeat with --yes" in capsys.readouterr().err
     assert folder.exists()
 
 
 @pytest.mark.parametrize("name", ["nonesuch", "..", "/", "../../..", "runs"])
 def test_what_is_no_run_is_never_removed(name: str, results: Path, capsys: Any) -> None:
-    assert runs.main(["rm", name, "--results", str(results), "--yes"]) == 2
+    assert verb("runs", ["rm", name, "--results", str(results), "--yes"]) == 2
     assert "is no run below" in capsys.readouterr().err
     assert len(runs.folders(results)) == 2
 
@@ -124,17 +125,17 @@ def test_what_is_no_run_is_never_removed(name: str, results: Path, capsys: Any) 
 def test_a_run_that_another_process_writes_is_left_alone(results: Path, capsys: Any) -> None:
     folder = change(unfinished(folder_of(results, "bm25")), source="other code")
     with locked(folder):
-        assert runs.main(["rm", folder.name, "--results", str(results), "--yes"]) == 2
+        assert verb("runs", ["rm", folder.name, "--results", str(results), "--yes"]) == 2
         assert "another process is writing" in capsys.readouterr().err
-        assert runs.main(["gc", "--results", str(results), "--yes"]) == 0
-        assert runs.main(["list", "--results", str(results)]) == 0
+        assert verb("runs", ["gc", "--results", str(results), "--yes"]) == 0
+        assert verb("runs", ["list", "--results", str(results)]) == 0
         assert "in use" in capsys.readouterr().out
     assert folder.exists()
 
 
 def test_what_today_can_still_finish_or_has_finished_stays(results: Path, capsys: Any) -> None:
     unfinished(folder_of(results, "bm25"))
-    assert runs.main(["gc", "--results", str(results), "--yes"]) == 0
+    assert verb("runs", ["gc", "--results", str(results), "--yes"]) == 0
     assert capsys.readouterr().out == "0 runs and 0 drafts, 0 B\n"
     assert len(runs.folders(results)) == 2
 
@@ -144,7 +145,7 @@ def test_what_today_can_still_finish_or_has_finished_stays(results: Path, capsys
 )
 def test_an_unfinished_run_of_other_code_goes(changed: dict[str, Any], results: Path, capsys: Any) -> None:
     folder = change(unfinished(folder_of(results, "bm25")), **changed)
-    assert runs.main(["gc", "--results", str(results), "--yes"]) == 0
+    assert verb("runs", ["gc", "--results", str(results), "--yes"]) == 0
     assert "unfinished, and its code or prompts have changed since" in capsys.readouterr().out
     assert not folder.exists()
     assert folder_of(results, "segtree_cosine").exists()
@@ -155,10 +156,10 @@ def test_a_finished_run_of_other_code_goes_once_a_newer_one_has_superseded_it(re
     copied = Path(shutil.copytree(newer, newer.with_name("bm25-copy")))
     older = change(copied, source="other code")
     unfinished(newer)
-    assert runs.main(["gc", "--results", str(results), "--yes"]) == 0
+    assert verb("runs", ["gc", "--results", str(results), "--yes"]) == 0
     assert older.exists(), "nothing has superseded it yet"
     shutil.copy(next(older.glob("cases/*/case.json")), next(newer.glob("cases/*")) / "case.json")
-    assert runs.main(["gc", "--results", str(results), "--yes"]) == 0
+    assert verb("runs", ["gc", "--results", str(results), "--yes"]) == 0
     assert f"superseded by {newer.name}" in capsys.readouterr().out
     assert newer.exists()
     assert not older.exists()
@@ -168,7 +169,7 @@ def test_a_finished_run_with_other_settings_is_not_superseded(results: Path) -> 
     newer = folder_of(results, "bm25")
     copied = Path(shutil.copytree(newer, newer.with_name("bm25-copy")))
     older = change(copied, source="other code", seed=[1, 0])
-    assert runs.main(["gc", "--results", str(results), "--yes"]) == 0
+    assert verb("runs", ["gc", "--results", str(results), "--yes"]) == 0
     assert older.exists()
 
 
@@ -176,7 +177,7 @@ def test_a_memory_that_this_process_does_not_see_is_no_garbage(results: Path) ->
     folder = folder_of(results, "bm25")
     memory = {"build": {"_target_": "kept_elsewhere.Mine", "_partial_": True}}
     changed = change(unfinished(folder), memory=memory, source="unknown here")
-    assert runs.main(["gc", "--results", str(results), "--yes"]) == 0
+    assert verb("runs", ["gc", "--results", str(results), "--yes"]) == 0
     assert changed.exists()
 
 
@@ -191,7 +192,7 @@ def test_starts_that_never_began_and_drafts_of_the_dead_go(results: Path) -> Non
     gone, alive = here / f"run.json.{dead.stdout.strip()}.draft", here / f"run.json.{os.getpid()}.draft"
     gone.touch()
     alive.touch()
-    assert runs.main(["gc", "--results", str(results), "--yes"]) == 0
+    assert verb("runs", ["gc", "--results", str(results), "--yes"]) == 0
     assert not empty.exists()
     assert (gone.exists(), alive.exists()) == (False, True)
 

@@ -269,10 +269,10 @@ def test_data_of_an_unknown_hash_are_refused_when_unpinned_is_no(tmp_path: Path,
 # --- the command line --------------------------------------------------------------------------------------------------
 
 
-def command(folder: Path, *arguments: str, module: str = "run") -> subprocess.CompletedProcess[str]:
+def command(folder: Path, *arguments: str, verb: str = "run") -> subprocess.CompletedProcess[str]:
     """A command as a user starts it, in a folder of its own."""
     return subprocess.run(
-        [sys.executable, "-m", f"scripts.{module}", *arguments],
+        [sys.executable, "-m", "scripts", verb, *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -349,7 +349,7 @@ def test_make_passes_the_answer_on_as_it_is_given() -> None:
     ],
 )  # fmt: skip
 def test_arguments_have_ranges_too(module: str, arguments: list[str], said: str, tmp_path: Path) -> None:
-    done = command(tmp_path, *arguments, module=module)
+    done = command(tmp_path, *arguments, verb=module.replace("_", "-"))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith(said)
 

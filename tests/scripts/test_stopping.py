@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from memsys.llm.stopping import SAID
-from scripts.campaign.trial import results
 from scripts.mock.endpoint import Mock, application, serving
+from tests.rigs.campaign.trial import results
 
 ROOT = Path(__file__).resolve().parents[2]
 IN_FLIGHT = 8
@@ -40,7 +40,7 @@ class Command:
         self.mock, self._out, self._err = mock, folder / "out.txt", folder / "err.txt"
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
+                [sys.executable, "-m", "scripts", *arguments],
                 cwd=ROOT,
                 stdout=out,
                 stderr=err,
@@ -67,7 +67,7 @@ class Command:
 
 
 @contextmanager
-def started(folder: Path, mock: Mock, module: str, *more: str) -> Iterator[Command]:
+def started(folder: Path, mock: Mock, verb: str, *more: str) -> Iterator[Command]:
     folder.mkdir(exist_ok=True)
     with serving(application(mock)) as url:
         models = [f"models.{role}=mock" for role in ("memory", "reader", "judge", "embedder")]
@@ -79,7 +79,7 @@ def started(folder: Path, mock: Mock, module: str, *more: str) -> Iterator[Comma
             f"endpoint.in_flight={IN_FLIGHT}",
             "endpoint.probe=false",  # the mock counts the run's own calls
         ]
-        command = Command(mock, [module, *own, *models, f"results={folder}", *more], folder)
+        command = Command(mock, [verb, *own, *models, f"results={folder}", *more], folder)
         try:
             yield command
         finally:
@@ -88,7 +88,7 @@ def started(folder: Path, mock: Mock, module: str, *more: str) -> Iterator[Comma
 
 
 def run_of(folder: Path, mock: Mock, memory: str) -> Any:
-    return started(folder, mock, "scripts.run", f"memory={memory}", "dataset=locomo")
+    return started(folder, mock, "run", f"memory={memory}", "dataset=locomo")
 
 
 @dataclass(frozen=True)
@@ -212,13 +212,13 @@ def test_a_signal_that_python_drops_is_raised_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("module", ["scripts.sweep", "scripts.figures", "scripts.growth", "scripts.reproduce"])
+@pytest.mark.parametrize("module", ["sweep", "figures", "growth", "reproduce"])
 def test_every_kind_of_experiment_stops(tmp_path: Path, module: str) -> None:
     more = {
-        "scripts.sweep": ["sweep=memtree_threshold"],
-        "scripts.figures": ["figure=segtreemem_f6"],
-        "scripts.growth": ["memory=memtree", "dataset=locomo"],
-        "scripts.reproduce": ["table=memtree_t5"],
+        "sweep": ["sweep=memtree_threshold"],
+        "figures": ["figure=segtreemem_f6"],
+        "growth": ["memory=memtree", "dataset=locomo"],
+        "reproduce": ["table=memtree_t5"],
     }[module]
     with started(tmp_path, Mock(latency=0.1), module, *more) as command:
         command.wait_for(lambda: command.arrived >= 5)
@@ -234,7 +234,7 @@ def test_every_kind_of_experiment_stops(tmp_path: Path, module: str) -> None:
 @pytest.mark.parametrize(("processes", "to"), [(1, "group"), (2, "group"), (2, "parent")])
 def test_making_everything_stops_with_its_children(tmp_path: Path, processes: int, to: str) -> None:
     more = ["only=memtree_t", "only=timem_t", f"processes={processes}"]
-    with started(tmp_path, Mock(latency=0.1), "scripts.reproduce_all", *more) as command:
+    with started(tmp_path, Mock(latency=0.1), "reproduce-all", *more) as command:
         command.wait_for(lambda: command.arrived >= 10 * processes)
         send = os.killpg if to == "group" else os.kill
         send(command.process.pid, signal.SIGTERM)
@@ -251,7 +251,7 @@ def test_making_everything_stops_with_its_children(tmp_path: Path, processes: in
 @pytest.mark.integration
 def test_the_children_of_a_killed_command_stop_by_themselves(tmp_path: Path) -> None:
     more = ["only=memtree_t", "only=timem_t", "processes=2"]
-    with started(tmp_path, Mock(latency=0.1), "scripts.reproduce_all", *more) as command:
+    with started(tmp_path, Mock(latency=0.1), "reproduce-all", *more) as command:
         command.wait_for(lambda: command.arrived >= 20)
         command.process.kill()
         command.process.wait()

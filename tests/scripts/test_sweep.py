@@ -97,7 +97,10 @@ def command(folder: Path, *overrides: str) -> tuple[list[str], dict[str, Any]]:
     where = folder / "elsewhere"
     where.mkdir(exist_ok=True)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return [sys.executable, "-m", "scripts.sweep", f"results={folder}", *overrides], {"cwd": where, "env": environment}
+    return [sys.executable, "-m", "scripts", "sweep", f"results={folder}", *overrides], {
+        "cwd": where,
+        "env": environment,
+    }
 
 
 # --- the files ---------------------------------------------------------------------------------------------------------

@@ -503,7 +503,7 @@ def _files(value: str | list[str]) -> list[str]:
 
 @pytest.fixture
 def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """What `scripts.reproduce` prints for a table on the samples, with the offline engines."""
+    """What `memsys-bench reproduce` prints for a table on the samples, with the offline engines."""
 
     def run(name: str, *overrides: str) -> str:
         with initialize_config_dir(str(CONF), version_base="1.3"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ from hydra import compose, initialize_config_dir
 from eval.provenance import ROOT
 from eval.report.points import Point
 from memsys.llm.pricing import ModelSettings
-from scripts.commands.tables import calls_table, main, measure, printed
+from scripts.command import verb
+from scripts.commands.tables import calls_table, measure, printed
 from scripts.experiment.experiments import experiment
 from scripts.experiment.models import Model
 from scripts.experiment.options import load_option, options
 from scripts.experiment.pareto import pareto_table, row_costs
 from scripts.experiment.table import reproduce
+
+main = partial(verb, "tables")
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +45,7 @@ def test_the_published_figure_stands_beside() -> None:
 def test_every_memory_has_a_row_in_the_list_of_systems() -> None:
     text = (ROOT / "memsys" / "README.md").read_text(encoding="utf-8")
     rows = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")} - {"memory"}
-    assert rows == set(options("memory")), "run `python -m scripts.tables systems`"
+    assert rows == set(options("memory")), "run `python -m scripts tables systems`"
 
 
 # --- quality against cost -----------------------------------------------------------------------------------------------
@@ -81,7 +85,7 @@ def test_quality_stands_against_both_costs_for_every_row_that_was_run(run_table:
 
 def test_quality_against_cost_runs_nothing(tmp_path: Path, capsys: Any) -> None:
     assert main(["pareto", "profile=smoke", f"results={tmp_path}", *SMALL]) == 2
-    assert "no row of segtreemem_t4 has been run: python -m scripts.reproduce" in capsys.readouterr().err
+    assert "no row of segtreemem_t4 has been run: python -m scripts reproduce" in capsys.readouterr().err
     assert not list(tmp_path.rglob("predictions.jsonl"))
 
 

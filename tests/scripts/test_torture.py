@@ -11,16 +11,16 @@ import pytest
 
 from eval.store import RunError
 from memsys.llm.stopping import SAID
-from scripts.campaign import replies
-from scripts.campaign.campaign import campaign
-from scripts.campaign.catalogue import CATALOGUE
-from scripts.campaign.faults import JUDGES
-from scripts.campaign.files import deleted
-from scripts.campaign.forks import _outcome as outcome_of
-from scripts.campaign.kills import REAL, REPEATED, repeats_beyond
-from scripts.campaign.targets import forked
-from scripts.campaign.tasks import CLOCKS, DISKS, KILLS, MUTATIONS, PARTS
-from scripts.campaign.trial import KEY, ROOT, Ended, Outcome, broken_promises, history
+from tests.rigs.campaign import replies
+from tests.rigs.campaign.campaign import campaign
+from tests.rigs.campaign.catalogue import CATALOGUE
+from tests.rigs.campaign.faults import JUDGES
+from tests.rigs.campaign.files import deleted
+from tests.rigs.campaign.forks import _outcome as outcome_of
+from tests.rigs.campaign.kills import REAL, REPEATED, repeats_beyond
+from tests.rigs.campaign.targets import forked
+from tests.rigs.campaign.tasks import CLOCKS, DISKS, KILLS, MUTATIONS, PARTS
+from tests.rigs.campaign.trial import KEY, ROOT, Ended, Outcome, broken_promises, history
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
 ROW = "| MemTree | 0.458 [0.326, 0.597] {3 cases} · 2/1/0/0 | 0.1 · 3/0/0/0 |\n"
@@ -119,7 +119,7 @@ def test_what_a_message_says_is_deleted_the_file_or_a_folder_of_the_run(tmp_path
 def test_a_child_of_the_campaign_hears_the_signals_that_its_parent_ignores(tmp_path: Path) -> None:
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from scripts.campaign.forks import hear_signals; hear_signals()\n"
+        "from tests.rigs.campaign.forks import hear_signals; hear_signals()\n"
         "import subprocess, sys\n"
         "child = 'import signal; print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)'\n"
         "sys.exit(subprocess.call([sys.executable, '-c', child]))\n"
@@ -130,7 +130,7 @@ def test_a_child_of_the_campaign_hears_the_signals_that_its_parent_ignores(tmp_p
 
 FORKING = """
 import atexit, os, signal, socket, sys
-from scripts.campaign import targets
+from tests.rigs.campaign import targets
 
 def command(cfg, request, descriptors):
     os.dup2(descriptors[0], 1)

@@ -18,6 +18,7 @@ from eval.report.tables import Row, Table
 from eval.report.wandb_log import progress_of
 from eval.store import locked
 from eval.watching import Seen, Watcher
+from scripts.command import verb
 from scripts.commands import watch
 from scripts.commands.watch import HEADER, PriceList, row, state_of
 from scripts.experiment.launch import composed
@@ -114,19 +115,19 @@ def test_a_run_is_running_while_a_process_holds_it(folder: Path) -> None:
 
 
 def test_old_runs_are_left_out_unless_all_are_asked_for(folder: Path, tmp_path: Path, capsys: Any) -> None:
-    assert watch.main([str(tmp_path), "--once"]) == 0
+    assert verb("watch", [str(tmp_path), "--once"]) == 0
     assert "toy/mine-0123  stopped    0/2         1       1" in capsys.readouterr().out
     old = time.time() - 7200
     for path in folder.rglob("*"):
         os.utime(path, (old, old))
-    assert watch.main([str(tmp_path), "--once"]) == 0
+    assert verb("watch", [str(tmp_path), "--once"]) == 0
     assert "mine" not in capsys.readouterr().out
-    assert watch.main([str(tmp_path), "--once", "--all"]) == 0
+    assert verb("watch", [str(tmp_path), "--once", "--all"]) == 0
     assert re.search(r"mine-0123 .* 2:00:0\d ago", capsys.readouterr().out)
 
 
 def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: Any) -> None:
-    assert watch.main([str(tmp_path), "--once"]) == 2
+    assert verb("watch", [str(tmp_path), "--once"]) == 2
     assert "holds no runs" in capsys.readouterr().err
 
 
@@ -139,7 +140,7 @@ def test_it_counts_what_the_tables_count(tmp_path: Path, capsys: Any) -> None:
     assert seen.usage["reader"]["tokens_in"] == sum(cost.tokens_in for cost in sums if cost.role == "reader")
     assert (seen.cases, seen.answered, seen.errors, seen.judged) == (seen.record["cases"], 8, 0, 8)
     capsys.readouterr()
-    assert watch.main([str(tmp_path), "--once"]) == 0
+    assert verb("watch", [str(tmp_path), "--once"]) == 0
     assert f"{seen.tokens:,}" in capsys.readouterr().out
 
 

@@ -109,7 +109,7 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
 def _tables(results: Path, stems: Sequence[str], missing: list[str]) -> tuple[TableFile, ...]:
     folder = results / "tables"
     if absent := [stem for stem in stems if not (folder / f"{stem}.json").is_file()]:
-        raise RunError(f"{folder} has no table {absent[0]}.json; python -m scripts.reproduce writes it")
+        raise RunError(f"{folder} has no table {absent[0]}.json; python -m scripts reproduce writes it")
     missing += [
         f"table {path.stem} has no .json file, so it is not shown; its command, run again, may write one"
         for path in (sorted(folder.glob("*.md")) if not stems else ())

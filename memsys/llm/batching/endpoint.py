@@ -36,7 +36,7 @@ BYTES_A_TOKEN = 3
 """For the estimate of enqueued tokens; English text has about four, so the estimate is high."""
 ENQUEUED_RETRIES = 100
 """How often a call is sent again because the provider's queue was full."""
-FORGET = "`python -m scripts.batch forget {}` forgets it, and the next run sends its calls again"
+FORGET = "`python -m scripts batch forget {}` forgets it, and the next run sends its calls again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class BatchEndpoint:
         missing = [waiting.call for waiting in arrived if not self._answer(waiting.call.name)]
         self.journal.add(missing)
         if self.settings.collect:
-            error = ModelError("collected, not sent: `python -m scripts.batch export FILE` writes the batch file")
+            error = ModelError("collected, not sent: `python -m scripts batch export FILE` writes the batch file")
             for call in missing:
                 self._settle(call.name, None, error)
 

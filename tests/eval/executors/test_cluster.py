@@ -37,9 +37,9 @@ from memsys.llm.store import Store
 from memsys.systems.bm25 import BM25
 from memsys.systems.memtree import MemTree
 from memsys.systems.released import Released
-from scripts.campaign import clusters
-from scripts.campaign.clusters import free_ports, parent_of
 from scripts.experiment.executors import executor_of
+from tests.rigs.campaign import clusters
+from tests.rigs.campaign.clusters import free_ports, parent_of
 
 Make = Callable[..., Run]
 needs_ray = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from eval.report.card import run_card, table_card
 from eval.report.rendering import shown
 from eval.store import read_predictions, read_record, write_lines
-from scripts.commands.card import main
+from scripts.command import verb
 from scripts.door import Lab, Scored
+
+main = partial(verb, "card")
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from eval.report.tables import Row, Table
 from eval.report.verdict_notes import verdict_lines
 from eval.stats import Interval
 from eval.store import write_lines
-from scripts.coverage.verdicts import rows
+from tests.rigs.coverage.verdicts import rows
 
 ONE = Runs(1, FLIPS / 2 / 1540, inf, measured=False)
 """A build of the answerable questions of LoCoMo, with scores of 0 or 1."""

@@ -59,7 +59,7 @@ def test_many_columns_drop_intervals_first_and_then_follow_in_another_grid(tmp_p
 
 def test_a_state_that_is_too_long_for_a_cell_is_said_once_below(tmp_path: Path) -> None:
     made = table(tmp_path)
-    state = "no data: python -m scripts.fetch locomo gets it"
+    state = "no data: python -m scripts fetch locomo gets it"
     rows = [replace(row, cells=(state, row.cells[1])) for row in made.rows[1:3]]
     lines = lines_of(replace(made, rows=(made.rows[0], *rows)), 100)
     assert lines.count(state) == 1

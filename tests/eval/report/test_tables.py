@@ -200,7 +200,7 @@ def table(tmp_path: Path) -> Table:
         Row("one", "One | two_%", (first,)),
         Row("two", "Two", (second,), ruled=True),
         Row("amem", "A-MEM", ("pending",)),
-        Row("raptor", "RAPTOR", ("no data: python -m scripts.fetch toy",)),
+        Row("raptor", "RAPTOR", ("no data: python -m scripts fetch toy",)),
     )
     return Table("toy", "Toy table", ("made with care",), (COLUMN,), rows, "two")
 
@@ -210,7 +210,7 @@ def test_nothing_is_left_out_of_the_printed_table(tmp_path: Path) -> None:
     for part in (
         "One \\| two_%",
         "pending",
-        "no data: python -m scripts.fetch toy",
+        "no data: python -m scripts fetch toy",
         "0.9 · not comparable: stand-in",
         "made with care",
         "by category",

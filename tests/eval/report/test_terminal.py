@@ -146,7 +146,7 @@ def test_an_uneven_interval_is_printed_with_both_its_ends() -> None:
 
 
 def test_a_data_set_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    said = "no data: python -m scripts.fetch toy"
+    said = "no data: python -m scripts fetch toy"
     rows = tuple(replace(row, cells=(said, said)) for row in table(tmp_path).rows)
     lines = lines_of(replace(table(tmp_path), rows=rows), 100)
     assert [line for line in lines if "no data" in line] == [said]

@@ -17,12 +17,10 @@ from memsys.llm.endpoint import Endpoint
 from memsys.llm.written_keys import names_secret, written_key
 from memsys.services.http import HttpMemory
 from memsys.services.mcp import McpMemory
-from scripts.answers import export_command
-from scripts.commands import card
+from scripts.command import verb
 from scripts.experiment.exits import configured
 from scripts.experiment.options import CONF, load_option, options
 from scripts.experiment.single import run_single
-from scripts.reporting import command as report
 from scripts.settings.checking import checked, resolved
 
 KEY = "canary-8f1c/2B+7e55d0aQ"
@@ -151,9 +149,9 @@ def test_a_secret_of_the_environment_is_in_no_file_of_a_run_its_report_card_or_e
         cfg = compose("config", [f"results={results}", "memory=bm25", "data.size=2"])
     assert configured(cfg, "config", run_single) == 0
     (folder,) = (results / "runs" / "locomo").iterdir()
-    assert card.main([str(folder)]) == 0
-    assert report.main([str(results)]) == 0
-    assert export_command.main([str(folder), "--format", "eee", "--to", str(tmp_path / "export")]) == 0
+    assert verb("card", [str(folder)]) == 0
+    assert verb("report", [str(results)]) == 0
+    assert verb("export", [str(folder), "--format", "eee", "--to", str(tmp_path / "export")]) == 0
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"run.json", "run0.js"} <= {path.name for path in files}
     assert "<MEM_SECRET_OTHER>" in (folder / "run.json").read_text()

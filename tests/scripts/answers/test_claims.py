@@ -20,6 +20,7 @@ from data_loaders.source import Entry
 from eval.metrics.lexical import nltk_bleu, rouge
 from scripts.answers import audit, scoring
 from scripts.answers.audit import duplicates, findings, flags
+from scripts.answers.claim_tables import as_csv, as_json, cell, inert, rows_of, table
 from scripts.answers.declared import forms
 from scripts.answers.fetching import fetch_claims
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim, Printed, claims, contents_of, located
@@ -29,7 +30,6 @@ from scripts.answers.questions import questions_of
 from scripts.answers.reanalysis import lenience, regression, spreads
 from scripts.answers.scoring import Scored, rouge_l, says_unknown, score_claim, unigram_bleu
 from scripts.commands import check_answers
-from scripts.commands.claim_tables import as_csv, as_json, cell, inert, rows_of, table
 from scripts.commands.claims import chosen, page, scored_claims
 
 PER = 12

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from eval.store import RunError, read_predictions, write_lines
-from scripts.answers.export_command import main
 from scripts.answers.finished import finished_run
 from scripts.answers.importing import Origin
+from scripts.command import verb
 from scripts.door import Lab, Scored
+
+main = partial(verb, "export")
 
 METRICS = ["mem0_f1", "locomo_f1", "bleu1_mem0"]
 

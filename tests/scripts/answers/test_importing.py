@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,12 +17,15 @@ from eval.imported import NOT_RECORDED
 from eval.report.rendering import markdown
 from eval.score_files import read_scores
 from eval.store import RunError, read_predictions, read_record
-from scripts.answers.command import main, their_cells
 from scripts.answers.formats import read_answers
 from scripts.answers.importing import Origin
+from scripts.command import verb
+from scripts.commands.import_answers import their_cells
 from scripts.commands.inspect import inspect
 from scripts.commands.runs import folders, garbage
 from scripts.door import Lab, Scored, compare
+
+main = partial(verb, "import-answers")
 
 QUESTIONS = {
     "When did Ines start her apprenticeship?": ("28 February, 2022", 2),
@@ -283,7 +287,7 @@ def test_published_scores_are_found_again(
 ) -> None:
     path = data_root / "third_party_answers" / file
     if not path.is_file():
-        pytest.skip(f"no {path}; get it with: python -m scripts.fetch answers")
+        pytest.skip(f"no {path}; get it with: python -m scripts fetch answers")
     lab = Lab("profile=smoke", "data.source=real", f"data.root={data_root}", f"results={tmp_path}")
     own = lab.score(lab.imported(path, Origin("published"), "locomo"), ["mem0_f1"], [])
     facts = own.answers.runs[0].record["imported"]

@@ -1,0 +1,278 @@
+"""The tables of `memsys-bench claims` as Markdown, CSV and JSON: every claim, its own file and flags. Text of others is inert in each."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from eval.report.rendering import grid, number, span
+from eval.stats import Estimate, preferred_interval
+from memsys.inert import csv_text, visible
+from scripts.answers.audit import Finding, Same, detectable_at, duplicates, findings, flags, mean_of
+from scripts.answers.reanalysis import Lenience, lenience, rank_agreement, regression, spreads, usable
+from scripts.answers.scoring import MEASURES, Scored
+
+FULL_CONTEXT = "full context"
+LENIENCY = (
+    "How many of two kinds of answers the stored verdicts count as right: those that share no word stem with the gold, and those that say "
+    "that they do not know what the history holds. Some of the first are right in other words, digits or another language; the rows "
+    "with the judge `people` show how many a person accepts."
+)
+TITLES = {"f1": "F1", "plain_f1": "plain F1", "bleu1": "BLEU-1", "rouge_l": "ROUGE-L"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Everything about one claim."""
+
+    scored: Scored
+    findings: Sequence[Finding]
+    flags: Sequence[str]
+    same: Sequence[Same]
+    file_mean: float | None
+    """Of all verdicts of the file."""
+    answerable: Estimate | None
+    unanswerable: Estimate | None
+    measures: Mapping[str, Estimate | None]
+    unknown: float
+    words: float
+    tokens: float | None
+    detectable: float | None
+    lenience: Lenience | None
+
+
+def rows_of(all_scored: Sequence[Scored]) -> list[Row]:
+    """A row for each claim; full context, the bar, comes first, then the highest mean of the file."""
+    same = duplicates(all_scored)
+    rows = [_row(scored, same.get(scored.claim.name, [])) for scored in all_scored]
+    return sorted(
+        rows,
+        key=lambda row: (
+            row.scored.claim.product != FULL_CONTEXT,
+            -(row.file_mean if row.file_mean is not None else -1.0),
+        ),
+    )
+
+
+def _row(scored: Scored, same: Sequence[Same]) -> Row:
+    tokens, answerable = scored.measures["tokens"], scored.answerable
+    return Row(
+        scored,
+        findings(scored),
+        flags(scored),
+        same,
+        float(np.mean(scored.verdicts)) if scored.verdicts else None,
+        mean_of(scored, "verdict", answerable),
+        mean_of(scored, "verdict", ~answerable),
+        {name: mean_of(scored, name, answerable) for name in MEASURES},
+        float(scored.measures["abstains"].mean()),
+        float(scored.measures["words"].mean()),
+        float(np.nanmean(tokens)) if scored.where("tokens").any() else None,
+        detectable_at(scored),
+        lenience(scored),
+    )
+
+
+def inert(text: str) -> str:
+    """Text of others on one line, without marks that a terminal, Markdown or HTML would act on."""
+    plain = " ".join(visible(text).split())
+    return re.sub(r"([\\`*_\[\]<>|#!~])", r"\\\1", plain).replace("&", "&amp;")
+
+
+def cell(text: str) -> str:
+    """Text of a CSV cell on one line, with what is active escaped and no formula for a spreadsheet."""
+    plain = " ".join(visible(text).split())
+    return f"'{plain}" if plain[:1] in "=+-@" and plain and not re.fullmatch(r"-?\d+(\.\d+)?", plain) else plain
+
+
+def table(title: str, rows: Sequence[Row]) -> str:
+    """The Markdown table of one data set, with the flags below it."""
+    header = ["claim", "n", "joined", "printed", "file", "status", "judge, answerable", "judge, unanswerable"]
+    header += [*TITLES.values(), "unknown", "words", "tokens", "detects"]
+    lines = [f"## {title}", "", grid(header, [_cells(row) for row in rows]), ""]
+    for row in rows:
+        claim = row.scored.claim
+        told = [
+            *map(_told, row.findings[1:]),
+            *row.flags,
+            *(f"same answers as {each}" for each in row.same),
+            *([claim.note] if claim.note else []),
+        ]
+        lines += [f"- {inert(claim.name)}: {inert('; '.join(told))}"] if told else []
+    return "\n".join(lines)
+
+
+def _told(finding: Finding) -> str:
+    printed = finding.printed
+    until = f" until {printed.until}" if printed.until else ""
+    file = f", this file says {finding.file:.{printed.digits}f}" if finding.file is not None else ""
+    other = f", which is {printed.other_run}" if printed.other_run else ""
+    return f"also printed{until}: {printed.score:.{printed.digits}f} {printed.of}{other}, {finding.status}{file}"
+
+
+def _cells(row: Row) -> list[str]:
+    scored, first = row.scored, row.findings[0] if row.findings else None
+    bar = " (bar)" if scored.claim.product == FULL_CONTEXT else ""
+    return [
+        inert(scored.claim.name) + bar,
+        f"{len(scored.asked)} of {scored.whole}",
+        "–" if scored.joined is None else f"{scored.joined:.3f}",
+        "–" if first is None else f"{first.printed.score:.{first.printed.digits}f} {first.printed.of}",
+        number(first.file if first and first.file is not None else row.file_mean),
+        "no score printed" if first is None else first.status,
+        _shown(row.answerable),
+        _shown(row.unanswerable),
+        *(_shown(row.measures[name]) if name == "f1" else number(_mean(row.measures[name])) for name in MEASURES),
+        f"{row.unknown:.0%}",
+        f"{row.words:.0f}",
+        "–" if row.tokens is None else f"{row.tokens:,.0f}",
+        number(row.detectable),
+    ]
+
+
+def _shown(ours: Estimate | None) -> str:
+    return "–" if ours is None else f"{ours.mean:.3f} {span(preferred_interval(ours))}".strip()
+
+
+def _mean(ours: Estimate | None) -> float | None:
+    return None if ours is None else ours.mean
+
+
+def analysis(all_scored: Sequence[Scored]) -> str:
+    """The second analysis as Markdown: regression, ranks, leniency, spreads."""
+    lines = ["## Judge and F1 with length held equal", ""]
+    for who, people in (("judges", False), ("people", True)):
+        own = usable(all_scored, people=people)
+        if fitted := regression(own) if own else None:
+            size = f"{fitted.questions} answers, {fitted.systems} files, {fitted.histories} conversations of LoCoMo"
+            effects = [[each.name, f"{each.points:.1f} {span(each.interval, digits=1)}"] for each in fitted.effects]
+            lines += [f"Verdicts of {who}: {size}.", "", grid(["one more", "points of the verdict"], effects), ""]
+    if ranks := rank_agreement(usable(all_scored)):
+        equal = f"with words held equal {ranks.given_words:.2f}"
+        lines += [
+            f"Rank correlation of mean verdict and mean F1 over {ranks.claims} files: {ranks.plain:.2f}; {equal}.",
+            "",
+        ]
+    lines += ["## Leniency", "", LENIENCY, ""]
+    known = [_lenience_cells(each) for scored in all_scored if (each := lenience(scored))]
+    header = ["claim", "judge", "no stem of the gold", "not knowing an answer that is there"]
+    lines += [
+        grid(header, [cells for cells in known if set(cells[2:]) != {"–"}]),
+        "",
+        "## One product over harnesses",
+        "",
+    ]
+    products = [
+        [inert(each.product), each.dataset, str(len(each.claims)), _range(each.verdict), _range(each.f1)]
+        for each in spreads(all_scored)
+    ]
+    return "\n".join([*lines, grid(["product", "data", "files", "judge", "F1"], products)])
+
+
+def _lenience_cells(each: Lenience) -> list[str]:
+    shares = ((each.unlike, each.unlike_n), (each.unknowing, each.unknowing_n))
+    return [
+        inert(each.name),
+        inert(each.judge),
+        *("–" if share is None else f"{share:.0%} of {n}" for share, n in shares),
+    ]
+
+
+def _range(ends: tuple[float, float] | None) -> str:
+    return "–" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
+
+
+FACTS = (
+    "name", "dataset", "product", "system", "by", "repository", "commit", "date", "licence", "answer_model", "judge", "note",
+    "part", "urls",
+)  # fmt: skip
+
+
+def record(row: Row) -> dict[str, Any]:
+    """One claim for JSON: provenance, printed scores with their status, and our scores with intervals by case."""
+    scored, claim = row.scored, row.scored.claim
+    scores = {"verdict": row.answerable, "verdict_unanswerable": row.unanswerable, **row.measures}
+    printed = [
+        {**asdict(each.printed), "status": each.status, "file": each.file, "reading": each.reading}
+        for each in row.findings
+    ]
+    return {
+        **{name: getattr(claim, name) for name in FACTS},
+        "files": [asdict(each) for each in claim.files],
+        "sha256": scored.sha256,
+        "answers": scored.answers,
+        "n": len(scored.asked),
+        "of": scored.whole,
+        "joined": scored.joined,
+        "file_mean": row.file_mean,
+        "findings": printed,
+        "scores": {name: None if each is None else asdict(each) for name, each in scores.items()},
+        "unknown": row.unknown,
+        "words": row.words,
+        "tokens": row.tokens,
+        "detectable": row.detectable,
+        "flags": list(row.flags),
+        "same_answers": [asdict(each) for each in row.same],
+        "counts": dict(scored.counts),
+        "listed": list(scored.listed),
+        "lenience": None if row.lenience is None else asdict(row.lenience),
+    }
+
+
+def as_json(rows: Sequence[Row], missing: Mapping[str, str]) -> str:
+    """Everything about every claim, and why some are not there."""
+    return json.dumps({"claims": [record(row) for row in rows], "missing": dict(missing)}, indent=1)
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """One line a printed score; a claim that prints none has one line."""
+    lines = [line for row in rows for line in _csv_lines(row)]
+    return csv_text([list(lines[0]), *(line.values() for line in lines)])
+
+
+def _csv_lines(row: Row) -> list[dict[str, Any]]:
+    scored, claim, f1 = row.scored, row.scored.claim, row.measures["f1"]
+    interval = preferred_interval(f1) if f1 else None
+    facts = {
+        name: getattr(claim, name) for name in ("name", "dataset", "product", "by", "repository", "commit", "licence")
+    }
+    measured = {
+        "n": len(scored.asked),
+        "of": scored.whole,
+        "joined": scored.joined,
+        "file_mean": row.file_mean,
+        "judge_answerable": _mean(row.answerable),
+        "judge_unanswerable": _mean(row.unanswerable),
+        **{name: _mean(row.measures[name]) for name in MEASURES},
+        "f1_low": interval.low if interval else None,
+        "f1_high": interval.high if interval else None,
+        "unknown": row.unknown,
+        "words": row.words,
+        "tokens": row.tokens,
+        "detectable": row.detectable,
+        "flags": "; ".join([*row.flags, *(f"same answers as {each}" for each in row.same)]),
+    }
+    return [
+        {
+            name: cell(value) if isinstance(value, str) else value
+            for name, value in {**facts, **each, **measured}.items()
+        }
+        for each in map(_csv_printed, row.findings or (None,))
+    ]
+
+
+def _csv_printed(finding: Finding | None) -> dict[str, Any]:
+    printed = finding.printed if finding else None
+    return {
+        "printed": printed.score if printed else None,
+        "printed_of": printed.of if printed else "",
+        "printed_over": printed.over if printed else "",
+        "file": finding.file if finding else None,
+        "reading": finding.reading if finding else "",
+        "status": finding.status if finding else "no score printed",
+    }

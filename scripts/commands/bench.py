@@ -1,0 +1,73 @@
+"""Speed against the shipped mock endpoint, as ratios of one run: `python -m scripts bench [--only NAME …]`.
+
+Each line is a measurement, its bound, and whether it holds. Absolute times depend on the machine; what is promised are ratios,
+calls and memory.
+`kill` kills a run twenty times at random moments and lets the mock's own counter tell what was asked twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+from tests.rigs.benchmarks.client import client_cpu
+from tests.rigs.benchmarks.gateway import gateway
+from tests.rigs.benchmarks.insertion import insertion
+from tests.rigs.benchmarks.kills import kill
+from tests.rigs.benchmarks.many_histories import many_histories
+from tests.rigs.benchmarks.measured import Measured
+from tests.rigs.benchmarks.open_cells import open_cells
+from tests.rigs.benchmarks.rates import limited_rate, limited_to_sixty
+from tests.rigs.benchmarks.rows import answer_and_judge, bm25_row
+from tests.rigs.benchmarks.start_up import start_up
+from tests.rigs.benchmarks.table import table_of_four, table_of_sixteen
+
+GROUP = "develop"
+CHECKOUT = True
+
+BENCHES: dict[str, Callable[[], list[Measured]]] = {
+    "answer_and_judge": answer_and_judge,
+    "client_cpu": client_cpu,
+    "gateway": gateway,
+    "bm25_row": bm25_row,
+    "start_up": start_up,
+    "insertion": insertion,
+    "many_histories": many_histories,
+    "open_cells": open_cells,
+    "kill": kill,
+    "limited_rate": limited_rate,
+    "limited_to_sixty": limited_to_sixty,
+    "table_of_four": table_of_four,
+    "table_of_sixteen": table_of_sixteen,
+}
+
+
+LONG = ("limited_to_sixty", "table_of_sixteen")
+"""Take five minutes and more; only with `--only`."""
+
+
+def _loop_seconds() -> float:
+    """CPU seconds of a fixed loop: tells a slow machine, or a slow hour of one, from a slow program."""
+    started = time.process_time()
+    total = 0
+    for number in range(3_000_000):
+        total += number * number
+    return time.process_time() - started
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--only", nargs="*", choices=list(BENCHES), default=[name for name in BENCHES if name not in LONG]
+    )
+    chosen = parser.parse_args().only
+    print(f"     a fixed loop of Python takes {_loop_seconds():.2f} s of CPU here and now", flush=True)
+    measured = []
+    for name in chosen:
+        for figure in BENCHES[name]():
+            measured.append(figure)
+            print(
+                f"{'ok  ' if figure.holds else 'MISS'} {figure.what}: {figure.value} (bound {figure.bound})", flush=True
+            )
+    return 0 if all(figure.holds for figure in measured) else 1

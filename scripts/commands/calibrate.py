@@ -1,0 +1,22 @@
+"""Fit a tree's threshold to an embedder on one history: `python -m scripts calibrate models.embedder=text-embedding-3-small`.
+
+Builds SegTreeMem with cosine placement at each value of `tau_c` and prints nodes, depth and the share of NONE. The value whose depth is
+nearest to the published one is written into a copy of the memory's settings file, below `results/calibrated/`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+GROUP = "science"
+CONFIG = "calibrate"
+
+
+def main(cfg: DictConfig) -> int:
+    """Run the job of one configuration; its exit code."""
+    from scripts.experiment.calibration import calibrate
+
+    return calibrate(cfg)

@@ -1,0 +1,23 @@
+"""Canaries through a memory's own door, before any score: `python -m scripts conformance memory=mem0_http`.
+
+Names each fault that they betray and refuses the memory (exit code 1): dates or speakers lost, a late index, leaks between cases, searches
+that change what is stored, deletions that are not done, failures that are reported as success … Further settings are those of
+`memsys-bench run`; without a model, offline engines take its place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+GROUP = "run"
+CONFIG = "config"
+
+
+def main(cfg: DictConfig) -> int:
+    """Run the job of one configuration; its exit code."""
+    from scripts.experiment.conformance import conformance
+
+    return conformance(cfg)

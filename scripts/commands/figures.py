@@ -1,0 +1,22 @@
+"""A figure of a paper: `python -m scripts figures figure=segtreemem_f6 profile=smoke|subset|paper [backbone=qwen] [projection=umap]`.
+
+Runs what is missing and writes a PDF, a PNG and the CSV of the points to `results/figures/<name>-<profile>`. Figures share the run
+folders of tables, sweeps and growth curves, so what one of them has run costs nothing here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+GROUP = "run"
+CONFIG = "figures"
+
+
+def main(cfg: DictConfig) -> int:
+    """Run the job of one configuration; its exit code."""
+    from scripts.experiment.figures import figure
+
+    return figure(cfg)

@@ -1,0 +1,127 @@
+"""Score answers of others: `python -m scripts import-answers FILE dataset=locomo as=memobase [key=value …]`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.imported import THEIRS
+from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories
+from eval.report.rendering import markdown, shown
+from eval.report.scores import outcomes
+from eval.report.tables import Table
+from eval.store import RunError, replace_file
+from scripts.answers.importing import Origin
+from scripts.experiment.options import metric_options
+from scripts.settings.arguments import as_called
+
+if TYPE_CHECKING:
+    from scripts.experiment.lab import Answers, Scored
+
+GROUP = "publish"
+
+OWN = ("as", "format", "title", "by", "licence", "source")
+"""Settings of this command; all others are those of `memsys-bench run`."""
+GENERAL = "eval.metrics.lexical."
+"""Metrics of this module suit any data set; those of other modules suit the data set that names them."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Import, score, print; 1 when some answers could not be joined, 2 when the input is wrong."""
+    parser = argparse.ArgumentParser(
+        prog=as_called("python -m scripts import-answers"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", type=Path, help="a file of answers, or a run folder")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="as=memobase dataset=locomo …")
+    args = parser.parse_args(arguments)
+    return _import(args.file, args.settings)
+
+
+def _import(file: Path, settings: Sequence[str]) -> int:
+    own, rest = _split(settings)
+    origin = Origin(own.get("as", ""), *(own.get(name, "") for name in ("title", "by", "licence", "source")))
+    if not origin.name:
+        raise RunError("as= is missing: name the run, such as as=memobase")
+    from scripts.experiment.lab import Lab
+
+    lab = Lab("data.source=real", *rest)
+    answers = lab.imported(file, origin, format=own.get("format"))
+    config = answers.dataset.config
+    scored = lab.score(answers, lexical(config["metrics"]), list(lab.cfg.protocol.judges or []))
+    table = lab.table(_with_their_grades(scored))
+    file = lab.models.results / "tables" / f"imported-{answers.folder.name}.md"
+    replace_file(file, markdown(table))
+    facts = answers.runs[0].record["imported"]
+    print("\n".join([*_score_lines(table), "", *_joined_lines(facts)]))
+    print(f"run folder: {answers.folder}")
+    print(f"written: {file} (with categories and costs)")
+    return 1 if facts["mismatches"] else 0
+
+
+def _score_lines(table: Table) -> list[str]:
+    """The scores of the answered questions, one metric a line."""
+    lines = [f"# {table.title}", "", *(f"- {line}" for line in table.caption), "", "| metric | score |", "|---|---|"]
+    for cell in table.rows[0].cells:
+        if isinstance(cell, Cell):
+            answerable = ANSWERABLE if ANSWERABLE in categories(cell.column) else ALL
+            title = cell.column.metric if answerable == ALL else f"{cell.column.metric}, {cell.column.answerable_title}"
+            lines.append(f"| {title} | {shown(cell, answerable)} |")
+    return lines
+
+
+def _split(settings: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The settings of this command, and the others."""
+    if unnamed := [setting for setting in settings if "=" not in setting]:
+        raise RunError(f"cannot read the setting {unnamed[0]!r}; settings are written name=value")
+    pairs = [setting.partition("=") for setting in settings]
+    own = {name: value for name, _, value in pairs if name in OWN}
+    return own, ["=".join((name, value)) for name, _, value in pairs if name not in OWN]
+
+
+def lexical(of_the_data: Sequence[str]) -> list[str]:
+    """Every lexical metric that suits a data set: its own first, then the general ones."""
+    general = [name for name, option in metric_options().items() if option["target"].startswith(GENERAL)]
+    return list(dict.fromkeys([*of_the_data, *general]))
+
+
+def their_cells(answers: Answers) -> dict[str, Cell]:
+    """The authors' own grades as cells, by score file name; empty where the file has none."""
+    folder, dataset = answers.folder, answers.dataset
+    reached = outcomes([folder], answers.questions)
+    cells = {}
+    for path in sorted((folder / "scores").glob(f"{THEIRS}*.jsonl")):
+        name = path.stem.rpartition("-")[0]
+        title = f"{name.removeprefix(THEIRS)}, as graded by the authors"
+        column = Column(
+            dataset.name,
+            dataset.title,
+            title,
+            answers.questions,
+            dataset.config["aggregate"][0],
+            dataset.config.get("answerable", "answerable"),
+        )
+        cells[name] = Cell(column, reached, (path,))
+    return cells
+
+
+def _with_their_grades(scored: Scored) -> Scored:
+    from dataclasses import replace
+
+    return replace(scored, cells={**their_cells(scored.answers), **scored.cells})
+
+
+def _joined_lines(facts: Mapping[str, Any]) -> list[str]:
+    """What was joined and what was not, name by name."""
+    lines = [
+        f"{facts['answers']} answers in {facts['file']} ({facts['format']}): {facts['joined']} joined, "
+        f"{facts['joined_by_order']} of them by order; {facts['without_answer']} of {facts['questions']} questions without an answer"
+    ]
+    if facts["outside_the_cut"]:
+        lines.append(f"{facts['outside_the_cut']} answers belong to questions that this cut of the data leaves out")
+    lines += [f"not joined: {mismatch}" for mismatch in facts["mismatches"]]
+    lines += [f"joined, but: {note}" for note in facts["notes"]]
+    return lines

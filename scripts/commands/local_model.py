@@ -1,0 +1,28 @@
+"""Fetch a model that runs on this machine: `python -m scripts local-model [NAME]`; without a name it lists those of `conf/local`.
+
+Then `make run LOCAL=NAME`, or `local.model=NAME` on any command; `LOCAL=` and `local.model=` also take the path of a GGUF file.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+GROUP = "data"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fetch a model, or list those that are known."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", help="a file of conf/local")
+    name = parser.parse_args(arguments).name
+    from scripts.experiment.local_files import fetch
+    from scripts.experiment.options import load_option, options
+
+    if name is not None:
+        print(fetch(name))
+        return 0
+    for known in options("local"):
+        option = load_option("local", known)
+        print(f"{known:<20}{option['bytes'] / 1e6:>8.0f} MB  {option['licence']:<12}{option['title']}")
+    return 0

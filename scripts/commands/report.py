@@ -1,0 +1,44 @@
+"""The HTML report of a results folder, to be opened from the disk: `python -m scripts report [RESULTS] [--out FOLDER] [--tables NAME …]`.
+
+It shows every table, compares any two runs question by question, and opens single questions and memories. It reads run folders and table
+files alone and holds texts of the data sets: mind their licences before you pass a report on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval.report.html.build import Wanted
+from scripts.experiment.html_report import write_report
+from scripts.settings.arguments import as_called, whole
+
+GROUP = "look"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build the report and print where it is."""
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts report"), description=__doc__)
+    parser.add_argument(
+        "results", type=Path, nargs="?", default=Path("results"), help="results folder (default: results)"
+    )
+    parser.add_argument("--out", type=Path, help="folder of the report (default: RESULTS/report)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        nargs="+",
+        default=(),
+        help="folders of the raw files, tried in turn (default: MEMSYS_DATA, else the download folder)",
+    )
+    parser.add_argument("--tables", nargs="+", default=(), metavar="NAME", help="only these table files and their runs")
+    parser.add_argument("--trees", type=whole(0), default=10, help="histories of each run whose nodes are shown")
+    parser.add_argument("--title", default=Wanted().title)
+    args = parser.parse_args(arguments)
+
+    root, *more = args.data or [None]
+    wanted = Wanted(args.title, args.trees, (*args.data, os.environ.get("MEMSYS_DATA")))
+    page = write_report(args.results, args.out, root=root, more_roots=more, tables=args.tables, wanted=wanted)
+    print(f"open in a browser: {page}")
+    return 0

@@ -1,0 +1,12 @@
+"""How fast a large HTML report opens in headless Chromium: `python -m scripts report-speed [--memories 34] [--questions 3406]`.
+
+The runs are invented. Wall time depends on what else the machine does; the processor's time of the page's process is printed beside it.
+"""
+
+from __future__ import annotations
+
+from tests.rigs.reporting.speed import main
+
+GROUP = "develop"
+CHECKOUT = True
+__all__ = ["main"]

@@ -1,0 +1,19 @@
+"""Every table and figure of the four papers: `python -m scripts reproduce-all [only=timem] [processes=2] profile=smoke|subset|paper …`.
+
+`only=` keeps the names that begin with it. A list of commands, seconds, files and outcomes is printed and written to
+`results/tables/index-<profile>.md`. A table or figure that fails is listed with its error and does not stop the others; the exit code
+is then 1. `scripts.experiment.everything` says how the work is spread over processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+GROUP = "run"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make every table and figure that is asked for."""
+    from scripts.experiment.everything import reproduce_all
+
+    return reproduce_all(list(arguments))

@@ -1,0 +1,22 @@
+"""One memory on one data set: `python -m scripts run memory=segtree dataset=locomo profile=smoke`.
+
+Prints a table of scores and costs. Answers, scores and costs are written to `results/runs/<dataset>/<memory>-<identity>/`; the same
+command run again resumes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+GROUP = "run"
+CONFIG = "config"
+
+
+def main(cfg: DictConfig) -> int:
+    """Run the job of one configuration; its exit code."""
+    from scripts.experiment.single import run_single
+
+    return run_single(cfg)

@@ -1,0 +1,33 @@
+"""A sweep of a paper: `python -m scripts sweep sweep=segtree_propagation profile=smoke|subset|paper [data.size=20]`.
+
+Hydra runs one job for each combination of `hydra.sweeper.params`; `scripts.experiment.sweep` says what a job does. Every job adds its
+lines to `results/sweeps/<name>-<profile>.csv`; the same command run again resumes.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+GROUP = "run"
+CONFIG = "sweep"
+KEEP_RECORD = True
+SPENT: list[float] = []
+"""Dollars of each job of this command; `max_usd` caps what all its jobs spend together."""
+
+
+def main(cfg: DictConfig) -> int:
+    """Run one job of the sweep; its exit code. A code above 1 ends the command: the jobs that follow would fail for the same reason."""
+    from hydra.core.hydra_config import HydraConfig
+
+    from scripts.experiment.sweep import sweep, swept_settings
+
+    if HydraConfig.get().job.get("num", 0) == 0:
+        SPENT.clear()
+    code = sweep(cfg, swept_settings(), SPENT)
+    if code > 1:
+        sys.exit(code)
+    return code

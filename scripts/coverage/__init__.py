@@ -1,1 +1,0 @@
-"""Simulated coverage, size and power of what tables print: every module with a function `rows` adds to docs/statistics.md."""

@@ -1,1 +1,0 @@
-"""The HTML report as a command, the browser that tests and measures it, and its speed."""
