@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.rigs.benchmarks.client import client_cpu
 from tests.rigs.benchmarks.gateway import gateway
@@ -56,12 +56,12 @@ def _loop_seconds() -> float:
     return time.process_time() - started
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--only", nargs="*", choices=list(BENCHES), default=[name for name in BENCHES if name not in LONG]
     )
-    chosen = parser.parse_args().only
+    chosen = parser.parse_args(arguments).only
     print(f"     a fixed loop of Python takes {_loop_seconds():.2f} s of CPU here and now", flush=True)
     measured = []
     for name in chosen:

@@ -1,4 +1,4 @@
-"""Simulated coverage, size and power of what tables print: `python -m tests.rigs.coverage` writes the table into docs/statistics.md.
+"""Simulated coverage, size and power of what tables print: `python -m scripts coverage` writes the table into docs/statistics.md.
 
 Every module of `tests.rigs.coverage` that has a function `rows` is run, two at a time. It returns `tests.rigs.coverage.rows.Row`s.
 """
@@ -16,8 +16,8 @@ from pkgutil import iter_modules
 
 from eval.report.rendering import grid
 from eval.store import replace_file
-from scripts import coverage
 from scripts.settings.arguments import amount, as_called
+from tests.rigs import coverage
 from tests.rigs.coverage.rows import Row
 
 GROUP = "develop"
@@ -33,9 +33,7 @@ PROCESSES = 2
 
 def modules() -> list[str]:
     """The modules that simulate, by name."""
-    names = sorted(
-        f"{coverage.__name__}.{each.name}" for each in iter_modules(coverage.__path__) if each.name != "__main__"
-    )
+    names = sorted(f"{coverage.__name__}.{each.name}" for each in iter_modules(coverage.__path__))
     return [name for name in names if hasattr(import_module(name), "rows")]
 
 

@@ -36,8 +36,8 @@ GROUP = "develop"
 OPENAI = "https://api.openai.com/v1"
 
 
-def main() -> int:
-    given = _parser().parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
     store = None if given.mode == "live" else Store(given.cache)
     try:
         return _served(build(given, store), given)

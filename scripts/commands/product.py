@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 from eval.store import RunError
@@ -16,11 +17,11 @@ from scripts.experiment.wheels import pip
 GROUP = "data"
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", help="a file of conf/product")
     parser.add_argument("--list", action="store_true")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if given.list or not given.name:
         for name in sorted(path.stem for path in PINS.glob("*.txt")):
             place = place_of(name)

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 GROUP = "develop"
@@ -39,11 +40,11 @@ def differences(reference: str, found: str) -> list[str]:
     return list(lines)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """0 when everything is reproduced, 1 with the differing lines when not."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true", help="accept the present numbers as the reference")
-    update = parser.parse_args().update
+    update = parser.parse_args(arguments).update
     with tempfile.TemporaryDirectory() as folder:
         found = rerun(Path(folder))
         if update:

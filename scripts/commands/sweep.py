@@ -16,17 +16,13 @@ GROUP = "run"
 CONFIG = "sweep"
 KEEP_RECORD = True
 SPENT: list[float] = []
-"""Dollars of each job of this command; `max_usd` caps what all its jobs spend together."""
+"""Dollars of each job of this process, which is one command; `max_usd` caps what all its jobs spend together."""
 
 
 def main(cfg: DictConfig) -> int:
     """Run one job of the sweep; its exit code. A code above 1 ends the command: the jobs that follow would fail for the same reason."""
-    from hydra.core.hydra_config import HydraConfig
-
     from scripts.experiment.sweep import sweep, swept_settings
 
-    if HydraConfig.get().job.get("num", 0) == 0:
-        SPENT.clear()
     code = sweep(cfg, swept_settings(), SPENT)
     if code > 1:
         sys.exit(code)

@@ -15,7 +15,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -311,7 +311,7 @@ def serving(app: Any) -> Iterator[str]:
         loop.call_soon_threadsafe(loop.stop)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=whole(0, 65535), default=8099)
     parser.add_argument("--latency", type=amount(0), default=0.0, help="seconds before each reply")
@@ -329,7 +329,7 @@ def main() -> None:
     )
     parser.add_argument("--tpm", type=amount(0), help="the same for tokens")
     parser.add_argument("--quota", type=whole(0), help="requests after which the account has no quota left")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     from aiohttp import web
 
     quirks = SETS[options.quirks] if options.quirks else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from scripts.mock.memory_store import FAULTS, Store
@@ -92,13 +93,13 @@ class Service:
         return web.json_response({"status": "deleted"})
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=whole(0, 65535), default=8095)
     parser.add_argument("--fault", choices=sorted(FAULTS), default="", help="what goes wrong")
     parser.add_argument("--delay", type=whole(0), default=0, help="polls after which an add is indexed")
     parser.add_argument("--key-env", default="", help="environment variable that holds the key that callers must send")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     from aiohttp import web
 
     key = os.environ.get(options.key_env, "") if options.key_env else ""

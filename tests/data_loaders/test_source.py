@@ -23,10 +23,10 @@ from data_loaders import source
 from data_loaders.download import download, unpack
 from data_loaders.schema import DataError
 from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, locate, manifest, sample
-from scripts import fetch as fetch_script
 from scripts.command import verb
-from scripts.commands import data as data_script
+from scripts.commands import fetch as fetch_script
 from scripts.experiment import downloads
+from scripts.experiment.downloads import read_set
 
 CONTENT = bytes(range(256)) * 4000
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -563,7 +563,7 @@ def written(path: Path) -> Path:
 
 
 def test_what_a_data_set_takes_instead_is_taken_only_while_the_official_file_is_missing(tmp_path: Path) -> None:
-    settings = data_script.read_set("longmemeval_mab")
+    settings = read_set("longmemeval_mab")
     with pytest.raises(DataError, match=re.escape(settings["file"])):
         locate(settings, root=tmp_path, unpinned=True)
     part = written(tmp_path / settings["instead"]["file"])
@@ -574,7 +574,7 @@ def test_what_a_data_set_takes_instead_is_taken_only_while_the_official_file_is_
 
 
 def test_what_is_taken_instead_may_need_other_choices_of_the_loader(tmp_path: Path) -> None:
-    settings = data_script.read_set("multihop_rag")
+    settings = read_set("multihop_rag")
     written(tmp_path / "multihop_rag" / "corpus.surrogate.json")
     assert locate(settings, root=tmp_path, unpinned=True).choices["corpus"] == "corpus.surrogate.json"
     written(tmp_path / "multihop_rag" / "corpus.json")
@@ -592,7 +592,7 @@ def test_a_missing_file_beside_the_data_is_an_error(tmp_path: Path) -> None:
 
 def test_the_data_report_counts_what_is_taken_instead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It used to ask for the official file, although every experiment took what stands in for it."""
-    settings = data_script.read_set("quality_open")
+    settings = read_set("quality_open")
     part = tmp_path / settings["instead"]["file"]
     part.parent.mkdir(parents=True)
     shutil.copy(sample(settings["sample"]).path, part)
@@ -603,7 +603,7 @@ def test_the_data_report_counts_what_is_taken_instead(tmp_path: Path, capsys: py
 def test_the_data_report_ends_with_one_line_on_a_damaged_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = data_script.read_set("locomo_sound")
+    settings = read_set("locomo_sound")
     shipped = sample(settings["sample"]).path
     target = tmp_path / settings["file"]
     shutil.copytree(shipped.parent / "audit", target.parent / "audit")

@@ -15,6 +15,7 @@ from eval.report.html.sources import read_sources
 from eval.store import RunError
 from eval.watching import Watcher
 from scripts.answers.records import amount_of, grade_of, position_of
+from scripts.command import verb
 from scripts.commands import card, inspect, runs
 
 RECORD: dict[str, Any] = {
@@ -46,7 +47,7 @@ def only(results: Path) -> Path:
 
 def printed(command: Any, *arguments: object, capsys: Any) -> str:
     """What a command that must refuse says: one line, exit code 2."""
-    assert command.main([str(each) for each in arguments]) == 2
+    assert verb(command.__name__.rpartition(".")[2], [str(each) for each in arguments]) == 2
     said = str(capsys.readouterr().err)
     assert said.startswith("error: ") and "Traceback" not in said  # noqa: PT018
     return said

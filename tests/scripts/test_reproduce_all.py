@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from eval.store import RunError
-from scripts import reproduce_all
+from scripts.command import verb
+from scripts.commands import reproduce_all
 from scripts.experiment import figures, table
 from scripts.experiment.everything import everything, make
 from scripts.experiment.outcome import Outcome
@@ -97,7 +98,7 @@ def test_the_file_in_the_list_is_the_one_that_was_returned_whatever_is_printed(
 
 def test_a_spending_cap_is_never_shared_out_among_processes(tmp_path: Path, capsys: Any) -> None:
     chosen = ["only=memtree_t5", "processes=2", "profile=smoke", "max_usd=1", f"results={tmp_path}"]
-    assert reproduce_all.main(chosen) == 2
+    assert verb("reproduce-all", chosen) == 2
     assert "max_usd holds for one process" in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from eval.store import RunError
-from scripts import reproduce_all
+from scripts.command import verb
 from scripts.experiment.calibration import calibrate
 from scripts.experiment.confirmation import confirmed
 from scripts.experiment.equal_budgets import equal_budgets
@@ -145,7 +145,7 @@ def test_making_everything_checks_its_settings_first(tmp_path: Path, capsys: Any
         (f"results={tmp_path}/r", "processes=0"),
         ("only=segtreem_t4",),
     ):
-        assert reproduce_all.main(argument) == 2
+        assert verb("reproduce-all", argument) == 2
     yes, processes, only = capsys.readouterr().err.splitlines()
     assert yes == "error: yes must be true or false, found 'perhaps'"
     assert processes == "error: processes must be a whole number of at least 1, found '0'"

@@ -72,14 +72,14 @@ def _tried(outcome: Outcome) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in sorted(outcome.tried.items()))
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", type=float, default=1.0, help="of the whole campaign")
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--table", type=Path, default=Path("results/torture/catalogue.md"))
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     began = time.monotonic()
 
     def told(done: int, total: int, outcome: Outcome) -> None:
