@@ -282,7 +282,7 @@ def test_a_question_that_is_no_object_is_a_data_error_with_the_overlay_too(tmp_p
     path.write_text(json.dumps(records), encoding="utf-8")
     overlay = SAMPLE.parent / "audit" / "errors.json"
     with pytest.raises(
-        DataError, match=r"locomo\.json\[0\]\.qa\[\d+\]\.question: expected .* found .*scripts\.fetch locomo"
+        DataError, match=r"locomo\.json\[0\]\.qa\[\d+\]\.question: expected .* found .*scripts fetch locomo"
     ):
         load(path, overlay=overlay)
 

@@ -146,9 +146,9 @@ def test_a_missing_file_comes_back_as_the_command_that_gets_it(tmp_path: Path, m
         find("locomo/locomo10.json", root=tmp_path)
     assert str(caught.value).endswith(f"python -m scripts fetch locomo --data {tmp_path}")
     monkeypatch.setenv("MEMSYS_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=r"python -m scripts\.fetch locomo$"):
+    with pytest.raises(DataError, match=r"python -m scripts fetch locomo$"):
         find("locomo/locomo10.json", root=None)
-    with pytest.raises(DataError, match=r"scripts\.fetch longmemeval_s_cleaned --unpinned$"):
+    with pytest.raises(DataError, match=r"scripts fetch longmemeval_s_cleaned --unpinned$"):
         find("longmemeval/longmemeval_s_cleaned.json", root=None)
     with pytest.raises(DataError, match="No public download is known"):
         find("msc_e/msc_e.jsonl", root=None)
@@ -198,7 +198,7 @@ def test_a_folder_with_a_changed_or_an_unknown_file_is_refused(tmp_path: Path, k
 def test_an_empty_folder_is_as_good_as_missing(tmp_path: Path) -> None:
     (tmp_path / "realmem" / "dataset").mkdir(parents=True)
     with pytest.raises(
-        DataError, match=r"the folder has none of its files\. Get it with: python -m scripts\.fetch realmem"
+        DataError, match=r"the folder has none of its files\. Get it with: python -m scripts fetch realmem"
     ):
         find("realmem/dataset", root=tmp_path)
 
@@ -612,7 +612,7 @@ def test_the_data_report_ends_with_one_line_on_a_damaged_file(
     target.write_text(json.dumps(records), encoding="utf-8")
     assert verb("data", ["locomo_sound", "--data", str(tmp_path), "--unpinned"]) == 2
     said = capsys.readouterr().err
-    assert re.fullmatch(r"error: locomo10\.json\[0\]\.qa\[\d+\].*scripts\.fetch locomo.*\n", said)
+    assert re.fullmatch(r"error: locomo10\.json\[0\]\.qa\[\d+\].*scripts fetch locomo.*\n", said)
 
 
 def test_the_data_report_says_how_to_get_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
