@@ -32,6 +32,7 @@ from eval.score_files import score_files
 from eval.stats import Interval
 from eval.store import RunError, replace_file
 from scripts.experiment.actual import meter, side_by_side
+from scripts.experiment.captions import prompts_line
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.confirmation import confirmed
 from scripts.experiment.datasets import fetch_missing
@@ -44,7 +45,7 @@ from scripts.experiment.readiness import prepared
 from scripts.experiment.replays import workable
 from scripts.experiment.roles import STAND_IN, chosen_models
 from scripts.experiment.runs import memory_run
-from scripts.experiment.scorers import judge_ahead, judging, metrics
+from scripts.experiment.scorers import judge_ahead, judge_prompts, judging, metrics
 from scripts.experiment.steps import print_missing, score
 from scripts.experiment.sweep_file import SweepLine, merged, printed
 
@@ -230,12 +231,14 @@ def _lines(
         values, missing_share = _scores(
             Cell(column, reached, paths, repeats=cfg.judge.repeats), option.get("category", ALL)
         )
+        names = judge_prompts(asked).union(*(run.record.get("prompts", ()) for run in runs))
         yield (
             {
                 **values,
                 "recalled_tokens": spent.recalled_tokens,
                 "build_calls": None if calls is None else int(calls.mean),
                 "engine": _engine(models),
+                "prompts": prompts_line(models.prompts, names),
                 "run": f"{runs[0].folder.parent.name}/{runs[0].folder.name}",
             },
             missing_share,
@@ -313,7 +316,7 @@ def _report(cfg: DictConfig, models: Models, path: Path, lines: Sequence[SweepLi
         setting = " ".join(f"{name}={value}" for name, value in line.setting.items()) or "as configured"
         values = ", ".join(f"{name} {printed(line.values[name]) or '–'}" for name in ("n", "errors", "unscored"))
         print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {mean_text(line)}, {values}")
-    for text in best_lines(lines):
+    for text in [*best_lines(lines), *dict.fromkeys(line.values["prompts"] for line in lines)]:
         print(text)
     print(capped or f"written: {path}")
     worst = max(line.missing_share for line in lines)

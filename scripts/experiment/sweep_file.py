@@ -27,6 +27,7 @@ MEASURED = (
     "recalled_tokens",
     "build_calls",
     "engine",
+    "prompts",
     "run",
     "protocol",
 )

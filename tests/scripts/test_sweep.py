@@ -202,7 +202,9 @@ def test_only_settings_that_change_the_build_keep_runs_from_sharing_it(job: Any)
     assert shared("memstream", mutate_on_read=True) == "" == shared("memoryos", mutate_on_read=True)
 
 
-def test_a_sweep_of_read_settings_builds_once(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_of_read_settings_builds_once_and_says_whose_words_its_prompts_have(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     written: list[str] = []
     write = MemTree.write
     monkeypatch.setattr(MemTree, "write", lambda self, unit: (written.append(unit.id), write(self, unit))[1])
@@ -213,6 +215,9 @@ def test_a_sweep_of_read_settings_builds_once(job: Any, tmp_path: Path, monkeypa
     assert len({line["run"] for line in found}) == 5
     assert len({line["build_calls"] for line in found}) == 1
     assert len(written) == len(set(written)) > 20
+    said = "Prompts are ours, written from described duties and not the sources' texts"
+    assert all(line["prompts"].startswith(said) for line in found)
+    assert said in capsys.readouterr().out
 
 
 # --- the CSV -----------------------------------------------------------------------------------------------------------
