@@ -36,6 +36,7 @@ from scripts.experiment.captions import prompts_line
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.confirmation import confirmed
 from scripts.experiment.datasets import fetch_missing
+from scripts.experiment.evidence import evidence_line, lost_by_row
 from scripts.experiment.executors import answer_all
 from scripts.experiment.exits import configured
 from scripts.experiment.layout import score_name
@@ -131,7 +132,18 @@ def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
     if planned is not None:
         print(side_by_side(planned, meter(models).since(before)))
     log_sweep(plain, plain["sweep"]["name"], path)
+    print(*_evidence_lines(groups, runs), sep="", end="")
     return _report(cfg, models, path, lines, capped)
+
+
+def _evidence_lines(groups: Sequence[ColumnGroup], runs: Mapping[tuple[int, str], Sequence[Run]]) -> Iterator[str]:
+    """A line for each data set of which the memory's units leave out evidence; all read settings share the units."""
+    for group in groups:
+        if group.dataset is not None:
+            run = runs[0, group.name][0]
+            units = {run.name: run.record["unit"]}
+            if said := evidence_line(group.title, units, lost_by_row(group.dataset.cases, units)):
+                yield f"{said}\n"
 
 
 def _value(cfg: DictConfig, name: str) -> Any:

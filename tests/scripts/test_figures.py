@@ -139,6 +139,11 @@ def test_shares_of_levels_add_up_and_the_score_runs_across(made: Any) -> None:
             assert [row["series"] for row in here].count("score") == 1
 
 
+def test_a_figure_whose_rows_lose_evidence_says_so(results: Path, capsys: Any) -> None:
+    assert figure(composed("segtreemem_f7", results, "data.source=sample")) == 0
+    assert "Evidence, LoCoMo: every row: the unit rule ab_pair leaves out turns" in capsys.readouterr().out
+
+
 def test_no_propagation_is_a_level_in_every_panel_of_its_data_set(made: Any) -> None:
     rows = made("segtreemem_f13", *SMALL)
     panels = list(dict.fromkeys(row["panel"] for row in rows))

@@ -232,6 +232,14 @@ def shown(text: str) -> list[tuple[str, str]]:
     return [(line["x"], line["mean"]) for line in csv.DictReader(io.StringIO(text))]
 
 
+def test_a_sweep_whose_units_lose_evidence_says_so(job: Any, capsys: Any) -> None:
+    cfg = job("segtree_propagation")
+    cfg.sweep.columns = cfg.sweep.columns[:1]
+    cfg.sweep.read = [{"policy": ["none"]}]
+    assert sweep(cfg, [], []) == 0
+    assert "Evidence, LoCoMo: every row: the unit rule ab_pair leaves out turns" in capsys.readouterr().out
+
+
 def test_lines_are_ordered_by_setting_whenever_they_came() -> None:
     text = merged("", [measured({"x": 10}), measured({"x": "b"})])
     text = merged(text, [measured({"x": 9}), measured({"x": 0.1}), measured({"x": None})])

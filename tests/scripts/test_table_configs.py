@@ -430,6 +430,16 @@ def test_timem_s_tables_with_a_judge_are_judged_five_times_as_its_release_does()
     assert set(repeats.values()) == {1, 5}
 
 
+def test_both_readings_of_turn_pairs_stand_beside_each_other_in_segtreemem_table_3() -> None:
+    """Single turns are swapped in the published columns, whole exchanges in those next to them; the units are the same in all three."""
+    for name in ("locomo", "longmemeval_mab", "realmem"):
+        columns = [column for column in table("segtreemem_t3")["columns"] if column["dataset"] == name]
+        assert [column.get("transform") for column in columns] == [None, "permute", "permute_exchanges"]
+        assert [bool(column.get("published")) for column in columns] == [True, True, False]
+        assert [column["metrics"][-1].get("minus") for column in columns] == [None, {"group": name}, {"group": name}]
+        assert all(column["unit"] == {"rule": "ab_pair", "on_unpaired": "drop"} for column in columns)
+
+
 def test_no_interval_of_segtreemem_s_f1_on_locomo_can_be_by_question() -> None:
     """Both kinds of F1 are as good as two-valued on the adversarial questions, which alone spread more than ±.006 allows."""
     adversarial, right, n = 446, 0.41, 1986

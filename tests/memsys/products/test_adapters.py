@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from memsys.products.adapters import cognee, graphiti, graphrag, langmem, simplemem
+from memsys.products.places import PINS
 from scripts.experiment.options import load_option
 
 NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)
@@ -220,3 +221,11 @@ def test_what_graphrag_only_logs_or_reports_raises() -> None:
             graphrag._require_success([fine], errors)
     finally:
         logging.getLogger("graphrag.index").removeHandler(handler)
+
+
+def test_the_title_of_mem0_2_says_what_a_plain_installation_cannot_search_by() -> None:
+    """Without spaCy and fastembed there are neither keyword scores nor entities; conf/product/mem0ai.txt has neither."""
+    pins = (PINS / "mem0ai.txt").read_text(encoding="utf-8")
+    assert not {"spacy", "fastembed"} & {line.partition("==")[0] for line in pins.splitlines()}
+    for name in ("released_mem0", "released_mem0_protocol"):
+        assert "semantic search only" in load_option("memory", name)["title"]
