@@ -272,6 +272,7 @@ def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
         "errors": counts.errored,
         "unscored": counts.unscored,
         "not_reached": counts.not_reached,
+        "empty": counts.empty,
     }
     return values, counts.missing_share
 
@@ -326,7 +327,9 @@ def _report(cfg: DictConfig, models: Models, path: Path, lines: Sequence[SweepLi
         )
     for line in lines:
         setting = " ".join(f"{name}={value}" for name, value in line.setting.items()) or "as configured"
-        values = ", ".join(f"{name} {printed(line.values[name]) or '–'}" for name in ("n", "errors", "unscored"))
+        values = ", ".join(
+            f"{name} {printed(line.values[name]) or '–'}" for name in ("n", "errors", "unscored", "empty")
+        )
         print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {mean_text(line)}, {values}")
     for text in [*best_lines(lines), *dict.fromkeys(line.values["prompts"] for line in lines)]:
         print(text)

@@ -24,6 +24,7 @@ MEASURED = (
     "errors",
     "unscored",
     "not_reached",
+    "empty",
     "recalled_tokens",
     "build_calls",
     "engine",

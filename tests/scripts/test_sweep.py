@@ -14,18 +14,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from eval.report.scores import Counts
 from memsys.systems.memtree import MemTree
 from scripts.experiment.datasets import data
 from scripts.experiment.models import build_models
 from scripts.experiment.options import load_option, options
 from scripts.experiment.runs import memory_run, reader
-from scripts.experiment.sweep import settings, sweep
+from scripts.experiment.sweep import _scores, settings, sweep
 from scripts.experiment.sweep_file import MEASURED, SweepLine, merged
 from scripts.mock.endpoint import Mock, application
 
@@ -230,6 +232,16 @@ def measured(setting: dict[str, Any], mean: float = 0.5, protocol: str = "p", da
 
 def shown(text: str) -> list[tuple[str, str]]:
     return [(line["x"], line["mean"]) for line in csv.DictReader(io.StringIO(text))]
+
+
+def test_empty_replies_that_score_0_are_counted_in_the_line_of_a_setting() -> None:
+    column = SimpleNamespace(dataset="d", metric="m")
+    counts = Counts(questions=5, scored=4, unscored=0, errored=1, not_reached=0, empty=2)
+    cell: Any = SimpleNamespace(column=column, counts=lambda _: counts, estimate=lambda _: None)
+    values, missing = _scores(cell, "all")
+    assert (values["n"], values["errors"], values["empty"]) == (4, 1, 2)
+    assert missing == pytest.approx(0.2)
+    assert set(values) <= set(MEASURED)
 
 
 def test_a_sweep_whose_units_lose_evidence_says_so(job: Any, capsys: Any) -> None:

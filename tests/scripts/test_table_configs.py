@@ -21,7 +21,9 @@ from eval.report.published import FOLDER, find, read_published
 from eval.store import RunError
 from memsys.llm.pricing import ModelSettings
 from memsys.systems.timem import BUDGETS
+from scripts.experiment.figures import layout
 from scripts.experiment.grid import why_not_comparable
+from scripts.experiment.launch import composed
 from scripts.experiment.layout import (
     candidates,
     cells_of,
@@ -383,6 +385,15 @@ def test_memtree_s_nodes_have_no_dates_in_the_tables_of_multihop_rag_alone() -> 
                 dates.setdefault(dict(one.memory or {})["build"]["dates"], set()).add(name)
     assert dates[False] == {"memtree_t4", "memtree_a2", "memtree_a3", "memtree_a4"}
     assert dates[True] == {"memtree_t1", "memtree_t2", "memtree_t3", "memtree_t5"}
+    for name in ("memtree_fa4", "memtree_fa7", "memtree_fa9"):  # the figures on MultiHop-RAG that score answers
+        rows = [
+            one for one in read_lines_of(layout(load_option("figure", name)), None) if one.name.startswith("memtree")
+        ]
+        builds = [dict(one.memory or {})["build"] for one in rows]
+        assert {build.get("inner", build)["dates"] for build in builds} == {False}
+    swept = [f"memtree_{name}" for name in ("threshold", "traversal", "pruning")]
+    sweeps = {name: composed("sweep", [f"sweep={name}"]).memory.build for name in swept}
+    assert {build.get("inner", build).dates for build in sweeps.values()} == {False}
 
 
 def test_timem_s_queries_are_embedded_without_the_instruction_which_is_a_file_of_its_own() -> None:
