@@ -213,7 +213,7 @@ def test_a_figure_runs_nothing_that_a_run_folder_holds(asked: Any, results: Path
     assert {file: (file.stat().st_mtime_ns, len(read_lines(file))) for file in files} == before
 
 
-def test_a_footnote_names_the_prompts_of_unknown_source_behind_its_points() -> None:
+def test_a_footnote_names_the_prompts_behind_its_points_and_the_ratios_that_the_paper_states() -> None:
     """The tree of a figure is the memory's, its accuracy also the reader's and the judge's."""
     models, role = SimpleNamespace(judge="m"), SimpleNamespace(name="m")
     run = SimpleNamespace(record={"prompts": {"segtree/batch": "", "reader/segtree": ""}})
@@ -233,10 +233,15 @@ def test_a_footnote_names_the_prompts_of_unknown_source_behind_its_points() -> N
             prompts=Prompts(), stand_ins={}, embedder_name="e", memory=role, reader=role, judge=role
         )
         made: Any = SimpleNamespace(models=built, groups=[group], lines=[line], grid=grid)
-        return "\n".join(footnote([made], {"paper": "SegTreeMem"}, ()))
+        ratios = load_option("figure", "segtreemem_f5")["ratios"][:1]
+        points = [Point(ratios[0]["panel"], ratios[0][side], 1.0, y) for side, y in (("over", 6.0), ("under", 2.0))]
+        return "\n".join(footnote([made], {"paper": "SegTreeMem", "ratios": ratios}, points))
 
     assert "unknown is the source text of segtree/batch (SegTreeMem" in noted({"tree": "nodes"})
     assert "judge/segtree, reader/segtree (SegTreeMem" in noted({"judge": "segtree"})
+    assert "SegTree batch over SegTree cosine, building, model tokens a unit: 3.0 (published 10)." in noted(
+        {"tree": "nodes"}
+    )
 
 
 def test_a_ratio_that_the_paper_states_stands_beside_ours() -> None:

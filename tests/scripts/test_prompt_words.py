@@ -103,6 +103,11 @@ def test_a_reader_names_no_criterion_of_a_judge_and_no_example_letter() -> None:
     assert "Facts:" not in body("reader/factconsolidation")
 
 
+def test_the_memory_judge_of_realmem_asks_whether_the_retrieved_memories_contradict_one_another() -> None:
+    """eval/compute_llm_metrics_for_realmem.py: a conflict among them, and not one with the needed memories, has the least grade."""
+    assert "contradict one another" in body("judge/realmem_memory")
+
+
 def test_every_prompt_says_which_one_it_stands_for_and_whose_words_it_has() -> None:
     for name in NAMES:
         prompt = PROMPTS[name]

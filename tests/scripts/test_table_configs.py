@@ -464,6 +464,12 @@ def test_no_interval_of_segtreemem_s_f1_on_locomo_can_be_by_question() -> None:
         assert "neither F1" in note
 
 
+def test_memtree_table_a2_has_the_spread_of_calls_beside_the_printed_one() -> None:
+    metrics = table("memtree_a2")["columns"][0]["metrics"]
+    spread = next(metric for metric in metrics if metric.get("cost") == "calls_per_insertion_std")
+    assert (spread["rows"], spread["published"]) == (["memtree"], {"metric": "llm_calls_std"})
+
+
 def test_captions_name_the_differences_of_data_and_judges_from_the_papers() -> None:
     said = {
         name: " ".join(table(name)["notes"])
