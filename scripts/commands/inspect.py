@@ -298,9 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--worked", nargs="?", const="", help="show a question that a paper works through; alone: list them"
     )
     parser.add_argument("--ask", metavar="TEXT", help="show what the memory recalls for any text")
-    parser.add_argument(
-        "--design", type=Path, metavar="OTHER", help="compare the trees of two runs (SegTreeMem Table 9)"
-    )
+    parser.add_argument("--design", type=Path, metavar="OTHER", help="compare two runs' trees (SegTreeMem Table 9)")
     parser.add_argument("--metric", help="with --wrong: judge_<name> or a metric (default: a judge, else the first)")
     parser.add_argument("--prompt", action="store_true", help="show the prompt as it was sent")
     parser.add_argument("--case", help="id of the case, where several have a question of that id")
