@@ -349,10 +349,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 NOT_MADE = (
     "Not made here: the diagrams of MemTree (Figures 1-3), TiMem (1, 2, 4), SegTreeMem (1-3, 9-11) and xMemory (1, 2). "
     "MemTree's Tables A.5-A.7 and A.9 ask queries that the held data do not: `inspect RUN --ask TEXT` shows their layout for any text. "
-    "SegTreeMem's Table 9 compares the two trees in words (memory unit, candidates, criterion, new clusters); the settings of segtree and "
-    "similarity_tree in conf/memory say the same, and conf/table/segtreemem_t9 measures both."
+    "SegTreeMem's Table 9 compares two trees in words: `inspect RUN --design OTHER` prints its components for two runs, and counts nodes "
+    "that cover consecutive units; conf/table/segtreemem_t9 has both shapes. Its cases Q1-Q5: `inspect RUN --worked segtreemem_q1`."
 )
-"""Figures and tables of the four papers that are out of scope."""
+"""Figures and tables of the four papers that no table of conf makes, and the commands that show those that are in scope."""
 
 
 def _audited(chosen: argparse.Namespace) -> int:

@@ -2,6 +2,9 @@
 
 `--prompt` adds the prompt as it was sent. `inspect RUN --wrong [--metric NAME]` lists the questions that were answered wrong.
 `inspect RUN --worked NAME` shows a question that a paper works through (`conf/worked.yaml`; without NAME: their list).
+`inspect RUN --ask TEXT [settings of the run's command]` shows what its memory recalls for a text that the data set does not ask, such as
+the queries of MemTree Tables A.5-A.7 and A.9 on MultiHop-RAG; the memory is built again, from the cache.
+`inspect RUN --design OTHER` compares the trees of two runs component by component, as SegTreeMem Table 9 does.
 
 The layout is that of MemTree Tables A.5-A.9: index, score, depth, ancestors, content. The score is the memory's own, which is not always a
 similarity, and items stand as the memory returned them. Question and gold are not in the run folder: they are read from the data set
@@ -25,6 +28,7 @@ from eval.store import RunError, read_items, read_lines, read_predictions, safe_
 from eval.structure.tree import Tree, ancestors, depths, read_tree
 from memsys.inert import visible
 from memsys.jsons import fields_of
+from scripts.experiment.designs import design_lines
 from scripts.experiment.options import CONF
 from scripts.experiment.printing import cut
 from scripts.experiment.run_folder import data_of, record_of
@@ -290,6 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--worked", nargs="?", const="", help="show a question that a paper works through; alone: list them"
     )
     parser.add_argument("--ask", metavar="TEXT", help="show what the memory recalls for any text")
+    parser.add_argument("--design", type=Path, metavar="OTHER", help="compare two runs' trees (SegTreeMem Table 9)")
     parser.add_argument("--metric", help="with --wrong: judge_<name> or a metric (default: a judge, else the first)")
     parser.add_argument("--prompt", action="store_true", help="show the prompt as it was sent")
     parser.add_argument("--case", help="id of the case, where several have a question of that id")
@@ -302,13 +307,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args.question, settings = None, [args.question, *settings]
     if wrong := [one for one in settings if args.ask is None or one.startswith("-") or "=" not in one]:
         parser.error(f"unrecognized arguments: {' '.join(wrong)}")
-    if (args.question is not None) + args.wrong + (args.worked is not None) + (args.ask is not None) != 1:
-        parser.error("name a question, or give --wrong, --worked or --ask")
+    if sum(one not in (None, False) for one in (args.question, args.wrong, args.worked, args.ask, args.design)) != 1:
+        parser.error("name a question, or give --wrong, --worked, --ask or --design")
 
     if args.worked == "":
         lines = [f"{name:<15}{entry['dataset']:<14}{entry['shows']}" for name, entry in worked_questions().items()]
     elif args.worked is not None:
         lines = worked_lines(args.run, args.worked, args.data, args.width)
+    elif args.design is not None:
+        lines = [visible(line) for line in design_lines(args.run, args.design, args.data)]
     elif args.ask is not None:
         lines = asked_lines(args.run, args.ask, args.case, args.data, args.width, settings)
     elif args.wrong:

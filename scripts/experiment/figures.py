@@ -19,10 +19,12 @@ from eval.report.points import Point, as_csv, published
 from eval.report.published import find, read_published
 from eval.report.wandb_log import log_figure
 from eval.store import RunError, replace_file
-from scripts.experiment.captions import engine, unfitted
+from scripts.experiment.captions import engine, prompts_line, unfitted
+from scripts.experiment.evidence import evidence_lines
 from scripts.experiment.exits import configured
 from scripts.experiment.experiments import Experiment, experiment
 from scripts.experiment.figure_points import SHOWS
+from scripts.experiment.grid import all_prompts
 from scripts.experiment.layout import group_name
 from scripts.experiment.models import Models
 from scripts.experiment.options import load_option
@@ -131,7 +133,7 @@ def _published_points(options: Mapping[str, Any]) -> Iterator[Point]:
 
 
 def footnote(experiments: Sequence[Experiment], options: Mapping[str, Any], points: Sequence[Point]) -> tuple[str, ...]:
-    """Notes below a figure: models, data, intervals, missing data sets, and what the published points are."""
+    """Notes below a figure: models, data, intervals, missing data sets, prompts, lost evidence, and what published points are."""
     notes = [f"{engine(each.models)}." for each in experiments]
     stand_in = bool(experiments[0].models.stand_ins)
     if stand_in:
@@ -149,6 +151,9 @@ def footnote(experiments: Sequence[Experiment], options: Mapping[str, Any], poin
     notes += options.get("notes", ())
     notes += _ratios(options, points)
     notes += dict.fromkeys(note for each in experiments for note in unfitted(each.lines, each.models))
+    used = {name for each in experiments for name in all_prompts(each.grid)}
+    notes += [said] if (said := prompts_line(experiments[0].models.prompts, used)) else []
+    notes += dict.fromkeys(line for each in experiments for line in evidence_lines(each.groups, each.lines))
     if any(point.origin == "published" for point in points):
         verdict = " Not comparable with ours: stand-in." if stand_in else ""
         notes.append(f"Diamonds: {options['paper']}'s own numbers, where a table or a sentence states them.{verdict}")

@@ -334,6 +334,12 @@ def prompts_behind(grid: Grid, line: Line, group: ColumnGroup, metric: Mapping[s
     return names | judge_prompts(with_our_judge(grid.cfg, grid.backbone, metric))
 
 
+def all_prompts(grid: Grid) -> set[str]:
+    """Names of the prompts that made the cells of a table, or the points of a figure that is drawn from it."""
+    cells = [(line, group, metric) for line in grid.lines for group in grid.groups for metric in cells_of(group.option)]
+    return {name for line, group, metric in cells for name in prompts_behind(grid, line, group, metric)}
+
+
 def _their_files(files: Mapping[str, Path]) -> dict[str, Path]:
     """The score files of the authors' own grades, which stand beside ours."""
     folder = next((path.parent for path in files.values()), None)

@@ -15,9 +15,10 @@ from eval.report.points import Point, front, scored
 from eval.report.scores import outcomes
 from eval.run import Run
 from eval.store import RunError
-from scripts.experiment.captions import engine
+from scripts.experiment.captions import engine, prompts_line
 from scripts.experiment.experiments import Experiment, experiment
 from scripts.experiment.figures import INTERVALS, write_figure
+from scripts.experiment.grid import all_prompts
 from scripts.experiment.launch import composed
 from scripts.experiment.layout import cells_of, title_of
 from scripts.experiment.models import Model
@@ -56,7 +57,7 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
     drawing = _drawing(name, behind, rows)
     stem = behind.models.results / "figures" / "-".join(["pareto", name, cfg.profile_name])
     files = write_figure(stem, drawing, points, behind.models)
-    print("\n".join(drawing.footnote[:2]), "", pareto_table(points), sep="\n")
+    print("\n".join(drawing.footnote), "", pareto_table(points), sep="\n")
     if unfinished:
         print(f"not run, or not to the end: {'; '.join(unfinished)}\n")
     print(f"written: {', '.join(str(file) for file in files)}")
@@ -127,7 +128,10 @@ def _drawing(name: str, behind: Experiment, rows: Sequence[Tradeoff]) -> Sheet:
     footnote = (
         f"{engine(behind.models)}.",
         f"Quality: {'; '.join(metrics)}. {INTERVALS}",
+        prompts_line(behind.models.prompts, all_prompts(behind.grid)),
         "Filled, numbered and joined: no other row is as good for less, or better for as much. The CSV file names every row.",
     )
     title = f"{name}: quality against cost"
-    return Sheet(title, footnote, "pareto", y_label="quality", across=2, height=1.75, spacing="log")
+    return Sheet(
+        title, tuple(filter(None, footnote)), "pareto", y_label="quality", across=2, height=1.75, spacing="log"
+    )

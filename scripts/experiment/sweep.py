@@ -32,9 +32,11 @@ from eval.score_files import score_files
 from eval.stats import Interval
 from eval.store import RunError, replace_file
 from scripts.experiment.actual import meter, side_by_side
+from scripts.experiment.captions import prompts_line
 from scripts.experiment.column_groups import ColumnGroup, column_group
 from scripts.experiment.confirmation import confirmed
 from scripts.experiment.datasets import fetch_missing
+from scripts.experiment.evidence import evidence_line, lost_by_row
 from scripts.experiment.executors import answer_all
 from scripts.experiment.exits import configured
 from scripts.experiment.layout import score_name
@@ -44,7 +46,7 @@ from scripts.experiment.readiness import prepared
 from scripts.experiment.replays import workable
 from scripts.experiment.roles import STAND_IN, chosen_models
 from scripts.experiment.runs import memory_run
-from scripts.experiment.scorers import judge_ahead, judging, metrics
+from scripts.experiment.scorers import judge_ahead, judge_prompts, judging, metrics
 from scripts.experiment.steps import print_missing, score
 from scripts.experiment.sweep_file import SweepLine, merged, printed
 
@@ -130,7 +132,18 @@ def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
     if planned is not None:
         print(side_by_side(planned, meter(models).since(before)))
     log_sweep(plain, plain["sweep"]["name"], path)
+    print(*_evidence_lines(groups, runs), sep="", end="")
     return _report(cfg, models, path, lines, capped)
+
+
+def _evidence_lines(groups: Sequence[ColumnGroup], runs: Mapping[tuple[int, str], Sequence[Run]]) -> Iterator[str]:
+    """A line for each data set of which the memory's units leave out evidence; all read settings share the units."""
+    for group in groups:
+        if group.dataset is not None:
+            run = runs[0, group.name][0]
+            units = {run.name: run.record["unit"]}
+            if said := evidence_line(group.title, units, lost_by_row(group.dataset.cases, units)):
+                yield f"{said}\n"
 
 
 def _value(cfg: DictConfig, name: str) -> Any:
@@ -230,12 +243,14 @@ def _lines(
         values, missing_share = _scores(
             Cell(column, reached, paths, repeats=cfg.judge.repeats), option.get("category", ALL)
         )
+        names = judge_prompts(asked).union(*(run.record.get("prompts", ()) for run in runs))
         yield (
             {
                 **values,
                 "recalled_tokens": spent.recalled_tokens,
                 "build_calls": None if calls is None else int(calls.mean),
                 "engine": _engine(models),
+                "prompts": prompts_line(models.prompts, names),
                 "run": f"{runs[0].folder.parent.name}/{runs[0].folder.name}",
             },
             missing_share,
@@ -257,6 +272,7 @@ def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
         "errors": counts.errored,
         "unscored": counts.unscored,
         "not_reached": counts.not_reached,
+        "empty": counts.empty,
     }
     return values, counts.missing_share
 
@@ -311,9 +327,11 @@ def _report(cfg: DictConfig, models: Models, path: Path, lines: Sequence[SweepLi
         )
     for line in lines:
         setting = " ".join(f"{name}={value}" for name, value in line.setting.items()) or "as configured"
-        values = ", ".join(f"{name} {printed(line.values[name]) or '–'}" for name in ("n", "errors", "unscored"))
+        values = ", ".join(
+            f"{name} {printed(line.values[name]) or '–'}" for name in ("n", "errors", "unscored", "empty")
+        )
         print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {mean_text(line)}, {values}")
-    for text in best_lines(lines):
+    for text in [*best_lines(lines), *dict.fromkeys(line.values["prompts"] for line in lines)]:
         print(text)
     print(capped or f"written: {path}")
     worst = max(line.missing_share for line in lines)

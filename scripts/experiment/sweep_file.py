@@ -24,9 +24,11 @@ MEASURED = (
     "errors",
     "unscored",
     "not_reached",
+    "empty",
     "recalled_tokens",
     "build_calls",
     "engine",
+    "prompts",
     "run",
     "protocol",
 )

@@ -18,7 +18,7 @@ from scripts.experiment.captions import caption, prompts_line, unfitted, use, wa
 from scripts.experiment.evidence import evidence_lines
 from scripts.experiment.exits import configured
 from scripts.experiment.experiments import Experiment, experiment
-from scripts.experiment.grid import prompts_behind, why_not_comparable
+from scripts.experiment.grid import all_prompts, why_not_comparable
 from scripts.experiment.guessable import guessable_notes, write_guessable
 from scripts.experiment.launch import composed
 from scripts.experiment.layout import Line, cells_of, primary_of, published_files, restriction, variation, wanted_rows
@@ -147,7 +147,7 @@ def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> li
     models = ", ".join(f"{role} {model}" for role, model in backbone["models"].items())
     files = ", ".join(f"{file}.csv" for file in published_files(backbone))
     notes = [f"Published: {option['paper']}, {files} ({models}).", *option.get("notes", ())]
-    notes += [said] if (said := prompts_line(behind.models.prompts, _prompts(behind))) else []
+    notes += [said] if (said := prompts_line(behind.models.prompts, all_prompts(behind.grid))) else []
     if cfg.profile_name == "paper" and (others := other_models(cfg, backbone)):
         notes.insert(
             0, f"OTHER MODEL than the paper's: {', '.join(others)}. Nothing here is compared with its numbers."
@@ -162,15 +162,6 @@ def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> li
         )
     stopped = behind.models.purse.stop or behind.capped
     return [*notes, *behind.grid.choices(), *([stopped] if stopped else [])]
-
-
-def _prompts(behind: Experiment) -> set[str]:
-    """Names of all prompts behind a table."""
-    grid = behind.grid
-    cells = [
-        (line, group, metric) for line in behind.lines for group in behind.groups for metric in cells_of(group.option)
-    ]
-    return {name for line, group, metric in cells for name in prompts_behind(grid, line, group, metric)}
 
 
 def _row(cfg: DictConfig, behind: Experiment, line: Line) -> Row:

@@ -24,7 +24,6 @@ from data_loaders.download import download, unpack
 from data_loaders.schema import DataError
 from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, locate, manifest, sample
 from scripts.command import verb
-from scripts.commands import fetch as fetch_script
 from scripts.experiment import downloads
 from scripts.experiment.downloads import read_set
 
@@ -504,11 +503,11 @@ def test_fetch_downloads_what_a_data_set_needs(
     server.files["/a"] = CONTENT
     for file in ("locomo/locomo10.json", "locomo/audit/errors.json"):
         known[file] = entry(file, url=f"{server.url}/a")
-    assert fetch_script.main(["locomo_corrected", "--data", str(tmp_path)]) == 0
+    assert verb("fetch", ["locomo_corrected", "--data", str(tmp_path)]) == 0
     assert capsys.readouterr().out.split() == [
         str(tmp_path / "locomo/locomo10.json"), str(tmp_path / "locomo/audit/errors.json"),
     ]  # fmt: skip
-    assert fetch_script.main(["no_such_set", "--data", str(tmp_path)]) == 1
+    assert verb("fetch", ["no_such_set", "--data", str(tmp_path)]) == 1
     assert "expected one of" in capsys.readouterr().err
 
 
@@ -527,7 +526,7 @@ def test_fetch_gets_every_published_file_of_answers_and_states_its_licence(
         known[each.file] = replace(each, url=f"{server.url}/{number}", sha256=SUM)
     asked: list[Path] = []  # the claims, fetched with them, have owners and tests of their own
     monkeypatch.setattr("scripts.answers.fetching.fetch_claims", lambda root: (asked.append(root), ([], []))[1])
-    assert fetch_script.main(["answers", "--data", str(tmp_path)]) == 0
+    assert verb("fetch", ["answers", "--data", str(tmp_path)]) == 0
     assert asked == [tmp_path]
     printed = capsys.readouterr()
     assert printed.out.split() == [str(tmp_path / each.file) for each in shipped]

@@ -235,4 +235,6 @@ def test_the_audit_says_which_figures_and_tables_of_the_papers_are_not_made(caps
     main([])
     said = capsys.readouterr().out
     assert "Not made here" in said
+    assert "`inspect RUN --design OTHER`" in said  # SegTreeMem Table 9
+    assert "`inspect RUN --worked segtreemem_q1`" in said
     assert "xMemory (1, 2)" in said

@@ -105,6 +105,8 @@ def test_the_whole_history_is_read_without_a_budget_and_the_files_are_drawn_from
     assert re.search(r"\| the whole history \| 0\.\d+ .*tokens", made.text)
     assert "prices of the table's models (memory gpt-4o-mini" in made.text
     assert "STAND-IN" in made.text
+    assert "Prompts are ours, written from described duties and not the sources' texts; unknown" in made.text
+    assert "reader/segtree (SegTreeMem" in made.text
     stem = made.results / "budgets" / "equal_budgets-smoke"
     for suffix in ("pdf", "png", "svg", "csv"):
         assert stem.with_name(f"{stem.name}.{suffix}").stat().st_size > 300

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from omegaconf import OmegaConf
 
 from eval.report.points import Point
 from eval.store import RunError, read_lines
+from memsys.prompts import Prompts
 from scripts.experiment.experiments import Experiment, experiment
 from scripts.experiment.figure_points import Subject
-from scripts.experiment.figures import _ratios, figure, layout
+from scripts.experiment.figures import _ratios, figure, footnote, layout
 from scripts.experiment.layout import read_lines_of
 from scripts.experiment.options import load_option, options
 
@@ -77,6 +79,7 @@ def test_a_figure_is_made_and_of_each_kind_one_again_to_the_same_bytes(name: str
     assert [row for row in rows if row["origin"] == "ours"]
     assert {row["engine"].partition(":")[0] for row in rows} == {"STAND-IN"}
     assert said.startswith("STAND-IN: memory, reader, judge, embedder filled by offline engines")
+    assert "Prompts are ours, written from described duties and not the sources' texts" in said
     named = (b"STAND-IN", "STAND-IN".encode("utf-16-be"))
     assert all(any(word in content for word in named) for content in before[:2])
     if name in DRAWN_TWICE:
@@ -134,6 +137,11 @@ def test_shares_of_levels_add_up_and_the_score_runs_across(made: Any) -> None:
             here = [row for row in rows if (row["panel"], row["x"]) == (panel, mark)]
             assert sum(float(row["y"]) for row in here if row["series"] != "score") == pytest.approx(1.0, abs=1e-4)
             assert [row["series"] for row in here].count("score") == 1
+
+
+def test_a_figure_whose_rows_lose_evidence_says_so(results: Path, capsys: Any) -> None:
+    assert figure(composed("segtreemem_f7", results, "data.source=sample")) == 0
+    assert "Evidence, LoCoMo: every row: the unit rule ab_pair leaves out turns" in capsys.readouterr().out
 
 
 def test_no_propagation_is_a_level_in_every_panel_of_its_data_set(made: Any) -> None:
@@ -203,6 +211,37 @@ def test_a_figure_runs_nothing_that_a_run_folder_holds(asked: Any, results: Path
     before = {file: (file.stat().st_mtime_ns, len(read_lines(file))) for file in files}
     assert asked() == 0
     assert {file: (file.stat().st_mtime_ns, len(read_lines(file))) for file in files} == before
+
+
+def test_a_footnote_names_the_prompts_behind_its_points_and_the_ratios_that_the_paper_states() -> None:
+    """The tree of a figure is the memory's, its accuracy also the reader's and the judge's."""
+    models, role = SimpleNamespace(judge="m"), SimpleNamespace(name="m")
+    run = SimpleNamespace(record={"prompts": {"segtree/batch": "", "reader/segtree": ""}})
+    group: Any = SimpleNamespace(
+        name="locomo", dataset=None, missing="", reader=SimpleNamespace(prompt="reader/segtree")
+    )
+    line: Any = SimpleNamespace(name="segtree_td", option={}, memory=None)
+
+    def noted(*metrics: dict[str, Any]) -> str:
+        group.option = {"metrics": list(metrics)}
+        cfg: Any = SimpleNamespace(profile_name="smoke", models=models)
+        backbone = {"models": {"judge": "m"}}
+        grid: Any = SimpleNamespace(
+            runs={("segtree_td", "locomo", 0): run}, lines=[line], groups=[group], cfg=cfg, backbone=backbone
+        )
+        built: Any = SimpleNamespace(
+            prompts=Prompts(), stand_ins={}, embedder_name="e", memory=role, reader=role, judge=role
+        )
+        made: Any = SimpleNamespace(models=built, groups=[group], lines=[line], grid=grid)
+        ratios = load_option("figure", "segtreemem_f5")["ratios"][:1]
+        points = [Point(ratios[0]["panel"], ratios[0][side], 1.0, y) for side, y in (("over", 6.0), ("under", 2.0))]
+        return "\n".join(footnote([made], {"paper": "SegTreeMem", "ratios": ratios}, points))
+
+    assert "unknown is the source text of segtree/batch (SegTreeMem" in noted({"tree": "nodes"})
+    assert "judge/segtree, reader/segtree (SegTreeMem" in noted({"judge": "segtree"})
+    assert "SegTree batch over SegTree cosine, building, model tokens a unit: 3.0 (published 10)." in noted(
+        {"tree": "nodes"}
+    )
 
 
 def test_a_ratio_that_the_paper_states_stands_beside_ours() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
 
 from data_loaders.schema import Gold, Question
@@ -17,11 +18,13 @@ from eval.records import Prediction
 from eval.report import shapes
 from eval.report.shapes import published_shape
 from eval.store import read_lines
-from eval.structure.tree import depths
+from eval.structure.tree import Tree, depths
 from scripts.command import verb
 from scripts.commands import inspect
+from scripts.experiment.designs import span_counts
 from scripts.experiment.run_folder import data_of, record_of, trees_of
 from scripts.experiment.single import run_single
+from scripts.command import verb
 
 pytestmark = pytest.mark.slow
 
@@ -405,6 +408,73 @@ def test_the_worked_questions_are_those_of_memtree_and_segtreemem_by_their_ids()
     assert list(worked) == ["memtree_a8", *(f"segtreemem_q{number}" for number in range(1, 6))]
     assert {one["dataset"] for one in worked.values()} == {"multihop_rag", "locomo"}
     assert all({"shows", "question"} <= set(one) and "?" not in str(one) for one in worked.values())
+
+
+def test_nodes_of_consecutive_units_are_counted_by_the_order_of_the_history() -> None:
+    """Six turns in five units; the root and `ab` are in order, `ace` skips units, a node of a single unit does not count."""
+    ids, parents = ("root", "ace", "b", "a", "c", "e", "d", "b1"), ((), (0,), (0,), (1,), (1,), (1,), (0,), (2,))
+    sources = ((), (), (), ("t0", "t1"), ("t3",), ("t5",), ("t4",), ("t2",))
+    tree = Tree("one", ids, parents, (0,) * 8, ("node",) * 8, ids, sources, np.empty((8, 0), dtype=np.float32), False)
+    turns = [f"t{number}" for number in range(6)]
+    assert span_counts(tree, turns) == (1, 2)
+    swapped = ["t0", "t1", "t3", "t5", "t2", "t4"]  # in this history a, c and e are neighbours
+    assert span_counts(tree, swapped) == (2, 2)
+
+
+def test_two_runs_are_compared_in_the_components_of_segtreemem_table_9(run_folder: Path, capsys: Any) -> None:
+    results = run_folder.parents[2]
+    with initialize_config_dir(CONF, version_base="1.3"):
+        cfg = compose(
+            "config",
+            [
+                f"results={results}",
+                "memory=similarity_tree",
+                "memory.build.tau_nt=0.25",
+                "data.size=6",
+                "data.max_cases=2",
+            ],
+        )
+    assert run_single(cfg) == 0
+    (other,) = (results / "runs" / "locomo").glob("similarity_tree-*")
+    assert verb("inspect", [str(run_folder), "--design", str(other)]) == 0
+    said = capsys.readouterr().out
+    assert "at least 0.11" in said  # each run's own threshold
+    assert "at least 0.25\n" in said
+    assert re.search(r"Reading\n  both .*k 10.*policy none", said)
+    assert re.search(r"Memory unit\n  both .*ab_pair", said)
+    counts = dict(re.findall(r"(\w+) +(\d+ of \d+) nodes of several units", said))
+    ordered, several = counts["segtree_cosine"].split(" of ")
+    assert ordered == several != "0"
+    ordered, several = counts["similarity_tree"].split(" of ")
+    assert int(ordered) < int(several)
+    assert verb("inspect", [str(run_folder), "--design", str(run_folder / "cases")]) == 2
+    assert "is not a run folder" in capsys.readouterr().err
+
+
+def test_a_memory_without_a_description_is_named_with_those_that_have_one(
+    copied: Path, run_folder: Path, capsys: Any
+) -> None:
+    record = json.loads((copied / "run.json").read_text(encoding="utf-8"))
+    record["memory"]["build"]["_target_"] = "memsys.systems.raptor.Raptor"
+    (copied / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    assert verb("inspect", [str(run_folder), "--design", str(copied)]) == 2
+    assert (
+        "conf/designs.yaml has no memsys.systems.raptor.Raptor; there are: memsys.systems.segtree"
+        in capsys.readouterr().err
+    )
+
+
+def test_every_description_of_a_tree_is_of_a_memory_in_conf_and_has_its_settings() -> None:
+    from scripts.experiment.designs import _filled
+    from scripts.experiment.options import load_option, options
+
+    described = yaml.safe_load((Path(CONF) / "designs.yaml").read_text(encoding="utf-8"))
+    built = [load_option("memory", name)["build"] for name in options("memory")]
+    of_trees = [build for build in built if str(build["_target_"]).startswith("memsys.systems.segtree")]
+    assert {build["_target_"] for build in of_trees} == set(described)
+    assert len({len(one) for one in described.values()}) == 1
+    for build in of_trees:
+        assert all("{" not in _filled(text, build) for text in described[build["_target_"]].values())
 
 
 def test_the_memory_of_a_run_recalls_for_any_text_what_it_recalled_for_that_question(

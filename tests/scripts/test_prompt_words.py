@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +15,16 @@ from data_loaders.locomo import UNANSWERABLE
 from data_loaders.schema import DataError
 from eval.judge import UNANSWERABLE as SHOWN_TO_JUDGES
 from eval.metrics.locomo import abstains
+from eval.report.cell import Cell
 from memsys.prompts import SHIPPED, TEXTS, Prompts
 from scripts.experiment.captions import prompts_line
 from scripts.experiment.column_groups import column_group
-from scripts.experiment.grid import prompts_behind
+from scripts.experiment.experiments import experiment
+from scripts.experiment.grid import PROMPTS_OURS, prompts_behind
 from scripts.experiment.launch import composed
+from scripts.experiment.layout import cells_of
 from scripts.experiment.options import load_option, options
+from scripts.experiment.table import reproduce
 
 PROMPTS = Prompts()
 NAMES = sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.md"))
@@ -98,6 +103,11 @@ def test_a_reader_names_no_criterion_of_a_judge_and_no_example_letter() -> None:
     assert "Facts:" not in body("reader/factconsolidation")
 
 
+def test_the_memory_judge_of_realmem_asks_whether_the_retrieved_memories_contradict_one_another() -> None:
+    """eval/compute_llm_metrics_for_realmem.py: a conflict among them, and not one with the needed memories, has the least grade."""
+    assert "contradict one another" in body("judge/realmem_memory")
+
+
 def test_every_prompt_says_which_one_it_stands_for_and_whose_words_it_has() -> None:
     for name in NAMES:
         prompt = PROMPTS[name]
@@ -146,3 +156,23 @@ def test_a_cell_knows_the_prompts_that_made_it() -> None:
     assert names({"judge": "segtree"}) == {"segtree/batch", "reader/segtree", "judge/segtree"}
     assert names({"tree": "nodes"}) == {"segtree/batch"}
     assert load_option("judge", "segtree")["prompt"] == "judge/segtree"
+
+
+@pytest.mark.slow
+def test_a_table_of_segtreemem_prints_its_lost_evidence_and_its_prompts_and_every_cell_knows_them(
+    tmp_path: Path,
+) -> None:
+    cfg = composed("reproduce", ["table=segtreemem_t4", f"results={tmp_path}", "columns=[locomo]", "only=[bm25]"])
+    reproduce(cfg)
+    (page,) = (tmp_path / "tables").glob("segtreemem_t4-*.md")
+    caption = page.read_text(encoding="utf-8")
+    assert "Evidence, LoCoMo: every row: the unit rule ab_pair leaves out turns" in caption
+    assert (
+        "Prompts are ours, written from described duties and not the sources' texts; unknown is the source text of"
+        in caption
+    )
+    made = experiment(cfg, load_option("table", "segtreemem_t4"), run=False)
+    assert made is not None
+    line = next(line for line in made.lines if line.name == "bm25")
+    cells = [made.grid.cell(line, group, metric) for group in made.groups for metric in cells_of(group.option)]
+    assert {cell.qualifier for cell in cells if isinstance(cell, Cell)} == {PROMPTS_OURS}

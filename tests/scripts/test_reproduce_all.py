@@ -16,6 +16,7 @@ from scripts.commands import reproduce_all
 from scripts.experiment import figures, table
 from scripts.experiment.everything import everything, make
 from scripts.experiment.outcome import Outcome
+from scripts.command import verb
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ def test_every_table_and_figure_of_a_paper_is_made_and_nothing_else() -> None:
 def index_of(tmp_path: Path, names: tuple[str, ...], processes: int) -> list[list[str]]:
     """The rows of the list of what was made."""
     only = [f"only={name}" for name in names]
-    assert reproduce_all.main([*only, f"processes={processes}", "profile=smoke", f"results={tmp_path}"]) == 0
+    assert verb("reproduce-all", [*only, f"processes={processes}", "profile=smoke", f"results={tmp_path}"]) == 0
     index = (tmp_path / "tables" / "index-smoke.md").read_text(encoding="utf-8")
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in index.splitlines()[2:]]
 
@@ -77,7 +78,7 @@ def test_what_fails_is_in_the_list_and_the_others_are_made(
     monkeypatch.setattr(table, "make_table", made)
     monkeypatch.setattr(figures, "make_figure", broken)
     arguments = ["only=memtree_t5", "only=memtree_fa1", "processes=1", "profile=smoke", f"results={tmp_path}"]
-    assert reproduce_all.main(arguments) == 1
+    assert verb("reproduce-all", arguments) == 1
     said = capsys.readouterr().out
     assert "error: no such thing" in said
     assert "1 made" in said
@@ -114,7 +115,7 @@ def test_a_killed_process_costs_what_it_was_making_and_no_more(tmp_path: Path, c
     killer.start()
     names = ("memtree_a3", "memtree_a4", "timem_t7", "timem_t8")
     only = [f"only={name}" for name in names]
-    assert reproduce_all.main([*only, "processes=2", "profile=smoke", f"results={tmp_path}"]) == 1
+    assert verb("reproduce-all", [*only, "processes=2", "profile=smoke", f"results={tmp_path}"]) == 1
     killer.join()
     outcomes = [line.split(" | ")[-1] for line in (tmp_path / "tables" / "index-smoke.md").read_text().splitlines()[2:]]
     assert len(outcomes) == 4

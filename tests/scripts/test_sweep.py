@@ -14,18 +14,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from eval.report.scores import Counts
 from memsys.systems.memtree import MemTree
 from scripts.experiment.datasets import data
 from scripts.experiment.models import build_models
 from scripts.experiment.options import load_option, options
 from scripts.experiment.runs import memory_run, reader
-from scripts.experiment.sweep import settings, sweep
+from scripts.experiment.sweep import _scores, settings, sweep
 from scripts.experiment.sweep_file import MEASURED, SweepLine, merged
 from scripts.mock.endpoint import Mock, application
 
@@ -205,7 +207,9 @@ def test_only_settings_that_change_the_build_keep_runs_from_sharing_it(job: Any)
     assert shared("memstream", mutate_on_read=True) == "" == shared("memoryos", mutate_on_read=True)
 
 
-def test_a_sweep_of_read_settings_builds_once(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_of_read_settings_builds_once_and_says_whose_words_its_prompts_have(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     written: list[str] = []
     write = MemTree.write
     monkeypatch.setattr(MemTree, "write", lambda self, unit: (written.append(unit.id), write(self, unit))[1])
@@ -216,6 +220,9 @@ def test_a_sweep_of_read_settings_builds_once(job: Any, tmp_path: Path, monkeypa
     assert len({line["run"] for line in found}) == 5
     assert len({line["build_calls"] for line in found}) == 1
     assert len(written) == len(set(written)) > 20
+    said = "Prompts are ours, written from described duties and not the sources' texts"
+    assert all(line["prompts"].startswith(said) for line in found)
+    assert said in capsys.readouterr().out
 
 
 # --- the CSV -----------------------------------------------------------------------------------------------------------
@@ -228,6 +235,24 @@ def measured(setting: dict[str, Any], mean: float = 0.5, protocol: str = "p", da
 
 def shown(text: str) -> list[tuple[str, str]]:
     return [(line["x"], line["mean"]) for line in csv.DictReader(io.StringIO(text))]
+
+
+def test_empty_replies_that_score_0_are_counted_in_the_line_of_a_setting() -> None:
+    column = SimpleNamespace(dataset="d", metric="m")
+    counts = Counts(questions=5, scored=4, unscored=0, errored=1, not_reached=0, empty=2)
+    cell: Any = SimpleNamespace(column=column, counts=lambda _: counts, estimate=lambda _: None)
+    values, missing = _scores(cell, "all")
+    assert (values["n"], values["errors"], values["empty"]) == (4, 1, 2)
+    assert missing == pytest.approx(0.2)
+    assert set(values) <= set(MEASURED)
+
+
+def test_a_sweep_whose_units_lose_evidence_says_so(job: Any, capsys: Any) -> None:
+    cfg = job("segtree_propagation")
+    cfg.sweep.columns = cfg.sweep.columns[:1]
+    cfg.sweep.read = [{"policy": ["none"]}]
+    assert sweep(cfg, [], []) == 0
+    assert "Evidence, LoCoMo: every row: the unit rule ab_pair leaves out turns" in capsys.readouterr().out
 
 
 def test_lines_are_ordered_by_setting_whenever_they_came() -> None:

@@ -21,7 +21,9 @@ from eval.report.published import FOLDER, find, read_published
 from eval.store import RunError
 from memsys.llm.pricing import ModelSettings
 from memsys.systems.timem import BUDGETS
+from scripts.experiment.figures import layout
 from scripts.experiment.grid import why_not_comparable
+from scripts.experiment.launch import composed
 from scripts.experiment.layout import (
     candidates,
     cells_of,
@@ -383,6 +385,15 @@ def test_memtree_s_nodes_have_no_dates_in_the_tables_of_multihop_rag_alone() -> 
                 dates.setdefault(dict(one.memory or {})["build"]["dates"], set()).add(name)
     assert dates[False] == {"memtree_t4", "memtree_a2", "memtree_a3", "memtree_a4"}
     assert dates[True] == {"memtree_t1", "memtree_t2", "memtree_t3", "memtree_t5"}
+    for name in ("memtree_fa4", "memtree_fa7", "memtree_fa9"):  # the figures on MultiHop-RAG that score answers
+        rows = [
+            one for one in read_lines_of(layout(load_option("figure", name)), None) if one.name.startswith("memtree")
+        ]
+        builds = [dict(one.memory or {})["build"] for one in rows]
+        assert {build.get("inner", build)["dates"] for build in builds} == {False}
+    swept = [f"memtree_{name}" for name in ("threshold", "traversal", "pruning")]
+    sweeps = {name: composed("sweep", [f"sweep={name}"]).memory.build for name in swept}
+    assert {build.get("inner", build).dates for build in sweeps.values()} == {False}
 
 
 def test_timem_s_queries_are_embedded_without_the_instruction_which_is_a_file_of_its_own() -> None:
@@ -430,6 +441,16 @@ def test_timem_s_tables_with_a_judge_are_judged_five_times_as_its_release_does()
     assert set(repeats.values()) == {1, 5}
 
 
+def test_both_readings_of_turn_pairs_stand_beside_each_other_in_segtreemem_table_3() -> None:
+    """Single turns are swapped in the published columns, whole exchanges in those next to them; the units are the same in all three."""
+    for name in ("locomo", "longmemeval_mab", "realmem"):
+        columns = [column for column in table("segtreemem_t3")["columns"] if column["dataset"] == name]
+        assert [column.get("transform") for column in columns] == [None, "permute", "permute_exchanges"]
+        assert [bool(column.get("published")) for column in columns] == [True, True, False]
+        assert [column["metrics"][-1].get("minus") for column in columns] == [None, {"group": name}, {"group": name}]
+        assert all(column["unit"] == {"rule": "ab_pair", "on_unpaired": "drop"} for column in columns)
+
+
 def test_no_interval_of_segtreemem_s_f1_on_locomo_can_be_by_question() -> None:
     """Both kinds of F1 are as good as two-valued on the adversarial questions, which alone spread more than ±.006 allows."""
     adversarial, right, n = 446, 0.41, 1986
@@ -441,6 +462,12 @@ def test_no_interval_of_segtreemem_s_f1_on_locomo_can_be_by_question() -> None:
         (note,) = (note for note in table(name)["notes"] if ".006" in note)
         assert "±.010" in note
         assert "neither F1" in note
+
+
+def test_memtree_table_a2_has_the_spread_of_calls_beside_the_printed_one() -> None:
+    metrics = table("memtree_a2")["columns"][0]["metrics"]
+    spread = next(metric for metric in metrics if metric.get("cost") == "calls_per_insertion_std")
+    assert (spread["rows"], spread["published"]) == (["memtree"], {"metric": "llm_calls_std"})
 
 
 def test_captions_name_the_differences_of_data_and_judges_from_the_papers() -> None:

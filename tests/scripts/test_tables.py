@@ -70,6 +70,7 @@ def test_quality_stands_against_both_costs_for_every_row_that_was_run(run_table:
     said = capsys.readouterr().out
     assert said.startswith("STAND-IN: memory, reader, judge, embedder")
     assert "| BM25 |" in said
+    assert "Prompts are ours, written from described duties and not the sources' texts" in said
     assert "SegTreeMem, TD on LoCoMo" in said.partition("not run, or not to the end: ")[2]
     path = run_table / "figures" / "pareto-segtreemem_t4-smoke"
     assert path.with_suffix(".pdf").is_file()

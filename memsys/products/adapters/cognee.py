@@ -4,9 +4,13 @@ Runs in the environment of conf/product/cognee.txt, with SQLite, LanceDB and Lad
 put into the text, because the product keeps them nowhere else. Of what a search would show to the product's own model a recall has
 the passages with their exact sources, then entities and facts of the graph, whose sources are unknown; a third of `k` each.
 
-`k: 30` is ten of each, as many as the product's search takes by default (`top_k` 15, at most 10 a lane). Its published evaluation on
-BEAM takes 20 passages and 20 entities. Differences: `cognify` follows each session, not the whole history; the product's answer and its
-session cache are turned off.
+`k: 30` is ten of each, as many as the product's search takes by default (`top_k` 15, at most 10 a lane).
+
+The published evaluation on BEAM (its eval_framework/beam/REPORT.md) asks the same retriever for 20 passages and 20 entities, with the
+retriever's own default of 5 facts, and answers under a prompt for each type of question. It adds a whole batch as one document, one passage
+for each exchange, builds an index of summaries that the reported run on 100K does not read, and distils each session into the same memory.
+Differences: here a unit is a document, `cognify` follows each session, and neither index nor distillation is built; the product's answer
+and its session cache are turned off; contradictions between passages, a last section of the product's own context, are left out.
 """
 
 from __future__ import annotations

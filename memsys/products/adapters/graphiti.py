@@ -5,9 +5,15 @@ time follow one another by a second, so that the previous episodes in the prompt
 from which they hold and, where the product ended them, the day from which they no longer do; then entities with their summaries, whose
 sources are the units that name them. Half of `k` is for facts, half for entities.
 
-The maker's evaluation of its hosted service on LoCoMo shows 20 facts and 20 entities with their summaries, both chosen by a reranker,
-and adds one message an episode. Differences: both are ranked by reciprocal rank fusion of full text and similarity, because the
-reranker asks a model about each candidate by its log-probabilities, which many endpoints do not give; an episode is a unit.
+How a search ranks is a setting, `facts_by` and `entities_by`. `rrf`, the default, is the product's plain rule: reciprocal rank fusion of
+full text and similarity, as in `Graphiti.search`, which returns ten facts. `cross_encoder` is the rule of `Graphiti.search_` without a
+recipe: a third list from the neighbours in the graph, then one call of the model a candidate, ranked by the log-probability of its reply.
+It needs an endpoint that returns log-probabilities; without them the product raises, and the question is an error.
+
+The repository of the product evaluates graph building only, one message an episode. The maker evaluates its hosted service on LoCoMo:
+first with 20 facts by the reranker and 20 entities with their summaries by rank fusion (getzep/zep-papers), later with 15 and 5, both by
+the reranker, and an ontology of its own (getzep/zep, benchmarks/locomo). Both add one message an episode and show the day of a fact.
+Differences: here an episode is a unit, and both lists are ranked by fusion unless the settings say otherwise.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ class Product:
         import os
 
         os.environ["EMBEDDING_DIM"] = str(given["dimension"])
+        self._by = _rankings(given["settings"])
         from graphiti_core import Graphiti
         from graphiti_core.driver.kuzu_driver import KuzuDriver
 
@@ -87,12 +94,14 @@ class Product:
 
     async def read(self, question: dict[str, Any]) -> list[dict[str, Any]]:
         """The facts, then the entities, that a search finds; equal scores in the order of storing."""
-        from graphiti_core.search.search_config_recipes import COMBINED_HYBRID_SEARCH_RRF
+        from graphiti_core.search.search_config_recipes import COMBINED_HYBRID_SEARCH_CROSS_ENCODER as RERANKED
+        from graphiti_core.search.search_config_recipes import COMBINED_HYBRID_SEARCH_RRF as FUSED
 
         half = (question["k"] + 1) // 2
         # Episodes are the dialogue itself, and communities are not built.
-        changes = {"limit": half, "episode_config": None, "community_config": None}
-        recipe = COMBINED_HYBRID_SEARCH_RRF.model_copy(update=changes)
+        changes: dict[str, Any] = {"limit": half, "episode_config": None, "community_config": None}
+        changes |= {part: getattr(RERANKED, part) for part, by in self._by.items() if by == "cross_encoder"}
+        recipe = FUSED.model_copy(update=changes)
         found = await self._graph.search_(question["text"] or " ", config=recipe)
         facts = [self._item(edge, score) for edge, score in zip(found.edges, found.edge_reranker_scores, strict=True)]
         entities = [
@@ -142,8 +151,22 @@ def _ranked(items: list[dict[str, Any]], stored: list[str]) -> list[dict[str, An
     return sorted(items, key=lambda item: (-item["score"], order.get(item["id"], 0)))
 
 
+def _rankings(settings: dict[str, Any]) -> dict[str, str]:
+    """The rule by which each part of a search ranks, by its name in the product's recipes.
+
+    Raises:
+        ValueError: a rule that is neither `rrf` nor `cross_encoder`.
+    """
+    by = {"edge_config": settings.get("facts_by", "rrf"), "node_config": settings.get("entities_by", "rrf")}
+    if unknown := set(by.values()) - {"rrf", "cross_encoder"}:
+        raise ValueError(
+            f"facts_by and entities_by are rrf or cross_encoder, found {', '.join(map(str, sorted(unknown)))}"
+        )
+    return by
+
+
 def _clients(given: dict[str, Any]) -> dict[str, Any]:
-    """Language model, embedder and reranker (which this search does not use) behind the gateway."""
+    """Language model, embedder and reranker (for `cross_encoder` alone) behind the gateway."""
     from graphiti_core.cross_encoder.openai_reranker_client import OpenAIRerankerClient
     from graphiti_core.embedder.openai import OpenAIEmbedder, OpenAIEmbedderConfig
     from graphiti_core.llm_client.config import LLMConfig

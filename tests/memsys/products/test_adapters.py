@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from memsys.products.adapters import cognee, graphiti, graphrag, langmem, simplemem
+from memsys.products.places import PINS
 from scripts.experiment.options import load_option
 
 NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)
@@ -44,7 +45,9 @@ def test_a_recall_of_graphiti_holds_facts_and_then_entities_with_their_summaries
             return Recipe(**{**vars(self), **update})
 
     recipes = ModuleType("recipes")
-    recipes.COMBINED_HYBRID_SEARCH_RRF = Recipe(limit=10, episode_config="bm25", community_config="rrf")  # type: ignore[attr-defined]
+    common = {"limit": 10, "episode_config": "bm25", "community_config": "rrf"}
+    recipes.COMBINED_HYBRID_SEARCH_RRF = Recipe(**common, edge_config="fused", node_config="fused")  # type: ignore[attr-defined]
+    recipes.COMBINED_HYBRID_SEARCH_CROSS_ENCODER = Recipe(edge_config="reranked", node_config="reranked")  # type: ignore[attr-defined]
     for name in ("graphiti_core", "graphiti_core.search", "graphiti_core.search.search_config_recipes"):
         monkeypatch.setitem(sys.modules, name, recipes)
     asked: list[Recipe] = []
@@ -60,6 +63,7 @@ def test_a_recall_of_graphiti_holds_facts_and_then_entities_with_their_summaries
         )
 
     product = object.__new__(graphiti.Product)
+    product._by = graphiti._rankings({})
     product._graph = SimpleNamespace(search_=search)
     product._turns, product._said, product._order = {"e1": ["t1"]}, {"e1": "8 May"}, {"f": 0}
     product._naming = {"Mara": ["t1", "t2"], "dog": ["t2"]}
@@ -71,6 +75,19 @@ def test_a_recall_of_graphiti_holds_facts_and_then_entities_with_their_summaries
     ]
     (recipe,) = asked
     assert (recipe.limit, recipe.episode_config, recipe.community_config) == (2, None, None)
+    assert (recipe.edge_config, recipe.node_config) == ("fused", "fused")
+    product._by = graphiti._rankings({"facts_by": "cross_encoder", "entities_by": "rrf"})
+    asyncio.run(product.read({"text": "What has Mara?", "k": 4}))
+    assert (asked[-1].edge_config, asked[-1].node_config) == ("reranked", "fused")
+    assert asked[-1].limit == 2
+
+
+def test_a_rule_that_graphiti_does_not_have_is_refused_before_the_first_episode() -> None:
+    with pytest.raises(ValueError, match="rrf or cross_encoder, found mmr"):
+        graphiti._rankings({"facts_by": "mmr"})
+    title, settings = (load_option("memory", "released_graphiti")[name] for name in ("title", "build"))
+    assert graphiti._rankings(settings["settings"]) == {"edge_config": "rrf", "node_config": "rrf"}
+    assert title.endswith("RRF)")
 
 
 def test_a_recall_of_simplemem_is_all_that_its_planned_queries_bring_with_the_fields_that_it_shows() -> None:
@@ -204,3 +221,11 @@ def test_what_graphrag_only_logs_or_reports_raises() -> None:
             graphrag._require_success([fine], errors)
     finally:
         logging.getLogger("graphrag.index").removeHandler(handler)
+
+
+def test_the_title_of_mem0_2_says_what_a_plain_installation_cannot_search_by() -> None:
+    """Without spaCy and fastembed there are neither keyword scores nor entities; conf/product/mem0ai.txt has neither."""
+    pins = (PINS / "mem0ai.txt").read_text(encoding="utf-8")
+    assert not {"spacy", "fastembed"} & {line.partition("==")[0] for line in pins.splitlines()}
+    for name in ("released_mem0", "released_mem0_protocol"):
+        assert "semantic search only" in load_option("memory", name)["title"]

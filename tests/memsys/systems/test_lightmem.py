@@ -21,6 +21,7 @@ from memsys.systems.lightmem import LightMem
 from memsys.systems.lightmem.exchanges import THRESHOLDS, Buffers, Exchange, Message, fine, peaks
 from memsys.systems.lightmem.facts import later_duplicates
 from memsys.tokens import count_tokens
+from scripts.experiment.options import load_option
 
 EXTRACT, UPDATE = "lightmem.extract", "lightmem.update"
 START = datetime(2023, 5, 7, 13)
@@ -260,6 +261,15 @@ def test_without_a_boundary_the_whole_buffer_is_one_segment(said: str) -> None:
     memory, texts = topical(said)
     assert [len(segment) for segment in memory._cut(memory._buffers, whole=False)] == [len(texts)]
     assert memory._buffers.sensory == []
+
+
+def test_facts_may_be_concluded_and_the_scripts_of_the_release_have_their_settings() -> None:
+    """experiments/locomo/prompts.py keeps conclusions as entries of their own; readme.md reports 512/.7, 768/.7 and 768/.8."""
+    asked = Prompts()["lightmem/extract"].system
+    assert "implies more" in asked
+    assert "a fact of its own" in asked
+    build = load_option("memory", "lightmem_locomo")["build"]
+    assert (build["stm_tokens"], build["rate"]) == (512, 0.7)
 
 
 def test_a_reply_may_take_sixteen_thousand_tokens_as_in_the_released_scripts() -> None:
