@@ -209,6 +209,14 @@ def test_imports_point_one_way() -> None:
     nobody(imports_upward, MODULES)
 
 
+def imports_a_verb(module: Module) -> Iterable[str]:
+    return sorted(each for each in imported(module.nodes) if each.startswith("scripts.commands"))
+
+
+def test_no_command_imports_a_command() -> None:
+    nobody(imports_a_verb, [module for module in MODULES if module.parts[0] == "scripts"])
+
+
 def test_hydra_stays_in_scripts() -> None:
     nobody(imports_hydra, BELOW_SCRIPTS)
 
@@ -254,6 +262,7 @@ OFFENCES: list[tuple[Rule, str]] = [
     (imports_upward, "import eval.loop"),
     (imports_upward, "from scripts import run"),
     (imports_upward, "from . import dense"),
+    (imports_a_verb, "from scripts.commands.runs import folders"),
     (imports_hydra, "def f():\n    from omegaconf import OmegaConf"),
     (imports_heavy_packages_at_once, "if True:\n    import umap.umap_"),
     (knows_more_of_the_data_than_its_records, "from data_loaders.locomo import load"),
