@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -233,6 +235,7 @@ def test_memory_of_children_counts_against_the_limit(made: Callable[..., Release
         memory.write(UNIT)
 
 
+KILLS = int(os.environ.get("MEMSYS_KILLS", "3"))
 HARNESS = """
 import sys, json
 import numpy as np
@@ -245,6 +248,7 @@ from scripts.experiment.captions import waivers
 from data_loaders.schema import Turn, Unit
 gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(64), None, "live")
 settings = json.loads(sys.argv[2])
+print(gateway.start(), flush=True)
 memory = Released(gateway, np.random.default_rng(0), product=sys.argv[1], settings=settings)
 memory.write(Unit("u1", (Turn("t1", "Mara", "I planted 4 tomatoes."),), "s1"))
 """
@@ -252,27 +256,34 @@ memory.write(Unit("u1", (Turn("t1", "Mara", "I planted 4 tomatoes."),), "s1"))
 
 @LINUX
 @MODES
-def test_a_harness_that_is_killed_leaves_no_process_and_the_next_deletes_its_folder(
+@pytest.mark.timeout(120 + 10 * KILLS)
+def test_a_harness_that_is_killed_leaves_no_process_and_no_port_and_the_next_deletes_its_folder(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMSYS_SANDBOX", mode)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     daemon = daemon_of(tmp_path)
-    settings = json.dumps({"daemon": daemon, "then": "hold the interpreter"})
-    for _ in range(2):
-        harness = subprocess.Popen([sys.executable, "-c", HARNESS, str(LEAVER), settings], cwd=ROOT)
-        deadline = time.monotonic() + 60
-        while not running(daemon[-1]) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert running(str(LEAVER))
-        harness.kill()
-        harness.wait()
+    settings, dice = json.dumps({"daemon": daemon, "then": "hold the interpreter"}), random.Random(mode)
+    for number in range(KILLS):
+        command = [sys.executable, "-c", HARNESS, str(LEAVER), settings]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as harness:
+            assert harness.stdout is not None
+            port = urlsplit(harness.stdout.readline().strip()).port
+            deadline = time.monotonic() + (60 if number % 2 == 0 else dice.uniform(0, 1))  # in a step, or while it starts
+            while not running(daemon[-1]) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert number % 2 or running(str(LEAVER))
+            harness.kill()
         assert not running(daemon[-1], 10)
         assert not running(str(tmp_path), 10)
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", port or 0), 1.0).close()
+    print(f"{KILLS} kills ({mode}): no process, no port")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     processes._tidied.cache_clear()
     held = processes.scratch_folder()
     assert [path for path in held.path.parent.iterdir() if path.is_dir()] == [held.path]
+    assert [*tmp_path.iterdir()] == [held.path.parent]
     processes.let_go(held)
 
 
