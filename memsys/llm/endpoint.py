@@ -361,7 +361,8 @@ class Endpoint:
         self, path: str, body: Mapping[str, Any], worst: float | None, price: Price, tokens: int
     ) -> tuple[Outcome, float]:
         """Make one attempt; returns its outcome and its seconds. Its highest possible cost stays reserved until it ends."""
-        reserved, actual, task = self.purse.reserve(worst), None, asyncio.current_task()
+        reserved = await self.purse.admitted(worst, (self.base_url, body.get("model")))
+        actual, task = None, asyncio.current_task()
         sent, self._sent[task] = time.monotonic(), time.perf_counter()
         started, full = self._sent[task], self.places.full
         try:
