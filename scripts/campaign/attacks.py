@@ -58,7 +58,7 @@ def attacked(attack: Attack, share: float, folder: Path) -> Outcome:
     """Play a case, a share of its times; each test that fails is a defect."""
     outcome = Outcome("attacks")
     (home := folder / "tmp").mkdir()
-    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", "--tb=line"]
+    line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=line"]
     line += [f"--basetemp={home}", str(ROOT / "tests" / attack.file), *(["-k", attack.tests] if attack.tests else [])]
     more = {attack.variable: str(max(1, round(share * attack.times)))} if attack.variable else {}
     try:
