@@ -6,12 +6,14 @@ import errno
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -214,6 +216,28 @@ def test_a_daemon_that_a_product_leaves_in_a_session_of_its_own_ends_with_the_ca
     assert running(daemon[-1])
     memory.close()
     assert not running(daemon[-1])
+
+
+@LINUX
+@MODES
+def test_a_process_that_forks_and_ends_for_ever_in_a_session_of_its_own_ends_with_the_case(
+    made: Callable[..., Released], mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMSYS_SANDBOX", mode)
+    name = f"comet-{hash(tmp_path)}"
+    memory = made(LEAVER, {"comet": name})
+    memory.write(UNIT)
+    deadline = time.monotonic() + 20
+    while not running(name) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    try:
+        memory.close()
+        assert not any(running(name) for _ in range(20))
+    finally:
+        for _ in range(1000):  # a comet that got away
+            for pid in running(name):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 @LINUX
