@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from memsys.llm.endpoint import Endpoint
 from memsys.llm.gateway.accounts import Account
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EndpointUpstream
-from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
+from memsys.llm.pricing import ModelSettings, Purse, Reservation, SpendingCapReached
 from memsys.llm.protocol import Request
 from memsys.llm.server import Server
 from scripts.checkup.calls import Line
@@ -157,3 +158,78 @@ def test_no_race_passes_the_cap_by_more_than_the_first_lie(server: str, spender:
         assert mock.billed > 0.5 * CAP, "the cap was reached for no good reason, or not at all"
         assert purse._reserved == pytest.approx(0.0, abs=1e-9)
         assert purse._held == pytest.approx(0.0, abs=1e-9)
+
+
+# --- the rules, one by one ----------------------------------------------------------------------------------------------
+
+
+async def let_in(
+    purse: Purse, worst: float, model: str, count: int
+) -> tuple[list[Reservation], list[asyncio.Task[Reservation]]]:
+    """Of so many calls that want to be sent, those that may, and those that wait."""
+    tasks = [asyncio.create_task(purse.admitted(worst, model)) for _ in range(count)]
+    await asyncio.sleep(0.01)
+    return [task.result() for task in tasks if task.done()], [task for task in tasks if not task.done()]
+
+
+def test_calls_in_flight_double_with_each_round_of_replies_and_a_lie_begins_again_with_one() -> None:
+    async def play() -> list[int]:
+        purse, sizes = Purse(1000.0), []
+        sent, waiting = await let_in(purse, 0.01, "m", 40)
+        for bill in (0.01, 0.01, 0.01, 0.01, 0.05):
+            sizes.append(len(sent))
+            for call in sent:
+                purse.settle(call, bill)
+            await asyncio.sleep(0.01)
+            sent, waiting = (
+                [each.result() for each in waiting if each.done()],
+                [each for each in waiting if not each.done()],
+            )
+        return [*sizes, len(sent)]
+
+    assert asyncio.run(play()) == [1, 2, 4, 8, 16, 1]
+
+
+def test_of_models_that_have_not_been_answered_yet_one_has_a_call_in_flight() -> None:
+    async def play() -> None:
+        purse = Purse(1000.0)
+        (first,), _ = await let_in(purse, 0.01, "reader", 1)
+        none, (waiting,) = await let_in(purse, 0.01, "judge", 1)
+        assert not none
+        purse.settle(first, 0.01)
+        await asyncio.wait_for(waiting, 1)
+        known, _ = await let_in(purse, 0.01, "reader", 1)
+        assert known, "a model whose bills are known does not wait for one whose bills are not"
+
+    asyncio.run(play())
+
+
+def test_a_call_that_is_cancelled_while_it_waits_leaves_nothing_and_the_next_goes_on() -> None:
+    async def play() -> None:
+        purse = Purse(1.0)
+        (first,), (waiting, last) = await let_in(purse, 0.9, "m", 3)
+        waiting.cancel()
+        await asyncio.sleep(0.01)
+        purse.settle(first, 0.05)
+        purse.settle(await asyncio.wait_for(last, 1), 0.05)
+        assert (purse._reserved, purse._held, purse._turns) == (pytest.approx(0), pytest.approx(0), [])
+        (first,), (late,) = await let_in(purse, 0.8, "m", 2)
+        purse.settle(first, 0.05)  # its turn comes, and it is cancelled before it hears of it
+        late.cancel()
+        await asyncio.sleep(0.01)
+        assert (purse._reserved, purse._held) == (pytest.approx(0), pytest.approx(0))
+
+    asyncio.run(play())
+
+
+def test_a_call_that_does_not_fit_waits_for_those_in_flight_and_is_refused_when_there_are_none() -> None:
+    async def play() -> None:
+        purse = Purse(1.0)
+        (first,), (waiting,) = await let_in(purse, 0.7, "m", 2)
+        assert not purse.reached
+        purse.settle(first, 0.7)
+        with pytest.raises(SpendingCapReached):
+            await asyncio.wait_for(waiting, 1)
+        assert purse.reached
+
+    asyncio.run(play())
