@@ -21,7 +21,7 @@ from memsys.llm.endpoint import Endpoint
 from memsys.llm.gateway.accounts import Account
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EndpointUpstream
-from memsys.llm.pricing import ModelSettings, Purse, Reservation, SpendingCapReached
+from memsys.llm.pricing import SUSPECTED, ModelSettings, Purse, Reservation, SpendingCapReached
 from memsys.llm.protocol import Request
 from memsys.llm.server import Server
 from scripts.checkup.calls import Line
@@ -137,6 +137,7 @@ SERVERS: dict[str, dict[str, Any]] = {
     "seven times from two thirds of the cap": {"factor": 7, "onset": 0.65},
     "seven times from nine tenths of the cap": {"factor": 7, "onset": 0.9},
     "hidden thought of 500 tokens": {"thought": 500},
+    "twenty times from half of the cap": {"factor": 20, "onset": 0.5},
 }
 
 
@@ -152,7 +153,8 @@ def test_no_race_passes_the_cap_by_more_than_the_first_lie(server: str, spender:
         mock, purse = Billing(**told, price=DISCOUNT if spender == "batches" else 1.0), Purse(CAP)
         with serving(application(mock)) as url:
             SPENDERS[spender](url, purse)
-        most = CAP if server == "honest" else CAP + mock.dearest
+        late = (mock.factor / SUSPECTED - 1) * (1 - mock.onset) * CAP
+        most = CAP if server == "honest" else CAP + max(mock.dearest, late)
         print(f"{spender}, {server}: billed {mock.billed / CAP:.2f} of the cap, the dearest call {mock.dearest:.3f}")
         assert mock.billed <= most * (1 + 1e-9)
         assert mock.billed > 0.5 * CAP, "the cap was reached for no good reason, or not at all"
