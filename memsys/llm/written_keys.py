@@ -81,6 +81,8 @@ def _faults(value: Any, path: str, sent: str) -> Iterator[tuple[str, str]]:
         taken = _VARIABLE.search(text)
         if taken and (sent or names_secret(name) or names_secret(taken[1])):
             yield path, f"takes the value of {taken[1]} into the settings: {HOW}"
+        elif _PASSWORD.search(text):
+            yield path, f"holds a password; expected an address without user name, password and query: {HOW}"
         elif _literal(text) and names_secret(name):
             yield path, f"holds a key as it is: {HOW}"
         elif _looks_like_key(text, sent):
@@ -100,9 +102,7 @@ def _literal(text: str) -> bool:
 
 
 def _looks_like_key(text: str, sent: str) -> bool:
-    if _PREFIXED.search(text) or _PASSWORD.search(text):
-        return True
-    if any(names_secret(name) and _literal(value) for name, value in _FIELD.findall(text)):
+    if _PREFIXED.search(text) or any(names_secret(name) and _literal(value) for name, value in _FIELD.findall(text)):
         return True
     if sent not in ("base_url", "url", "path", "headers", "query", "env"):
         return False
