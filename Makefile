@@ -116,7 +116,7 @@ quick: $(VENV)/.installed ## style and the fast half of the tests, in a minute: 
 bench: $(VENV)/.installed ## speed against the shipped mock endpoint, as ratios
 	$(PY) -m scripts bench
 
-torture: $(VENV)/.installed ## kills, faults, bad replies, broken files, full disks, jumping clocks, Ray: SHARE=0.1 for a tenth of the 40 minutes
+torture: $(VENV)/.installed ## kills, faults, bad replies, broken files, full disks, jumping clocks, attacks, Ray: SHARE=0.1 for a tenth of the 40 minutes
 	$(PY) -m scripts torture $(if $(SHARE),--share $(SHARE)) $(ARGS)
 
 regress: $(VENV)/.installed ## rerun the small offline subset and compare with results/regression exactly

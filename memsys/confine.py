@@ -123,7 +123,12 @@ def end_all() -> None:
 
 
 def children() -> list[int]:
-    """Process ids of the children of this process."""
+    """Process ids of the children of this process; quick where the kernel lists them, so that none forks faster than it is killed."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        pass
     own, found = str(os.getpid()), []
     for name in os.listdir("/proc"):
         if name.isdigit():

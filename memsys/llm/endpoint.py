@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import random
 import threading
 import time
@@ -20,16 +19,15 @@ from typing import Any
 from urllib.parse import urljoin
 
 from memsys.llm import network, stopping
-from memsys.llm.futures import Reply, settle
+from memsys.llm.futures import Reply, Waited, settle
 from memsys.llm.limits import BUILDS, Places, urgency
-from memsys.llm.llama import key_of
 from memsys.llm.outage import Unreachable, until_back
-from memsys.llm.outcome import Outcome, check_base_url, located, note_unencrypted, origin, outcome_of
+from memsys.llm.outcome import Outcome, check_base_url, key_for, located, note_unencrypted, origin, outcome_of
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.rates import estimated_tokens
 from memsys.llm.replies import usage_of
-from memsys.llm.secrets import redact, register
+from memsys.llm.secrets import redact
 from memsys.llm.server import Parse, Price, Result, Sent
 from memsys.llm.traffic import Traffic
 from memsys.llm.transport import TRANSPORTS, Transport, Unconnected, event_loop
@@ -155,6 +153,20 @@ class Endpoint:
         event_loop().call_soon_threadsafe(self._begin, future, sending)
         return future
 
+    async def reply(self, path: str, body: Mapping[str, Any], worst: float | None, price: Price) -> Sent:
+        """As `start`, for a caller in the event loop's thread: a call wakes no other thread on its way."""
+        stopping.check()
+        if self._transport is None:
+            self._connect()
+        future: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
+
+        async def hand_over(sent: Sent) -> None:
+            if not future.done():  # the caller is gone
+                future.set_result(sent)
+
+        self._begin(future, self._send(path, body, worst, price, hand_over, urgency()))
+        return await future
+
     def snapshot(self) -> Traffic:
         """The state of this server's calls at this moment."""
         sent = list(self._sent.values())
@@ -222,38 +234,30 @@ class Endpoint:
         return make(self.base_url, key or "none", self._in_flight, self.timeout, self._most_bytes)
 
     def key(self) -> str:
-        """The API key from its environment variable; empty for a server on this machine that needs none.
-
-        Raises:
-            ModelError: there is none, or it is no key.
-        """
-        value = key_of(self.base_url) or os.environ.get(self.key_env, "")
-        key = value.strip()  # a key read from a file ends in a newline
-        if not key and not network.is_local(self.base_url):
-            raise ModelError(f"no key for {self.base_url}: set the environment variable {self.key_env}")
-        register(value, self.key_env)
-        if not key.isascii() or not key.isprintable() or " " in key:
-            raise ModelError(
-                f"the environment variable {self.key_env} holds no key: expected plain ASCII without spaces, found other characters"
-            )
-        return key
+        """As `memsys.llm.outcome.key_for`."""
+        return key_for(self.base_url, self.key_env)
 
     # --- in the event loop's thread ------------------------------------------------------------------------------------
 
-    def _begin(self, future: Future[Result], sending: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, future: Waited[Result], sending: Coroutine[Any, Any, None]) -> None:
         # Not asyncio.run_coroutine_threadsafe: it adds two more futures, which take a twentieth of a call's CPU time.
         task = event_loop().create_task(self._run(future, sending))
         self._tasks.add(task)  # the event loop holds only a weak reference to a task
         task.add_done_callback(lambda task: self._on_done(task, future, sending))
 
-    def _on_done(self, task: asyncio.Task[None], future: Future[Result], sending: Coroutine[Any, Any, None]) -> None:
+    def _on_done(
+        self,
+        task: asyncio.Task[None],
+        future: Waited[Result],
+        sending: Coroutine[Any, Any, None],
+    ) -> None:
         self._tasks.discard(task)
         self._finished += 1
         if not future.done():  # cancelled before its first step, so `_run` never started
             sending.close()
             future.set_exception(_cancelled())
 
-    async def _run(self, future: Future[Result], sending: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, future: Waited[Result], sending: Coroutine[Any, Any, None]) -> None:
         try:
             await sending
         except asyncio.CancelledError:
@@ -361,7 +365,8 @@ class Endpoint:
         self, path: str, body: Mapping[str, Any], worst: float | None, price: Price, tokens: int
     ) -> tuple[Outcome, float]:
         """Make one attempt; returns its outcome and its seconds. Its highest possible cost stays reserved until it ends."""
-        reserved, actual, task = self.purse.reserve(worst), None, asyncio.current_task()
+        reserved = await self.purse.admitted(worst, (self.base_url, body.get("model")))
+        actual, task = None, asyncio.current_task()
         sent, self._sent[task] = time.monotonic(), time.perf_counter()
         started, full = self._sent[task], self.places.full
         try:

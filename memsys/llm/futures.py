@@ -13,6 +13,9 @@ from typing import TypeVar
 
 Value = TypeVar("Value")
 
+Waited = Future[Value] | asyncio.Future[Value]
+"""What the caller of a call waits for: in another thread, or in the event loop's."""
+
 Pauses = tuple[Callable[[], None], Callable[[], None]]
 """What is called before a thread waits, and afterwards."""
 

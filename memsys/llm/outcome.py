@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -13,10 +14,11 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from memsys.jsons import received
+from memsys.llm.llama import key_of
 from memsys.llm.network import is_local
 from memsys.llm.protocol import ContextOverflow, ModelError, QuotaExhausted
 from memsys.llm.replies import filtered_reply, is_overflow
-from memsys.llm.secrets import redact, redact_bytes
+from memsys.llm.secrets import redact, redact_bytes, register
 from memsys.llm.transport import Reply
 
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
@@ -178,3 +180,21 @@ def note_unencrypted(base_url: str, key_env: str, key: str) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def key_for(base_url: str, key_env: str) -> str:
+    """The API key of a server from its environment variable; empty for a server on this machine that needs none.
+
+    Raises:
+        ModelError: there is none, or it is no key.
+    """
+    value = key_of(base_url) or os.environ.get(key_env, "")
+    key = value.strip()  # a key read from a file ends in a newline
+    if not key and not is_local(base_url):
+        raise ModelError(f"no key for {base_url}: set the environment variable {key_env}")
+    register(value, key_env)
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ModelError(
+            f"the environment variable {key_env} holds no key: expected plain ASCII without spaces, found other characters"
+        )
+    return key

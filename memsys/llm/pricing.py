@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -82,18 +83,58 @@ class SpendingCapReached(EndOfRun):
     """The next call might cost more than is left below the spending cap."""
 
 
-class Reservation(float):
-    """US dollars held back for a call that is under way."""
+SUSPECTED = 8.0
+"""How many times its reservation a call in flight is held to cost, because a server's bill is not known before its reply."""
 
+EQUAL = 1e-9
+"""Costs that differ by a smaller share are equal."""
+
+
+@dataclass(eq=False, slots=True)
+class Bills:
+    """What a purse knows of the bills of a model at a server."""
+
+    kept: int = 0
+    """Replies since the last that cost more than was reserved for it."""
+    live: int = 0
+    """Calls in flight."""
+    batched: int = 0
+    """Calls in batches under way."""
     surcharge: float = 0.0
-    """The part that was added because the server had billed more than the highest possible cost before."""
+    """The most that a call has cost beyond what its limits allow, in US dollars; later calls reserve as much more."""
+
+
+@dataclass(eq=False, slots=True)
+class Reservation:
+    """US dollars held back for a call."""
+
+    bills: Bills
+    worst: float
+    """The highest cost that the call's limits allow."""
+    usd: float
+    """What is reserved: `worst` and the surcharge of its bills."""
+    sent: str = ""
+    """`live` or `batched` once the call is under way."""
+
+    @property
+    def held(self) -> float:
+        """What the call is held to cost while its bill is unknown."""
+        return max(SUSPECTED * self.worst, self.usd)
 
 
 class Purse:
     """A spending cap shared by all models. It reserves a call's highest possible cost before the call is sent, so the cap holds.
 
     A server may bill more than a call can cost by its limits (thinking that it does not report, or a limit that it ignores). The purse
-    sees that when the reply arrives, and reserves as much more for each later call; calls already under way are past its reach.
+    sees that when the reply arrives, and reserves as much more for each later call of that model. Calls that are in flight then are past
+    its reach, so it lets few of them out before a server has shown what it bills, and few where the cap is near:
+
+    - one call of a model that has not been answered yet, and of no other such model; then one more with each reply that costs no more
+      than was reserved, so 1, 2, 4, … within the time of a reply each;
+    - no call beside others unless the cap has room for `SUSPECTED` times the reservations of all that are in flight.
+
+    So the first lie of a server passes the cap by no more than that one call, if it comes first or is at most `SUSPECTED` times its
+    reservation.
     """
 
     def __init__(self, max_usd: float | None = None) -> None:
@@ -101,32 +142,133 @@ class Purse:
         self.spent = 0.0
         self.reached = False
         """Whether a call was refused because of the cap."""
-        self._reserved = 0.0
-        self._surcharge = 0.0
+        self._reserved = self._held = 0.0
+        self._bills: dict[Hashable, Bills] = {}
+        self._turns: list[tuple[Reservation, asyncio.Future[None]]] = []
         self._lock = threading.Lock()
 
-    def reserve(self, worst: float | None) -> Reservation:
-        """Reserve the highest possible cost of a call, in US dollars, and return it; 0 without a cap.
+    def reserve(self, worst: float | None, model: Hashable = "") -> Reservation:
+        """Reserve the highest possible cost of a call, in US dollars; nothing without a cap. `batched` says when it may be sent.
+
+        Args:
+            model: what is billed alike: a model at a server.
 
         Raises:
             SpendingCapReached: the cost exceeds what is left, or the model's price is unknown.
         """
+        with self._lock:
+            made = self._made(worst, model)
+            if not self._fits(made.usd):
+                raise self._refusal()
+            self._reserved += made.usd
+        return made
+
+    async def admitted(self, worst: float | None, model: Hashable = "") -> Reservation:
+        """As `reserve`, for a call that is sent at once: wait until it may be in flight beside the others.
+
+        Raises:
+            SpendingCapReached: as `reserve`, when no call is in flight that might cost less than is reserved for it.
+        """
+        with self._lock:
+            made = self._made(worst, model)
+            if self._entered(made):
+                return made
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._turns.append((made, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            with self._lock:
+                self._turns = [waiting for waiting in self._turns if waiting[0] is not made]
+            if made.sent:  # cancelled after its turn had come
+                self.settle(made, 0.0)
+            raise
+        return made
+
+    def batched(self, made: Reservation) -> bool:
+        """Whether a call with a reservation may be sent in a batch now; if so, it counts as under way.
+
+        Raises:
+            SpendingCapReached: the server has billed more than was reserved since then, and as much more is not left.
+        """
+        if made.sent or made.usd == 0.0:
+            return True
+        with self._lock:
+            bills, usd = made.bills, made.worst + made.bills.surcharge
+            if not self._fits(usd - made.usd):
+                raise self._refusal()
+            self._reserved += usd - made.usd
+            made.usd = usd
+            if not (bills.kept or bills.live + bills.batched == 0):
+                return False
+            if any(each.batched for each in self._bills.values()) and not self._covered(made):
+                return False
+            bills.batched += 1
+            self._held += made.held
+            made.sent = "batched"
+        return True
+
+    def _made(self, worst: float | None, model: Hashable) -> Reservation:
+        """A reservation that is not booked yet."""
         if self.max_usd is None:
-            return Reservation(0.0)
+            return Reservation(Bills(), 0.0, 0.0)
         if worst is None:
             raise SpendingCapReached(
                 "max_usd is set, but the price of this model is unknown: give it with prices=… (conf/common.yaml says how)"
             )
-        with self._lock:
-            made = Reservation(worst + self._surcharge if worst else 0.0)
-            made.surcharge = self._surcharge
-            if self.spent + self._reserved + made > self.max_usd:
-                self.reached = True
-                raise SpendingCapReached(
-                    f"max_usd={self.max_usd} would be exceeded ({self.spent:.4f} spent, {self._reserved:.4f} in flight)"
-                )
-            self._reserved += made
-        return made
+        bills = self._bills.setdefault(model, Bills())
+        return Reservation(bills, worst, worst + bills.surcharge if worst else 0.0)
+
+    def _fits(self, usd: float) -> bool:
+        return self.max_usd is None or self.spent + self._reserved + usd <= self.max_usd
+
+    def _covered(self, made: Reservation) -> bool:
+        return self.max_usd is None or self.spent + self._held + made.held <= self.max_usd
+
+    def _refusal(self) -> SpendingCapReached:
+        self.reached = True
+        return SpendingCapReached(
+            f"max_usd={self.max_usd} would be exceeded ({self.spent:.4f} spent, {self._reserved:.4f} in flight)"
+        )
+
+    def _entered(self, made: Reservation) -> bool:
+        """Count a call among those in flight, if it may be.
+
+        Raises:
+            SpendingCapReached: it does not fit, and nothing is in flight.
+        """
+        if made.usd == 0.0:
+            return True
+        bills = made.bills
+        made.usd = made.worst + bills.surcharge
+        alone = not any(each.live for each in self._bills.values())
+        if not self._fits(made.usd):
+            if alone:
+                raise self._refusal()
+            return False
+        if not alone:
+            if bills.live > bills.kept or not self._covered(made):
+                return False
+            if not bills.kept and any(each.live and not each.kept for each in self._bills.values()):
+                return False
+        bills.live += 1
+        self._reserved += made.usd
+        self._held += made.held
+        made.sent = "live"
+        return True
+
+    def _serve(self) -> None:
+        """Let those go that may, the one that has waited longest first."""
+        waiting, self._turns = self._turns, []
+        for made, turn in waiting:
+            try:
+                entered, error = self._entered(made), None
+            except SpendingCapReached as refusal:
+                entered, error = True, refusal
+            if not entered:
+                self._turns.append((made, turn))
+                continue
+            turn.get_loop().call_soon_threadsafe(_resolve, turn, error)
 
     @property
     def stop(self) -> str:
@@ -136,17 +278,36 @@ class Purse:
         again = "the same command with a higher max_usd (make … MAX_USD=) goes on from there"
         return f"Stopped at max_usd={self.max_usd:g}: {self.spent:.4f} USD spent; {again}."
 
-    def settle(self, reserved: Reservation, actual: float | None) -> None:
+    def settle(self, made: Reservation, actual: float | None) -> None:
         """Replace a reservation by the call's actual cost; None means unknown, and the reserved amount is taken."""
         with self._lock:
-            self._reserved -= reserved
-            self.spent += reserved if actual is None else actual
-            beyond = 0.0 if actual is None or self.max_usd is None else actual - reserved + reserved.surcharge
-            first, self._surcharge = self._surcharge == 0.0 < beyond, max(self._surcharge, beyond)
+            bills = made.bills
+            self._reserved -= made.usd
+            self.spent += made.usd if actual is None else actual
+            if made.sent:
+                self._held -= made.held
+                setattr(bills, made.sent, getattr(bills, made.sent) - 1)
+            if actual is None or 0.0 < actual <= made.usd * (1 + EQUAL):
+                bills.kept += 1
+            beyond = 0.0 if actual is None or self.max_usd is None else actual - made.worst
+            beyond = beyond if beyond > EQUAL * made.worst else 0.0
+            if beyond > bills.surcharge:
+                bills.kept = 0  # whatever is billed next may be more again
+            first, bills.surcharge = bills.surcharge == 0.0 < beyond, max(bills.surcharge, beyond)
+            self._serve()
         if first:
             print(
-                f"note: a call cost {actual:.6f} USD where its limits allow {reserved:.6f}: the server bills more than was asked for; "
+                f"note: a call cost {actual:.6f} USD where its limits allow {made.worst:.6f}: the server bills more than was asked for; "
                 "later calls reserve as much more",
                 file=sys.stderr,
                 flush=True,
             )
+
+
+def _resolve(turn: asyncio.Future[None], error: SpendingCapReached | None) -> None:
+    if turn.done():
+        return
+    if error is None:
+        turn.set_result(None)
+    else:
+        turn.set_exception(error)

@@ -17,6 +17,8 @@ BURST = 0.25
 """Seconds of a rate that may be made up for at once: after a pause, or when a timer was late."""
 HELD = 1.0
 """A Retry-After of this many seconds holds back all calls of the model, not only the refused one."""
+LONGEST = 86_400.0
+"""Seconds of the longest limit that is believed: providers count by the minute or by the day."""
 _PART = re.compile(r"([0-9.]+)(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -47,8 +49,9 @@ class Pace:
         Servers that refill steadily regain `limit - remaining` in `reset` seconds; those that count by the minute still allow
         `remaining` until then. The larger of the two rates is right for both kinds.
         """
-        if reset <= 0.0 or remaining >= limit:
+        if reset <= 0.0 or remaining >= limit or limit < 1.0:
             return
+        reset = min(reset, LONGEST)
         rate = SHARE * max(limit - remaining, remaining) / reset
         if self.given is not None:
             rate = min(rate, self.given)

@@ -68,6 +68,14 @@ OnWritten = Callable[[Exception | None], None]
 """Called with None once an answer is committed, or with the error that prevented it."""
 
 
+Kept = tuple[bytes, Completion]
+"""A completion with its key."""
+
+
+Entry = tuple[tuple[Kept, ...], OnWritten]
+"""What is committed together, and who is told."""
+
+
 Row = tuple[Any, ...]
 """A row of the file; its first element is the key."""
 
@@ -79,14 +87,12 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._reading, self._writing = threading.Lock(), threading.Lock()
-        self._prefixes_at_start: np.ndarray | None = (
-            None  # uint64 [n], sorted: first eight bytes of the keys; read when first needed
-        )
+        self._prefixes: set[bytes] | None = None  # first eight bytes of the keys; read when first needed
         self._prefixes_written: set[bytes] = set()
         self._unsound: set[bytes] = set()  # keys of invalid rows, which the next valid answer replaces
         self._only_writer, self._next_check = True, 0.0
         self._closing, self._closed = threading.Lock(), False
-        self._arrived: SimpleQueue[tuple[bytes, Completion, OnWritten] | threading.Event | None] = SimpleQueue()
+        self._arrived: SimpleQueue[Entry | threading.Event | None] = SimpleQueue()
         self._lock_file = open_lock(lock_of(path))
         fcntl.flock(self._lock_file, fcntl.LOCK_SH)  # waits while `scripts.cache repair` replaces the file
         try:
@@ -115,11 +121,10 @@ class Store:
         Raises:
             DamagedCache: the file cannot be read.
         """
-        with self._reading_file():
-            if not self._may_hold(key):
-                return None
-            with self._reading:
-                row = self._in.execute("SELECT completion FROM answers WHERE key = ?", (key,)).fetchone()
+        if not self._may_hold(key):
+            return None
+        with self._reading_file(), self._reading:
+            row = self._in.execute("SELECT completion FROM answers WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
         completion = completion_of(row[0])
@@ -157,18 +162,11 @@ class Store:
         """
         if not self._alone():
             return True
-        if self._prefixes_at_start is None:
-            with self._reading:
-                rows = self._in.execute(
-                    "SELECT substr(key, 1, 8) FROM answers WHERE length(key) = ? ORDER BY key", (KEY_BYTES,)
-                ).fetchall()
-            joined = b"".join(prefix for (prefix,) in rows)
-            self._prefixes_at_start = np.frombuffer(joined, dtype=">u8").astype(np.uint64)
-        if key[:8] in self._prefixes_written:
-            return True
-        prefix, prefixes = np.uint64(int.from_bytes(key[:8])), self._prefixes_at_start
-        place = int(np.searchsorted(prefixes, prefix))
-        return place < len(prefixes) and bool(prefixes[place] == prefix)
+        if self._prefixes is None:
+            with self._reading_file(), self._reading:
+                rows = self._in.execute("SELECT substr(key, 1, 8) FROM answers WHERE length(key) = ?", (KEY_BYTES,))
+                self._prefixes = {prefix for (prefix,) in rows}
+        return key[:8] in self._prefixes_written or key[:8] in self._prefixes
 
     def _alone(self) -> bool:
         """Whether no other process has written to the file since it was opened; checked at most every half second."""
@@ -179,16 +177,19 @@ class Store:
             self._only_writer = version == self._version
         return self._only_writer
 
-    def keep_answer(self, key: bytes, completion: Completion, on_written: OnWritten) -> None:
+    def keep_answer(self, key: bytes, completion: Completion, on_written: OnWritten, *beside: Kept) -> None:
         """Commit a completion, then call `on_written` in the writer's thread. The first answer under a key is kept.
 
         A completion without an answer goes into a table of its own, as the outcome of this one call. Answers that arrive during a
         commit share the next transaction, because a commit takes longer than a call's other work.
+
+        Args:
+            beside: further completions with their keys, for the same transaction.
         """
         with self._closing:
             closed = self._closed
             if not closed:
-                self._arrived.put((key, completion, on_written))
+                self._arrived.put((((key, completion), *beside), on_written))
         if closed:
             _notify(on_written, ModelError("the cache was closed before this answer came"))
 
@@ -206,18 +207,19 @@ class Store:
                 if isinstance(entry, threading.Event):
                     entry.set()
 
-    def _commit_batch(self, batch: Sequence[tuple[bytes, Completion, OnWritten]]) -> None:
+    def _commit_batch(self, batch: Sequence[Entry]) -> None:
         try:
-            self._commit([(key, _json_text(reply)) for key, reply, _ in batch if keepable(reply)])
-            self._commit_outcomes([(key, _json_text(reply)) for key, reply, _ in batch if not keepable(reply)])
+            kept = [pair for pairs, _ in batch for pair in pairs]
+            self._commit([(key, _json_text(reply)) for key, reply in kept if keepable(reply)])
+            self._commit_outcomes([(key, _json_text(reply)) for key, reply in kept if not keepable(reply)])
         except Exception as error:
             if len(batch) == 1:
-                _notify(batch[0][2], error)
+                _notify(batch[0][1], error)
             else:  # one by one, so that only those that cannot be written fail
                 for entry in batch:
                     self._commit_batch([entry])
         else:
-            for _, _, on_written in batch:
+            for _, on_written in batch:
                 _notify(on_written, None)
 
     def _commit(self, rows: Sequence[tuple[bytes, str]]) -> None:

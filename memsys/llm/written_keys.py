@@ -28,6 +28,8 @@ _PREFIXED = re.compile(
     r"|\b(?i:bearer|basic) +[A-Za-z0-9+/_=.-]{8,}"
 )
 """Beginnings that providers give to their keys, and what follows the scheme of a header."""
+_PASSWORD = re.compile(r"://[^/@\s]*:(?!\$\{|\{)[^/@\s]+@")
+"""User and password in an address."""
 _HEX = re.compile(r"[0-9a-f]+|[0-9A-F]+")
 _RANDOM = re.compile(r"[A-Za-z0-9]{20,}")
 _FIELD = re.compile(r"[?&;]([^=&;]+)=([^&;]+)")
@@ -66,6 +68,8 @@ def _faults(value: Any, path: str, sent: str) -> Iterator[tuple[str, str]]:
     sent = name if name in SENT else sent
     if isinstance(value, Mapping):
         for inner, below in value.items():
+            if _PREFIXED.search(str(inner)):
+                yield path, f"has a name that looks as if it were a key: {HOW}"
             yield from _faults(below, f"{path}.{inner}".lstrip("."), sent)
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         if sent == "args":
@@ -77,6 +81,8 @@ def _faults(value: Any, path: str, sent: str) -> Iterator[tuple[str, str]]:
         taken = _VARIABLE.search(text)
         if taken and (sent or names_secret(name) or names_secret(taken[1])):
             yield path, f"takes the value of {taken[1]} into the settings: {HOW}"
+        elif _PASSWORD.search(text):
+            yield path, f"holds a password; expected an address without user name, password and query: {HOW}"
         elif _literal(text) and names_secret(name):
             yield path, f"holds a key as it is: {HOW}"
         elif _looks_like_key(text, sent):
@@ -98,7 +104,7 @@ def _literal(text: str) -> bool:
 def _looks_like_key(text: str, sent: str) -> bool:
     if _PREFIXED.search(text) or any(names_secret(name) and _literal(value) for name, value in _FIELD.findall(text)):
         return True
-    if sent not in ("base_url", "url", "path"):
+    if sent not in ("base_url", "url", "path", "headers", "query", "env"):
         return False
     place = urlsplit(text).path if "://" in text else text
     return any(

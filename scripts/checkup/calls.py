@@ -120,13 +120,9 @@ class Line:
     def together(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[Heard]:
         """Send all at once and wait for all."""
         self.calls += len(bodies)
-        worst = [self._worst(body) for body in bodies]
-        reserved = [self._purse.reserve(one) for one in worst]
         under_way = [asyncio.run_coroutine_threadsafe(self._post(path, body), event_loop()) for body in bodies]
         heard = self._heard(under_way)
         self.seconds += sum(reply.seconds for reply in heard)
-        for amount, one in zip(reserved, heard, strict=True):
-            self._purse.settle(amount, self._price(one))
         return heard
 
     def _heard(self, under_way: Sequence[Future[Heard]]) -> list[Heard]:
@@ -152,6 +148,15 @@ class Line:
         return self._settings.cost(heard.tokens("prompt_tokens"), heard.tokens("completion_tokens"))
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Heard:
+        reserved = await self._purse.admitted(self._worst(body), (self.base_url, body.get("model")))
+        heard = None
+        try:
+            heard = await self._sent(path, body)
+            return heard
+        finally:
+            self._purse.settle(reserved, None if heard is None else self._price(heard))
+
+    async def _sent(self, path: str, body: Mapping[str, Any]) -> Heard:
         where, started = located(self.base_url, path), time.perf_counter()
         try:
             reply = await self._transport.post(where, body)

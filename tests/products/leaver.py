@@ -25,6 +25,11 @@ class Product:
         if self._settings.get("daemon"):
             # The protocol's stream is among the descriptors that it keeps open.
             subprocess.Popen(["setsid", "-f", *self._settings["daemon"]], close_fds=False)
+        if self._settings.get("comet"):
+            comet = "import os, signal, sys\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nos.fork() and os._exit(0)\nos.setsid()\n"
+            subprocess.Popen(
+                ["python3", "-c", f"{comet}while True: os.fork() and os._exit(0)", self._settings["comet"]]
+            )
         then = self._settings.get("then", "")
         if then == "die":
             os._exit(3)

@@ -24,7 +24,6 @@ from scripts.commands import inspect
 from scripts.experiment.designs import span_counts
 from scripts.experiment.run_folder import data_of, record_of, trees_of
 from scripts.experiment.single import run_single
-from scripts.command import verb
 
 pytestmark = pytest.mark.slow
 

@@ -33,14 +33,15 @@ def test_a_purse_reserves_as_much_more_as_a_server_billed_beyond_the_limits(caps
     purse = Purse(1.0)
     together = [purse.reserve(0.01) for _ in range(3)]
     purse.settle(together[0], 0.05)
-    assert purse.reserve(0.01) == pytest.approx(0.05)
+    assert purse.reserve(0.01).usd == pytest.approx(0.05)
     for late in together[1:]:  # under way when the first reply came: no reason to reserve more than that
         purse.settle(late, 0.05)
     again = purse.reserve(0.01)
-    assert again == pytest.approx(0.05)
+    assert again.usd == pytest.approx(0.05)
     purse.settle(again, 0.07)
-    assert purse.reserve(0.01) == pytest.approx(0.07)
-    assert purse.reserve(0.0) == 0.0, "a free model stays free"
+    assert purse.reserve(0.01).usd == pytest.approx(0.07)
+    assert purse.reserve(0.01, "another model").usd == pytest.approx(0.01)
+    assert purse.reserve(0.0).usd == 0.0, "a free model stays free"
     assert capsys.readouterr().err.count("bills more than was asked for") == 1
 
 
@@ -141,10 +142,10 @@ def test_a_cap_leaves_complete_rows_and_the_last_line_says_how_to_go_on(
         reproduce(composed("reproduce", settings(url, tmp_path / "whole", *ROWS, PRICES, "yes=true", "max_usd=5"))) == 0
     )
     assert "Stopped" not in capsys.readouterr().err
-    given = settings(url, tmp_path / "capped", *ROWS, PRICES, "yes=true", "max_usd=0.04")
+    given = settings(url, tmp_path / "capped", *ROWS, PRICES, "yes=true", "max_usd=0.02")
     assert reproduce(composed("reproduce", given)) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith("Stopped at max_usd=0.04: 0.0")
+    assert last.startswith("Stopped at max_usd=0.02: 0.01")
     assert last.endswith("(make … MAX_USD=) goes on from there.")
     (written,) = (tmp_path / "capped" / "tables").rglob("*.md")
     assert last in written.read_text(encoding="utf-8"), "the caption names the same sum"

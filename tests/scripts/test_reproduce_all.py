@@ -12,11 +12,9 @@ import pytest
 
 from eval.store import RunError
 from scripts.command import verb
-from scripts.commands import reproduce_all
 from scripts.experiment import figures, table
 from scripts.experiment.everything import everything, make
 from scripts.experiment.outcome import Outcome
-from scripts.command import verb
 
 pytestmark = pytest.mark.slow
 

@@ -12,6 +12,7 @@ import pytest
 from eval.store import RunError
 from memsys.llm.stopping import SAID
 from tests.rigs.campaign import replies
+from tests.rigs.campaign.attacks import ATTACKS, Attack, attacked
 from tests.rigs.campaign.campaign import campaign
 from tests.rigs.campaign.catalogue import CATALOGUE
 from tests.rigs.campaign.faults import JUDGES
@@ -29,7 +30,7 @@ ROW = "| MemTree | 0.458 [0.326, 0.597] {3 cases} · 2/1/0/0 | 0.1 · 3/0/0/0 |\
 @pytest.mark.integration
 def test_a_tenth_of_the_campaign_is_survived() -> None:
     done: list[int] = []
-    parts = [part for part in PARTS if part != "ray"]  # kills on Ray: test_kills_on_ray.py
+    parts = [part for part in PARTS if part not in ("ray", "attacks")]  # test_kills_on_ray.py; and attacks are tests
     outcomes = campaign(0.1, 4, parts, on_done=lambda number, total, outcome: done.append(total))
     defects = [defect for outcome in outcomes.values() for defect in outcome.defects]
     assert not defects, "\n".join(defects)
@@ -191,3 +192,22 @@ def test_a_call_is_repeated_only_beyond_what_an_undisturbed_run_makes_of_it() ->
     undisturbed = {"asked again because it could not be parsed": 3, "once": 1}
     killed = {"asked again because it could not be parsed": 3, "once": 2, "another batch of texts": 1}
     assert sum(repeats_beyond(undisturbed, killed)) == 1
+
+
+def test_each_attack_names_tests_that_exist() -> None:
+    for attack in ATTACKS:
+        text = (ROOT / "tests" / attack.file).read_text(encoding="utf-8")
+        words = [word for word in attack.tests.split() if word not in ("not", "or", "and")]
+        assert all(word in text for word in words), attack.name
+        assert attack.variable in text
+
+
+@pytest.mark.slow
+def test_an_attack_that_succeeds_is_a_defect_and_one_that_fails_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import os\ndef test_held(): assert os.environ['TIMES'] == '5'\ndef test_broken(): assert 0\n"
+    )
+    outcome = attacked(Attack("both", str(tmp_path / "test_it.py"), "", "TIMES", 50), 0.1, tmp_path)
+    assert outcome.tried == {"both: failed": 1, "both: passed": 1}
+    assert [defect for defect in outcome.defects if "test_broken" in defect]
+    assert len(outcome.defects) == 1

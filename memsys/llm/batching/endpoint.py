@@ -22,7 +22,7 @@ from memsys.llm.batching.provider import Provider, Status, UnknownBatch, best
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.futures import settle
 from memsys.llm.outcome import RETRIED, outcome_of
-from memsys.llm.pricing import ModelSettings, Reservation
+from memsys.llm.pricing import ModelSettings, Reservation, SpendingCapReached
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.replies import usage_of
 from memsys.llm.server import Parse, Price
@@ -123,7 +123,8 @@ class BatchEndpoint:
         stopping.check()
         discounted = None if worst is None else worst * self.settings.discount
         future: Future[Result] = Future()
-        waiting = _Waiting(Call(name, path, encoded(body)), future, self.purse.reserve(discounted), price, parse)
+        reserved = self.purse.reserve(discounted, (self.base_url, body.get("model")))
+        waiting = _Waiting(Call(name, path, encoded(body)), future, reserved, price, parse)
         with self._lock:
             self._last_arrival = time.monotonic()
             if (ended := self._ended) is None:
@@ -246,13 +247,26 @@ class BatchEndpoint:
             return
         self._full = set()
         enqueued = sum(self._tokens(self.journal.calls_of(batch)) for batch in under_way)
-        for chunk in _chunks(self.journal.open_calls(ours=True), self.settings.most_calls, self._most_tokens):
+        allowed = [call for call in self.journal.open_calls(ours=True) if self._allowed(call)]
+        for chunk in _chunks(allowed, self.settings.most_calls, self._most_tokens):
             enqueued += self._tokens(chunk)
             if self._most_tokens is not None and enqueued > max(self._most_tokens, self._tokens(chunk)):
                 return
             batch = self.journal.begin(chunk, self.base_url)
             self._begun.add(batch.id)
             self._look_after(batch)
+
+    def _allowed(self, call: Call) -> bool:
+        """Whether the cap lets a call out now: of a model that has not been answered yet one goes first (`memsys.llm.pricing.Purse`)."""
+        if self.purse.max_usd is None:
+            return True
+        with self._lock:
+            waiting = self._waiting.get(call.name, [])
+        try:
+            return bool(waiting) and self.purse.batched(waiting[0].reserved)
+        except SpendingCapReached as error:
+            self._settle(call.name, None, error)
+            return False
 
     @staticmethod
     def _tokens(calls: Sequence[Call]) -> int:

@@ -18,7 +18,7 @@ from memsys.llm.gateway.upstream import Upstream
 from memsys.llm.meter import Ledger
 from memsys.llm.protocol import Completion, ContextOverflow, EndOfRun, ModelError
 from memsys.llm.replies import usage_of
-from memsys.llm.store import Store, unwritable
+from memsys.llm.store import Kept, Store, unwritable
 from memsys.tokens import count_tokens
 
 
@@ -134,10 +134,9 @@ class ChatReplies:
         if self._store is not None:
             journal = journal_key(self._upstream.label, call.account.client, call.place)
             parts = Completion(_text({"outline": outline(call.kept), "changed": _changed(call)}))
-            self._store.keep_answer(journal, parts, lambda error: None)
-            await self._committed(call.key, completion)
+            await self._committed((call.key, completion), (journal, parts))
 
-    async def _committed(self, key: bytes, completion: Completion) -> None:
+    async def _committed(self, reply: Kept, journal: Kept) -> None:
         assert self._store is not None
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
@@ -149,7 +148,7 @@ class ChatReplies:
             else:
                 loop.call_soon_threadsafe(written.set_exception, unwritable(store.path, error))
 
-        store.keep_answer(key, completion, on_written)
+        store.keep_answer(*reply, on_written, journal)
         await written
 
     def _miss(self, call: Call) -> str:

@@ -73,10 +73,7 @@ class EndpointUpstream:
     async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
         self._endpoint.permitted()
         sent = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
-        future = self._endpoint.start(
-            "/chat/completions", sent, self._worst(sent), self._settings.cost_of, lambda *parts: parts
-        )
-        return await asyncio.wrap_future(future)
+        return await self._endpoint.reply("/chat/completions", sent, self._worst(sent), self._settings.cost_of)
 
     def _worst(self, sent: Mapping[str, Any]) -> float | None:
         """The highest possible cost in US dollars; None where the price is unknown or nothing limits the reply."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import resource
+import socket
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import repeat
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -53,7 +57,9 @@ def sent(account: Account, path: str = "", method: str = "POST", **headers: str)
 
 
 @pytest.mark.parametrize("host", ["evil.test", "evil.test:{port}", "127.0.0.1", "127.0.0.1:1", "localhost.evil.test:{port}", "",
-                                  "127.0.0.1:{port}@evil.test", "0.0.0.0:{port}", "127.0.0.1.:{port}"])  # fmt: skip
+                                  "127.0.0.1:{port}@evil.test", "0.0.0.0:{port}", "127.0.0.1.:{port}",
+                                  "[::ffff:127.0.0.1]:{port}", "[0:0:0:0:0:0:0:1]:{port}", "[::1%25lo]:{port}", "[::]:{port}",
+                                  "2130706433:{port}", "0x7f.1:{port}", "localhost.:{port}", "[::1]evil.test:{port}"])  # fmt: skip
 def test_a_name_that_was_made_to_point_here_is_refused(opened: tuple[Gateway, Account], host: str) -> None:
     _, account = opened
     port = urlsplit(account.base_url).port
@@ -127,6 +133,38 @@ def test_tokens_of_two_accounts_of_one_client_share_nothing_but_its_name(opened:
     assert first.startswith("a-b-c-")
     assert len({first, second}) == 2
     assert len(first) >= len("a-b-c-") + 32
+
+
+def raw(account: Account, head: str, pieces: Iterator[bytes]) -> bytes:
+    """What the gateway answers to a request whose body is sent until it answers or hangs up."""
+    address = urlsplit(account.base_url)
+    lines = f"POST {address.path}/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{address.port}\r\n{head}\r\n\r\n"
+    answer = b""
+    with socket.create_connection(("127.0.0.1", address.port or 0), 30) as connection:
+        connection.sendall(lines.encode())
+        with suppress(OSError):
+            for piece in pieces:
+                connection.sendall(piece)
+        with suppress(OSError):
+            answer = connection.recv(4096)
+    return answer
+
+
+def test_a_body_of_pieces_without_a_length_that_never_ends_is_refused(opened: tuple[Gateway, Account]) -> None:
+    piece = b"100000\r\n" + b" " * (1 << 20) + b"\r\n"
+    answer = raw(opened[1], "Content-Type: application/json\r\nTransfer-Encoding: chunked", repeat(piece, 1000))
+    assert answer == b"" or b" 413 " in answer.partition(b"\r\n")[0]
+    assert sent(opened[1])[0] == 200, "the next one is served"
+
+
+def test_a_compressed_body_that_unpacks_to_more_than_the_limit_is_refused(opened: tuple[Gateway, Account]) -> None:
+    bomb = zlib.compress(b" " * (200 << 20), 9)
+    head = f"Content-Type: application/json\r\nContent-Encoding: deflate\r\nContent-Length: {len(bomb)}"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answer = raw(opened[1], head, iter([bomb]))
+    assert b" 4" in answer.partition(b"\r\n")[0]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150 << 10, "kilobytes: it was not unpacked"
+    assert sent(opened[1])[0] == 200
 
 
 # --- money -------------------------------------------------------------------------------------------------------------

@@ -319,3 +319,13 @@ def test_an_exhausted_quota_ends_the_run_at_once_and_says_what_to_do() -> None:
 )
 def test_what_counts_as_an_exhausted_quota(status: int, body: bytes, exhausted: bool) -> None:
     assert is_exhausted(status, body) is exhausted
+
+
+@pytest.mark.parametrize(
+    ("limit", "reset"), [(1, "9" * 12 + "s"), (1, "9" * 308 + "h"), (1e-300, "1s"), (60, "9" * 309 + "d")]
+)
+def test_a_server_that_asks_to_wait_for_ever_holds_calls_back_for_a_day_at_most(limit: float, reset: str) -> None:
+    rates = Rates(lambda: 0.0)
+    rates.heard("m", headers(limit, 0, reset))
+    rates.sent("m", 10)
+    assert rates.delay("m") < 2.1 * 86_400

@@ -34,6 +34,10 @@ WAYS = {
     "the path of a base URL": "memory.build.base_url=http://127.0.0.1:9/t/Zx81kQpL09vYt3RwSd77Ab/v1",
     "the path of the model's base URL": "endpoint.base_url='http://127.0.0.1:9/${oc.env:MEM_SECRET_OTHER}/v1'",
     "the path of a call": "memory.build.search.path='/find?token=plainwords'",
+    "a header under a harmless name": "++memory.build.headers.X-Session=Zx81kQpL09vYt3RwSd77Ab",
+    "the signature of a query": "++memory.build.search.query.sig=Zx81kQpL09vYt3RwSd77Ab",
+    "a password in an address": "++memory.build.headers.X-Proxy='http://me:plainwords@127.0.0.1:3128'",
+    "the name of a field": "++memory.build.headers.sk-proj-Zx81kQpL09vYt3RwSd77Ab=1",
     "a setting of another name that points at a header": "++memory.build.headers.Cookie='${memory.build.version}'",
 }
 

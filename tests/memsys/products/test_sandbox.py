@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import random
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -215,6 +220,28 @@ def test_a_daemon_that_a_product_leaves_in_a_session_of_its_own_ends_with_the_ca
 
 @LINUX
 @MODES
+def test_a_process_that_forks_and_ends_for_ever_in_a_session_of_its_own_ends_with_the_case(
+    made: Callable[..., Released], mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMSYS_SANDBOX", mode)
+    name = f"comet-{hash(tmp_path)}"
+    memory = made(LEAVER, {"comet": name})
+    memory.write(UNIT)
+    deadline = time.monotonic() + 20
+    while not running(name) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    try:
+        memory.close()
+        assert not any(running(name) for _ in range(20))
+    finally:
+        for _ in range(1000):  # a comet that got away
+            for pid in running(name):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+@LINUX
+@MODES
 def test_a_product_that_dies_and_leaves_its_pipe_to_a_child_has_crashed_at_once(
     made: Callable[..., Released], mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +260,7 @@ def test_memory_of_children_counts_against_the_limit(made: Callable[..., Release
         memory.write(UNIT)
 
 
+KILLS = int(os.environ.get("MEMSYS_KILLS", "3"))
 HARNESS = """
 import sys, json
 import numpy as np
@@ -245,6 +273,7 @@ from scripts.experiment.captions import waivers
 from data_loaders.schema import Turn, Unit
 gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(64), None, "live")
 settings = json.loads(sys.argv[2])
+print(gateway.start(), flush=True)
 memory = Released(gateway, np.random.default_rng(0), product=sys.argv[1], settings=settings)
 memory.write(Unit("u1", (Turn("t1", "Mara", "I planted 4 tomatoes."),), "s1"))
 """
@@ -252,27 +281,36 @@ memory.write(Unit("u1", (Turn("t1", "Mara", "I planted 4 tomatoes."),), "s1"))
 
 @LINUX
 @MODES
-def test_a_harness_that_is_killed_leaves_no_process_and_the_next_deletes_its_folder(
+@pytest.mark.timeout(120 + 10 * KILLS)
+def test_a_harness_that_is_killed_leaves_no_process_and_no_port_and_the_next_deletes_its_folder(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMSYS_SANDBOX", mode)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     daemon = daemon_of(tmp_path)
-    settings = json.dumps({"daemon": daemon, "then": "hold the interpreter"})
-    for _ in range(2):
-        harness = subprocess.Popen([sys.executable, "-c", HARNESS, str(LEAVER), settings], cwd=ROOT)
-        deadline = time.monotonic() + 60
-        while not running(daemon[-1]) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert running(str(LEAVER))
-        harness.kill()
-        harness.wait()
+    settings, dice = json.dumps({"daemon": daemon, "then": "hold the interpreter"}), random.Random(mode)
+    for number in range(KILLS):
+        command = [sys.executable, "-c", HARNESS, str(LEAVER), settings]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as harness:
+            assert harness.stdout is not None
+            port = urlsplit(harness.stdout.readline().strip()).port
+            deadline = time.monotonic() + (
+                60 if number % 2 == 0 else dice.uniform(0, 1)
+            )  # in a step, or while it starts
+            while not running(daemon[-1]) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert number % 2 or running(str(LEAVER))
+            harness.kill()
         assert not running(daemon[-1], 10)
         assert not running(str(tmp_path), 10)
+        with socket.socket() as client:
+            assert client.connect_ex(("127.0.0.1", port or 0)) == errno.ECONNREFUSED
+    print(f"{KILLS} kills ({mode}): no process, no port")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     processes._tidied.cache_clear()
     held = processes.scratch_folder()
     assert [path for path in held.path.parent.iterdir() if path.is_dir()] == [held.path]
+    assert [*tmp_path.iterdir()] == [held.path.parent]
     processes.let_go(held)
 
 

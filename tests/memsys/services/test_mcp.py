@@ -210,7 +210,7 @@ import os, pathlib, runpy, subprocess, sys
 keys = []
 for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
     try:
-        keys += [path for _ in path.read_bytes().split(b"sk-not-for-servers")[1:]]
+        keys += [path for _ in path.read_bytes().split(b"sk-" + b"not-for-servers")[1:]]
     except OSError:
         pass
 print("saw", len(keys), "keys", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The torture campaign: kills, faults, bad replies, mutated files, full disks, jumping clocks and lost machines of a Ray cluster.
+"""The torture campaign: kills, faults, bad replies, mutated files, full disks, jumping clocks, attacks and lost machines of a Ray cluster.
 
 `python -m scripts torture [--share 0.1] [--only kills …] [--seed 0] [--processes 2]` prints what was tried and what did not survive, while
 it runs and at its end, writes the table of bad replies to `results/torture/catalogue.md`, and ends with exit code 1 when anything did not.

@@ -7,7 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.rigs.campaign import disks, faults, files, kills, on_ray, replies
+from tests.rigs.campaign import attacks, disks, faults, files, kills, on_ray, replies
 from tests.rigs.campaign.clusters import CORES
 from tests.rigs.campaign.trial import Outcome
 
@@ -71,6 +71,11 @@ def clock_tasks(share: float, seed: int) -> Iterator[Task]:
             yield partial(disks.jump_clocks, memory, now, seed=seed)
 
 
+def attack_tasks(share: float, seed: int) -> Iterator[Task]:
+    for attack in attacks.ATTACKS:
+        yield partial(attacks.attacked, attack, share)
+
+
 def ray_tasks(share: float, seed: int) -> Iterator[Task]:
     if find_spec("ray") is None:
         yield _without_ray
@@ -93,5 +98,6 @@ PARTS: dict[str, Callable[[float, int], Iterator[Task]]] = {
     "files": file_tasks,
     "disks": disk_tasks,
     "clocks": clock_tasks,
+    "attacks": attack_tasks,
     "ray": ray_tasks,
 }

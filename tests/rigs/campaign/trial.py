@@ -95,7 +95,7 @@ def settings(memory: str, url: str, results: Path, *more: str, data: Path | None
     place = [f"endpoint.base_url={url}", "endpoint.label=mock", f"endpoint.key_env={KEY_ENV}", "endpoint.probe=false"]
     limits = [f"endpoint.in_flight={IN_FLIGHT}", "endpoint.backoff=0.01", "endpoint.patience=5"]
     return [
-        *("dataset=locomo", f"memory={memory}", "network=true", "threads=2", f"results='{results}'"),
+        *("dataset=locomo", f"memory={memory}", "network=true", "threads=2", "print=plain", f"results='{results}'"),
         *(*models, *place, *limits, *quick(memory), *small, *more),
     ]
 
