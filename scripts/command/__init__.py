@@ -32,7 +32,7 @@ PLAIN = (
         "completion",
     ),
     *("tables", "inspect", "structure", "runs", "merge", "cache", "doctor", "audit", "fidelity", "gateway", "product"),
-    *("import-answers", "claims", "check-answers", "export", "paper-table", "card"),
+    *("import-answers", "claims", "claims-site", "check-answers", "export", "paper-table", "card"),
     *("fetch", "local-model", "data", "batch", "new-memory", "make-msc-e", "mock-endpoint", "mock-memory"),
 )
 """Verbs that take `--flags`."""
