@@ -70,9 +70,7 @@ def _fill(
 ) -> None:
     clean = cleaner(Path("results"), wanted.private)
     lines = {row.scored.claim.name: line_of(row) for row in rows}
-    terms = {
-        name: data_terms(name, wanted.commercial) for name in dict.fromkeys(line.dataset for line in lines.values())
-    }
+    terms = {name: data_terms(name, wanted.commercial) for name in dict.fromkeys(each.claim.dataset for each in scored)}
     pages = _Pages(draft, clean, wanted)
     _write_claims(draft, pages, rows, lines, terms, changes)
     boards = [(name, [line for line in lines.values() if line.dataset == name], terms[name]) for name in terms]

@@ -1,4 +1,4 @@
-"""Audit published claims from their own answers: `python -m scripts.claims [NAME …] [--data ROOT] [--results FOLDER]`.
+"""Audit published claims from their own answers: `python -m scripts.claims [NAME … | --head] [--data ROOT] [--results FOLDER]`.
 
 For every claim of `conf/claims/claims.yaml` whose files are below the data root (`fetch answers` gets them from their owners): how many
 answers and how many of them belong to a question, every printed score against the file's own mean, official F1, plain F1, BLEU-1, ROUGE-L,
@@ -24,6 +24,8 @@ from data_loaders.source import data_root
 from eval.store import RunError, replace_file
 from scripts.answers.manifest import Claim, claims
 from scripts.answers.scoring import Scored, score_claim
+from scripts.commands.claim_head import NAMES as HEAD_NAMES
+from scripts.commands.claim_head import head
 from scripts.commands.claim_tables import FULL_CONTEXT, Row, analysis, as_csv, as_json, inert, rows_of, table
 from scripts.experiment.exits import guarded
 from scripts.settings.arguments import add_traceback, whole
@@ -46,18 +48,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--results", type=Path, default=Path("results"), help="claims/ is written into it")
     parser.add_argument("--workers", type=whole(1, 64), default=min(2, os.cpu_count() or 1), help="processes")
+    parser.add_argument(
+        "--head", action="store_true", help="eight claims, 80 columns wide, as in README; writes nothing"
+    )
     add_traceback(parser)
     args = parser.parse_args(arguments)
     return guarded(lambda: _audit(args), traceback=args.traceback)
 
 
 def _audit(args: argparse.Namespace) -> int:
-    wanted = chosen(args.names)
+    wanted = chosen(HEAD_NAMES if args.head else args.names)
     scored, missing = scored_claims(wanted, data_root(args.data), args.workers)
     if not scored:
         raise RunError(
             f"no claim's files are there; {next(iter(missing.values()))}; get them with: python -m scripts.fetch answers"
         )
+    if args.head:
+        print(head(rows_of(scored)))
+        return 1 if missing else 0
     text, rows = page(scored, missing)
     folder = args.results / "claims"
     for name, content in (("claims.md", text), ("claims.json", as_json(rows, missing)), ("claims.csv", as_csv(rows))):

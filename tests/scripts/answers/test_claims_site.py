@@ -25,6 +25,7 @@ from scripts.claim_pages.build import APART_EACH, Wanted, build
 from scripts.claim_pages.feed import ATOM
 from scripts.claim_pages.licences import EXCERPT, EXCERPTS, data_terms, terms_of
 from scripts.claim_pages.questions import LONGEST, disagreements
+from scripts.commands import claim_head
 from scripts.commands.claim_tables import as_json, rows_of
 
 Invent = Callable[..., Scored]
@@ -410,6 +411,25 @@ def test_another_folder_is_not_replaced_and_a_damaged_history_is_named(tmp_path:
     with pytest.raises(RunError, match="no history of claims"):
         site(tmp_path, invent("mem"))
     assert (tmp_path / "site" / "mine.txt").read_text() == "keep"
+
+
+# --- README's table ----------------------------------------------------------------------------------------------------
+
+
+def test_the_head_has_its_rows_in_order_80_columns_wide_with_remarks(
+    invent: Invent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_head, "NAMES", ("second", "first"))
+    long = invent(
+        "second", product="a | b *c* " * 9, note="word " * 40, claimed=(Printed(0.991, 3, "judge", "all", "page"),)
+    )
+    lines = claim_head.head(rows_of([invent("first", claimed=()), long, invent("third")])).splitlines()
+    assert {len(line) for line in lines[:4]} == {80}
+    assert max(map(len, lines)) <= 80
+    assert lines[2].startswith("| a / b *c* a / b")
+    assert re.match(r"\| first · someone +\|       – \|  0\.\d{3} \|", lines[3])
+    assert lines[5].startswith("- a / b \\*c\\*")
+    assert "0.991 is not supported by this file" in " ".join(map(str.strip, lines[5:]))
 
 
 # --- the command -------------------------------------------------------------------------------------------------------
