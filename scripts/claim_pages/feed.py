@@ -142,7 +142,8 @@ def atom(entries: History, pages: Mapping[str, str], base: str) -> bytes:
         _add(node, "updated", _midnight(date))
         _add(node, "link", rel="alternate", href=f"{base}{pages.get(name, 'index.html')}")
         _add(node, "summary", _plain(entry["summary"]))
-    return b'<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(feed, encoding="utf-8") + b"\n"
+    text: str = ElementTree.tostring(feed, encoding="unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'.encode()
 
 
 def _add(parent: ElementTree.Element, name: str, text: str | None = None, **attributes: str) -> ElementTree.Element:

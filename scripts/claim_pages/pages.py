@@ -265,7 +265,7 @@ def claim_page(
     )
 
 
-def statuses(rows: Sequence[Row]) -> list[tuple[str, int]]:
+def statuses(rows: Sequence[Row]) -> Sequence[tuple[str, int]]:
     """How many printed scores have each status, the most frequent first."""
     return Counter(finding.status for row in rows for finding in row.findings).most_common()
 

@@ -42,7 +42,10 @@ def scored_claim(name: str, count: int = 40, seed: int = 0, **more: Any) -> Scor
     scores = {measure: np.where(answerable == 1.0, rng.random(count).round(2), np.nan) for measure in MEASURES}
     texts = more.pop(
         "texts",
-        tuple(f"It was {each.gold}, said {name} about {NOUNS[at % 9]} and {seed}." for at, each in enumerate(asked)),
+        tuple(
+            f"It was {each.gold}, said {name} about {NOUNS[at % 9]} and {seed}{' indeed' * (seed % 5)}."
+            for at, each in enumerate(asked)
+        ),
     )
     verdict = (rng.random(count) < 0.6).astype(float)
     measures = {
