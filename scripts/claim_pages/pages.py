@@ -138,12 +138,12 @@ def says(finding: Finding) -> str:
     printed = finding.printed
     digits = printed.digits
     until = f" until {printed.until}" if printed.until else ""
-    score = f"{printed.printed} prints {printed.score:.{digits}f}{until}"
     what = f"{KINDS.get(printed.of, printed.of)}, {OVER.get(printed.over, printed.over)}"
+    score = f"{printed.score:.{digits}f} ({what}) is printed in {printed.printed}{until}"
     other = f", which is {printed.other_run}" if printed.other_run else ""
     file = "the file stores none" if finding.file is None else f"this file gives {finding.file:.{digits}f}"
     reading = f" ({finding.reading})" if finding.reading else ""
-    return f"{score} ({what}){other}; {file}{reading}: {finding.status}"
+    return f"{score}{other}; {file}{reading}: {finding.status}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ def claim_page(
     own = lines[claim.name]
     facts = {
         "data set": claim.dataset + (f", {claim.part}" if claim.part else ""),
-        "who ran it": claim.by,
+        "published by": claim.by,
         "date": claim.date or "not stated",
         "licence": claim.licence,
         "answer model": claim.answer_model or "not stated",

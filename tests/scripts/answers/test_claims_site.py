@@ -105,10 +105,11 @@ def test_a_page_says_what_is_printed_and_what_the_file_gives(tmp_path: Path, inv
         Printed(0.75, 2, "judge", "all", "README", until="2026-05-13"),
     )
     text = page(site(tmp_path, invent("mem", claimed=claimed, measures={"verdict": verdict})), "mem")
-    assert (
-        "README prints 0.80 (mean verdict, all questions); this file gives 0.75 (mean verdict): not supported" in text
+    said = (
+        "0.80 (mean verdict, all questions) is printed in README; this file gives 0.75 (mean verdict): not supported by"
     )
-    assert "README prints 0.75 until 2026-05-13" in text
+    assert said in text
+    assert "is printed in README until 2026-05-13; this file gives 0.75 (mean verdict): subset" in text
     assert ".venv/bin/python -m scripts.claims mem --data ~/data" in text
     assert "https://github.com/someone/results/tree/0123abc" in text
     assert f"sha256 {'ab' * 32}" in text
