@@ -29,7 +29,7 @@ OVERRIDES = profile=$(PROFILE) $(call given,LOCAL,local.model) $(call given,LOCA
   $(call given,$(role)_KEY_ENV,endpoints.$(call lower,$(role)).key_env))
 lower = $(subst MEMORY,memory,$(subst READER,reader,$(subst JUDGE,judge,$(subst PROBE,probe,$(subst EMBEDDER,embedder,$(1))))))
 
-.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture coverage doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth calibrate sweep judge-card order-test claims \
+.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture coverage doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth calibrate sweep judge-card order-test claims claims-site \
   fetch clean distclean
 
 help:
@@ -145,6 +145,9 @@ sweep: $(VENV)/.installed ## a sweep of a paper, resumed where it stopped: SWEEP
 
 claims: $(VENV)/.installed ## audit published scores from the answers that their owners published: DATA= (fetch SET=answers gets them)
 	$(PY) -m scripts claims $(if $(DATA),--data $(call shell_quoted,$(DATA))) $(if $(RESULTS),--results $(call shell_quoted,$(RESULTS))) $(ARGS)
+
+claims-site: $(VENV)/.installed ## the same audit as a static site, to open in a browser or to publish: DATA= ARGS="--url https://… --contact …"
+	$(PY) -m scripts claims-site --date "$$(date +%F)" $(if $(DATA),--data $(call shell_quoted,$(DATA))) $(if $(RESULTS),--results $(call shell_quoted,$(RESULTS))) $(ARGS)
 
 fetch: $(VENV)/.installed ## download data sets: SET=locomo, or all; into DATA=
 	$(PY) -m scripts fetch $(or $(SET),all) $(if $(DATA),--data $(call shell_quoted,$(DATA)))

@@ -63,6 +63,8 @@ class Scored:
     listed: tuple[str, ...]
     golds: int
     other_gold: int
+    texts: tuple[str, ...] = ()
+    """The answers themselves, for the pages."""
 
     @property
     def joined(self) -> float | None:
@@ -125,6 +127,7 @@ def score_claim(claim: Claim, root: Path) -> Scored:
         tuple(listed),
         golds,
         other_gold,
+        tuple(answer.answer for _, answer in pairs),
     )
 
 

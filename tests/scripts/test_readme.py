@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.commands import architecture
+from scripts.answers.claim_head import NAMES, WIDTH
+from scripts.answers.declared import forms
+from scripts.commands import architecture, claims
 from scripts.experiment.launch import composed
 from scripts.experiment.layout import read_lines_of, wanted_columns
 from scripts.experiment.table import reproduce
 from scripts.settings.checking import checked_option
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CLAIMS.md")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 each_page = pytest.mark.parametrize("page", PAGES)
 
@@ -31,11 +33,32 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
 
 
-def test_the_readme_has_fewer_than_900_words_and_a_table_near_its_top() -> None:
+def test_the_readme_has_fewer_than_900_words_and_begins_with_eight_claims_in_80_columns() -> None:
     assert len(text_of("README.md").split()) < 900
-    top = text_of("README.md").splitlines()[:25]
-    assert sum(line.startswith("| ") for line in top) >= 5
-    assert "stand-in" in "\n".join(top)
+    rows = [line for line in text_of("README.md").splitlines()[:18] if line.startswith("| ")]
+    assert len(rows) == 1 + len(NAMES) == 9
+    assert {len(row) for row in rows} == {WIDTH}
+    assert "make claims" in "\n".join(text_of("README.md").splitlines()[:6])
+
+
+def test_the_sample_table_of_the_readme_says_that_stand_ins_made_it() -> None:
+    assert "**stand-ins**" in text_of("README.md").split("not comparable: stand-in |")[-1][:60]
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_the_first_table_of_the_readme_is_what_its_command_prints(
+    data_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert claims.main(["--head", "--data", str(data_root), "--workers", "1"]) == 0
+    assert f"prints:\n\n{capsys.readouterr().out}\n" in text_of("README.md")
+
+
+def test_the_fields_that_claims_md_asks_for_are_those_of_the_form_that_check_answers_reads() -> None:
+    table = text_of("CLAIMS.md").split("| field | content |")[1].split("\n\n")[0]
+    named = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines()[2:]))) | {"question"}
+    known = {place for name, places in forms()["extract"].fields.items() for place in places if name != "f1"}
+    assert named == known
 
 
 def test_the_readme_names_the_test_command_and_the_first_table() -> None:

@@ -56,13 +56,25 @@ def build(
     Raises:
         RunError: the target is a folder that is no report.
     """
+    return write_whole(target, lambda draft: _fill(draft, sources, wanted, on_progress))
+
+
+def write_whole(target: Path, fill: Callable[[Path], None], mark: str = MARK) -> Path:
+    """Fill a new folder, which then takes the place of `target`; returns its first page.
+
+    Args:
+        mark: a file that `fill` writes, by which a folder is known to be an earlier one of its kind.
+
+    Raises:
+        RunError: the target is a folder without the mark.
+    """
     target = target.absolute()
-    if target.exists() and not (target / MARK).is_file():
+    if target.exists() and not (target / mark).is_file():
         raise RunError(f"{target} is there and is no report; name another folder with --out")
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        _fill(draft, sources, wanted, on_progress)
+        fill(draft)
         _put_in_place(draft, target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -1,0 +1,163 @@
+"""Write the site into a new folder, which takes the old one's place when it is whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from eval.report.html.build import write_whole
+from eval.report.html.cleaning import Cleaner, cleaner
+from eval.report.html.shards import Shards
+from memsys.inert import visible
+from memsys.llm.secrets import redact
+from scripts.answers.claim_tables import LENIENCY, Row, as_csv, record
+from scripts.answers.scoring import Scored
+from scripts.claim_pages.feed import SCHEMA, VERSION, History, atom, digest, earlier, history
+from scripts.claim_pages.licences import EXCERPT, EXCERPTS, Terms, data_terms, terms_of
+from scripts.claim_pages.pages import Line, analysis, claim_page, line_of, statuses
+from scripts.claim_pages.questions import LONGEST, claim_data, disagreements, shared_questions, shown
+
+MARK = "claims.json"
+"""A file in every site: a folder without it is not replaced."""
+APART_EACH = EXCERPTS // 2
+"""Answers of each of two kinds whose verdict and F1 differ, on the page of a claim."""
+REPORT_FILES = ("report.css", "dom.js")
+OWN_FILES = ("claims.css", "claims.js")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How the site is made."""
+
+    day: str | None = None
+    """Of what has changed; None takes the manifest's dates."""
+    base: str = ""
+    """Address that the site will have, with a slash at its end, for the feed."""
+    contact: str = ""
+    """Where corrections go, in words or as an address."""
+    commercial: bool = False
+    private: tuple[Path | str | None, ...] = ()
+    """Folders of this machine whose names must not be in it."""
+
+
+def build(
+    scored: Sequence[Scored], rows: Sequence[Row], missing: Mapping[str, str], target: Path, wanted: Wanted
+) -> Path:
+    """Build the site of these claims; returns its first page.
+
+    Args:
+        scored, rows: from `scripts.commands.claims`, so every number is the one that `memsys-bench claims` prints.
+        missing: by name, why other claims have no scores.
+
+    Raises:
+        RunError: the target is a folder that is no site, its history is damaged, or numbers have changed and no day is given.
+    """
+    changes = history(rows, earlier(target), wanted.day)
+    return write_whole(target, lambda draft: _fill(draft, scored, rows, missing, changes, wanted), MARK)
+
+
+def _fill(
+    draft: Path,
+    scored: Sequence[Scored],
+    rows: Sequence[Row],
+    missing: Mapping[str, str],
+    changes: History,
+    wanted: Wanted,
+) -> None:
+    clean = cleaner(Path("results"), wanted.private)
+    lines = {row.scored.claim.name: line_of(row) for row in rows}
+    terms = {name: data_terms(name, wanted.commercial) for name in dict.fromkeys(each.claim.dataset for each in scored)}
+    pages = _Pages(draft, clean, wanted)
+    _write_claims(draft, pages, rows, lines, terms, changes)
+    boards = [(name, [line for line in lines.values() if line.dataset == name], terms[name]) for name in terms]
+    more = {
+        "boards": boards,
+        "statuses": statuses(rows),
+        "missing": {shown(name): shown(why) for name, why in missing.items()},
+    }
+    pages.write("index.html", "index.html.j2", **more)
+    pages.write("analysis.html", "analysis.html.j2", **analysis(scored, lines), leniency=LENIENCY)
+    for name in REPORT_FILES:
+        _copy(files("eval.report.html") / "static" / name, draft / name)
+    for name in OWN_FILES:
+        _copy(files("scripts.claim_pages") / "static" / name, draft / name)
+    (draft / "claims.csv").write_text(clean.page(as_csv(rows)), encoding="utf-8")
+    (draft / "atom.xml").write_bytes(atom(changes, {name: line.page for name, line in lines.items()}, wanted.base))
+    content = clean.value(_cut(_everything(rows, lines, missing, changes)))
+    (draft / MARK).write_text(redact(json.dumps(content, indent=1)) + "\n", encoding="utf-8")
+
+
+def _cut(value: Any) -> Any:
+    """A nested value whose long texts end as those of the pages do."""
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST else shown(value)
+    if isinstance(value, Mapping):
+        return {str(name): _cut(inner) for name, inner in value.items()}
+    return [_cut(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _copy(source: Any, target: Path) -> None:
+    target.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+class _Pages:
+    """Renders templates into the site."""
+
+    def __init__(self, draft: Path, clean: Cleaner, wanted: Wanted) -> None:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+        self.draft, self.clean, self.wanted = draft, clean, wanted
+        self.environment = Environment(
+            loader=PackageLoader("scripts.claim_pages"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+
+    def write(self, name: str, template: str, **values: Any) -> None:
+        """Write one page, without keys and folders of this machine."""
+        limits = {"excerpts": EXCERPTS, "excerpt": EXCERPT}
+        contact = visible(self.wanted.contact)
+        text = self.environment.get_template(template).render(**values, **limits, contact=contact)
+        (self.draft / name).write_text(self.clean.page(text), encoding="utf-8")
+
+
+def _write_claims(
+    draft: Path,
+    pages: _Pages,
+    rows: Sequence[Row],
+    lines: Mapping[str, Line],
+    terms: Mapping[str, Terms],
+    changes: History,
+) -> None:
+    """A page and a data file for each claim, and a data file of questions for each data set."""
+    shards = Shards(draft / "data", pages.clean)
+    shared = shared_questions((row.scored for row in rows), terms)
+    for row in rows:
+        claim, line = row.scored.claim, lines[row.scored.claim.name]
+        data, answers = terms[claim.dataset], terms_of(claim.licence, pages.wanted.commercial)
+        shards.write(line.data, claim_data(row.scored, shared.get(claim.dataset), data, answers))
+        apart = disagreements(row.scored, APART_EACH, data, answers)
+        page = claim_page(row, lines, (answers, data), apart, changes[claim.name])
+        pages.write(
+            line.page, "claim.html.j2", page=page, shared=_shared_name(claim.dataset) if claim.dataset in shared else ""
+        )
+    for name, questions in shared.items():
+        shards.write(_shared_name(name), questions.rows)
+
+
+def _shared_name(dataset: str) -> str:
+    return f"questions-{dataset.lower()}"
+
+
+def _everything(
+    rows: Sequence[Row], lines: Mapping[str, Line], missing: Mapping[str, str], changes: History
+) -> dict[str, Any]:
+    """`claims.json`: every claim as `memsys-bench claims` writes it, with its page, the hash of its numbers and its history."""
+    claims = [{**record(row), "page": lines[row.scored.claim.name].page, "hash": digest(row)} for row in rows]
+    return {"schema": SCHEMA, "version": VERSION, "claims": claims, "missing": dict(missing), "changes": changes}

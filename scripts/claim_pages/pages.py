@@ -1,0 +1,307 @@
+"""What the pages say, as records for the templates. Numbers come from the rows of `memsys-bench claims`; texts of others are cut and inert."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from eval.report.rendering import number, span
+from eval.stats import Estimate, preferred_interval
+from eval.store import safe_name
+from scripts.answers.audit import Finding
+from scripts.answers.claim_tables import FULL_CONTEXT, Row
+from scripts.answers.manifest import Claim
+from scripts.answers.reanalysis import lenience, rank_agreement, regression, spreads, usable
+from scripts.answers.scoring import Scored
+from scripts.claim_pages.licences import Terms
+from scripts.claim_pages.questions import Disagreement, excerpt, shown
+
+KINDS = {
+    "judge": "mean verdict",
+    "pass": "share of at least half marks",
+    "full": "share of full marks",
+    "f1": "F1 that the file stores",
+}
+OVER = {"all": "all questions", "1-4": "questions that the history answers"}
+TEXT, LISTED = 400, 20
+"""Characters of a text on a page, and entries of a list, at most."""
+SLUG = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+COMMIT = re.compile(r"[0-9a-f]{6,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A score with its interval, for a table and as places on a drawing 200 wide."""
+
+    text: str
+    interval: str
+    at: float | None
+    low: float | None
+    high: float | None
+
+
+def bar(ours: Estimate | None) -> Bar:
+    """A score as it is drawn; nothing but `–` where there is none."""
+    if ours is None:
+        return Bar("–", "", None, None, None)
+    interval = preferred_interval(ours)
+    ends = (None, None) if interval is None else (_place(interval.low), _place(interval.high))
+    return Bar(number(ours.mean), span(interval), _place(ours.mean), *ends)
+
+
+def _place(value: float) -> float:
+    return round(200 * min(1.0, max(0.0, value)), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A claim in a leaderboard and at the head of its page."""
+
+    name: str
+    page: str
+    data: str
+    """Name of its data file."""
+    system: str
+    product: str
+    by: str
+    dataset: str
+    is_bar: bool
+    n: str
+    printed: str
+    file: str
+    status: str
+    judge: Bar
+    unanswerable: Bar
+    f1: Bar
+    others: Sequence[str]
+    """plain F1, BLEU-1, ROUGE-L."""
+    joined: str
+    unknown: str
+    words: str
+    tokens: str
+    detectable: str
+    remarks: Sequence[str]
+    search: str
+
+
+def line_of(row: Row) -> Line:
+    """A row of `memsys-bench claims` as its pages show it."""
+    scored, claim = row.scored, row.scored.claim
+    first = row.findings[0] if row.findings else None
+    file = first.file if first and first.file is not None else row.file_mean
+    name = safe_name(claim.name)
+    remarks = [*map(_also, row.findings[1:]), *row.flags, *(f"same answers as {each}" for each in row.same)]
+    known = [claim.name, claim.system, claim.product, claim.by, claim.repository, claim.dataset, claim.judge]
+    status = first.status if first else "no score printed"
+    return Line(
+        excerpt(claim.name),
+        f"claim-{name}.html",
+        f"claim-{name}",
+        excerpt(claim.system),
+        excerpt(claim.product),
+        excerpt(claim.by),
+        claim.dataset,
+        claim.product == FULL_CONTEXT,
+        f"{len(scored.asked):,} of {scored.whole:,}",
+        "–" if first is None else f"{first.printed.score:.{first.printed.digits}f}",
+        number(file, first.printed.digits if first else 3),
+        status,
+        bar(row.answerable),
+        bar(row.unanswerable),
+        bar(row.measures["f1"]),
+        [bar(row.measures[each]).text for each in ("plain_f1", "bleu1", "rouge_l")],
+        number(scored.joined),
+        f"{row.unknown:.0%}",
+        f"{row.words:.0f}",
+        "–" if row.tokens is None else f"{row.tokens:,.0f}",
+        number(row.detectable),
+        [shown(remark, TEXT) for remark in remarks],
+        excerpt_free(" ".join([*known, status, *remarks])),
+    )
+
+
+def excerpt_free(text: str) -> str:
+    """What a search looks through: one line of lower case."""
+    return " ".join(shown(text, 2 * TEXT).lower().split())
+
+
+def _also(finding: Finding) -> str:
+    return f"also printed: {says(finding)}"
+
+
+def says(finding: Finding) -> str:
+    """A printed score and what the file says about it, in one sentence."""
+    printed = finding.printed
+    digits = printed.digits
+    until = f" until {printed.until}" if printed.until else ""
+    what = f"{KINDS.get(printed.of, printed.of)}, {OVER.get(printed.over, printed.over)}"
+    score = f"{printed.score:.{digits}f} ({what}) is printed in {printed.printed}{until}"
+    other = f", which is {printed.other_run}" if printed.other_run else ""
+    file = "the file stores none" if finding.file is None else f"this file gives {finding.file:.{digits}f}"
+    reading = f" ({finding.reading})" if finding.reading else ""
+    return f"{score}{other}; {file}{reading}: {finding.status}"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A text, and the address at the owner where there is a safe one."""
+
+    text: str
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a claim with what a reader needs to check it."""
+
+    path: Link
+    sha256: str
+    bytes: str
+    check: str
+    """A command that prints the sha256 of the owner's file; empty for an extract."""
+
+
+def repository_of(claim: Claim) -> Link:
+    """The repository at the published commit."""
+    text = f"{excerpt(claim.repository)} at {excerpt(claim.commit)}"
+    safe = SLUG.fullmatch(claim.repository) and COMMIT.fullmatch(claim.commit)
+    return Link(text, f"https://github.com/{claim.repository}/tree/{claim.commit}" if safe else "")
+
+
+def files_of(claim: Claim) -> list[File]:
+    """The files of a claim; addresses are of GitHub alone, and every part of a path is quoted."""
+    safe = SLUG.fullmatch(claim.repository) and COMMIT.fullmatch(claim.commit)
+    made = []
+    for file in claim.files:
+        path = quote(file.path)
+        raw = f"https://raw.githubusercontent.com/{claim.repository}/{claim.commit}/{path}"
+        unpack = " | gunzip" if path.endswith(".gz") else ""
+        made.append(
+            File(
+                Link(
+                    shown(file.path, TEXT),
+                    f"https://github.com/{claim.repository}/blob/{claim.commit}/{path}" if safe else "",
+                ),
+                excerpt(file.sha256),
+                f"{file.bytes:,}",
+                f"curl -sL '{raw}'{unpack} | sha256sum" if safe and not claim.extract and "'" not in path else "",
+            )
+        )
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPage:
+    """Everything on the page of a claim but its questions."""
+
+    line: Line
+    claim: Mapping[str, str]
+    repository: Link
+    files: Sequence[File]
+    extract: bool
+    says: Sequence[str]
+    flags: Sequence[str]
+    same: Sequence[Link]
+    bars: Sequence[Line]
+    """Full context on the same data set."""
+    counts: Sequence[tuple[str, int]]
+    listed: Sequence[str]
+    more: int
+    """Irregularities that are not listed."""
+    disagreements: Mapping[str, Disagreement]
+    answers: Terms
+    data: Terms
+    commands: Sequence[str]
+    changes: Sequence[Mapping[str, Any]]
+
+
+def claim_page(
+    row: Row,
+    lines: Mapping[str, Line],
+    terms: tuple[Terms, Terms],
+    apart: Mapping[str, Disagreement],
+    changes: Sequence[Mapping[str, Any]],
+) -> ClaimPage:
+    """The page of a claim.
+
+    Args:
+        lines: every claim of the site by name.
+        terms: of the answers and of the data set.
+    """
+    scored, claim = row.scored, row.scored.claim
+    own = lines[claim.name]
+    facts = {
+        "data set": claim.dataset + (f", {claim.part}" if claim.part else ""),
+        "published by": claim.by,
+        "date": claim.date or "not stated",
+        "licence": claim.licence,
+        "answer model": claim.answer_model or "not stated",
+        "judge": claim.judge or "not stated",
+        "form": claim.form + "".join(f", {name} {value}" for name, value in claim.options.items()),
+        "note": claim.note,
+    }
+    quoted = [each for each in (claim.name, *(each.name for each in row.same)) if re.fullmatch(r"[\w.-]+", each)]
+    return ClaimPage(
+        own,
+        {name: shown(value, TEXT) for name, value in facts.items() if value},
+        repository_of(claim),
+        files_of(claim),
+        claim.extract,
+        [shown(says(finding), TEXT) for finding in row.findings],
+        [shown(flag, TEXT) for flag in row.flags],
+        [Link(shown(str(each), TEXT), lines[each.name].page if each.name in lines else "") for each in row.same],
+        [line for line in lines.values() if line.is_bar and line.dataset == claim.dataset and line is not own],
+        [(shown(kind, TEXT), count) for kind, count in sorted(scored.counts.items())],
+        [shown(each, TEXT) for each in scored.listed[:LISTED]],
+        max(0, len(scored.listed) - LISTED),
+        apart,
+        *terms,
+        ["make fetch SET=answers DATA=~/data", f".venv/bin/python -m scripts claims {' '.join(quoted)} --data ~/data"],
+        [{**each, "summary": shown(str(each["summary"]), 2 * TEXT)} for each in reversed(changes)],
+    )
+
+
+def statuses(rows: Sequence[Row]) -> Sequence[tuple[str, int]]:
+    """How many printed scores have each status, the most frequent first."""
+    return Counter(finding.status for row in rows for finding in row.findings).most_common()
+
+
+def analysis(all_scored: Sequence[Scored], lines: Mapping[str, Line]) -> dict[str, Any]:
+    """What only many files show: regression, ranks, leniency, spreads; the functions behind the tables of `memsys-bench claims`."""
+    fitted = []
+    for who, people in (("judges", False), ("people", True)):
+        own = usable(all_scored, people=people)
+        if result := regression(own) if own else None:
+            effects = [(each.name, f"{each.points:.1f}", span(each.interval, digits=1)) for each in result.effects]
+            fitted.append({"who": who, "size": result, "effects": effects})
+    lenient = []
+    for scored in all_scored:
+        each = lenience(scored)
+        shares = [(each.unlike, each.unlike_n), (each.unknowing, each.unknowing_n)] if each else []
+        if each and any(share is not None for share, _ in shares):
+            cells = ["–" if share is None else f"{share:.0%} of {n}" for share, n in shares]
+            lenient.append((lines[each.name], excerpt(each.judge), *cells))
+    products = [
+        (
+            excerpt(each.product),
+            each.dataset,
+            [lines[name] for name in each.claims],
+            _ends(each.verdict),
+            _ends(each.f1),
+        )
+        for each in spreads(all_scored)
+    ]
+    return {
+        "fitted": fitted,
+        "ranks": rank_agreement(usable(all_scored)),
+        "lenient": lenient,
+        "products": products,
+    }
+
+
+def _ends(ends: tuple[float, float] | None) -> str:
+    return "–" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"

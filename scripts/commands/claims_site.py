@@ -1,0 +1,60 @@
+"""What `memsys-bench claims-site` does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_loaders.source import data_root
+from eval.store import RunError
+from scripts.answers.claim_tables import rows_of
+from scripts.claim_pages.build import Wanted, build
+from scripts.claim_pages.feed import DAY
+from scripts.commands.claims import chosen, scored_claims
+from scripts.settings.arguments import as_called, whole
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build the site and print where it is; 1 when the files of a claim are not there, 2 when the input is wrong."""
+    parser = argparse.ArgumentParser(prog=as_called("python -m scripts claims-site"), description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="claims by name, or a data set (default: all)")
+    parser.add_argument(
+        "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
+    )
+    parser.add_argument("--results", type=Path, default=Path("results"), help="claims_site/ is written into it")
+    parser.add_argument("--out", type=Path, help="folder of the site (default: RESULTS/claims_site)")
+    parser.add_argument("--date", type=_day, help="day of what has changed, YYYY-MM-DD (default: that of the manifest)")
+    parser.add_argument("--url", default="", help="address that the site will have, for the links of the feed")
+    parser.add_argument("--contact", default="", help="where corrections go: an address or a sentence, on every page")
+    parser.add_argument(
+        "--commercial", action="store_true", help="for a commercial host: leave out texts under non-commercial licences"
+    )
+    parser.add_argument("--workers", type=whole(1, 64), default=min(2, os.cpu_count() or 1), help="processes")
+    args = parser.parse_args(arguments)
+    return _site(args)
+
+
+def _day(text: str) -> str:
+    if not DAY.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"expected a day such as 2026-11-24, found {text!r}")
+    return text
+
+
+def _site(args: argparse.Namespace) -> int:
+    if args.url and not args.url.startswith(("https://", "http://")):
+        raise RunError(f"--url: expected an address that begins with https://, found {args.url!r}")
+    scored, missing = scored_claims(chosen(args.names), data_root(args.data), args.workers)
+    if not scored:
+        raise RunError(
+            f"no claim's files are there; {next(iter(missing.values()))}; get them with: python -m scripts fetch answers"
+        )
+    base = f"{args.url.rstrip('/')}/" if args.url else ""
+    private = (args.results, args.data, os.environ.get("MEMSYS_DATA"))
+    wanted = Wanted(args.date, base, args.contact, args.commercial, private)
+    page = build(scored, rows_of(scored), missing, args.out or args.results / "claims_site", wanted)
+    print(f"{len(scored)} claims; open in a browser: {page}")
+    for name, why in missing.items():
+        print(f"not there: {name}: {why}")
+    return 1 if missing else 0
