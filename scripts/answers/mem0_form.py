@@ -1,4 +1,4 @@
-"""Write a run in the form of Mem0's evaluation (`scripts.answers.mem0` reads it): an import of the file gives the same scores."""
+"""Write a run in the form of Mem0's evaluation (form `mem0` of conf/claims/forms.yaml): an import of the file gives the same scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from eval.store import replace_file
 from scripts.answers.finished import FinishedRun, Line
-from scripts.answers.joining import categories_of
+from scripts.answers.questions import category_of
 from scripts.experiment.scorers import metrics
 
 SCORES = {"f1_score": "mem0_f1", "bleu_score": "bleu1_mem0"}
@@ -40,7 +40,7 @@ def _record(line: Line) -> dict[str, Any]:
         "question": line.question.text,
         "answer": line.gold.answers[0] if line.gold.answers else "",
         "response": line.prediction.answer,
-        "category": categories_of(line.gold)[0],
+        "category": category_of(line.gold),
     }
     for name, metric in zip(SCORES, metrics(list(SCORES.values())), strict=True):
         if (

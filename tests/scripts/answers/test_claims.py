@@ -22,6 +22,7 @@ from scripts.answers import audit, scoring
 from scripts.answers.audit import duplicates, findings, flags
 from scripts.answers.declared import forms
 from scripts.answers.fetching import fetch_claims
+from scripts.answers.formats import best_reading
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim, Printed, claims, contents_of, located
 from scripts.answers.matching import Asked, Questions, match
 from scripts.answers.parsing import GZIP, Parsed, parse, parsed
@@ -287,17 +288,11 @@ def test_files_come_from_their_owners_and_what_is_gone_is_said(tmp_path: Path) -
     assert "another file" in fetch_claims(tmp_path, [claim], download)[1][0]
 
 
-@pytest.fixture
-def asked_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_answers, "questions_of", lambda title, root: QUESTIONS)
-
-
 def checked(records: Any) -> tuple[str, list[str]]:
-    reading = check_answers.best_reading([Parsed("f.json", records, "")], forms(), None, "LoCoMo", None, {})
-    return reading.form.name, check_answers.report(reading, "LoCoMo", None)[1]
+    reading = best_reading("f.json", [Parsed("f.json", records, "")], QUESTIONS, forms())
+    return reading.form.name, check_answers.report(reading, QUESTIONS)[1]
 
 
-@pytest.mark.usefixtures("asked_here")
 def test_check_answers_accepts_what_export_writes_and_says_what_is_missing() -> None:
     mem0 = {
         str(at): [

@@ -25,12 +25,13 @@ from scripts.answers.verdicts import Scale, verdict_of
 Q, G, A = "Where does Ada keep bees?", "in Lund", "She keeps them in Lund"
 LME = {"question_id": "q1", "hypothesis": A}
 SAMPLES: Mapping[str, tuple[Any, dict[str, str]]] = {
+    "ours": ([{"case_id": "a", "question_id": "q1", "answer": A, "outcome": "answered"}], {}),
     "flat": ([{"sample_id": "0", "question": Q, "gold": G, "pred": A, "category": 1, "correct": True}], {}),
     "flat_gold_in_answer": ({"detailed_results": [{"question": Q, "answer": G, "response": A, "llm_score": 1}]}, {}),
     "flat_percent": ({"per_question": [{"question": Q, "gold_answer": G, "generated_answer": A, "judge_score": 100}]}, {}),
     "flat_longmemeval": ({"per_question": [{**LME, "ground_truth": G, "question": Q, "correct": True}]}, {}),
     "extract": ([{"conversation": "0", "question": Q, "gold": G, "answer": A, "verdicts": [1.0], "tokens": 7}], {}),
-    "mem0_fork": ({"0": [{"question": Q, "answer": G, "response": A, "category": "1", "llm_score": 1, "f1_score": 0.5}]}, {}),
+    "mem0": ({"0": [{"question": Q, "answer": G, "response": A, "category": "1", "llm_score": 1, "f1_score": 0.5}]}, {}),
     "users": ({"x_user_0": [{"question": Q, "golden_answer": G, "answer": A, "llm_judgments": {"j1": True, "j2": True}}]}, {}),
     "keyed": ({"0_0": {"qa_question": Q, "qa_answer": G, "qa_response": A, "qa_category": 1, "labels": []}}, {}),
     "cutoffs": (
@@ -92,9 +93,9 @@ def test_a_form_reads_answer_verdict_and_conversation(form: str) -> None:
     assert answer.answer == A
     assert answer.question == Q or answer.question_id == "q1"
     assert answer.gold in (G, None)
-    assert answer.grades["judge"] == (100.0 if form == "flat_percent" else 1.0,)
+    assert answer.grade("judge") == (None if form == "ours" else 1.0)
     assert answer.position in (0, 1, None)
-    assert (answer.position == 0) == (form not in {"flat_gold_in_answer", "flat_percent", "flat_longmemeval", "keyed", "longmemeval", "locomo_plus", "paired"})  # fmt: skip
+    assert (answer.position == 0) == (form not in {"flat_gold_in_answer", "flat_percent", "flat_longmemeval", "keyed", "longmemeval", "locomo_plus", "paired", "ours"})  # fmt: skip
 
 
 @pytest.mark.parametrize(
