@@ -27,7 +27,7 @@ class Reading:
     matched: Matched
 
 
-def read_answers(path: Path, questions: Questions, wanted: str | None = None) -> Reading:
+def read_answers(questions: Questions, path: Path, wanted: str | None = None) -> Reading:
     """Read a file, a folder of files that belong together, or a run folder.
 
     Args:

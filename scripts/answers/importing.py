@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from data_loaders.schema import Case
@@ -20,8 +19,8 @@ from eval.records import Prediction, Score
 from eval.run import Run
 from eval.score_files import save_grades
 from eval.store import RunError, locked, replace_file, write_lines
-from scripts.answers.formats import Reading, read_answers
-from scripts.answers.matching import Asked
+from scripts.answers.formats import Reading
+from scripts.answers.matching import Asked, Questions
 from scripts.answers.questions import of_cases
 from scripts.answers.records import Answer
 from scripts.experiment.datasets import Data, data
@@ -47,24 +46,24 @@ class Origin:
 
 
 def import_run(
-    cfg: DictConfig, models: Models, dataset: Data, path: Path, origin: Origin, wanted: str | None = None
+    cfg: DictConfig, models: Models, dataset: Data, read: Callable[[Questions], Reading], origin: Origin
 ) -> Run:
-    """Read a file of answers, join it with a data set and write its run folder; returns the run.
+    """Read published answers, join them with a data set and write their run folder; returns the run.
 
     Args:
         cfg: sets where the data are.
         dataset: loaded and cut; answers to questions that the cut leaves out are counted and left out.
-        wanted: the file's format; None finds out.
+        read: joins the answers with the questions of the whole data set, such as `read_answers` of a path.
 
     Raises:
-        DataError: the file is damaged.
-        RunError: there is no such file, its format is unknown, the name is none, or not one answer fits the data.
+        DataError: a file is damaged.
+        RunError: there is no such file, its form is unknown, the name is none, or not one answer fits the data.
     """
     if not re.match(PLAIN_NAME, origin.name):
         raise RunError(f"as={origin.name}: must be a plain name (letters, digits, `.`, `_`, `-`)")
     whole = data(_uncut(cfg), dataset.config).cases
     questions = of_cases(dataset.title, [whole[index] for index in range(len(whole))])
-    file = read_answers(path, questions, wanted)
+    file = read(questions)
     if not file.matched.pairs:
         first = f"; the first: {file.matched.unjoined[0]}" if file.matched.unjoined else ""
         raise RunError(f"{file.name}: none of {len(file.contents.answers)} answers belongs to {dataset.title}{first}")

@@ -1,12 +1,16 @@
-"""Audit published claims from their own answers: `python -m scripts.claims [NAME …] [--data ROOT] [--results FOLDER]`.
+"""Audit published claims from their own answers: `python -m scripts.claims [NAME …] [--judge JUDGE … key=value …]`.
 
 For every claim of `conf/claims/claims.yaml` whose files are below the data root (`fetch answers` gets them from their owners): how many
 answers and how many of them belong to a question, every printed score against the file's own mean, official F1, plain F1, BLEU-1, ROUGE-L,
 how often the system says that it does not know, length, recalled tokens, intervals by conversation, and flags. Then what only many files
-show: the judge against F1 with length held equal, leniency, the spread of one product. No model is called.
+show: the judge against F1 with length held equal, leniency, the spread of one product. No model is called, unless `--judge` asks for one.
 
 Prints the tables and writes `claims.md`, `claims.json` and `claims.csv` into RESULTS/claims. Intervals are 95 %, by conversation; `detects`
 is the paired difference that these questions show with 80 % power.
+
+With `--judge mem0` (a file of conf/judge, or `file@model`; repeatable) the answers are judged again, the plan is priced and asked
+for first, and every grader stands beside the others with kappa (`scripts.answers.rejudging`); `rejudged.md` is written. Settings such as
+`models.judge=gpt-4o-mini` and `yes=true` are those of `scripts.run`.
 """
 
 from __future__ import annotations
@@ -36,23 +40,31 @@ HEAD = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Audit, print and write; 1 when the files of a claim are not there, 2 when the input is wrong."""
+    """Audit, print and write; 1 when files or verdicts are missing, 2 when the input is wrong, 3 when a plan is declined."""
     parser = argparse.ArgumentParser(
         prog="python -m scripts.claims", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims by name, or a data set (default: all)")
+    parser.add_argument(
+        "--judge", action="append", default=[], help="judge the answers again; settings key=value may follow"
+    )
     parser.add_argument(
         "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
     )
     parser.add_argument("--results", type=Path, default=Path("results"), help="claims/ is written into it")
     parser.add_argument("--workers", type=whole(1, 64), default=min(2, os.cpu_count() or 1), help="processes")
     add_traceback(parser)
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     return guarded(lambda: _audit(args), traceback=args.traceback)
 
 
 def _audit(args: argparse.Namespace) -> int:
-    wanted = chosen(args.names)
+    settings = [name for name in args.names if "=" in name]
+    wanted = chosen([name for name in args.names if "=" not in name])
+    if args.judge:
+        return _judged(wanted, args, settings)
+    if settings:
+        raise RunError(f"{settings[0]}: settings belong to --judge")
     scored, missing = scored_claims(wanted, data_root(args.data), args.workers)
     if not scored:
         raise RunError(
@@ -65,6 +77,20 @@ def _audit(args: argparse.Namespace) -> int:
     print(text)
     print(f"\nwritten: {folder}/claims.md, claims.json, claims.csv ({len(rows)} claims)")
     return 1 if missing else 0
+
+
+def _judged(wanted: Sequence[Claim], args: argparse.Namespace, settings: Sequence[str]) -> int:
+    from scripts.answers.rejudging import rejudge
+    from scripts.experiment.lab import Lab
+
+    data = [f"data.root={args.data}"] if args.data else []
+    text, code = rejudge(
+        wanted, args.judge, Lab("data.source=real", *data, f"results={args.results}", *settings), data_root(args.data)
+    )
+    if text:
+        replace_file(args.results / "claims" / "rejudged.md", text)
+        print(f"{text}\nwritten: {args.results}/claims/rejudged.md")
+    return code
 
 
 def chosen(names: Sequence[str]) -> list[Claim]:

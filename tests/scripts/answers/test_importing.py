@@ -240,13 +240,13 @@ def test_a_name_that_would_leave_the_results_folder_is_refused(name: str, tmp_pa
 
 def test_a_file_of_another_kind_is_refused_with_the_known_forms_and_damage_is_listed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"ours: .*users: "):
-        read_answers(saved(tmp_path / "x.json", [1, 2]), NONE)
+        read_answers(NONE, saved(tmp_path / "x.json", [1, 2]))
     with pytest.raises(DataError, match="no answers where the form halumem has them"):
-        read_answers(mem0_file(tmp_path), NONE, "halumem")
+        read_answers(NONE, mem0_file(tmp_path), "halumem")
     with pytest.raises(RunError, match="the form zap is not known"):
-        read_answers(mem0_file(tmp_path), NONE, "zap")
+        read_answers(NONE, mem0_file(tmp_path), "zap")
     damaged = [mem0_record(TWICE, "x", llm_score="perhaps"), {"question": TWICE}, {"response": "x"}]
-    listed = read_answers(saved(tmp_path / "y.json", {"0": damaged}), NONE, "mem0").contents.listed
+    listed = read_answers(NONE, saved(tmp_path / "y.json", {"0": damaged}), "mem0").contents.listed
     assert listed == [
         "y.json[0][0]: judge error (perhaps)",
         "y.json[0][1]: missing answer",
