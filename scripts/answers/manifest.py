@@ -42,6 +42,8 @@ class Printed:
     """The day on which the page dropped it."""
     other_run: str = ""
     """What it is the score of, where it is not this file's."""
+    printed_at: str = ""
+    """`path:line @commit` in the claim's repository; empty where no line was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,12 @@ class Claim:
         """Addresses of the files at their owner."""
         base = f"https://raw.githubusercontent.com/{self.repository}/{self.commit}"
         return [f"{base}/{quote(file.path)}" for file in self.files]
+
+    def line_url(self, printed: Printed) -> str:
+        """Address of the line that prints a score; empty where none was found."""
+        place, _, commit = printed.printed_at.partition(" @")
+        path, _, line = place.rpartition(":")
+        return f"https://github.com/{self.repository}/blob/{commit}/{quote(path)}#L{line}" if path else ""
 
 
 @lru_cache(maxsize=4)
