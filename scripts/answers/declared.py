@@ -163,10 +163,13 @@ class _Spot:
             known = [part for part in parts if part is not None]
             return len(known) == len(parts), sum(known) if len(known) == len(parts) else None
         value: Any = self.record
-        for part in path.split("."):
-            if not isinstance(value, dict) or not (part in value or (part == "*" and len(value) == 1)):
+        for part in [path] if path in self.record else path.split("."):
+            if not isinstance(value, dict):
                 return False, None
-            value = value[part] if part in value else next(iter(value.values()))
+            keys = [part] if part in value else [key for key in value if part[:1] == "*" and key.endswith(part[1:])]
+            if len(keys) != 1:
+                return False, None
+            value = value[keys[0]]
         if words:
             fits = isinstance(value, str) and value.startswith(words)
             return fits, value[len(words) :] if fits else None

@@ -70,6 +70,7 @@ SAMPLES: Mapping[str, tuple[Any, dict[str, str]]] = {
         ],
         {},
     ),
+    "locomo_output": ([{"sample_id": "0", "qa": [{"question": Q, "answer": G, "category": 1, "m/2.5_prediction": A, "m/2.5_f1": 1.0}]}], {}),
     "halumem": ({"question_answering_records": [{"question": Q, "answer": G, "system_response": A, "result_type": "Correct", "uuid": "0"}]}, {}),
     "paired": ({"recall": [{"question": Q, "answer": G, "llm_response": A}]}, {}),
 }  # fmt: skip
@@ -94,7 +95,7 @@ def test_a_form_reads_answer_verdict_and_conversation(form: str) -> None:
     assert answer.answer == A
     assert answer.question == Q or answer.question_id == "q1"
     assert answer.gold in (G, None)
-    assert answer.grade("judge") == (None if form == "ours" else 1.0)
+    assert answer.grade("judge") == (None if form in ("ours", "locomo_output") else 1.0)
     assert answer.position in (0, 1, None)
     assert (answer.position == 0) == (form not in {"flat_gold_in_answer", "flat_percent", "flat_longmemeval", "keyed", "longmemeval", "locomo_plus", "paired", "ours"})  # fmt: skip
 
@@ -155,6 +156,15 @@ def test_what_is_irregular_is_counted_and_listed_with_its_place() -> None:
 def test_the_condition_must_be_named() -> None:
     with pytest.raises(DataError, match="condition="):
         read_declared(files("conditions", SAMPLES["conditions"][0]), forms()["conditions"])
+
+
+def test_the_model_must_be_named_where_locomos_output_has_several() -> None:
+    (conversation,) = SAMPLES["locomo_output"][0]
+    several = [{**conversation, "qa": [{**conversation["qa"][0], "other_prediction": "x", "other_f1": 0.0}]}]
+    form = forms()["locomo_output"]
+    assert read_declared(files("f", several), form).counts["missing answer"] == 1
+    (answer,) = read_declared(files("f", several), form, {"model": "m/2.5"}).answers
+    assert (answer.answer, answer.grade("f1")) == (A, 1.0)
 
 
 def test_a_new_form_is_a_few_lines_of_yaml(tmp_path: Path) -> None:
