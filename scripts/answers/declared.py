@@ -149,6 +149,10 @@ class _Spot:
 
     def get(self, where: str) -> tuple[bool, Any]:
         """Whether the place exists, and its value."""
+        if where in self.record:
+            return True, self.record[where]
+        if where.isidentifier():
+            return False, None
         path, _, words = where.partition("|")
         if path == "@file":
             return True, self.file
@@ -163,7 +167,7 @@ class _Spot:
             known = [part for part in parts if part is not None]
             return len(known) == len(parts), sum(known) if len(known) == len(parts) else None
         value: Any = self.record
-        for part in [path] if path in self.record else path.split("."):
+        for part in path.split("."):
             if not isinstance(value, dict):
                 return False, None
             keys = [part] if part in value else [key for key in value if part[:1] == "*" and key.endswith(part[1:])]
