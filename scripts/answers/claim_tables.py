@@ -198,7 +198,13 @@ def record(row: Row) -> dict[str, Any]:
     scored, claim = row.scored, row.scored.claim
     scores = {"verdict": row.answerable, "verdict_unanswerable": row.unanswerable, **row.measures}
     printed = [
-        {**asdict(each.printed), "status": each.status, "file": each.file, "reading": each.reading}
+        {
+            **asdict(each.printed),
+            "line": claim.line_url(each.printed),
+            "status": each.status,
+            "file": each.file,
+            "reading": each.reading,
+        }
         for each in row.findings
     ]
     return {
@@ -272,6 +278,7 @@ def _csv_printed(finding: Finding | None) -> dict[str, Any]:
         "printed": printed.score if printed else None,
         "printed_of": printed.of if printed else "",
         "printed_over": printed.over if printed else "",
+        "printed_at": printed.printed_at if printed else "",
         "file": finding.file if finding else None,
         "reading": finding.reading if finding else "",
         "status": finding.status if finding else "no score printed",

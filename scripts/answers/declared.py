@@ -18,6 +18,7 @@ import yaml
 
 from data_loaders.raw import MAX_TEXT
 from data_loaders.schema import DataError
+from eval.records import Outcome
 from eval.store import RunError
 from scripts.answers.parsing import Parsed
 from scripts.answers.records import Answer, amount_of
@@ -26,7 +27,14 @@ from scripts.answers.verdicts import Scale, verdict_of
 FORMS = Path(__file__).resolve().parents[2] / "conf" / "claims" / "forms.yaml"
 LISTED = 20
 """At most so many irregularities of a kind are listed; all are counted."""
-FIELDS = ("question", "question_id", "conversation", "gold", "answer", "category", "verdict", "f1", "tokens")
+SCORES = ("f1", "bleu1", "rouge_l_f")
+"""Scores of the file's authors that are kept beside their verdict."""
+FIELDS = (
+    "question", "question_id", "conversation", "gold", "answer", "category", "verdict", *SCORES,
+    "tokens", "seconds", "milliseconds", "outcome", "error", "cut",
+)  # fmt: skip
+ANSWERED = ("", "answered", "success", "success_empty")
+"""Words of the field `outcome` for an answered question; after any other word a record without text is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +149,10 @@ class _Spot:
 
     def get(self, where: str) -> tuple[bool, Any]:
         """Whether the place exists, and its value."""
+        if where in self.record:
+            return True, self.record[where]
+        if where.isidentifier():
+            return False, None
         path, _, words = where.partition("|")
         if path == "@file":
             return True, self.file
@@ -150,11 +162,18 @@ class _Spot:
         if path.startswith("^"):
             holders = [each for each in reversed(self.around) if isinstance(each, dict) and path[1:] in each]
             return (True, holders[0][path[1:]]) if holders else (False, None)
+        if "+" in path:
+            parts = [amount_of(self.get(part)[1]) for part in path.split("+")]
+            known = [part for part in parts if part is not None]
+            return len(known) == len(parts), sum(known) if len(known) == len(parts) else None
         value: Any = self.record
         for part in path.split("."):
-            if not isinstance(value, dict) or not (part in value or (part == "*" and len(value) == 1)):
+            if not isinstance(value, dict):
                 return False, None
-            value = value[part] if part in value else next(iter(value.values()))
+            keys = [part] if part in value else [key for key in value if part[:1] == "*" and key.endswith(part[1:])]
+            if len(keys) != 1:
+                return False, None
+            value = value[keys[0]]
         if words:
             fits = isinstance(value, str) and value.startswith(words)
             return fits, value[len(words) :] if fits else None
@@ -203,10 +222,15 @@ def _read(contents: Contents, form: Form, chosen: Mapping[str, str], spot: _Spot
         contents.note("record whose text is no text", spot.place)
         return
     missing = stored["answer"] is None or isinstance(stored["answer"], dict)
-    if missing or not text.strip():
-        contents.note("missing answer" if missing else "blank answer", spot.place)
+    outcome, error = _outcome(stored, text, missing)
+    if outcome == "answered" and not text.strip():
+        contents.note("blank answer", spot.place)
+    elif missing:
+        contents.note("missing answer", spot.place)
     conversation, position = _conversation(form, stored["conversation"])
-    tokens, f1 = amount_of(stored["tokens"]), amount_of(stored["f1"])
+    tokens, seconds, thousandths = (amount_of(stored[name]) for name in ("tokens", "seconds", "milliseconds"))
+    if seconds is None and thousandths is not None:
+        seconds = thousandths / 1000
     contents.answers.append(
         Answer(
             spot.place,
@@ -217,11 +241,25 @@ def _read(contents: Contents, form: Form, chosen: Mapping[str, str], spot: _Spot
             question_id,
             _plain(stored["category"]),
             None if stored["gold"] is None else _plain(stored["gold"]),
-            {"judge": (_verdict(contents, form, spot, stored["verdict"]),), "f1": (f1,)},
-            "error" if missing else "answered",
-            recalled_tokens=int(tokens) if tokens else None,
+            _verdict(contents, form, spot, stored["verdict"])
+            | {name: (score,) for name in SCORES if (score := amount_of(stored[name])) is not None},
+            outcome,
+            error,
+            stored["cut"] is True,
+            int(tokens) if tokens else None,  # 0 stands where the recalled text was not at hand
+            seconds if outcome == "answered" else None,
         )
     )
+
+
+def _outcome(stored: Mapping[str, Any], text: str, missing: bool) -> tuple[Outcome, str]:
+    """Whether a question was answered, and the error where it was not."""
+    word, said = _plain(stored["outcome"]), _plain(stored["error"])
+    if word == "aborted":
+        return "aborted", said
+    if word not in ANSWERED and not text.strip():
+        return "error", said or word
+    return ("error", said or "the file has no answer") if missing else ("answered", said)
 
 
 def _no_answer(form: Form, spot: _Spot) -> str:
@@ -235,7 +273,8 @@ def _no_answer(form: Form, spot: _Spot) -> str:
     return ""
 
 
-def _verdict(contents: Contents, form: Form, spot: _Spot, stored: Any) -> float | None:
+def _verdict(contents: Contents, form: Form, spot: _Spot, stored: Any) -> dict[str, tuple[float | None, ...]]:
+    """The verdict as the grade `judge`, on a scale from 0 to 1; no grade where the record has none."""
     word = spot.get(form.scale.fails)[1] if form.scale.fails else None
     verdict = verdict_of(stored, form.scale, word)
     if verdict.state == "absent":
@@ -247,7 +286,10 @@ def _verdict(contents: Contents, form: Form, spot: _Spot, stored: Any) -> float 
         contents.counts[kind] += 1
     elif verdict.state != "judged":
         contents.note("judge error" if verdict.state == "error" else "left out of judging", spot.place, verdict.said)
-    return verdict.value
+    if verdict.state == "absent" and verdict.value is None:
+        return {}
+    votes = verdict.votes or (verdict.value,)
+    return {"judge": tuple(None if vote is None else vote / form.scale.scale for vote in votes)}
 
 
 def _conversation(form: Form, stored: Any) -> tuple[str, int | None]:
@@ -263,6 +305,8 @@ def _plain(value: Any) -> str:
     """A field as text: published files hold numbers, true and false, and lists of texts among their texts."""
     if isinstance(value, list):
         return ", ".join(map(_plain, value))
+    if isinstance(value, int) and value.bit_length() > 64:
+        return ""
     return value if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""
 
 

@@ -1,68 +1,99 @@
-"""Read a file of published answers in whichever known format it has."""
+"""Read files of published answers in whichever known form they have, and join them with a data set."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from data_loaders.raw import read_json, read_jsonl
 from data_loaders.schema import DataError
-from data_loaders.source import file_sha256
 from eval.store import RunError
-from scripts.answers.mem0 import MEM0
-from scripts.answers.omnimemeval import OMNIMEMEVAL
-from scripts.answers.ours import OURS
-from scripts.answers.records import Answer, Format
-from scripts.answers.zep import ZEP
-
-FORMATS: Mapping[str, Format] = {each.name: each for each in (MEM0, ZEP, OMNIMEMEVAL, OURS)}
+from scripts.answers.declared import Contents, Form, forms, read_declared
+from scripts.answers.matching import Matched, Questions, match
+from scripts.answers.parsing import Parsed, parsed
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerFile:
-    """A file of published answers."""
+class Reading:
+    """Files as one form reads them."""
 
     name: str
     """File name without folders: the folders of this machine are nobody's business."""
     sha256: str
-    """Of the file; of a run folder: of the sha256 of each of its prediction files."""
-    format: str
-    answers: tuple[Answer, ...]
+    """Of the file; of several: of the sha256 of each."""
+    form: Form
+    contents: Contents
+    matched: Matched
 
 
-def read_answers(path: Path, wanted: str | None = None) -> AnswerFile:
-    """Read a file, or a run folder.
+def read_answers(questions: Questions, path: Path, wanted: str | None = None) -> Reading:
+    """Read a file, a folder of files that belong together, or a run folder.
 
     Args:
-        wanted: name of its format; None finds out.
+        wanted: its form, as `NAME` or `NAME:option=value`; None takes the one that reads most.
 
     Raises:
-        DataError: the file is damaged.
-        RunError: there is no such file, or it has none of the known formats.
+        DataError: a file is damaged, or the wanted form does not fit.
+        RunError: there is no such file or form, or no form fits.
     """
-    if wanted is not None and wanted not in FORMATS:
-        raise RunError(f"format={wanted} is not known; there are: {', '.join(FORMATS)}")
-    parts = sorted(path.glob("cases/*/predictions.jsonl")) if path.is_dir() else [path]
+    parts = [path]
+    if path.is_dir():
+        parts = sorted(path.glob("cases/*/predictions.jsonl")) or sorted(
+            each for each in path.iterdir() if each.is_file()
+        )
     if not parts or not all(part.is_file() for part in parts):
         raise RunError(f"{path}: no such file, and no run folder with predictions")
-    raw = _parsed(path, parts)
-    found = FORMATS[wanted] if wanted else next((each for each in FORMATS.values() if each.fits(raw)), None)
-    if found is None or not found.fits(raw):
-        known = "; ".join(f"{each.name}: {each.about}" for each in FORMATS.values())
-        raise RunError(f"{path.name} is not in the format {wanted or 'of any known kind'}; formats: {known}")
-    try:
-        answers = tuple(found.read(raw))
-    except DataError as error:
-        raise DataError(f"{path.name}: {error}") from error
-    sums = [file_sha256(part) for part in parts]
-    digest = sums[0] if path.is_file() else hashlib.sha256("\n".join(sums).encode()).hexdigest()
-    return AnswerFile(path.name, digest, found.name, answers)
+    name, _, given = (wanted or "").partition(":")
+    options = dict(option.partition("=")[::2] for option in given.split(",") if option)
+    return best_reading(path.name, [parsed(part) for part in parts], questions, forms(), name, options)
 
 
-def _parsed(path: Path, parts: list[Path]) -> Any:
-    if path.is_file() and path.suffix != ".jsonl":
-        return read_json(path)
-    return [record for part in parts for record in read_jsonl(part)]
+def best_reading(
+    name: str,
+    files: Sequence[Parsed],
+    questions: Questions,
+    known: Mapping[str, Form],
+    wanted: str = "",
+    options: Mapping[str, str] | None = None,
+) -> Reading:
+    """The files as the wanted form reads them, else as that of all forms which makes most of them.
+
+    Raises:
+        DataError: the wanted form does not read them.
+        RunError: there is no such form, or no form reads them.
+    """
+    if wanted and wanted not in known:
+        raise RunError(f"the form {wanted} is not known; there are: {', '.join(known)}")
+    readings, refused = [], []
+    for form in [known[wanted]] if wanted else known.values():
+        try:
+            contents = read_declared(files, form, options)
+        except DataError as error:
+            refused.append(str(error))
+            continue
+        readings.append(reading(name, files, form, contents, questions))
+    if readings:
+        return max(readings, key=_worth)
+    if wanted:
+        raise DataError(refused[0])
+    about = "; ".join(f"{form.name}: {form.about}" for form in known.values())
+    raise RunError(f"{name}: none of {len(known)} forms reads it; forms: {about}")
+
+
+def reading(name: str, files: Sequence[Parsed], form: Form, contents: Contents, questions: Questions) -> Reading:
+    """The contents of files, joined with the questions of a data set."""
+    sums = [file.sha256 for file in files]
+    digest = sums[0] if len(sums) == 1 else hashlib.sha256("\n".join(sums).encode()).hexdigest()
+    return Reading(name, digest, form, contents, match(contents.answers, questions))
+
+
+def _worth(reading: Reading) -> tuple[int, int, int, int]:
+    """How much a form makes of a file: answers with a question, with text, with the data set's gold, with a verdict.
+
+    Duplicates count as well: a form that takes the gold for the answer makes equal answers of two different ones.
+    """
+    answers, matched = reading.contents.answers, reading.matched
+    texts = sum(bool(answer.answer.strip()) for answer in answers)
+    verdicts = sum(answer.grade("judge") is not None for answer in answers)
+    return len(answers) - len(matched.without_question), texts, matched.golds - len(matched.other_gold), verdicts

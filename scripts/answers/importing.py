@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from data_loaders.schema import Case
@@ -20,8 +19,10 @@ from eval.records import Prediction, Score
 from eval.run import Run
 from eval.score_files import save_grades
 from eval.store import RunError, locked, replace_file, write_lines
-from scripts.answers.formats import AnswerFile, read_answers
-from scripts.answers.joining import Joined, Pair, join
+from scripts.answers.formats import Reading
+from scripts.answers.matching import Asked, Questions
+from scripts.answers.questions import of_cases
+from scripts.answers.records import Answer
 from scripts.experiment.datasets import Data, data
 from scripts.experiment.models import Models
 from scripts.experiment.runs import reader
@@ -45,32 +46,32 @@ class Origin:
 
 
 def import_run(
-    cfg: DictConfig, models: Models, dataset: Data, path: Path, origin: Origin, wanted: str | None = None
+    cfg: DictConfig, models: Models, dataset: Data, read: Callable[[Questions], Reading], origin: Origin
 ) -> Run:
-    """Read a file of answers, join it with a data set and write its run folder; returns the run.
+    """Read published answers, join them with a data set and write their run folder; returns the run.
 
     Args:
         cfg: sets where the data are.
         dataset: loaded and cut; answers to questions that the cut leaves out are counted and left out.
-        wanted: the file's format; None finds out.
+        read: joins the answers with the questions of the whole data set, such as `read_answers` of a path.
 
     Raises:
-        DataError: the file is damaged.
-        RunError: there is no such file, its format is unknown, the name is none, or not one answer fits the data.
+        DataError: a file is damaged.
+        RunError: there is no such file, its form is unknown, the name is none, or not one answer fits the data.
     """
     if not re.match(PLAIN_NAME, origin.name):
         raise RunError(f"as={origin.name}: must be a plain name (letters, digits, `.`, `_`, `-`)")
-    file = read_answers(path, wanted)
     whole = data(_uncut(cfg), dataset.config).cases
-    joined = join(file.answers, [whole[index] for index in range(len(whole))])
-    if not joined.pairs:
-        first = f"; the first: {joined.mismatches[0]}" if joined.mismatches else ""
-        raise RunError(f"{file.name}: none of {len(file.answers)} answers belongs to {dataset.title}{first}")
+    questions = of_cases(dataset.title, [whole[index] for index in range(len(whole))])
+    file = read(questions)
+    if not file.matched.pairs:
+        first = f"; the first: {file.matched.unjoined[0]}" if file.matched.unjoined else ""
+        raise RunError(f"{file.name}: none of {len(file.contents.answers)} answers belongs to {dataset.title}{first}")
     run = _run(models, dataset, file, origin)
     with locked(run.folder):
-        kept = _write(run, joined)
+        kept = _write(run, file.matched.pairs)
         _write_grades(run, file, kept)
-        facts = _facts(dataset, file, origin, joined, len(kept))
+        facts = _facts(dataset, file, origin, len(kept))
         run_record = {**run.record, "imported": {**run.record["imported"], **facts}}
         replace_file(run.folder / "run.json", json.dumps(run_record, indent=1, sort_keys=True, default=str))
     return replace(run, record=run_record)
@@ -85,9 +86,9 @@ def _uncut(cfg: DictConfig) -> DictConfig:
     return merged
 
 
-def _run(models: Models, dataset: Data, file: AnswerFile, origin: Origin) -> Run:
+def _run(models: Models, dataset: Data, file: Reading, origin: Origin) -> Run:
     parts = {
-        "imported": {"sha256": file.sha256, "format": file.format},
+        "imported": {"sha256": file.sha256, "format": file.form.name},
         "dataset": {"name": dataset.name, **dataset.settings},
     }
     record = {
@@ -117,18 +118,19 @@ def _refuse_to_build(**_: object) -> NoReturn:
     raise RunError("imported answers have no memory that could be built")
 
 
-def _facts(dataset: Data, file: AnswerFile, origin: Origin, joined: Joined, kept: int) -> dict[str, Any]:
-    questions = sum(len(case.questions) for case in _cases(dataset))
+def _facts(dataset: Data, file: Reading, origin: Origin, kept: int) -> dict[str, Any]:
+    questions, joined = sum(len(case.questions) for case in _cases(dataset)), file.matched
     return {
         **asdict(origin),
         "title": origin.title or origin.name,
         "file": file.name,
-        "answers": len(file.answers),
+        "answers": len(file.contents.answers),
         "joined": len(joined.pairs),
-        "joined_by_order": joined.in_order,
+        "joined_by_order": joined.interchangeable,
         "outside_the_cut": len(joined.pairs) - kept,
-        "mismatches": joined.mismatches,
-        "notes": joined.notes,
+        "mismatches": (*joined.unjoined, *joined.duplicates),
+        "notes": (*joined.other_gold, *joined.other_category),
+        "irregular": tuple(file.contents.listed),
         "questions": questions,
         "without_answer": questions - kept,
     }
@@ -138,45 +140,47 @@ def _cases(dataset: Data) -> Iterator[Case]:
     return (dataset.cases[index] for index in range(len(dataset.cases)))
 
 
-def _write(run: Run, joined: Joined) -> list[tuple[Prediction, Pair]]:
+def _write(run: Run, pairs: Sequence[tuple[Asked, Answer]]) -> list[tuple[Prediction, Answer]]:
     """Write the files of each case; returns what was kept, in the order of the data."""
-    pairs = {(pair.case_id, pair.question_id): pair for pair in joined.pairs}
-    kept: list[tuple[Prediction, Pair]] = []
+    answers = {(asked.case_id, asked.question_id): answer for asked, answer in pairs}
+    kept: list[tuple[Prediction, Answer]] = []
     for index in range(len(run.cases)):
         case = run.cases[index]
-        own = [pair for question, _ in case.questions if (pair := pairs.get((case.id, question.id))) is not None]
-        lines = [(_prediction(pair), pair) for pair in own]
+        own = [
+            (_prediction(case.id, question.id, answer), answer)
+            for question, _ in case.questions
+            if (answer := answers.get((case.id, question.id))) is not None
+        ]
         folder = run.case_folder(case.id)
-        write_lines(folder / "predictions.jsonl", [prediction for prediction, _ in lines])
+        write_lines(folder / "predictions.jsonl", [prediction for prediction, _ in own])
         write_lines(folder / "items.jsonl", [])
-        if recorded := [line for line in map(_recorded, own) if line]:
+        if recorded := [line for prediction, answer in own if (line := _recorded(prediction, answer))]:
             write_lines(folder / RECORDED, recorded)
         notes = {"case_id": case.id, "cluster": case.cluster or case.id, "dropped_turns": [], "notes": case.notes}
         write_lines(folder / "case.json", [{**notes, "memory": {}, "hidden_root": False}])
-        kept += lines
+        kept += own
     return kept
 
 
-def _prediction(pair: Pair) -> Prediction:
-    answer = pair.answer
-    return Prediction(pair.case_id, pair.question_id, answer.answer, (), (), answer.outcome, answer.error, answer.cut)
+def _prediction(case_id: str, question_id: str, answer: Answer) -> Prediction:
+    return Prediction(case_id, question_id, answer.answer, (), (), answer.outcome, answer.error, answer.cut)
 
 
-def _recorded(pair: Pair) -> dict[str, Any]:
+def _recorded(prediction: Prediction, answer: Answer) -> dict[str, Any]:
     """What the file says about the effort of an answer; empty when it says nothing."""
-    known = {name: value for name in RECORDABLE if (value := getattr(pair.answer, name)) is not None}
-    return {"case_id": pair.case_id, "question_id": pair.question_id, **known} if known else {}
+    known = {name: value for name in RECORDABLE if (value := getattr(answer, name)) is not None}
+    return {"case_id": prediction.case_id, "question_id": prediction.question_id, **known} if known else {}
 
 
-def _write_grades(run: Run, file: AnswerFile, kept: Sequence[tuple[Prediction, Pair]]) -> None:
+def _write_grades(run: Run, file: Reading, kept: Sequence[tuple[Prediction, Answer]]) -> None:
     """Keep the authors' own grades as score files, one a metric."""
     grades: dict[str, list[tuple[Prediction, Score]]] = defaultdict(list)
-    for prediction, pair in kept:
-        for metric, values in pair.answer.grades.items() if prediction.outcome != "error" else ():
+    for prediction, answer in kept:
+        for metric, values in answer.grades.items() if prediction.outcome != "error" else ():
             for repeat, value in enumerate(values):
                 grades[metric].append((prediction, Score(value, "" if value is not None else "not graded", repeat)))
     for metric, lines in grades.items():
-        save_grades(run, f"{THEIRS}{metric}", grade_settings(file.sha256, file.format, metric), lines)
+        save_grades(run, f"{THEIRS}{metric}", grade_settings(file.sha256, file.form.name, metric), lines)
 
 
 def grade_settings(sha256: str, format_: str, metric: str) -> dict[str, str]:

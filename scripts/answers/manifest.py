@@ -5,7 +5,7 @@ The files are found below the data root, where `fetch answers` puts them from th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -42,6 +42,8 @@ class Printed:
     """The day on which the page dropped it."""
     other_run: str = ""
     """What it is the score of, where it is not this file's."""
+    printed_at: str = ""
+    """`path:line @commit` in the claim's repository; empty where no line was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,12 @@ class Claim:
         """Addresses of the files at their owner."""
         base = f"https://raw.githubusercontent.com/{self.repository}/{self.commit}"
         return [f"{base}/{quote(file.path)}" for file in self.files]
+
+    def line_url(self, printed: Printed) -> str:
+        """Address of the line that prints a score; empty where none was found."""
+        place, _, commit = printed.printed_at.partition(" @")
+        path, _, line = place.rpartition(":")
+        return f"https://github.com/{self.repository}/blob/{commit}/{quote(path)}#L{line}" if path else ""
 
 
 @lru_cache(maxsize=4)
@@ -138,3 +146,16 @@ def files_of(claim: Claim, root: Path) -> list[Parsed]:
 def contents_of(claim: Claim, files: list[Parsed]) -> Contents:
     """The answers of a claim. Raises DataError where its form does not fit the files."""
     return read_declared(files, forms()[claim.form], claim.options)
+
+
+def chosen(names: Sequence[str]) -> list[Claim]:
+    """The claims of these names or data sets; all without any.
+
+    Raises:
+        RunError: a name is neither.
+    """
+    known = claims()
+    for name in names:
+        if not any(name in (claim.name, claim.dataset) for claim in known):
+            raise RunError(f"no claim or data set is called {name!r}; conf/claims/claims.yaml lists them")
+    return [claim for claim in known if not names or claim.name in names or claim.dataset in names]

@@ -27,6 +27,12 @@ class Asked:
     category: str
     """The data set's: `1` to `5` of LoCoMo, the question type of LongMemEval, the ability of BEAM."""
     answerable: bool = True
+    also: tuple[str, ...] = ()
+    """Further gold answers."""
+
+    def is_gold(self, text: str | None) -> bool:
+        """Whether a file's gold answer is one of the data set's."""
+        return (text or "").strip() in (each.strip() for each in (self.gold, *self.also))
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,11 @@ class Questions:
         return {text: tuple(same) for text, same in texts.items()}
 
     @cached_property
-    def by_id(self) -> Mapping[str, Asked]:
-        return {each.question_id: each for each in self.asked}
+    def by_id(self) -> Mapping[str, tuple[Asked, ...]]:
+        ids: dict[str, list[Asked]] = defaultdict(list)
+        for each in self.asked:
+            ids[each.question_id].append(each)
+        return {name: tuple(same) for name, same in ids.items()}
 
     def sizes(self, answerable: bool | None = None) -> list[int]:
         """Number of questions of each conversation, with `answerable` of those that are or are not."""
@@ -69,7 +78,9 @@ class Matched:
     duplicates: list[str] = field(default_factory=list)
     interchangeable: int = 0
     other_gold: list[str] = field(default_factory=list)
-    """Places of joined answers whose gold is not the data set's."""
+    """Joined answers whose gold is not the data set's, with both."""
+    other_category: list[str] = field(default_factory=list)
+    """Joined answers whose category number is not the data set's, with both."""
     golds: int = 0
     """Joined answers that have a gold."""
 
@@ -92,8 +103,12 @@ def match(answers: Sequence[Answer], questions: Questions) -> Matched:
     for asked, answer in matched.pairs:
         if answer.gold is not None and asked.answerable:
             matched.golds += 1
-            if answer.gold.strip() != asked.gold.strip():
-                matched.other_gold.append(answer.place)
+            if not asked.is_gold(answer.gold):
+                both = f"the file's gold is {answer.gold[:80]!r}, ours {asked.gold[:80]!r}"
+                matched.other_gold.append(f"{asked.question_id}: {both}")
+        if answer.category.isdecimal() and asked.category.isdecimal() and answer.category != asked.category:
+            both = f"the file's category is {answer.category[:20]}, ours {asked.category}"
+            matched.other_category.append(f"{asked.question_id}: {both}")
     return matched
 
 
@@ -109,22 +124,20 @@ def _without_duplicates(candidates: Sequence[Asked], own: list[Answer], matched:
 
 def _candidates(answer: Answer, questions: Questions) -> tuple[Asked, ...] | str:
     """The interchangeable questions that an answer belongs to, or why there are none."""
-    if answer.question_id in questions.by_id:
-        return (questions.by_id[answer.question_id],)
-    if not answer.question:
-        return "no question of this id"
-    same = questions.by_text.get(answer.question.strip(), ())
+    named = questions.by_id.get(answer.question_id, ())
+    same = named or questions.by_text.get(answer.question.strip(), ())
+    by = "text" if answer.question else "id"
     if not same:
-        return "no question of this text"
+        return f"no question of this {by}"
     if case := _case(answer, questions):
         same = tuple(each for each in same if each.case_id == case)
         if not same:
-            return f"no question of this text in {case}"
+            return f"no question of this {by} in {case}"
     adversarial = (
         "adversarial" in answer.category.casefold()
     )  # the only name that every file gives to the same category
     same = tuple(each for each in same if each.category == answer.category or adversarial > each.answerable) or same
-    same = tuple(each for each in same if each.answerable and each.gold.strip() == (answer.gold or "").strip()) or same
+    same = tuple(each for each in same if each.answerable and each.is_gold(answer.gold)) or same
     if len({(each.gold, each.category) for each in same}) > 1:
         return f"{len(same)} questions of this text, which neither conversation nor gold tells apart"
     return same

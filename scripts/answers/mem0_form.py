@@ -1,4 +1,4 @@
-"""Write a run in the form of Mem0's evaluation (`scripts.answers.mem0` reads it): an import of the file gives the same scores."""
+"""Write a run in the form of Mem0's evaluation (form `mem0` of conf/claims/forms.yaml): an import of the file gives the same scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from eval.store import replace_file
 from scripts.answers.finished import FinishedRun, Line
-from scripts.answers.joining import categories_of
+from scripts.answers.questions import category_of
 from scripts.experiment.scorers import metrics
 
 SCORES = {"f1_score": "mem0_f1", "bleu_score": "bleu1_mem0"}
@@ -17,8 +17,10 @@ SCORES = {"f1_score": "mem0_f1", "bleu_score": "bleu1_mem0"}
 def write_mem0(run: FinishedRun, to: Path) -> list[str]:
     """Write `<run>.json` into a folder; returns what was written and what was left out, as lines.
 
-    A question without an answer, and an answer that failed, is left out. `llm_score` is left out: whoever reads the file judges it.
+    A question without an answer, and an answer that failed, is left out. `llm_score` is the verdict of the run's judge `mem0`, else of its
+    only judge; it is left out where there is neither.
     """
+    verdicts = _verdicts(run)
     conversations: dict[str, list[dict[str, Any]]] = {}
     left_out = 0
     for line in run.lines:
@@ -26,12 +28,19 @@ def write_mem0(run: FinishedRun, to: Path) -> list[str]:
             left_out += 1
             continue
         name = str(line.position) if run.whole else line.case_id
-        conversations.setdefault(name, []).append(_record(line))
+        conversations.setdefault(name, []).append(_record(line) | verdicts.get((line.case_id, line.question.id), {}))
     file = to / f"{run.folder.name}.json"
     replace_file(file, json.dumps(conversations, indent=1, ensure_ascii=False))
     written = sum(map(len, conversations.values()))
     lines = [f"written: {file} ({written} answers)"]
     return [*lines, f"left out: {left_out} questions without an answer"] if left_out else lines
+
+
+def _verdicts(run: FinishedRun) -> dict[tuple[str, str], dict[str, float]]:
+    """`llm_score` by question."""
+    judges = [each for each in run.scores if each.judge]
+    chosen = [each for each in judges if each.metric == "judge_mem0"] or judges
+    return {key: {"llm_score": value} for key, value in chosen[0].cell.scores.items()} if len(chosen) == 1 else {}
 
 
 def _record(line: Line) -> dict[str, Any]:
@@ -40,7 +49,7 @@ def _record(line: Line) -> dict[str, Any]:
         "question": line.question.text,
         "answer": line.gold.answers[0] if line.gold.answers else "",
         "response": line.prediction.answer,
-        "category": categories_of(line.gold)[0],
+        "category": category_of(line.gold),
     }
     for name, metric in zip(SCORES, metrics(list(SCORES.values())), strict=True):
         if (

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from data_loaders.schema import DataError
 from data_loaders.source import find, manifest
 from eval.run import Run
 from eval.store import RunError
+from scripts.answers.formats import read_answers
 from scripts.answers.importing import Origin, import_run
 from scripts.experiment.column_groups import ColumnGroup
 from scripts.experiment.datasets import Data, check_data_root
@@ -45,4 +47,4 @@ def _imported(cfg: DictConfig, models: Models, dataset: Data, option: Mapping[st
     found = find(option["file"], root=check_data_root(cfg), unpinned=cfg.data.unpinned)
     entry = manifest()[option["file"]]
     origin = Origin(option["name"], option["title"], option["by"], entry.licence, entry.url)
-    return import_run(cfg, models, dataset, found.path, origin)
+    return import_run(cfg, models, dataset, partial(read_answers, path=found.path), origin)

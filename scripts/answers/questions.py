@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from data_loaders import locomo
 from data_loaders.raw import get, get_text, read_json
-from data_loaders.schema import DataError
+from data_loaders.schema import Case, DataError, Gold
 from data_loaders.source import find
 from scripts.answers.matching import Asked, Questions
 
 LONGMEMEVAL = ("longmemeval/longmemeval_oracle.json", "longmemeval/longmemeval_questions_500.json")
 """Files with all 500 questions: the smallest official one, else the list of the questions alone."""
-ADVERSARIAL = "5"
 
 
-def of_locomo(root: Path | None) -> Questions:
-    """LoCoMo's 1,986 questions, with their category numbers. Raises DataError where the file is missing or damaged."""
-    cases = locomo.load(find("locomo/locomo10.json", root=root).path)
+def of_cases(title: str, cases: Sequence[Case]) -> Questions:
+    """The questions of loaded cases, each with the category that `category_of` gives."""
     asked = [
         Asked(
             case.id,
             question.id,
             question.text,
             gold.answers[0] if gold.answers else "",
-            str(gold.detail["category_id"]),
-            str(gold.detail["category_id"]) != ADVERSARIAL,
+            category_of(gold),
+            gold.answerable,
+            gold.answers[1:],
         )
         for case in cases
         for question, gold in case.questions
     ]
-    return Questions("LoCoMo", tuple(asked), tuple(case.id for case in cases))
+    return Questions(title, tuple(asked), tuple(case.id for case in cases))
+
+
+def category_of(gold: Gold) -> str:
+    """The benchmark's number of a category, which published files use; its name where it has no number."""
+    return str(gold.detail.get("category_id", gold.category))
+
+
+def of_locomo(root: Path | None) -> Questions:
+    """LoCoMo's 1,986 questions, with their category numbers. Raises DataError where the file is missing or damaged."""
+    return of_cases("LoCoMo", locomo.load(find("locomo/locomo10.json", root=root).path))
 
 
 def of_longmemeval(root: Path | None) -> Questions:

@@ -128,9 +128,9 @@ def rank_agreement(all_scored: Sequence[Scored]) -> Agreement | None:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    from scipy.stats import rankdata
-
-    ranks: np.ndarray = rankdata(values)
+    """Ranks from 1, ties with their mean rank."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[places]
     return ranks
 
 

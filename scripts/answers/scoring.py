@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+import multiprocessing
 import re
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ import numpy as np
 from data_loaders.schema import DataError
 from eval.metrics.lexical import locomo_token_f1, rouge_words, squad_token_f1, word_tokenize
 from eval.metrics.locomo import abstains, question_score
-from scripts.answers.declared import forms
+from eval.store import RunError
 from scripts.answers.manifest import Claim, contents_of, files_of
 from scripts.answers.matching import Asked, match
 from scripts.answers.questions import questions_of
@@ -112,16 +114,15 @@ def score_claim(claim: Claim, root: Path) -> Scored:
         listed += [*matched.unjoined, *matched.duplicates]
     if not pairs:
         raise DataError(f"none of {len(contents.answers)} answers belongs to {claim.dataset}")
-    scale = forms()[claim.form].scale.scale
     return Scored(
         claim,
         hashlib.sha256("\n".join(sorted(file.sha256 for file in files)).encode()).hexdigest(),
         {file.sha256 for file in files} != {file.sha256 for file in claim.files},
         tuple(asked for asked, _ in pairs),
-        _measured(pairs, scale, claim.dataset == "LoCoMo"),
+        _measured(pairs, claim.dataset == "LoCoMo"),
         tuple(fingerprint(answer.answer) for _, answer in pairs),
         len(contents.answers),
-        tuple(value / scale for answer in contents.answers if (value := answer.grades["judge"][0]) is not None),
+        tuple(value for answer in contents.answers if (value := answer.grade("judge")) is not None),
         len(questions.asked) if questions else len(contents.answers),
         +counts,
         tuple(listed),
@@ -136,16 +137,16 @@ def _own_question(answer: Answer, number: int) -> Asked:
     return Asked(answer.conversation or "one", name, answer.question, answer.gold or "", answer.category)
 
 
-def _measured(pairs: Sequence[tuple[Asked, Answer]], scale: float, official: bool) -> dict[str, np.ndarray]:
-    rows = [_row(asked, answer, scale, official) for asked, answer in pairs]
+def _measured(pairs: Sequence[tuple[Asked, Answer]], official: bool) -> dict[str, np.ndarray]:
+    rows = [_row(asked, answer, official) for asked, answer in pairs]
     return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}
 
 
-def _row(asked: Asked, answer: Answer, scale: float, official: bool) -> dict[str, float]:
+def _row(asked: Asked, answer: Answer, official: bool) -> dict[str, float]:
     text, gold = answer.answer, asked.gold
-    verdict, stored = answer.grades["judge"][0], answer.grades["f1"][0]
+    verdict, stored = answer.grade("judge"), answer.grade("f1")
     row = {
-        "verdict": math.nan if verdict is None else verdict / scale,
+        "verdict": math.nan if verdict is None else verdict,
         "stored_f1": math.nan if stored is None else stored,
         "words": float(len(text.split())),
         "abstains": float(says_unknown(text)),
@@ -219,3 +220,24 @@ def fingerprint(text: str) -> bytes:
 def sizes(scored: Scored) -> list[int]:
     """Number of joined answers of each conversation."""
     return list(Counter(scored.clusters).values())
+
+
+def scored_claims(wanted: Sequence[Claim], root: Path, workers: int) -> tuple[list[Scored], dict[str, str]]:
+    """Score claims in processes; returns the scores in order, and by name why others have none."""
+    largest_first = sorted(wanted, key=lambda claim: -sum(file.bytes for file in claim.files))
+    work = partial(_scored, root=root)
+    if workers == 1 or len(wanted) < 3:
+        outcomes = list(map(work, largest_first))
+    else:
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            outcomes = list(pool.map(work, largest_first))
+    by_name = dict(zip((claim.name for claim in largest_first), outcomes, strict=True))
+    scored = [each for claim in wanted if isinstance(each := by_name[claim.name], Scored)]
+    return scored, {claim.name: each for claim in wanted if isinstance(each := by_name[claim.name], str)}
+
+
+def _scored(claim: Claim, root: Path) -> Scored | str:
+    try:
+        return score_claim(claim, root)
+    except (DataError, RunError) as error:
+        return str(error)

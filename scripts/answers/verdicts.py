@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 State = Literal["judged", "absent", "not judged", "error"]
@@ -46,6 +46,8 @@ class Verdict:
     state: State
     said: str = ""
     """What an error said, shortened."""
+    votes: tuple[float | None, ...] = ()
+    """Several verdicts, of which `value` is the mean; None for one that failed."""
 
 
 def verdict_of(stored: Any, scale: Scale, word: Any = None) -> Verdict:
@@ -60,7 +62,7 @@ def verdict_of(stored: Any, scale: Scale, word: Any = None) -> Verdict:
     verdict = _value(stored, scale)
     if scale.fails and isinstance(word, str) and word.strip().casefold() in FAILED:
         # The number that the file stores beside a failure stays in the file's mean; the failure is counted.
-        return Verdict(verdict.value, "error", word or "empty label")
+        return replace(verdict, state="error", said=word or "empty label")
     return verdict
 
 
@@ -73,7 +75,7 @@ def _value(stored: Any, scale: Scale) -> Verdict:
         votes = [_value(vote, scale) for vote in stored if not isinstance(vote, list | dict)]
         values = [vote.value for vote in votes if vote.value is not None]
         if values:
-            return Verdict(sum(values) / len(values), "judged")
+            return Verdict(sum(values) / len(values), "judged", votes=tuple(vote.value for vote in votes))
         return votes[0] if votes else Verdict(None, "absent")
     if isinstance(stored, str):
         return _word(stored, scale)
@@ -81,7 +83,8 @@ def _value(stored: Any, scale: Scale) -> Verdict:
         return Verdict(float(stored) * scale.scale, "judged")
     if isinstance(stored, int | float) and 0 <= stored <= scale.scale and math.isfinite(stored):
         return Verdict(float(stored), "judged")
-    return Verdict(None, "error", repr(stored)[:40])
+    huge = isinstance(stored, int) and stored.bit_length() > 64  # repr refuses thousands of digits
+    return Verdict(None, "error", "too large a number" if huge else repr(stored)[:40])
 
 
 def _word(stored: str, scale: Scale) -> Verdict:

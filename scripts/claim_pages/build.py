@@ -50,7 +50,7 @@ def build(
     """Build the site of these claims; returns its first page.
 
     Args:
-        scored, rows: from `scripts.commands.claims`, so every number is the one that `memsys-bench claims` prints.
+        scored, rows: from `scripts.answers.scoring`, so every number is the one that `memsys-bench claims` prints.
         missing: by name, why other claims have no scores.
 
     Raises:

@@ -4,6 +4,9 @@ Without a file: every table of results/published, from the numbers there and the
 and, in each line, the row's name, one cell per category in the order of `--counts`, and the total. The exit code is 0, with `--strict`
 1 when anything is found, and 2 for a file that cannot be read.
 
+With `--evidence`: which rows of the tables in `conf/table` lose which share of the evidence to their unit rules, on the shipped samples
+or, with `--data`, on the real files. No model is called.
+
 The five history lengths of MemTree Table 2 are left out: how many questions each holds is not printed.
 """
 

@@ -1,8 +1,9 @@
-"""Batch files by hand: `python -m scripts batch export FILE | import FILE | status`.
+"""Batch files by hand: `python -m scripts batch export FILE | import FILE | status | forget ID`.
 
 For a GPU without a network: run any command with `endpoint.mode=collect`, which keeps the calls instead of sending them; `export` writes
 them as JSONL for `vllm run-batch`; carry the file over, run it, and `import` its output. The same command then goes on from there: answers
-first, judgements in the next round. `status` shows what the journal of `endpoint.mode=batch` holds.
+first, judgements in the next round. `status` shows what the journal of `endpoint.mode=batch` holds, with the batches under way. `forget`
+drops a batch that the provider no longer knows; the next run sends its calls again and pays for them again.
 """
 
 from __future__ import annotations

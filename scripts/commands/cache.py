@@ -1,8 +1,9 @@
-"""The cache's file looked after: `python -m scripts cache check|repair|stats [--cache FILE]`.
+"""The cache looked after: `python -m scripts cache check|repair|stats|pack [--cache FILE]`.
 
-`check` reads every row and says what is wrong (exit 1) or that nothing is; `repair` copies what can be read into a new file and keeps
-the damaged one beside it; `stats` counts what is held. A cache that is lost costs calls, never results: nothing that is in the run
-folders depends on it.
+`check` reads every row and says what is wrong (exit 1) or that nothing is. `repair` copies what can be read into a new file and keeps
+the damaged one beside it; `--drop-vectors N` leaves out vectors of N numbers, which a server gave by mistake. `stats` counts what is
+held. `pack` moves what a killed command left in `cache.sqlite-wal` into the one file, so that it can be copied alone. A cache that is
+lost costs calls, never results: nothing that is in the run folders depends on it.
 """
 
 from __future__ import annotations

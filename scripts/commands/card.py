@@ -1,4 +1,11 @@
-"""A results card with everything that a reviewer asks: `python -m scripts card RUN|TABLE [key=value …]`."""
+"""A results card with everything that a reviewer asks: `python -m scripts card RUN [RUN …]` or `… TABLE [key=value …]`.
+
+A card of runs is made from their folders alone, without the data: scores, outcomes, models, prompts' hashes, data, seeds, versions, costs,
+failures. Scores are means over all questions with an answer, because categories stand in the data. A card of a table has the table's
+own cells on top, detectable differences included, and then its runs; its settings are those of `memsys-bench reproduce`. Nothing is run.
+
+It is printed, and written to `<results>/cards/`, or where `--to` says.
+"""
 
 from __future__ import annotations
 

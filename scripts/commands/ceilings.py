@@ -1,4 +1,11 @@
-"""Scores with and without known errors of the gold answers: `python -m scripts ceilings RUN… --scores METRIC --errata locomo|FILE.csv`."""
+"""Scores with and without known errors of the gold answers: `python -m scripts ceilings RUN… --scores METRIC --errata locomo|FILE.csv`.
+
+Lays a list of wrong gold answers over the scores of finished runs (`eval.report.errata`): `locomo` is the audit beside the raw LoCoMo file
+(`python -m scripts fetch locomo_corrected`), any other a CSV file of your own with the columns case, question and gold (ids as the run has
+them; gold may be empty). Prints the score as released, without the known errors, and with corrected answers where no model is needed, by
+category, and marks the cells that are above what a perfect memory would get. Nothing is asked of a model. The same is written to
+`<results>/ceilings`, where the report finds it.
+"""
 
 from __future__ import annotations
 

@@ -1,34 +1,29 @@
-"""Check a file of answers before it is submitted: `python -m scripts check-answers FILE [--dataset LoCoMo]`."""
+"""Check a file of answers before it is submitted: `python -m scripts check-answers FILE [--dataset LoCoMo] [--form NAME] [--data ROOT]`.
+
+Says in which form the file is read, how many answers belong to a question of the data set, and what is missing: questions without an
+answer, answers without a question, texts, verdicts that failed, gold answers that differ. Exit code 0 when nothing that a claim needs is
+missing, 1 when something is, 2 when the file cannot be read. `export --format mem0` writes a file that passes; so does the form `extract`,
+one JSON line an answer with conversation, question_id, question, category, gold, answer, verdicts and tokens.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-from data_loaders.schema import DataError
 from data_loaders.source import data_root
-from eval.store import RunError
 from memsys.inert import visible
-from scripts.answers.declared import Contents, Form, forms, read_declared
-from scripts.answers.matching import Matched, match
-from scripts.answers.parsing import Parsed, parsed
+from scripts.answers.declared import forms
+from scripts.answers.formats import Reading, best_reading
+from scripts.answers.matching import Questions
+from scripts.answers.parsing import parsed
 from scripts.answers.questions import LOADERS, questions_of
 
 GROUP = "publish"
 
 SHOWN = 10
 """At most so many irregularities are printed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A file as one form reads it."""
-
-    form: Form
-    contents: Contents
-    matched: Matched
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,64 +51,24 @@ def _check(args: argparse.Namespace) -> int:
     known = forms(args.forms) if args.forms else forms()
     options = dict(option.partition("=")[::2] for option in args.option)
     files = [parsed(path) for path in args.file]
-    reading = best_reading(files, known, args.form, args.dataset, data_root(args.data), options)
-    told, lacking = report(reading, args.dataset, data_root(args.data))
+    questions = questions_of(args.dataset, data_root(args.data))
+    assert questions is not None  # the choices are the data sets that are joined
+    told, lacking = report(best_reading(files[0].name, files, questions, known, args.form or "", options), questions)
     print("\n".join(visible(line) for line in [*told, *(f"missing: {line}" for line in lacking)]))
     print("complete: this file can be submitted" if not lacking else f"{len(lacking)} things are missing")
     return 1 if lacking else 0
 
 
-def best_reading(
-    files: Sequence[Parsed],
-    known: Mapping[str, Form],
-    wanted: str | None,
-    dataset: str,
-    root: Path | None,
-    options: Mapping[str, str],
-) -> Reading:
-    """The file as the wanted form reads it, else as that of all forms which joins most answers that have text.
-
-    Raises:
-        RunError: there is no such form.
-        DataError: no form reads the file.
-    """
-    if wanted is not None and wanted not in known:
-        raise RunError(f"--form {wanted} is not known; there are: {', '.join(known)}")
-    questions = questions_of(dataset, root)
-    assert questions is not None
-    readings, refused = [], []
-    for form in [known[wanted]] if wanted else known.values():
-        try:
-            contents = read_declared(files, form, options)
-        except DataError as error:
-            refused.append(str(error))
-            continue
-        readings.append(Reading(form, contents, match(contents.answers, questions)))
-    if not readings:
-        raise DataError(refused[0] if wanted else f"{files[0].name}: none of {len(refused)} forms reads it")
-    return max(readings, key=_worth)
-
-
-def _worth(reading: Reading) -> tuple[int, int, int, int]:
-    """How much a form makes of a file: answers joined, with text, with the data set's gold, with a verdict."""
-    pairs = reading.matched.pairs
-    texts = sum(bool(answer.answer.strip()) for _, answer in pairs)
-    own = reading.matched.golds - len(reading.matched.other_gold)
-    return len(pairs), texts, own, sum(answer.grades["judge"][0] is not None for _, answer in pairs)
-
-
-def report(reading: Reading, dataset: str, root: Path | None) -> tuple[list[str], list[str]]:
+def report(reading: Reading, questions: Questions) -> tuple[list[str], list[str]]:
     """What the file holds, and what a claim needs and the file does not have."""
-    questions = questions_of(dataset, root)
-    assert questions is not None
     matched, contents = reading.matched, reading.contents
     asked = {each.question_id for each, _ in matched.pairs}
     open_ = [each for each in questions.asked if each.answerable and each.question_id not in asked]
-    verdicts = sum(answer.grades["judge"][0] is not None for _, answer in matched.pairs)
+    verdicts = sum(answer.grade("judge") is not None for _, answer in matched.pairs)
     tokens = sum(answer.recalled_tokens is not None for _, answer in matched.pairs)
     told = [
         f"form: {reading.form.name} ({reading.form.about})",
-        f"answers: {len(contents.answers)}, of which {len(matched.pairs)} belong to one of {len(questions.asked)} questions of {dataset}",
+        f"answers: {len(contents.answers)}; {len(matched.pairs)} belong to one of {len(questions.asked)} questions of {questions.title}",
         f"verdicts: {verdicts}; recalled tokens: {tokens}; golds that are not the data set's: {len(matched.other_gold)} of {matched.golds}",
         *(f"{count} × {kind}" for kind, count in sorted(contents.counts.items())),
     ]

@@ -1,32 +1,32 @@
-"""Audit published claims from their own answers: `python -m scripts claims [NAME … | --head] [--data ROOT] [--results FOLDER]`.
+"""Audit published claims from their own answers: `python -m scripts claims [NAME … | --head] [--judge JUDGE … key=value …]`.
 
 For every claim of `conf/claims/claims.yaml` whose files are below the data root (`fetch answers` gets them from their owners): how many
 answers and how many of them belong to a question, every printed score against the file's own mean, official F1, plain F1, BLEU-1, ROUGE-L,
 how often the system says that it does not know, length, recalled tokens, intervals by conversation, and flags. Then what only many files
-show: the judge against F1 with length held equal, leniency, the spread of one product. No model is called.
+show: the judge against F1 with length held equal, leniency, the spread of one product. No model is called, unless `--judge` asks for one.
 
 Prints the tables and writes `claims.md`, `claims.json` and `claims.csv` into RESULTS/claims. Intervals are 95 %, by conversation; `detects`
 is the paired difference that these questions show with 80 % power.
+
+With `--judge mem0` (a file of conf/judge, or `file@model`; repeatable) the answers are judged again, the plan is priced and asked
+for first, and every grader stands beside the others with kappa (`scripts.answers.rejudging`); `rejudged.md` is written. Settings such as
+`models.judge=gpt-4o-mini` and `yes=true` are those of `memsys-bench run`.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
 
-from data_loaders.schema import DataError
 from data_loaders.source import data_root
 from eval.store import RunError, replace_file
 from scripts.answers.claim_head import NAMES as HEAD_NAMES
 from scripts.answers.claim_head import head
 from scripts.answers.claim_tables import FULL_CONTEXT, Row, analysis, as_csv, as_json, inert, rows_of, table
-from scripts.answers.manifest import Claim, claims
-from scripts.answers.scoring import Scored, score_claim
+from scripts.answers.manifest import Claim, chosen
+from scripts.answers.scoring import Scored, scored_claims
 from scripts.settings.arguments import whole
 
 GROUP = "publish"
@@ -39,11 +39,14 @@ HEAD = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Audit, print and write; 1 when the files of a claim are not there, 2 when the input is wrong."""
+    """Audit, print and write; 1 when files or verdicts are missing, 2 when the input is wrong, 3 when a plan is declined."""
     parser = argparse.ArgumentParser(
         prog="python -m scripts claims", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims by name, or a data set (default: all)")
+    parser.add_argument(
+        "--judge", action="append", default=[], help="judge the answers again; settings key=value may follow"
+    )
     parser.add_argument(
         "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
     )
@@ -52,12 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--head", action="store_true", help="eight claims, 80 columns wide, as in README; writes nothing"
     )
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     return _audit(args)
 
 
 def _audit(args: argparse.Namespace) -> int:
-    wanted = chosen(HEAD_NAMES if args.head else args.names)
+    settings = [name for name in args.names if "=" in name]
+    wanted = chosen(HEAD_NAMES if args.head else [name for name in args.names if "=" not in name])
+    if args.judge:
+        return _judged(wanted, args, settings)
+    if settings:
+        raise RunError(f"{settings[0]}: settings belong to --judge")
     scored, missing = scored_claims(wanted, data_root(args.data), args.workers)
     if not scored:
         raise RunError(
@@ -75,38 +83,18 @@ def _audit(args: argparse.Namespace) -> int:
     return 1 if missing else 0
 
 
-def chosen(names: Sequence[str]) -> list[Claim]:
-    """The claims of these names or data sets; all without any.
+def _judged(wanted: Sequence[Claim], args: argparse.Namespace, settings: Sequence[str]) -> int:
+    from scripts.answers.rejudging import rejudge
+    from scripts.experiment.lab import Lab
 
-    Raises:
-        RunError: a name is neither.
-    """
-    known = claims()
-    for name in names:
-        if not any(name in (claim.name, claim.dataset) for claim in known):
-            raise RunError(f"no claim or data set is called {name!r}; conf/claims/claims.yaml lists them")
-    return [claim for claim in known if not names or claim.name in names or claim.dataset in names]
-
-
-def scored_claims(wanted: Sequence[Claim], root: Path, workers: int) -> tuple[list[Scored], dict[str, str]]:
-    """Score claims in processes; returns the scores in order, and by name why others have none."""
-    largest_first = sorted(wanted, key=lambda claim: -sum(file.bytes for file in claim.files))
-    work = partial(_scored, root=root)
-    if workers == 1 or len(wanted) < 3:
-        outcomes = list(map(work, largest_first))
-    else:
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-            outcomes = list(pool.map(work, largest_first))
-    by_name = dict(zip((claim.name for claim in largest_first), outcomes, strict=True))
-    scored = [each for claim in wanted if isinstance(each := by_name[claim.name], Scored)]
-    return scored, {claim.name: each for claim in wanted if isinstance(each := by_name[claim.name], str)}
-
-
-def _scored(claim: Claim, root: Path) -> Scored | str:
-    try:
-        return score_claim(claim, root)
-    except (DataError, RunError) as error:
-        return str(error)
+    data = [f"data.root={args.data}"] if args.data else []
+    text, code = rejudge(
+        wanted, args.judge, Lab("data.source=real", *data, f"results={args.results}", *settings), data_root(args.data)
+    )
+    if text:
+        replace_file(args.results / "claims" / "rejudged.md", text)
+        print(f"{text}\nwritten: {args.results}/claims/rejudged.md")
+    return code
 
 
 def page(scored: Sequence[Scored], missing: dict[str, str]) -> tuple[str, list[Row]]:

@@ -1,4 +1,7 @@
-"""What `memsys-bench claims-site` does."""
+"""Show the audit of published claims as a static site: `python -m scripts claims-site [NAME …] [--data ROOT] [--date DAY]`.
+
+The numbers are those of `memsys-bench claims`. The site opens from the disk or from any static host and asks no other server for anything.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,13 @@ from pathlib import Path
 from data_loaders.source import data_root
 from eval.store import RunError
 from scripts.answers.claim_tables import rows_of
+from scripts.answers.manifest import chosen
+from scripts.answers.scoring import scored_claims
 from scripts.claim_pages.build import Wanted, build
 from scripts.claim_pages.feed import DAY
-from scripts.commands.claims import chosen, scored_claims
 from scripts.settings.arguments import as_called, whole
+
+GROUP = "publish"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,12 @@
-"""Write a run in the form of others: `python -m scripts export RUN --format eee|hf|mem0 --to FOLDER`."""
+"""Write a run in the form of others: `python -m scripts export RUN --format eee|hf|mem0 --to FOLDER [--data ROOT]`.
+
+eee: Every Eval Ever's schema, one file with the scores of the run and one with its answers, below `data/` as its datastore has them.
+hf: a folder that `datasets.load_dataset` loads, one row a question, with a README.
+mem0: the file that Mem0's evaluation writes and its forks read, for those who want to judge the answers themselves.
+
+Question and gold are read from the data set that the run names; its licence goes with them. Failed answers are left out of `mem0`,
+which has no word for them, and the command says how many.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""Score answers of others: `python -m scripts import-answers FILE dataset=locomo as=memobase [key=value …]`."""
+"""Score answers of others: `python -m scripts import-answers FILE dataset=locomo as=memobase [key=value …]`.
+
+Reads every form of conf/claims/forms.yaml, our own predictions and run folders among them, and folders of files that belong together.
+The answers are joined with the data set by conversation and question, and become a run like any other: every lexical metric at once,
+their own grades beside ours, intervals, the verbs `runs` and `inspect`. What cannot be joined is listed, and the exit code is then 1.
+
+`as=` names the run. `format=` names the form, with options as in `format=cutoffs:cutoff=top_50`; without it the form that reads most is
+taken. `title=`, `by=`, `licence=` and `source=` say what the file does not. Real data are the default;
+`protocol.judges=[mem0]` asks a judge; other settings are those of `memsys-bench run`.
+"""
 
 from __future__ import annotations
 
@@ -118,10 +127,11 @@ def _joined_lines(facts: Mapping[str, Any]) -> list[str]:
     """What was joined and what was not, name by name."""
     lines = [
         f"{facts['answers']} answers in {facts['file']} ({facts['format']}): {facts['joined']} joined, "
-        f"{facts['joined_by_order']} of them by order; {facts['without_answer']} of {facts['questions']} questions without an answer"
+        f"{facts['joined_by_order']} of them interchangeable; {facts['without_answer']} of {facts['questions']} questions without an answer"
     ]
     if facts["outside_the_cut"]:
         lines.append(f"{facts['outside_the_cut']} answers belong to questions that this cut of the data leaves out")
     lines += [f"not joined: {mismatch}" for mismatch in facts["mismatches"]]
     lines += [f"joined, but: {note}" for note in facts["notes"]]
+    lines += [f"in the file: {line}" for line in facts["irregular"]]
     return lines

@@ -1,4 +1,16 @@
-"""How often a judge is wrong: `python -m scripts judge-card --judge mem0 --dataset locomo [--limit N] [key=value …]`."""
+"""How often a judge is wrong: `python -m scripts judge-card --judge mem0 --dataset locomo [--limit N] [key=value …]`.
+
+Makes answers that are right or wrong for certain (`eval.judge_probes`), has the judge grade them, and prints its errors by kind with
+intervals; its agreement with itself over repeats (`judge.repeats=`) and with the answer before the reference; and the band over all judge
+prompts of conf/judge that can grade these data, asked of the same model. The card is kept below `<results>/judge_cards`, and tables with
+`judge.corrected=true` print scores corrected by it.
+
+With `--run RUN` it prints the run's score by this judge, corrected for the errors (`eval.judge_card`), and its agreement with every other
+grader of the run: other judges, the grades that came with imported answers, and a person's (`--ratings FILE`, exported from the report).
+Ratings of a random sample of the run's answers, which the report leads through, also give a score that needs no assumption about how the
+answers err (`eval.prediction_powered`).
+Settings such as `models.judge=…` and `endpoint.base_url=…` are those of `memsys-bench run`.
+"""
 
 from __future__ import annotations
 

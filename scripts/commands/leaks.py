@@ -1,4 +1,8 @@
-"""Does an answer key reach a memory? `python -m scripts leaks memory=mine dataset=locomo [key=value …]`."""
+"""Does an answer key reach a memory? `python -m scripts leaks memory=mine dataset=locomo [key=value …]`.
+
+Builds and reads the memory on data whose gold is replaced by marks (`eval.leaks`), with offline engines for every model, and looks for
+marks in everything that the memory, the embedder and the models receive and in every file of the run. Exit code 1 when one is found.
+"""
 
 from __future__ import annotations
 

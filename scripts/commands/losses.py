@@ -1,4 +1,10 @@
-"""Where a memory loses its points: `python -m scripts losses RUN --evidence GOLD_EVIDENCE_RUN --scores METRIC`."""
+"""Where a memory loses its points: `python -m scripts losses RUN --evidence GOLD_EVIDENCE_RUN --scores METRIC`.
+
+Compares a run with that of the memory `gold_evidence` on the same questions, and prints the mean loss of each step, over all questions
+and by category (`eval.losses` says what the steps are). The same numbers go to `<results>/losses/`; with `--figure` those over all
+questions are drawn, too (PDF, PNG and CSV in `<results>/figures/`). `make report` shows them, and computes those of a table's first
+metric itself where there is a run of `gold_evidence`.
+"""
 
 from __future__ import annotations
 

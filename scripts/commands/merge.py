@@ -1,8 +1,14 @@
-"""Merge the results of shards: `python -m scripts merge A B … INTO`; all are results folders, and INTO may be new.
+"""Merge the results of shards: `python -m scripts merge A B … INTO`; all are results folders, merged case by case, and caches.
 
-Shards are made by the setting `shard=i/n`, one command a machine, each with a results folder of its own. Afterwards the same command
-without `shard`, with `results=INTO`, prints the table: it finds every answer there. Nothing is written when two folders contradict
-each other; the message names what does.
+Everything is compared before anything is written. Two folders contradict each other when
+
+- the records of one run differ in more than what they were made with (versions, machine),
+- a case is finished in both with other answers, recalled items or structure; costs hold measured seconds and may differ,
+- the caches hold different texts for one request, or vectors of one text that point elsewhere (cosine below 0.999). With `--first`, the
+  cache of the folder that is named first is right.
+
+Folders may come from somebody else: links, pipes and other things that are no plain files are refused, as are databases that are no
+caches. Replies of batches that no answer holds yet are carried along; while a batch is under way, nothing is merged.
 """
 
 from __future__ import annotations

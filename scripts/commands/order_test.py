@@ -1,6 +1,13 @@
 """Does a memory depend on the order in which it is told? `python -m scripts order-test bm25 segtree_td --dataset locomo [--orders 3]`.
 
-Builds on the histories as they are and in other orders of their sessions (or turns), and prints paired differences with intervals and p.
+Builds every memory on the histories as they are and in other random orders, asks the same questions, and prints the paired difference,
+another order minus as it is, with intervals, a sign-flip permutation test and Holm's p over all memories. A question's score in another
+order is its mean over the orders. The usual order is built again as often, because models change some answers by themselves: the scores
+that change between builds of one order are counted beside those that change with the order, and their shares are compared.
+
+`--kind sessions` tells the sessions in another order and leaves their dates: every answer stays right, so a difference is the memory's.
+`--kind turns` is SegTreeMem's experiment (section 5.4): 30 % of the pairs of turns change places, and dates belong to the places, so that
+answers about time may change, too. `all` names every memory but released products. Settings of `memsys-bench run` may follow the names.
 """
 
 from __future__ import annotations

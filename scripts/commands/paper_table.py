@@ -1,4 +1,9 @@
-"""A table for a paper, in LaTeX: `python -m scripts paper-table segtreemem_t4 [key=value …]`."""
+"""A table for a paper, in LaTeX: `python -m scripts paper-table segtreemem_t4 [key=value …]`.
+
+Writes `<results>/tables/<table>-<profile>-paper.tex`, to be taken into a paper, and `…-standalone.tex`, to be compiled as it is. The
+numbers are those of runs and score files that are there already; nothing is run, judged or bought. Settings are those of
+`memsys-bench reproduce`, which makes what is missing.
+"""
 
 from __future__ import annotations
 

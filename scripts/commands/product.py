@@ -1,4 +1,7 @@
-"""Install a released product into an environment of its own: `python -m scripts product mem0ai [--list]` (`make product NAME=mem0ai`)."""
+"""Install a released product into an environment of its own, from the pins of conf/product; `--list` shows what is there.
+
+The environment is in the user's cache (or MEMSYS_PRODUCTS), named after the pins, and nothing of it is imported into our process.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,10 +200,11 @@ class Lab:
         Raises:
             DataError, RunError: the file cannot be read, or does not belong to the data.
         """
+        from scripts.answers.formats import read_answers
         from scripts.answers.importing import import_run
 
         own = dataset if isinstance(dataset, Data) else self.load(dataset)
-        run = import_run(self.cfg, self.models, own, Path(file), origin, format)
+        run = import_run(self.cfg, self.models, own, partial(read_answers, path=Path(file), wanted=format), origin)
         return Answers(origin.title or origin.name, own, asked(own.cases), (run,))
 
     def score(

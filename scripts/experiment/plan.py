@@ -233,8 +233,8 @@ def plan(
         folder: sum(share.usd or 0.0 for share in _shares(used, by_role, models)) for folder, used in by_run.items()
     }
     again_shares = tuple(_shares(later, by_role, models)) if most > 1 else ()
-    duration = _duration(cfg, models, shares, longest)
-    return Plan(tuple(shares), duration, lines, chains, failures, again_shares, left, costs)
+    lasting = duration(cfg, models, shares, longest)
+    return Plan(tuple(shares), lasting, lines, chains, failures, again_shares, left, costs)
 
 
 def _graders(
@@ -326,7 +326,8 @@ def _failures(sample: Sample) -> Iterator[str]:
         yield f"  {name}: {len(errors)} of {sample.questions} sampled questions have no answer: {errors[0]}"
 
 
-def _duration(cfg: DictConfig, models: Models, shares: Sequence[Share], longest: float) -> Duration:
+def duration(cfg: DictConfig, models: Models, shares: Sequence[Share], longest: float) -> Duration:
+    """How long the calls of these shares take, `longest` of which depend on each other."""
     endpoints = {id(endpoint): endpoint for endpoint in models.endpoints.values()}
     measured = [endpoint.latency for endpoint in endpoints.values() if endpoint.latency is not None]
     latency = sum(measured) / len(measured) if measured else SECONDS_PER_CALL

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from data_loaders.schema import DataError
 from eval.received import checked_record, refuse_foreign, run_record
 from eval.report.html.sources import read_sources
 from eval.store import RunError
 from eval.watching import Watcher
-from scripts.answers.records import amount_of, grade_of, position_of
+from scripts.answers.declared import forms, read_declared
+from scripts.answers.parsing import Parsed
+from scripts.answers.records import amount_of
 from scripts.command import verb
 from scripts.commands import card, inspect, runs
 
@@ -127,8 +128,7 @@ def test_an_ordinary_record_passes(results: Path) -> None:
 
 
 def test_numbers_of_five_thousand_digits_in_imported_answers_are_no_positions_times_or_grades() -> None:
-    assert position_of("7") == 7
-    assert position_of("7" * 5000) is None
-    assert amount_of(10**5000) is None
-    with pytest.raises(DataError, match="too large a number"):
-        grade_of(10**5000, "x")
+    record = {"question": "Q?", "response": "x", "llm_score": 10**5000}
+    contents = read_declared([Parsed("f.json", {"7": [record], "7" * 5000: [record]}, "")], forms()["mem0"])
+    assert [answer.position for answer in contents.answers] == [7, None]
+    assert (contents.counts["judge error"], amount_of(10**5000)) == (2, None)

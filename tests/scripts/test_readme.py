@@ -13,7 +13,8 @@ import yaml
 
 from scripts.answers.claim_head import NAMES, WIDTH
 from scripts.answers.declared import forms
-from scripts.commands import architecture, claims
+from scripts.command import verb
+from scripts.commands import architecture
 from scripts.experiment.launch import composed
 from scripts.experiment.layout import read_lines_of, wanted_columns
 from scripts.experiment.table import reproduce
@@ -50,7 +51,7 @@ def test_the_sample_table_of_the_readme_says_that_stand_ins_made_it() -> None:
 def test_the_first_table_of_the_readme_is_what_its_command_prints(
     data_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert claims.main(["--head", "--data", str(data_root), "--workers", "1"]) == 0
+    assert verb("claims", ["--head", "--data", str(data_root), "--workers", "1"]) == 0
     assert f"prints:\n\n{capsys.readouterr().out}\n" in text_of("README.md")
 
 

@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 from eval.store import RunError, read_predictions, write_lines
+from scripts.answers import scoring
 from scripts.answers.finished import finished_run
 from scripts.answers.importing import Origin
+from scripts.answers.manifest import FOLDER, AnswersFile, Claim
+from scripts.answers.parsing import parsed
+from scripts.answers.questions import of_cases
+from scripts.answers.scoring import score_claim
 from scripts.command import verb
+from scripts.commands import check_answers
 from scripts.door import Lab, Scored
 
 main = partial(verb, "export")
@@ -54,6 +60,28 @@ def test_the_mem0_form_leaves_out_what_failed_and_counts_it(
     (file,) = exported(run, "mem0", tmp_path).iterdir()
     assert "left out: 1 questions without an answer" in capsys.readouterr().out
     assert sum(map(len, json.loads(file.read_text()).values())) == 47
+
+
+def test_an_exported_run_passes_check_answers_and_its_audit_gives_the_runs_own_scores(
+    bm25: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = exported(bm25, "mem0", tmp_path / FOLDER).iterdir()
+    cases = bm25.answers.dataset.cases
+    questions = of_cases("LoCoMo", [cases[index] for index in range(len(cases))])
+    for module in (check_answers, scoring):
+        monkeypatch.setattr(module, "questions_of", lambda title, root: questions)
+    assert verb("check-answers", [str(file)]) == 0
+    own = AnswersFile("a.json", file.name, parsed(file).sha256, 1)
+    facts = dict.fromkeys(
+        ("product", "system", "by", "repository", "commit", "date", "licence", "answer_model", "judge"), ""
+    )
+    scored = score_claim(Claim("ours", "LoCoMo", form="mem0", files=(own,), **facts), tmp_path)
+    assert scored.joined == 1.0
+    for measure, metric in (("f1", "locomo_f1"), ("verdict", "judge_mem0"), ("bleu1", "bleu1_mem0")):
+        ours = bm25.cells[metric].scores
+        pairs = [pair for pair in zip(scored.asked, scored.measures[measure], strict=True) if pair[0].answerable]
+        audited = {(each.case_id, each.question_id): value for each, value in pairs}
+        assert audited == pytest.approx({key: ours[key] for key in audited}, abs=1e-6), metric
 
 
 @pytest.mark.slow

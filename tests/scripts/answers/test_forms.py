@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import json
 import random
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,13 @@ from scripts.answers.verdicts import Scale, verdict_of
 Q, G, A = "Where does Ada keep bees?", "in Lund", "She keeps them in Lund"
 LME = {"question_id": "q1", "hypothesis": A}
 SAMPLES: Mapping[str, tuple[Any, dict[str, str]]] = {
+    "ours": ([{"case_id": "a", "question_id": "q1", "answer": A, "outcome": "answered"}], {}),
     "flat": ([{"sample_id": "0", "question": Q, "gold": G, "pred": A, "category": 1, "correct": True}], {}),
     "flat_gold_in_answer": ({"detailed_results": [{"question": Q, "answer": G, "response": A, "llm_score": 1}]}, {}),
     "flat_percent": ({"per_question": [{"question": Q, "gold_answer": G, "generated_answer": A, "judge_score": 100}]}, {}),
     "flat_longmemeval": ({"per_question": [{**LME, "ground_truth": G, "question": Q, "correct": True}]}, {}),
     "extract": ([{"conversation": "0", "question": Q, "gold": G, "answer": A, "verdicts": [1.0], "tokens": 7}], {}),
-    "mem0_fork": ({"0": [{"question": Q, "answer": G, "response": A, "category": "1", "llm_score": 1, "f1_score": 0.5}]}, {}),
+    "mem0": ({"0": [{"question": Q, "answer": G, "response": A, "category": "1", "llm_score": 1, "f1_score": 0.5}]}, {}),
     "users": ({"x_user_0": [{"question": Q, "golden_answer": G, "answer": A, "llm_judgments": {"j1": True, "j2": True}}]}, {}),
     "keyed": ({"0_0": {"qa_question": Q, "qa_answer": G, "qa_response": A, "qa_category": 1, "labels": []}}, {}),
     "cutoffs": (
@@ -68,6 +70,7 @@ SAMPLES: Mapping[str, tuple[Any, dict[str, str]]] = {
         ],
         {},
     ),
+    "locomo_output": ([{"sample_id": "0", "qa": [{"question": Q, "answer": G, "category": 1, "m/2.5_prediction": A, "m/2.5_f1": 1.0}]}], {}),
     "halumem": ({"question_answering_records": [{"question": Q, "answer": G, "system_response": A, "result_type": "Correct", "uuid": "0"}]}, {}),
     "paired": ({"recall": [{"question": Q, "answer": G, "llm_response": A}]}, {}),
 }  # fmt: skip
@@ -92,9 +95,9 @@ def test_a_form_reads_answer_verdict_and_conversation(form: str) -> None:
     assert answer.answer == A
     assert answer.question == Q or answer.question_id == "q1"
     assert answer.gold in (G, None)
-    assert answer.grades["judge"] == (100.0 if form == "flat_percent" else 1.0,)
+    assert answer.grade("judge") == (None if form in ("ours", "locomo_output") else 1.0)
     assert answer.position in (0, 1, None)
-    assert (answer.position == 0) == (form not in {"flat_gold_in_answer", "flat_percent", "flat_longmemeval", "keyed", "longmemeval", "locomo_plus", "paired"})  # fmt: skip
+    assert (answer.position == 0) == (form not in {"flat_gold_in_answer", "flat_percent", "flat_longmemeval", "keyed", "longmemeval", "locomo_plus", "paired", "ours"})  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -153,6 +156,15 @@ def test_what_is_irregular_is_counted_and_listed_with_its_place() -> None:
 def test_the_condition_must_be_named() -> None:
     with pytest.raises(DataError, match="condition="):
         read_declared(files("conditions", SAMPLES["conditions"][0]), forms()["conditions"])
+
+
+def test_the_model_must_be_named_where_locomos_output_has_several() -> None:
+    (conversation,) = SAMPLES["locomo_output"][0]
+    several = [{**conversation, "qa": [{**conversation["qa"][0], "other_prediction": "x", "other_f1": 0.0}]}]
+    form = forms()["locomo_output"]
+    assert read_declared(files("f", several), form).counts["missing answer"] == 1
+    (answer,) = read_declared(files("f", several), form, {"model": "m/2.5"}).answers
+    assert (answer.answer, answer.grade("f1")) == (A, 1.0)
 
 
 def test_a_new_form_is_a_few_lines_of_yaml(tmp_path: Path) -> None:
@@ -262,6 +274,9 @@ def test_the_manifest_holds_facts_only() -> None:
         assert claim.licence
         assert all(len(file.sha256) == 64 for file in claim.files)
         assert all(0 <= each.score <= 1 and each.printed for each in claim.claimed)
+        places = [each for each in claim.claimed if each.printed_at]
+        assert all(re.fullmatch(r"[\w./-]+:\d+ @[0-9a-f]{7,12}", each.printed_at) for each in places)
+        assert all(re.search(r"/blob/[0-9a-f]+/[^ ]+#L\d+$", claim.line_url(each)) for each in places)
         assert all(
             url.startswith(f"https://raw.githubusercontent.com/{claim.repository}/") and " " not in url
             for url in claim.urls

@@ -19,6 +19,7 @@ from eval.score_files import read_scores
 from eval.store import RunError, read_predictions, read_record
 from scripts.answers.formats import read_answers
 from scripts.answers.importing import Origin
+from scripts.answers.matching import Questions
 from scripts.command import verb
 from scripts.commands.import_answers import their_cells
 from scripts.commands.inspect import inspect
@@ -122,7 +123,7 @@ def ours_file(folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "name", "judge"),
-    [(zep_file, "zep", 2 / 3), (omnimemeval_file, "omnimemeval", 0.5), (ours_file, "ours", None)],
+    [(zep_file, "users", 2 / 3), (omnimemeval_file, "users", 0.5), (ours_file, "ours", None)],
 )
 def test_every_format_is_recognised_and_keeps_the_authors_verdicts(
     write: Callable[[Path], Path], name: str, judge: float | None, tmp_path: Path, lab: Lab
@@ -170,13 +171,8 @@ def test_questions_of_one_text_are_joined_by_order_when_the_file_has_them_all(tm
 @pytest.mark.parametrize(
     ("record", "why"),
     [
-        (mem0_record(TWICE, "Harrow Basin"), "1 answers to 2 questions of this text"),
         (mem0_record("What is the name of Ines's dog?", "Rex"), "no question of this text"),
-        (
-            {**mem0_record("How did Ines break her wrist?", "a plum"), "category": "3"},
-            "category 3, ours 4 or single-hop",
-        ),
-        (mem0_record("What is the name of Ines's cat?", "again"), "2 answers to 1 question of this text"),
+        (mem0_record("What is the name of Ines's cat?", "again"), "2 different answers to 1 question"),
     ],
 )
 def test_what_cannot_be_joined_is_listed_by_name_and_not_guessed(
@@ -187,11 +183,12 @@ def test_what_cannot_be_joined_is_listed_by_name_and_not_guessed(
     assert facts["joined"] + len(facts["mismatches"]) == facts["answers"]
 
 
-def test_another_gold_answer_is_noted_and_ours_is_scored(tmp_path: Path, lab: Lab) -> None:
-    record = {**mem0_record("How did Ines break her wrist?", "on a plum"), "answer": "She fell"}
+def test_another_gold_answer_or_category_is_noted_and_ours_is_scored(tmp_path: Path, lab: Lab) -> None:
+    record = {**mem0_record("How did Ines break her wrist?", "on a plum"), "answer": "She fell", "category": "3"}
     facts = scored(lab, mem0_file(tmp_path, record)).answers.runs[0].record["imported"]
     assert facts["mismatches"] == ()
     assert [note for note in facts["notes"] if "'She fell'" in note and "wet plum" in note]
+    assert [note for note in facts["notes"] if "the file's category is 3, ours 4" in note]
 
 
 def test_conversations_keep_their_numbers_when_the_data_are_cut(tmp_path: Path) -> None:
@@ -245,16 +242,23 @@ def test_a_name_that_would_leave_the_results_folder_is_refused(name: str, tmp_pa
         lab.imported(mem0_file(tmp_path), Origin(name), "locomo")
 
 
-def test_a_file_of_another_kind_is_refused_with_the_known_formats(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"omnimemeval: .*ours: "):
-        read_answers(saved(tmp_path / "x.json", [1, 2]))
-    with pytest.raises(RunError, match="not in the format zep"):
-        read_answers(mem0_file(tmp_path), "zep")
-    broken = saved(tmp_path / "y.json", {"0": [mem0_record(TWICE, "x", llm_score=1), {"question": TWICE}]})
-    with pytest.raises(DataError, match=r"y\.json: \[0\]\[1\]"):
-        read_answers(broken)
-    with pytest.raises(DataError, match="expected a number, true or false, found 'yes'"):
-        read_answers(saved(tmp_path / "z.json", {"0": [mem0_record(TWICE, "x", llm_score="yes")]}))
+def test_a_file_of_another_kind_is_refused_with_the_known_forms_and_damage_is_listed(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"ours: .*users: "):
+        read_answers(NONE, saved(tmp_path / "x.json", [1, 2]))
+    with pytest.raises(DataError, match="no answers where the form halumem has them"):
+        read_answers(NONE, mem0_file(tmp_path), "halumem")
+    with pytest.raises(RunError, match="the form zap is not known"):
+        read_answers(NONE, mem0_file(tmp_path), "zap")
+    damaged = [mem0_record(TWICE, "x", llm_score="perhaps"), {"question": TWICE}, {"response": "x"}]
+    listed = read_answers(NONE, saved(tmp_path / "y.json", {"0": damaged}), "mem0").contents.listed
+    assert listed == [
+        "y.json[0][0]: judge error (perhaps)",
+        "y.json[0][1]: missing answer",
+        "y.json[0][2]: record without a question",
+    ]
+
+
+NONE = Questions("none", (), ())
 
 
 @pytest.mark.slow
@@ -267,7 +271,7 @@ def test_the_command_lists_mismatches_and_says_so_by_its_exit_code(
     assert "by Ines; mem0.json" in printed
     assert "| F1 (Mem0 sets), categories 1-4 | 0.333" in printed
     assert main([str(mem0_file(tmp_path, mem0_record("Who?", "x"))), *settings]) == 1
-    assert "not joined: [0][0] 'Who?': no question of this text in this conversation" in capsys.readouterr().out
+    assert "not joined: mem0.json[0][0] 'Who?': no question of this text" in capsys.readouterr().out
     assert main([str(mem0_file(tmp_path)), "dataset=locomo"]) == 2
     assert "as= is missing" in capsys.readouterr().err
 

@@ -1,0 +1,130 @@
+"""Published answers are judged again: the plan is agreed to first, verdicts are kept, failures counted, graders compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.answers.manifest import FOLDER, AnswersFile, Claim
+from scripts.answers.parsing import parsed
+from scripts.answers.rejudging import Grader, rejudge, shown
+from scripts.command import verb
+from scripts.door import Lab
+from scripts.mock.endpoint import Mock, application, serving
+
+FACTS = dict.fromkeys(("product", "by", "repository", "commit", "date", "licence", "answer_model"), "x")
+CLAIM = Claim("theirs", "LoCoMo", system="Theirs", judge="", form="mem0", files=(), **FACTS)
+QUESTIONS = (
+    "When did Ines start her apprenticeship?",
+    "What is the name of Ines's cat?",
+    "How did Ines break her wrist?",
+)
+KEYS = [(f"c{case}", f"q{at}") for case in range(6) for at in range(50)]
+CLUSTERS = {key: key[0] for key in KEYS}
+
+
+@pytest.fixture
+def claim(tmp_path: Path) -> Claim:
+    """Three answers to questions of the sample, two of which their authors call right."""
+    records = [
+        {"question": each, "answer": "x", "response": "Brioche", "llm_score": int(at < 2)}
+        for at, each in enumerate(QUESTIONS)
+    ]
+    place = tmp_path / FOLDER / "theirs.json"
+    place.parent.mkdir(parents=True)
+    place.write_text(json.dumps({"0": records}))
+    return replace(CLAIM, files=(AnswersFile("a.json", place.name, parsed(place).sha256, 1),))
+
+
+@pytest.fixture
+def mock() -> Iterator[tuple[Mock, str]]:
+    server = Mock(hang=3.0)
+    with serving(application(server)) as url:
+        yield server, url
+
+
+def hosted(url: str, results: Path, *more: str) -> Lab:
+    models = [
+        f"models.{role}={name}" for role, name in zip(("memory", "reader", "judge", "embedder"), "mrje", strict=True)
+    ]
+    prices = "prices={m: free, e: free, r: free, j: {in: 1, out: 10}}"
+    return Lab(
+        f"results={results}", "network=true", f"endpoint.base_url={url}", "endpoint.label=mock", *models, prices, *more
+    )
+
+
+def test_a_stand_in_is_named_and_both_graders_stand_side_by_side(claim: Claim, tmp_path: Path) -> None:
+    lab = Lab("profile=smoke", f"results={tmp_path / 'results'}")
+    text, code = rejudge([claim, replace(claim, name="beam", dataset="BEAM")], ["mem0"], lab, tmp_path)
+    assert "STAND-IN" in text
+    assert "| stored verdict | 3 | 0 | 0.667" in text
+    assert "| mem0 by extractive | 3 | 0 |" in text
+    assert "- beam: the answers are not joined with the questions of BEAM" in text
+    assert code == 1
+
+
+@pytest.mark.slow
+def test_a_paid_judge_is_asked_only_after_the_plan_is_agreed_to_and_only_once(
+    claim: Claim,
+    mock: tuple[Mock, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - no terminal to ask on
+    server, url = mock
+    server.said = lambda body, key: "I cannot say." if "wrist" in str(body["messages"]) else '{"label": "CORRECT"}'
+    results = tmp_path / "results"
+
+    def sent(*more: str) -> tuple[tuple[str, int], int]:
+        """What judging returns, and the calls that it sent after the models were checked."""
+        lab = hosted(url, results, *more)
+        before = sum(server.arrivals.values())
+        return rejudge([claim], ["mem0"], lab, tmp_path), sum(server.arrivals.values()) - before
+
+    assert sent() == (("", 3), 0)
+    planned = capsys.readouterr().out
+    assert "judge    j" in planned
+    assert "3 calls" in planned
+    (text, code), calls = sent("yes=true")
+    assert calls == 3
+    assert "| mem0 by j | 2 | 1 | 1.000" in text, "a reply without a verdict is counted"
+    assert code == 1
+    assert sent("yes=true")[1] == 0, "replies are cached"
+
+
+def grader(name: str, values: Mapping[tuple[str, str], float], failed: int = 0) -> Grader:
+    return Grader(name, values, failed)
+
+
+def test_kappa_is_over_what_both_graded_and_failures_are_counted() -> None:
+    first = grader("theirs_judge", {key: float(at % 2) for at, key in enumerate(KEYS)})
+    second = grader("mem0 by j", {key: float(at % 2) for at, key in enumerate(KEYS) if at < 200}, 100)
+    text = "\n".join(shown(CLAIM, [first, second], CLUSTERS))
+    assert "| mem0 by j | 200 | 100 |" in text
+    assert "stored verdict 1.000" in text
+    assert "on 200" in text
+    assert "prediction-powered" not in text, "the stored verdicts are no labels by people"
+
+
+def test_labels_by_people_give_a_prediction_powered_score_of_all_answers() -> None:
+    labelled: Any = replace(CLAIM, judge="people")
+    people = grader("theirs_judge", {key: float(at % 3 > 0) for at, key in enumerate(KEYS) if at % 5 == 0})
+    judge = grader("mem0 by j", {key: float(at % 3 > 0) for at, key in enumerate(KEYS)})
+    (line,) = [line for line in shown(labelled, [people, judge], CLUSTERS) if "prediction-powered" in line]
+    assert line.startswith("- prediction-powered by mem0 by j: 0.667")
+    assert line.endswith("from 60 labels and 300 verdicts")
+    few = grader("theirs_judge", dict(list(people.values.items())[:9]))
+    assert "9 ratings of the random sample" in shown(labelled, [few, judge], CLUSTERS)[-1]
+    every = grader("theirs_judge", {key: float(at % 3 > 0) for at, key in enumerate(KEYS)})
+    assert "from 200 labels and 300 verdicts" in shown(labelled, [every, judge], CLUSTERS)[-1]
+
+
+def test_settings_without_a_judge_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verb("claims", ["memorylake", "yes=true"]) == 2
+    assert "settings belong to --judge" in capsys.readouterr().err
