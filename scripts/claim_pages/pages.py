@@ -1,4 +1,4 @@
-"""What the pages say, as records for the templates. Numbers come from the rows of `memsys-bench claims`; foreign texts are cut and inert."""
+"""What the pages say, as records for the templates. Numbers are those of `memsys-bench claims`; foreign texts are cut and inert."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Install a released product into an environment of its own, from the pins of conf/product; `--list` shows what is there.
+"""Install a released product into an environment of its own: `python -m scripts product NAME`, pinned in conf/product; `--list` shows them.
 
 The environment is in the user's cache (or MEMSYS_PRODUCTS), named after the pins, and nothing of it is imported into our process.
 """
