@@ -1,4 +1,4 @@
-"""Rerun a small offline subset and compare every number with `results/regression/` exactly: `python -m scripts regress [--update]`.
+"""Rerun a small offline subset and compare every number with the reference exactly: `python -m scripts regress [--update]`.
 
 A change that moves a score is accepted with `--update` and named in CHANGELOG with both numbers.
 """
