@@ -36,6 +36,10 @@ ADDED = (("batch_calls", "owner", "TEXT"), ("batches", "owner", "TEXT"), ("batch
 """Columns that were added to the journal's tables later: table, name, type."""
 
 
+DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What a damaged file raises: Python cannot decode SQLite's message where that quotes broken bytes of the schema."""
+
+
 class ForeignSchema(sqlite3.DatabaseError):
     """A file holds something that no cache has."""
 
@@ -52,10 +56,13 @@ def check_schema(connection: sqlite3.Connection, schema: str = "main") -> None:
         ForeignSchema: the file has a trigger, a view, another table or index, or other columns.
         sqlite3.DatabaseError: the file is no database.
     """
-    connection.execute("PRAGMA trusted_schema=OFF")
-    for kind, name, text in connection.execute(f"SELECT type, name, sql FROM {schema}.sqlite_master"):
-        if " ".join(str(text).split()) not in _ours():
-            raise ForeignSchema(f"its {kind} {str(name)[:40]!r} is no part of a cache, or has other columns")
+    try:
+        connection.execute("PRAGMA trusted_schema=OFF")
+        for kind, name, text in connection.execute(f"SELECT type, name, sql FROM {schema}.sqlite_master"):
+            if " ".join(str(text).split()) not in _ours():
+                raise ForeignSchema(f"its {kind} {str(name)[:40]!r} is no part of a cache, or has other columns")
+    except UnicodeDecodeError as error:
+        raise sqlite3.DatabaseError("malformed database schema") from error
 
 
 def add_columns(connection: sqlite3.Connection) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 from eval.store import RunError
 from memsys.folders import locked_file
 from memsys.llm.schema import (
+    DAMAGE,
     JOURNAL,
     KEY_BYTES,
     SCHEMA,
@@ -269,13 +270,13 @@ def _opened(path: Path, *, alone: bool = False) -> sqlite3.Connection:
     except ForeignSchema as error:
         connection.close()
         raise RunError(f"{path} is no cache that can be trusted ({error}); move it away") from error
-    except sqlite3.DatabaseError as error:
+    except DAMAGE as error:
         if "locked" in str(error):
             connection.close()
             raise RunError(f"{path} is in use; wait for the run, or stop it, and repair it then") from error
         try:
             held = _tables(connection)
-        except sqlite3.DatabaseError:
+        except DAMAGE:
             connection.close()
             raise RunError(
                 f"{path} is not a readable cache ({error}); move it away: nothing that is in the run folders is lost"

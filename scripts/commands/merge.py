@@ -26,7 +26,7 @@ import numpy as np
 
 from eval.store import RunError, locked, read_record
 from memsys.llm.batching.journal import Journal
-from memsys.llm.schema import KEY_BYTES, check_schema
+from memsys.llm.schema import DAMAGE, KEY_BYTES, check_schema
 from memsys.llm.store import completion_of, vector_of
 from scripts.settings.arguments import as_called
 
@@ -194,7 +194,7 @@ def _count_under_way(cache: Path) -> int:
             if not connection.execute("PRAGMA table_info(batches)").fetchall():
                 return 0
             return int(connection.execute("SELECT count(*) FROM batches WHERE state != 'ended'").fetchone()[0])
-    except sqlite3.DatabaseError as error:
+    except DAMAGE as error:
         raise RunError(f"{cache} is no readable cache ({error}); see python -m scripts cache check") from error
 
 
@@ -212,7 +212,7 @@ def _attached(cache: Path, other: Path) -> sqlite3.Connection:
             connection.execute(
                 f"SELECT 1 FROM {schema}.answers, {schema}.outcomes, {schema}.vectors LIMIT 1"
             ).fetchone()
-    except sqlite3.DatabaseError as error:
+    except DAMAGE as error:
         connection.close()
         raise RunError(
             f"{cache} or {other} is no readable cache ({error}); see python -m scripts cache check"

@@ -19,7 +19,7 @@ import pytest
 from memsys.llm.batching.journal import Call, Journal
 from memsys.llm.client import Embedded
 from memsys.llm.protocol import Completion
-from memsys.llm.store import Store
+from memsys.llm.store import DamagedCache, Store
 from scripts.command import verb
 
 main = partial(verb, "cache")
@@ -130,6 +130,18 @@ def test_of_a_damaged_cache_what_can_be_read_is_kept_and_the_file_set_aside(
     kept = [number for number in range(ANSWERS) if store.answer(key(number)) is not None]
     assert len(kept) > 0.8 * ANSWERS
     assert all(store.answer(key(number)) == Completion("x" * 200, 3, 2, model="m", endpoint="here") for number in kept)
+
+
+def test_a_schema_of_broken_bytes_is_a_damaged_cache_and_no_traceback(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE vectors", b"CREAT\xcf TABLE vectors", 1))
+    with pytest.raises(DamagedCache, match="malformed database schema"):
+        Store(path)
+    for command in ("check", "repair", "stats"):
+        code, said = run(capsys, command, path)
+        assert (code, said.count("\n")) == (2, 1), said
+        assert "not a readable cache" in said
 
 
 def test_a_file_that_is_no_cache_is_refused_and_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

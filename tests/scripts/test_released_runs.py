@@ -109,10 +109,10 @@ def test_a_run_of_a_product_is_replayed_without_its_endpoint_in_the_same_bytes(
 
 
 def assert_sources_are_where_the_texts_come_from(answers: Answers) -> None:
-    """Most words of an item that names turns occur in these turns, dates left out."""
+    """Most words of an item that names turns occur in these turns; dates, captions and roles are left out."""
 
     def words(text: str) -> set[str]:
-        return set(re.findall(r"[a-z]{5,}", re.sub(r"\[.*?\]|\(.*?\)", "", text.lower())))
+        return set(re.findall(r"[a-z]{5,}", re.sub(r"\[.*?\]|\(.*?\)|\b(assistant|user):", "", text.lower())))
 
     turns = {
         turn.id: words(f"{turn.speaker} {turn.text}")

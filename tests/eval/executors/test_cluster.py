@@ -271,7 +271,8 @@ def listening():
     for path in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             kept = os.readlink(path)[8:-1]
-            if kept in by_socket and b"ray" in (path.parent.parent / "cmdline").read_bytes():
+            mine = f"HOME={Path.home()}\\0".encode() in (path.parent.parent / "environ").read_bytes()  # no other test's Ray
+            if mine and kept in by_socket and b"ray" in (path.parent.parent / "cmdline").read_bytes():
                 yield by_socket[kept].split(":")[0]
         except OSError:
             continue
@@ -298,3 +299,4 @@ def test_ray_on_this_machine_listens_on_loopback_alone_keeps_its_token_private_a
     said, addresses = run.stdout.splitlines()[-2:]
     assert said == "None sk-not-for-workers 0o100600"
     assert set(addresses.split()) <= LOOPBACK
+    assert addresses, "Ray listens somewhere"
