@@ -153,7 +153,11 @@ def _of_counts(scored: Scored) -> list[str]:
         "record without a question": "records without a question",
         "record whose text is no text": "damaged records",
     }
-    return [f"{scored.counts[kind]} {name}" for kind, name in names.items() if scored.counts[kind]]
+    return [
+        f"{count} {kind if count == 1 and name == f'{kind}s' else name}"
+        for kind, name in names.items()
+        if (count := scored.counts[kind])
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,9 +143,9 @@ PLANTED: Mapping[str, list[dict[str, Any]]] = {
     "not knowing": rows(answer=lambda asked: "I do not know."),
     "all 72 verdicts are 1": rows(verdict=lambda asked, at: 1),
     "verdicts of answerable questions are 1": rows(verdict=lambda asked, at: int(asked.answerable)),
-    "1 judge errors": rows(verdict=lambda asked, at: "???" if at == 3 else at % 2),
-    "1 blank answers": [{**record, "answer": "" if at == 3 else record["answer"]} for at, record in enumerate(rows())],
-    "1 missing answers": [
+    "1 judge error": rows(verdict=lambda asked, at: "???" if at == 3 else at % 2),
+    "1 blank answer": [{**record, "answer": "" if at == 3 else record["answer"]} for at, record in enumerate(rows())],
+    "1 missing answer": [
         {**record, "answer": None if at == 3 else record["answer"]} for at, record in enumerate(rows())
     ],
     "duplicates": [*rows(), {**rows()[0], "answer": "another"}],
@@ -358,8 +358,8 @@ def test_check_answers_accepts_what_export_writes_and_says_what_is_missing() -> 
     assert checked(rows()) == ("flat", []) or checked(rows())[0] == "extract"
     assert "answers to 10 answerable questions" in checked(rows()[PER:])[1][0]
     assert any("duplicates" in line for line in checked(PLANTED["duplicates"])[1])
-    assert any("failed to be judged" in line for line in checked(PLANTED["1 judge errors"])[1])
-    assert any("the text of 1" in line for line in checked(PLANTED["1 blank answers"])[1])
+    assert any("failed to be judged" in line for line in checked(PLANTED["1 judge error"])[1])
+    assert any("the text of 1" in line for line in checked(PLANTED["1 blank answer"])[1])
 
 
 @pytest.mark.slow
