@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from memsys.jsons import decoded, encoded
-from scripts.command import verb
+from scripts.commands.batch import main
 from scripts.door import Lab, Scored
 from scripts.mock.endpoint import Mock, application, serving
-
-main = partial(verb, "batch")
 
 pytestmark = pytest.mark.slow
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import csv
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from eval.store import RunError, read_lines, write_lines
-from scripts.command import verb
+from scripts.commands.ceilings import main
 from scripts.door import Lab
 from scripts.experiment.launch import composed
 from scripts.experiment.table import reproduce
-
-main = partial(verb, "ceilings")
 
 pytestmark = pytest.mark.slow
 

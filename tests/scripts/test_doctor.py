@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
-from scripts.doctor import main
 
 import scripts.checkup.probes as probes
 import scripts.checkup.report as doctor_report
@@ -21,6 +20,7 @@ from scripts.checkup.calls import Line
 from scripts.checkup.embedding import examine_embedder
 from scripts.checkup.probes import Examination, examine, pace
 from scripts.checkup.report import chat_file, file_name, table, write
+from scripts.command import verb
 from scripts.experiment.datasets import data
 from scripts.experiment.models import build_models
 from scripts.experiment.options import CONF, load_option
@@ -183,7 +183,9 @@ def test_the_file_it_writes_is_a_settings_file_that_runs_take(
     shutil.copytree(CONF, tmp_path / "conf")
     out = tmp_path / "conf" / "llm" / "mine.yaml"
     with served(SETS["ollama"]) as url:
-        assert main(["--base-url", url, "--model", "acme/m", "--window", "9000", "--out", str(out)]) == 1  # it cuts
+        assert (
+            verb("doctor", ["--base-url", url, "--model", "acme/m", "--window", "9000", "--out", str(out)]) == 1
+        )  # it cuts
     written = yaml.safe_load(out.read_text())
     assert written["engine"] == "http"
     assert written["base_url"] == url
@@ -243,7 +245,7 @@ def test_a_reply_that_speaks_yaml_stays_a_comment() -> None:
 
 
 def test_a_password_in_the_address_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--base-url", "http://me:secret@127.0.0.1:9/v1", "--model", "m"]) == 2
+    assert verb("doctor", ["--base-url", "http://me:secret@127.0.0.1:9/v1", "--model", "m"]) == 2
     assert "secret" not in capsys.readouterr().err
 
 

@@ -7,7 +7,6 @@ import io
 import json
 import re
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,10 @@ from eval.report.tables import Table
 from eval.report.terminal import terminal
 from eval.score_files import read_scores, score_files
 from eval.store import RunError
-from scripts.command import verb
+from scripts.commands.judge_card import main
 from scripts.door import Lab
 from scripts.experiment.judge_cards import card_file
 from scripts.experiment.scorers import judging
-
-main = partial(verb, "judge-card")
 
 pytestmark = pytest.mark.slow
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from eval.store import RunError
-from scripts.command import verb
+from scripts.commands.losses import main
 from scripts.door import Lab
-
-main = partial(verb, "losses")
 
 pytestmark = pytest.mark.slow
 

@@ -273,9 +273,14 @@ def test_a_signal_that_nohup_took_away_stays_away() -> None:
 ENTRIES = [path for path in sorted((ROOT / "scripts").glob("*.py")) if '__name__ == "__main__"' in path.read_text()]
 
 
-def test_every_entry_point_heeds_the_signals(subtests: pytest.Subtests) -> None:
+def test_every_entry_point_is_the_dispatcher_which_heeds_the_signals(subtests: pytest.Subtests) -> None:
+    assert {path.stem for path in ENTRIES} == {"__main__", "run", "reproduce"}
     for path in ENTRIES:
-        if not path.stem.startswith("mock_"):  # servers of aiohttp, which end by themselves
-            with subtests.test(path.stem):
-                last = ast.unparse(ast.parse(path.read_text()).body[-1])
-                assert "sys.exit(guarded(" in last or "sys.exit(launch(" in last  # launch begins with guarded
+        with subtests.test(path.stem):
+            assert "sys.exit(main(" in ast.unparse(ast.parse(path.read_text()).body[-1])
+    dispatch = ast.parse((ROOT / "scripts/command/__init__.py").read_text())
+    (verb,) = (node for node in dispatch.body if isinstance(node, ast.FunctionDef) and node.name == "verb")
+    returned = [ast.unparse(node) for node in ast.walk(verb) if isinstance(node, ast.Return)]
+    assert all(
+        each.startswith(("return guarded(", "return launch(")) for each in returned
+    )  # launch begins with guarded

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from eval.store import RunError, read_lines, write_lines
-from scripts.command import verb
+from scripts.commands.variance import main
 from scripts.door import Lab
-
-main = partial(verb, "variance")
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,9 @@ from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
 from memsys.llm.store import Store
-from scripts.command import verb
+from scripts.commands.batch import main
 from scripts.mock.batches import BatchQuirks
 from scripts.mock.endpoint import Mock, application, serving
-
-main = partial(verb, "batch")
 
 SETTINGS = ModelSettings("mock", usd_per_million_in=1.0, usd_per_million_out=2.0)
 QUICK = BatchSettings(idle=0.05, poll=0.02)

@@ -17,16 +17,17 @@ import pytest
 
 from eval.report.rendering import number
 from eval.store import RunError
+from scripts.answers import claim_head
 from scripts.answers.claim_tables import as_json, rows_of
 from scripts.answers.manifest import AnswersFile, Printed
 from scripts.answers.matching import Asked
 from scripts.answers.scoring import Scored
-from scripts.claim_pages import command
 from scripts.claim_pages.build import APART_EACH, Wanted, build
 from scripts.claim_pages.feed import ATOM
 from scripts.claim_pages.licences import EXCERPT, EXCERPTS, data_terms, terms_of
 from scripts.claim_pages.questions import LONGEST, disagreements
-from scripts.commands import claim_head
+from scripts.command import verb
+from scripts.commands import claims_site
 
 Invent = Callable[..., Scored]
 DAY = Wanted("2026-11-24")
@@ -439,12 +440,16 @@ def test_the_head_has_its_rows_in_order_80_columns_wide_with_remarks(
 def test_the_command_builds_the_site_and_says_what_is_not_there(
     tmp_path: Path, invent: Invent, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "scored_claims", lambda wanted, root, workers: ([invent("mem")], {"gone": "no file"}))
-    assert command.main(["--results", str(tmp_path), "--date", "2026-11-24", "--url", "https://x.org/claims"]) == 1
+    monkeypatch.setattr(
+        claims_site, "scored_claims", lambda wanted, root, workers: ([invent("mem")], {"gone": "no file"})
+    )
+    assert (
+        verb("claims-site", ["--results", str(tmp_path), "--date", "2026-11-24", "--url", "https://x.org/claims"]) == 1
+    )
     printed = capsys.readouterr().out
     assert f"1 claims; open in a browser: {tmp_path}/claims_site/index.html" in printed
     assert "not there: gone: no file" in printed
     assert 'href="https://x.org/claims/claim-mem.html"' in (tmp_path / "claims_site" / "atom.xml").read_text()
-    assert command.main(["--results", str(tmp_path), "--url", "javascript:1"]) == 2
+    assert verb("claims-site", ["--results", str(tmp_path), "--url", "javascript:1"]) == 2
     with pytest.raises(SystemExit):
-        command.main(["--date", "yesterday"])
+        verb("claims-site", ["--date", "yesterday"])
