@@ -27,14 +27,14 @@ def _lines(table: Table, place: int) -> list[str]:
     column = table.columns[place]
     sizes = Counter(question.cluster for question in column.questions)
     start = (
-        f"Detectable difference between two rows of {column.title} at {POWER:.0%} power "
+        f"Detectable difference between two rows of {column.title}, {column.metric}, at {POWER:.0%} power "
         f"({len(column.questions)} questions, {len(sizes)} case{'s' * (len(sizes) > 1)})"
     )
     if len(sizes) < ENOUGH_CLUSTERS:
         return [f"{start}: none; differences are {only_about(len(sizes))}."]
     if place in table.tests:
         return [
-            f"{start}: {column.metric} {shown(column_detects(table, place))} (at the level of {family_of(table, place)})."
+            f"{start}: {shown(column_detects(table, place))} (at the level of {family_of(table, place)})."
         ]
     planned_pairs = len([row for row in table.rows if table.wanted is None or row.name in table.wanted]) - 1
     pairs = max(1, planned_pairs if table.reference else 1)

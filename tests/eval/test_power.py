@@ -97,8 +97,8 @@ def test_a_table_says_what_its_pairs_detect_at_the_level_of_its_stars(tmp_path: 
     assert tested.alpha < 0.05
     line = detectable_lines(made)[0]
     assert line == (
-        "Detectable difference between two rows of Toy at 80% power (60 questions, 6 cases): "
-        f"judge {detectable(Sampling(error, 5.0), tested.alpha):.3f} "
+        "Detectable difference between two rows of Toy, judge, at 80% power (60 questions, 6 cases): "
+        f"{detectable(Sampling(error, 5.0), tested.alpha):.3f} "
         "(at the level of 2 pairs, t by history, max-T over all sign flips of the 6 histories)."
     )
     assert f"- {line}" in markdown(made, brief=True)
