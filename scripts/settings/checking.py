@@ -64,7 +64,7 @@ def checked(cfg: DictConfig, command: str) -> DictConfig:
         plain = {str(name): values[str(name)] for name in cfg if name != "hydra"}
     except OmegaConfBaseException as error:
         raise RunError(" ".join(str(error).split())) from error
-    typed = _validated(COMMANDS[command], plain, "")
+    typed = validated(COMMANDS[command], plain, "")
     with open_dict(cfg):
         for name, value in typed.items():
             if repr(value) != repr(plain[name]):
@@ -115,7 +115,7 @@ def checked_option(group: str, values: Mapping[str, Any], where: object = None) 
     if group not in GROUPS:
         return dict(values)
     place = where or f"{group} {values.get('name', '')}".strip()
-    return _validated(GROUPS[group], dict(values), f"{place}: ")
+    return validated(GROUPS[group], dict(values), f"{place}: ")
 
 
 def checked_unit(unit: Mapping[str, Any], where: str) -> Mapping[str, Any]:
@@ -194,8 +194,15 @@ def _choices(annotation: Any) -> list[Any]:
     return [leaf for leaf in _leaves(annotation) if isinstance(leaf, str)]
 
 
-def _validated(schema: type[BaseModel], plain: dict[str, Any], where: str) -> dict[str, Any]:
-    """Check values against a schema and convert them. Keys such as `rows_qwen` of a table are checked as `rows`."""
+def validated(schema: type[BaseModel], plain: dict[str, Any], where: str) -> dict[str, Any]:
+    """Check values against a schema and convert them. Keys such as `rows_qwen` of a table are checked as `rows`.
+
+    Args:
+        where: begins the message of an error.
+
+    Raises:
+        RunError: see `checked`.
+    """
     try:
         model = schema.model_validate(_without_rows(plain))
     except ValidationError as error:
@@ -203,7 +210,7 @@ def _validated(schema: type[BaseModel], plain: dict[str, Any], where: str) -> di
     for table in (plain, plain.get("table")):
         for name in _row_keys(table):
             assert isinstance(table, Mapping)
-            _validated(GROUPS["table"], {**_without_rows(table), "rows": table[name]}, f"{where}{name}: ")
+            validated(GROUPS["table"], {**_without_rows(table), "rows": table[name]}, f"{where}{name}: ")
     typed = _settled(plain, model.model_dump(exclude_unset=True))
     assert isinstance(typed, dict)
     return typed

@@ -1,0 +1,317 @@
+"""Fail a change that lowers a memory's scores: `memsys-bench gate FILE.yaml [--update] [key=value …]`.
+
+FILE.yaml says what is measured; only `memory` is required:
+
+    memory: bm25              # a file of conf/memory, or a YAML file of your own (….yaml, relative to this file)
+    dataset: locomo           # a file of conf/dataset
+    size: all                 # questions (data.size)
+    cases: null               # histories at most (data.max_cases)
+    settings: []              # of `memsys-bench run`, such as profile=smoke; memory.build.k=5 changes the memory
+    metrics: [evidence@10]    # evidence@K, metrics of conf/metrics.yaml, judge_NAME for a judge of conf/judge
+    margin: 0.02              # the largest loss that is accepted
+    baseline: null            # null: <name of this file>.baseline.json next to it
+
+`--update` measures and writes the baseline: a score for each question, no text of the data. Commit it. Without `--update`, the memory is
+measured again and each metric is compared with the baseline, question by question. The verdict is `regression` where the difference is
+below -margin and its interval excludes 0, `better` where it is above the margin and its interval excludes 0, else `no regression`. The
+interval is that by case if there are five histories whose differences vary, else that by question. Both conditions are needed: in a
+large set an interval excludes 0 for a loss too small to matter, and in a small set chance moves the mean beyond the margin.
+
+The gate also fails if more questions than in the baseline end in an error or have no score, by more than the share `max_unscored` of all
+questions. Other data, other questions or another version of a metric than in the baseline cannot be compared and are refused. Memories
+are built from nothing each time, because a stored run does not know that a service has changed; model calls come from the cache
+(`cache=`). `results=FOLDER` keeps the run, and resumes what is there. The Markdown summary is also appended to the file that
+GITHUB_STEP_SUMMARY names. Exit codes: 0 passed or written, 1 failed, 2 refused, 3 the plan was declined.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field
+
+from eval.report.cell import Column
+from eval.report.rendering import by_case, grid, number, span
+from eval.report.scores import asked, mean_scores, outcomes, read_draws
+from eval.stats import Difference, difference
+from eval.store import RunError, replace_file
+from memsys.llm.secrets import redact
+from scripts.answers.claim_tables import inert
+from scripts.experiment.datasets import Data
+from scripts.experiment.lab import Lab
+from scripts.settings.arguments import as_called
+from scripts.settings.checking import resolved, validated
+from scripts.settings.types import Count, Natural, Share, Size, Strict, Text
+
+GROUP = "run"
+RUNS_MEMORIES = True
+
+OF_THIS_MACHINE = ("results", "cache", "data.root", "prompts_dir")
+"""Settings that name folders; a baseline does not record them."""
+BUILD = "memory.build."
+EVIDENCE, JUDGE = "evidence@", "judge_"
+UPDATE = "run the gate with --update and commit the new baseline, if the change is meant"
+
+
+class Gate(Strict):
+    """A gate's file."""
+
+    memory: Text
+    dataset: Text = "locomo"
+    size: Size = "all"
+    cases: Count | None = None
+    settings: tuple[Text, ...] = ()
+    metrics: list[Text] = Field(["evidence@10"], min_length=1)
+    margin: Share = 0.02
+    baseline: Text | None = None
+
+
+class Values(Strict):
+    """The scores of one metric."""
+
+    version: Text
+    """Hash of the metric's settings and source, of a judge also of prompts and model."""
+    values: dict[str, dict[str, float]]
+    """By case and question, rounded to 6 digits; questions without a score are absent."""
+
+    @property
+    def flat(self) -> dict[tuple[str, str], float]:
+        """By (case id, question id)."""
+        return {(case, question): value for case, own in self.values.items() for question, value in own.items()}
+
+
+class Measured(Strict):
+    """What a gate measures and a baseline stores; it holds no text of the data set."""
+
+    schema_version: Literal[1] = 1
+    memory: Text
+    settings: list[Text]
+    dataset: Text
+    sha256: list[Text]
+    """Of the data set's files."""
+    questions: list[Any]
+    """Their number, and the sha256 of their ids."""
+    errors: Natural = 0
+    """Questions that ended in an error."""
+    metrics: dict[Text, Values] = {}  # noqa: RUF012 - pydantic copies defaults
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, then compare with the baseline or write it; the exit code."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog=as_called("python -m scripts gate"), description=__doc__, formatter_class=form
+    )
+    parser.add_argument("file", type=Path, help="the gate's file, YAML")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="laid over the settings of the file")
+    parser.add_argument("--update", action="store_true", help="write the baseline")
+    args = parser.parse_intermixed_args(arguments)
+    gate = Gate(**validated(Gate, read_mapping(args.file), f"{args.file}: "))
+    place = args.file.parent / (gate.baseline or f"{args.file.stem}.baseline.json")
+    stored = None
+    if not args.update:
+        if not place.is_file():
+            raise RunError(f"no baseline {place}: run the gate once with --update, and commit the file")
+        stored = Measured(**validated(Measured, read_mapping(place), f"{place}: "))
+    with tempfile.TemporaryDirectory(prefix="memsys-gate-") as folder:
+        return run(gate, args.file.parent, place, stored, [*gate.settings, *args.settings], Path(folder))
+
+
+def read_mapping(file: Path) -> dict[str, Any]:
+    """The values of a YAML or JSON file.
+
+    Raises:
+        RunError: it does not exist, cannot be read, or is no mapping.
+    """
+    if not file.is_file():
+        raise RunError(f"no file {file}")
+    from omegaconf import OmegaConf
+
+    try:  # JSON is read by its own parser: a baseline is data, in which ${…} means nothing
+        values = json.loads(file.read_text()) if file.suffix == ".json" else resolved(OmegaConf.load(file))
+    except (yaml.YAMLError, ValueError, OSError) as error:
+        raise RunError(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(values, Mapping):
+        raise RunError(f"{file} must be a mapping of names to values")
+    return {str(name): value for name, value in values.items()}
+
+
+def run(gate: Gate, home: Path, place: Path, stored: Measured | None, settings: Sequence[str], folder: Path) -> int:
+    """Measure the memory, then compare with the baseline `stored`, or write it to `place` where that is None; the exit code.
+
+    Args:
+        home: folder of the gate's file.
+        folder: where the run is written, unless a setting names `results`.
+
+    Raises:
+        RunError: a setting is refused, or the baseline is about something else.
+    """
+    build = dict(each.removeprefix(BUILD).split("=", 1) for each in settings if each.startswith(BUILD) and "=" in each)
+    plain = [each for each in settings if not each.startswith(BUILD)]
+    depth = [name.removeprefix(EVIDENCE) for name in gate.metrics if name.startswith(EVIDENCE)]
+    if wrong := [each for each in plain if each.split("=")[0].split(".")[0] in ("memory", "dataset")]:
+        raise RunError(f"{wrong[0]} is not a setting of a gate: its file names the memory and the dataset")
+    if len(depth) > 1 or not all(map(str.isdecimal, depth)):
+        raise RunError(f"metrics: at most one evidence@K with a whole number K, found {', '.join(gate.metrics)}")
+    named = {each.split("=")[0] for each in plain}
+    own = [f"data.size={gate.size}", *([f"data.max_cases={gate.cases}"] if gate.cases else [])]
+    own += [] if "results" in named else [f"results={folder}"]
+    own += [] if {"results", "cache"} & named else ["cache=results/cache.sqlite"]
+    lab = Lab(*own, *plain, *(f"k_evidence={k}" for k in depth), probe=False)
+    memory = lab.memory(
+        str(home / gate.memory) if gate.memory.endswith(".yaml") else gate.memory,
+        **{name: yaml.safe_load(value) for name, value in build.items()},
+    )
+    dataset, judges = lab.load(gate.dataset), [name[len(JUDGE) :] for name in gate.metrics if name.startswith(JUDGE)]
+    keys = sorted(each.key for each in asked(dataset.cases))
+    begun = Measured(
+        memory=gate.memory,
+        settings=[
+            *own[: 1 + bool(gate.cases)],
+            *(each for each in settings if each.split("=")[0] not in OF_THIS_MACHINE),
+        ],
+        dataset=dataset.name,
+        sha256=list(dataset.settings["sha256"]),
+        questions=[len(keys), hashlib.sha256(json.dumps(keys).encode()).hexdigest()],
+    )
+    if stored is not None:
+        refuse_others(begun, stored, place)  # before anything is built
+    if not lab.agreed([memory], dataset, judges):
+        return 3
+    now, limit = measured(lab, gate.metrics, memory, dataset, judges, begun), lab.cfg.max_unscored * len(keys)
+    if stored is None:
+        return write_baseline(now, place, limit)
+    refuse_others(now, stored, place)
+    gaps = {name: compared(name, now, stored, dataset) for name in gate.metrics}
+    failures = list(lost(now, stored, limit))
+    failed = bool(failures) or any(
+        verdict(gap, gate.margin) in ("regression", "not scored") for *_, gap in gaps.values()
+    )
+    title = f"## Memory gate {'FAILED' if failed else 'passed'}: {inert(memory['title'])} on {inert(dataset.title)}"
+    publish("\n".join([title, "", *summary(gaps, failures, gate.margin, now, stored)]))
+    return int(failed)
+
+
+def measured(
+    lab: Lab, names: Sequence[str], memory: Mapping[str, Any], dataset: Data, judges: Sequence[str], begun: Measured
+) -> Measured:
+    """Run and score the memory; `begun` with scores and errors."""
+    answers = lab.ask(memory, dataset, judges=judges)
+    scored = lab.score(answers, [name for name in names if not name.startswith((EVIDENCE, JUDGE))], judges)
+    metrics = {}
+    for name in names:
+        files, values = [own[name] for own in scored.files], dict[str, dict[str, float]]()
+        scores = mean_scores(read_draws(files, answers.questions, lab.cfg.judge.repeats))
+        for (case, question), value in scores.items():
+            values.setdefault(case, {})[question] = round(value, 6)
+        metrics[name] = Values(version=files[0].stem.rpartition("-")[2], values=values)
+    reached = outcomes((run.folder for run in answers.runs), answers.questions)
+    return begun.model_copy(update={"errors": sum("error" in each for each in reached.values()), "metrics": metrics})
+
+
+def write_baseline(now: Measured, place: Path, limit: float) -> int:
+    """Write the baseline; 0.
+
+    Raises:
+        RunError: too many questions ended in an error, or a metric has fewer than two scores, so that nothing could be compared.
+    """
+    if now.errors > limit:
+        raise RunError(f"{now.errors} of {now.questions[0]} questions ended in an error; no baseline is written")
+    if few := [name for name, own in now.metrics.items() if len(own.flat) < 2]:
+        raise RunError(f"fewer than two questions have a score for {few[0]}; no baseline is written")
+    replace_file(place, json.dumps(now.model_dump(), indent=1, sort_keys=True) + "\n")
+    print(f"written: {place}: {', '.join(now.metrics)} of {now.questions[0]} questions")
+    return 0
+
+
+def refuse_others(now: Measured, stored: Measured, place: Path) -> None:
+    """Check that the baseline is about the same questions, and holds the metrics measured so far in the same version.
+
+    Raises:
+        RunError: it does not; the message says why.
+    """
+    names = {"dataset": "another data set", "sha256": "other data (sha256)", "questions": "another question set"}
+    differ = [words for name, words in names.items() if getattr(now, name) != getattr(stored, name)]
+    for name, own in now.metrics.items():
+        if name not in stored.metrics:
+            differ.append(f"no values of {name}")
+        elif own.version != stored.metrics[name].version:
+            differ.append(f"another version of {name}")
+    if differ:
+        raise RunError(f"{place} has {', '.join(differ)}; {UPDATE}")
+
+
+def compared(metric: str, now: Measured, stored: Measured, dataset: Data) -> tuple[float, float, Difference | None]:
+    """Mean now, mean of the baseline and paired difference, weighted as the data set asks; None for fewer than two pairs."""
+    first, second = now.metrics[metric].flat, stored.metrics[metric].flat
+    column = Column(dataset.name, dataset.title, metric, asked(dataset.cases), dataset.config["aggregate"][0])
+    both = [each for each in column.questions if each.key in first and each.key in second]
+    gap = None
+    if len(both) > 1:
+        pairs, clusters = [(first[each.key], second[each.key]) for each in both], [each.cluster for each in both]
+        ours, theirs = zip(*pairs, strict=True)
+        gap = difference(ours, theirs, clusters, test=False, groups=column.groups(both))
+    return column.mean(both, first), column.mean(both, second), gap
+
+
+def verdict(gap: Difference | None, margin: float) -> str:
+    """`regression`, `better`, `no regression` (the module's docstring states the rule), or `not scored` for None."""
+    if gap is None:
+        return "not scored"
+    interval = gap.by_case or gap.by_question
+    if interval is not None and gap.mean < -margin and interval.high < 0:
+        return "regression"
+    return "better" if interval is not None and gap.mean > margin and interval.low > 0 else "no regression"
+
+
+def lost(now: Measured, stored: Measured, limit: float) -> Iterator[str]:
+    """What is missing now and is not in the baseline, where it is more than `limit` questions."""
+    if now.errors - stored.errors > limit:
+        yield f"{now.errors} questions ended in an error, {stored.errors} in the baseline"
+    for name, own in now.metrics.items():
+        here, there = len(own.flat), len(stored.metrics[name].flat)
+        if there - here > limit:
+            yield f"{here} questions have a score for {name}, {there} in the baseline"
+
+
+def summary(
+    gaps: Mapping[str, tuple[float, float, Difference | None]],
+    failures: Sequence[str],
+    margin: float,
+    now: Measured,
+    stored: Measured,
+) -> Iterator[str]:
+    """Lines of Markdown; texts of files are inert."""
+    rows = []
+    for name, (ours, theirs, gap) in gaps.items():
+        cells = ["0", "–", "–", "–", "–", "–"]
+        if gap is not None:
+            ranges = span(gap.by_question) or "–", by_case(gap)
+            cells = [str(gap.n), number(ours), number(theirs), f"{gap.mean:+.3f}", *ranges]
+        rows.append([inert(name), *cells, verdict(gap, margin)])
+    yield grid(["metric", "n", "now", "baseline", "difference", "by question", "by case", "verdict"], rows)
+    yield ""
+    yield from (f"- FAILED: {inert(failure)}." for failure in failures)
+    yield f"- {now.questions[0]} questions; {now.errors} ended in an error, {stored.errors} in the baseline."
+    if now.memory != stored.memory:
+        yield f"- Memory: {inert(now.memory)}; in the baseline: {inert(stored.memory)}."
+    if now.settings != stored.settings:
+        yield f"- Settings: {inert(' '.join(now.settings))}; in the baseline: {inert(' '.join(stored.settings))}."
+    yield f"- Regression: the difference is below -{margin:g} and its interval, by case if there is one, else by question, excludes 0."
+    yield "- The margin accepts losses too small to matter; the interval accepts those that chance explains."
+
+
+def publish(text: str) -> None:
+    """Print the summary, and append it to the file that GITHUB_STEP_SUMMARY names."""
+    print(text)
+    if named := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with open(named, "a", encoding="utf-8") as file:
+            file.write(redact(text) + "\n\n")

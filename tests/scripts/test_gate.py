@@ -1,0 +1,249 @@
+"""`memsys-bench gate`: reruns pass, planted regressions and failures do not, and other baselines are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from eval.stats import difference
+from scripts.command import verb
+from scripts.commands.gate import verdict
+from scripts.experiment.options import load_option
+from scripts.mock.endpoint import serving
+from scripts.mock.memory_service import Service
+from scripts.mock.memory_store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+PLANTED = '''
+import hashlib
+from memsys.interface import Recall
+from memsys.systems.bm25 import BM25
+
+class Planted(BM25):
+    """Forgets, or fails, for a share of the questions."""
+    def __init__(self, k: int = 10, forgets: float = 0.0, fails: float = 0.0) -> None:
+        super().__init__(k)
+        self.forgets, self.fails = forgets, fails
+
+    def read(self, question):
+        drawn = hashlib.sha256(b"0" + question.id.encode()).digest()[0] / 256
+        if drawn < self.fails:
+            raise ValueError("planted")
+        return Recall(()) if drawn < self.forgets else super().read(question)
+'''
+
+Gate = Callable[..., int]
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """Runs the gate of a memory class in a working folder; `values` change its file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "planted_memory", raising=False)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    (tmp_path / "planted_memory.py").write_text(PLANTED)
+    build = {"_target_": "planted_memory.Planted", "_partial_": True, "k": 10}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"name": "mine", "title": "Mine | <b>", "build": build}))
+
+    def run(*settings: str, **values: Any) -> int:
+        (tmp_path / "gate.yaml").write_text(yaml.safe_dump({"memory": "mine.yaml", **values}))
+        return verb("gate", ["gate.yaml", *settings])
+
+    return run
+
+
+def change_baseline(**values: Any) -> None:
+    place = Path("gate.baseline.json")
+    place.write_text(json.dumps({**json.loads(place.read_text()), **values}))
+
+
+def test_five_reruns_of_an_unchanged_memory_pass(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gate("--update") == 0
+    assert [gate() for _ in range(5)] == [0] * 5
+    assert capsys.readouterr().out.count("Memory gate passed") == 5
+    assert not [*Path.cwd().rglob("predictions.jsonl")], "nothing is taken from an earlier run"
+
+
+def test_evidence_lost_for_a_tenth_of_the_questions_fails_and_the_way_back_is_better(
+    gate: Gate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gate("--update") == 0
+    assert gate("memory.build.forgets=0.1") == 1
+    said = capsys.readouterr().out
+    assert "Memory gate FAILED" in said
+    assert "| regression |" in said
+    assert "Settings: data.size=all memory.build.forgets=0.1; in the baseline: data.size=all." in said
+    assert gate("memory.build.forgets=0.1", "--update") == 0
+    assert gate() == 0
+    assert "| better |" in capsys.readouterr().out
+
+
+def test_a_loss_within_the_margin_passes(gate: Gate) -> None:
+    assert gate("--update") == 0
+    assert gate("memory.build.forgets=0.1", margin=0.3) == 0
+
+
+@pytest.mark.parametrize(
+    ("moved", "of", "expected"),
+    [(1, 40, "no regression"), (12, 1000, "no regression"), (8, 40, "regression"), (-8, 40, "better")],
+)
+def test_a_verdict_needs_the_margin_and_the_interval(moved: int, of: int, expected: str) -> None:
+    lower = [0.0] * abs(moved) + [1.0] * (of - abs(moved))
+    first, second = (lower, [1.0] * of) if moved > 0 else ([1.0] * of, lower)
+    gap = difference(first, second, ["case"] * of, test=False)
+    assert verdict(gap, 0.02) == expected
+    assert verdict(None, 0.02) == "not scored"
+
+
+def test_more_errors_than_in_the_baseline_fail(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gate("--update") == 0
+    assert gate("memory.build.fails=0.1", margin=1.0) == 1
+    said = capsys.readouterr().out
+    assert "questions ended in an error, 0 in the baseline" in said
+    assert "questions have a score for evidence@10, 46 in the baseline" in said
+    assert gate("memory.build.fails=0.1", "max_unscored=0.5", margin=1.0) == 0, "the share that is allowed"
+
+
+def test_a_run_with_errors_is_no_baseline(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gate("memory.build.fails=0.1", "--update") == 2
+    assert "no baseline is written" in capsys.readouterr().err
+    assert not Path("gate.baseline.json").exists()
+
+
+def test_another_baseline_is_refused_with_the_remedy(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gate() == 2
+    assert "run the gate once with --update" in capsys.readouterr().err
+    assert gate("--update") == 0
+    kept = json.loads(Path("gate.baseline.json").read_text())
+    version = {"evidence@10": {**kept["metrics"]["evidence@10"], "version": "0"}}
+    for values, words in (
+        ({"dataset": "msc"}, "another data set"),
+        ({"sha256": ["0"]}, "other data (sha256)"),
+        ({"questions": [48, "0"]}, "another question set"),
+        ({"metrics": version}, "another version of evidence@10"),
+        ({"metrics": {}}, "no values of evidence@10"),
+    ):
+        change_baseline(**{**kept, **values})
+        assert gate() == 2, words
+        message = capsys.readouterr().err
+        assert f"has {words}; run the gate with --update" in message
+    change_baseline(**kept)
+    assert gate(size=20) == 2
+    assert "another question set" in capsys.readouterr().err
+
+
+def test_a_baseline_is_small_and_holds_no_text(gate: Gate) -> None:
+    assert gate("--update", "results=kept", metrics=["evidence@10", "locomo_f1"]) == 0
+    text = Path("gate.baseline.json").read_text()
+    stored = json.loads(text)
+    assert len(text) < 10_000
+    assert text == json.dumps(stored, indent=1, sort_keys=True) + "\n"
+    assert stored["settings"] == ["data.size=all"], "no folder of this machine"
+    for case in json.loads((ROOT / "data_loaders/samples/locomo.json").read_text()):
+        assert not [qa["question"] for qa in case["qa"] if qa["question"] in text]
+
+
+def test_the_summary_is_inert_and_appended_to_the_runners_file(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    Path("summary.md").write_text("before\n")
+    assert gate("--update") == 0
+    change_baseline(memory="<img src=x>\n# [a](b)\x1b[31m")
+    assert gate() == 0
+    written = Path("summary.md").read_text()
+    assert written.startswith("before\n## Memory gate passed: Mine \\| \\<b\\> on LoCoMo\n")
+    assert "\\<img src=x\\> \\# \\[a\\](b)\\x1b" in written.replace("\\\\", "\\")
+    assert "\x1b" not in written
+    assert written.removeprefix("before\n").strip() == capsys.readouterr().out.partition("questions\n")[2].strip()
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "message"),
+    [
+        ({"margn": 0.1}, (), "margn is not a setting; did you mean margin?"),
+        ({"margin": 2}, (), "margin must be at most 1"),
+        ({"metrics": ["evidence@5", "evidence@10"]}, (), "at most one evidence@K"),
+        ({"metrics": ["locomo_f2"]}, (), "did you mean"),
+        ({"memory": "bm52"}, (), "no memory called 'bm52'"),
+        ({}, ("memory=bm25",), "is not a setting of a gate"),
+        ({}, ("memory.build.kk=3",), "kk"),
+    ],
+)
+def test_a_wrong_file_is_one_line(
+    values: Any, settings: Any, message: str, gate: Gate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gate("--update", *settings, **values) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_service_that_lost_its_recall_fails_though_nothing_here_changed(tmp_path: Path, gate: Gate) -> None:
+    option, service = load_option("memory", "reference_http"), Service(Store())
+    with serving(service.application()) as url:
+        (tmp_path / "http.yaml").write_text(
+            yaml.safe_dump({**option, "build": {**option["build"], "base_url": url, "k": 10}})
+        )
+        values = {"memory": "http.yaml"}
+        assert gate("--update", **values) == 0
+        assert gate(**values) == 0
+        service.store.fault = "failures reported as success"
+        assert gate(**values) == 1
+
+
+def test_the_action_runs_the_gate_as_a_runner_does(gate: Gate, tmp_path: Path) -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    assert action["runs"]["using"] == "composite"
+    steps = {step["name"]: step for step in action["runs"]["steps"] if "run" in step}
+    assert all(step["shell"] == "bash" and "${{" not in step["run"] for step in steps.values()), "inputs are no code"
+    assert gate("--update") == 0
+    command = tmp_path / "bin" / "memsys-bench"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m scripts "$@"\n')
+    command.chmod(0o755)
+    pip = tmp_path / "bin" / "python"
+    pip.write_text('#!/bin/sh\nfor last; do :; done; echo "$last"\n')
+    pip.chmod(0o755)
+
+    def step(name: str, **inputs: str) -> subprocess.CompletedProcess[str]:
+        used = {
+            key: inputs.get(
+                value.split(".")[1].split(" ")[0],
+                action["inputs"][value.split(".")[1].split(" ")[0]].get("default", ""),
+            )
+            for key, value in steps[name]["env"].items()
+        }
+        runner = {"PATH": f"{command.parent}:{os.environ['PATH']}", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
+        environment = {**os.environ, **used, **runner, "GITHUB_ACTION_PATH": "/the action", "CI": "true"}
+        return subprocess.run(
+            ["bash", "-e", "-c", steps[name]["run"]], env=environment, cwd=tmp_path, capture_output=True, text=True
+        )
+
+    assert step("install").stdout == "/the action\n"
+    assert step("install", version="0.3").stdout == "memsys-bench==0.3\n"
+    assert step("install", path="a b.whl", version="0.3").stdout == "a b.whl\n"
+    done = step("gate", file="gate.yaml")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "summary.md").read_text().startswith("## Memory gate passed")
+    assert step("gate", file="missing.yaml; true").returncode == 2
+
+
+@pytest.mark.data
+def test_five_points_of_evidence_on_real_locomo_are_caught_and_reruns_are_not(
+    gate: Gate, data_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = ["data.source=real", f"data.root={data_root}", "threads=2", "executor=threads"]
+    assert gate("--update", *real, cases=2) == 0
+    assert [gate(*real, cases=2) for _ in range(2)] == [0, 0]
+    capsys.readouterr()
+    assert gate(*real, "memory.build.forgets=0.09", cases=2) == 1
+    lost = float(capsys.readouterr().out.partition("| evidence@10 |")[2].split("|")[3])
+    assert -0.08 < lost < -0.04
