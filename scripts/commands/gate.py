@@ -73,6 +73,11 @@ class Gate(Strict):
     margin: Share = 0.02
     baseline: Text | None = None
 
+    @property
+    def cut(self) -> list[str]:
+        """Size and cases as settings of a run."""
+        return [f"data.size={self.size}", *([f"data.max_cases={self.cases}"] if self.cases else [])]
+
 
 class Values(Strict):
     """The scores of one metric."""
@@ -155,17 +160,7 @@ def run(gate: Gate, home: Path, place: Path, stored: Measured | None, settings: 
         RunError: a setting is refused, or the baseline is about something else.
     """
     build = dict(each.removeprefix(BUILD).split("=", 1) for each in settings if each.startswith(BUILD) and "=" in each)
-    plain = [each for each in settings if not each.startswith(BUILD)]
-    depth = [name.removeprefix(EVIDENCE) for name in gate.metrics if name.startswith(EVIDENCE)]
-    if wrong := [each for each in plain if each.split("=")[0].split(".")[0] in ("memory", "dataset")]:
-        raise RunError(f"{wrong[0]} is not a setting of a gate: its file names the memory and the dataset")
-    if len(depth) > 1 or not all(map(str.isdecimal, depth)):
-        raise RunError(f"metrics: at most one evidence@K with a whole number K, found {', '.join(gate.metrics)}")
-    named = {each.split("=")[0] for each in plain}
-    own = [f"data.size={gate.size}", *([f"data.max_cases={gate.cases}"] if gate.cases else [])]
-    own += [] if "results" in named else [f"results={folder}"]
-    own += [] if {"results", "cache"} & named else ["cache=results/cache.sqlite"]
-    lab = Lab(*own, *plain, *(f"k_evidence={k}" for k in depth), probe=False)
+    lab = lab_of(gate, [each for each in settings if not each.startswith(BUILD)], folder)
     memory = lab.memory(
         str(home / gate.memory) if gate.memory.endswith(".yaml") else gate.memory,
         **{name: yaml.safe_load(value) for name, value in build.items()},
@@ -174,10 +169,7 @@ def run(gate: Gate, home: Path, place: Path, stored: Measured | None, settings: 
     keys = sorted(each.key for each in asked(dataset.cases))
     begun = Measured(
         memory=gate.memory,
-        settings=[
-            *own[: 1 + bool(gate.cases)],
-            *(each for each in settings if each.split("=")[0] not in OF_THIS_MACHINE),
-        ],
+        settings=[*gate.cut, *(each for each in settings if each.split("=")[0] not in OF_THIS_MACHINE)],
         dataset=dataset.name,
         sha256=list(dataset.settings["sha256"]),
         questions=[len(keys), hashlib.sha256(json.dumps(keys).encode()).hexdigest()],
@@ -198,6 +190,23 @@ def run(gate: Gate, home: Path, place: Path, stored: Measured | None, settings: 
     title = f"## Memory gate {'FAILED' if failed else 'passed'}: {inert(memory['title'])} on {inert(dataset.title)}"
     publish("\n".join([title, "", *summary(gaps, failures, gate.margin, now, stored)]))
     return int(failed)
+
+
+def lab_of(gate: Gate, settings: Sequence[str], folder: Path) -> Lab:
+    """The lab with a gate's settings; runs are written to `folder` unless a setting names `results`.
+
+    Raises:
+        RunError: a setting or a metric is refused.
+    """
+    depth = [name.removeprefix(EVIDENCE) for name in gate.metrics if name.startswith(EVIDENCE)]
+    if wrong := [each for each in settings if each.split("=")[0].split(".")[0] in ("memory", "dataset")]:
+        raise RunError(f"{wrong[0]} is not a setting of a gate: its file names the memory and the dataset")
+    if len(depth) > 1 or not all(map(str.isdecimal, depth)):
+        raise RunError(f"metrics: at most one evidence@K with a whole number K, found {', '.join(gate.metrics)}")
+    named = {each.split("=")[0] for each in settings}
+    own = [] if "results" in named else [f"results={folder}"]
+    own += [] if {"results", "cache"} & named else ["cache=results/cache.sqlite"]
+    return Lab(*gate.cut, *own, *settings, *(f"k_evidence={k}" for k in depth), probe=False)
 
 
 def measured(

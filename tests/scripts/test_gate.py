@@ -16,10 +16,6 @@ import yaml
 from eval.stats import difference
 from scripts.command import verb
 from scripts.commands.gate import verdict
-from scripts.experiment.options import load_option
-from scripts.mock.endpoint import serving
-from scripts.mock.memory_service import Service
-from scripts.mock.memory_store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANTED = '''
@@ -184,19 +180,6 @@ def test_a_wrong_file_is_one_line(
 ) -> None:
     assert gate("--update", *settings, **values) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_service_that_lost_its_recall_fails_though_nothing_here_changed(tmp_path: Path, gate: Gate) -> None:
-    option, service = load_option("memory", "reference_http"), Service(Store())
-    with serving(service.application()) as url:
-        (tmp_path / "http.yaml").write_text(
-            yaml.safe_dump({**option, "build": {**option["build"], "base_url": url, "k": 10}})
-        )
-        values = {"memory": "http.yaml"}
-        assert gate("--update", **values) == 0
-        assert gate(**values) == 0
-        service.store.fault = "failures reported as success"
-        assert gate(**values) == 1
 
 
 def test_the_action_runs_the_gate_as_a_runner_does(gate: Gate, tmp_path: Path) -> None:
