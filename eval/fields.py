@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 Check = Callable[[Any], bool]
@@ -83,9 +84,52 @@ EVIDENCE: Mapping[str, Check] = {"verbatim": number, "ndcg": number, "sources_pe
 """Of the `detail` of an evidence score that has a value."""
 
 
-def wrong_field(record: Mapping[str, Any]) -> str:
-    """The name of a field that holds something else than it should; empty when there is none."""
-    for name, value in record.items():
-        if (check := FIELDS.get(name)) is not None and not check(value):
-            return name
-    return ""
+TYPES: Mapping[Check, frozenset[type]] = {
+    text: frozenset([str]),
+    whole: frozenset([int]),
+    number: frozenset([int, float]),
+    mapping: frozenset([dict]),
+    score: frozenset([int, float, type(None)]),
+    flag: frozenset([bool]),
+}
+"""Checks of a value's type alone."""
+
+CONTENTS: Mapping[Check, tuple[type, frozenset[type]]] = {
+    texts: (list, frozenset([str])),
+    numbers: (list, frozenset([int, float])),
+    counts: (dict, frozenset([int])),
+}
+"""Checks of a value's type and of the types that it holds."""
+
+
+def wrong_field(records: Sequence[Mapping[str, Any]]) -> tuple[int, str] | None:
+    """The place of the first record with a field that holds something else than it should, from 1, and the field; None without any.
+
+    Fields are looked at one after another over all records of one shape, which is faster than record by record.
+    """
+    shapes: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for record in records:
+        shapes.setdefault(tuple(record), []).append(record)
+    if all(_holds(name, alike) for names, alike in shapes.items() for name in names):
+        return None
+    for place, record in enumerate(records, 1):
+        for name in record:
+            if not _holds(name, [record]):
+                return place, name
+    raise AssertionError("a field is wrong in no record")
+
+
+def _holds(name: str, records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all records hold in a field what it should hold."""
+    if (check := FIELDS.get(name)) is None:
+        return True
+    values = [record[name] for record in records]
+    if (types := TYPES.get(check)) is not None:
+        return types.issuperset(map(type, values))
+    if (contents := CONTENTS.get(check)) is not None:
+        outer, inner = contents
+        if not all(type(value) is outer for value in values):
+            return False
+        held = (value.values() if outer is dict else value for value in values)
+        return inner.issuperset(map(type, chain.from_iterable(held)))
+    return all(map(check, values))

@@ -98,7 +98,7 @@ def estimate(
     Raises:
         ValueError: there are no values, or the lengths differ.
     """
-    array, codes = _array(values, clusters), _codes(clusters)
+    array, codes = _array(values, clusters), numbered(clusters)
     return _estimate(
         float(array.mean()), array, np.zeros(array.size, dtype=int), codes, without, by_question(array, level), level
     )
@@ -115,13 +115,13 @@ def preferred_interval(ours: Estimate) -> Interval | None:
 
 
 def difference(
-    first: Sequence[float],
-    second: Sequence[float],
-    clusters: Sequence[str],
+    first: Sequence[float] | np.ndarray,
+    second: Sequence[float] | np.ndarray,
+    clusters: Sequence[str] | np.ndarray,
     seed: int = 0,
     without: Sequence[float] | None = None,
     test: bool = True,
-    groups: Sequence[str] | None = None,
+    groups: Sequence[str] | np.ndarray | None = None,
 ) -> Difference:
     """A paired comparison of two systems: the difference of their means, with the weights of those means.
 
@@ -136,8 +136,8 @@ def difference(
     Raises:
         ValueError: there are no pairs, or the lengths differ.
     """
-    one, two, codes = _array(first, clusters), _array(second, clusters), _codes(clusters)
-    gap, strata = one - two, np.zeros(one.size, dtype=int) if groups is None else _codes(groups)
+    one, two, codes = _array(first, clusters), _array(second, clusters), numbered(clusters)
+    gap, strata = one - two, np.zeros(one.size, dtype=int) if groups is None else numbered(groups)
     weighted = gap * weights(strata)
     mean, scores = float(weighted.mean()), are_scores(one) and are_scores(two)
     case = _jackknife(gap, strata, codes, without)
@@ -209,7 +209,7 @@ def weights(groups: Sequence[str] | np.ndarray) -> np.ndarray:
     Args:
         groups: group of each question; with a single group the mean is that of the questions.
     """
-    codes = _codes(groups)
+    codes = numbered(groups)
     counts = np.bincount(codes)
     return np.asarray(codes.size / (counts[codes] * counts.size))  # exactly 1 for a single group
 
@@ -266,7 +266,8 @@ def _jackknife(
     return Sampling(error, max(1.0, 1 / float((weights**2).sum()) - 1))
 
 
-def _codes(names: Sequence[str] | np.ndarray) -> np.ndarray:
+def numbered(names: Sequence[str] | np.ndarray) -> np.ndarray:
+    """The place of each name among the sorted names, from 0; numbers are numbered again without gaps."""
     if isinstance(names, np.ndarray):
         return np.asarray(np.unique(names, return_inverse=True)[1])
     places = {
@@ -275,7 +276,7 @@ def _codes(names: Sequence[str] | np.ndarray) -> np.ndarray:
     return np.fromiter((places[name] for name in names), dtype=int, count=len(names))
 
 
-def _array(values: Sequence[float], clusters: Sequence[str]) -> np.ndarray:
+def _array(values: Sequence[float] | np.ndarray, clusters: Sequence[str] | np.ndarray) -> np.ndarray:
     if not len(values) or len(values) != len(clusters):
         raise ValueError(f"{len(values)} values for {len(clusters)} cluster names")
     return np.asarray(values, dtype=float)
@@ -295,6 +296,6 @@ def stratified(
     Raises:
         ValueError: there are no values, or the lengths differ.
     """
-    array, codes = _array(values, clusters), _codes(groups)
+    array, codes = _array(values, clusters), numbered(groups)
     mean = float((np.bincount(codes, weights=array) / np.bincount(codes)).mean())
-    return _estimate(mean, array, codes, _codes(clusters), without, by_question_in_groups(array, codes))
+    return _estimate(mean, array, codes, numbered(clusters), without, by_question_in_groups(array, codes))

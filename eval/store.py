@@ -102,9 +102,9 @@ def _lines(path: Path) -> list[dict[str, Any]]:
             raise ValueError("some line is no object")
     except ValueError:
         records = list(_one_by_one(path, pieces))
-    for number, record in enumerate(records if path.suffix == ".jsonl" else (), 1):
-        if name := wrong_field(record):
-            raise RunError(f"{path}: line {number} holds no {name}, but {str(record[name])[:40]!r}; {AGAIN}")
+    if path.suffix == ".jsonl" and (wrong := wrong_field(records)) is not None:
+        number, name = wrong
+        raise RunError(f"{path}: line {number} holds no {name}, but {str(records[number - 1][name])[:40]!r}; {AGAIN}")
     return list(records)
 
 

@@ -75,10 +75,28 @@ def root() -> Path:
     return ROOT
 
 
+class DataFolder(type(Path())):  # type: ignore[misc]  # the class of paths of this system
+    """A folder of real data: a path below it that is not there skips the test, because nobody must hold every data set."""
+
+    def __truediv__(self, name: Any) -> Any:
+        path = super().__truediv__(name)
+        if not path.exists():
+            pytest.skip(f"no real data at {path}")
+        return path
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """The folder with the real data sets: MEMSYS_DATA, or `shared/data` beside the repository."""
-    folder = Path(os.environ.get("MEMSYS_DATA") or ROOT.parent / "shared" / "data")
+    folder = DataFolder(os.environ.get("MEMSYS_DATA") or ROOT.parent / "shared" / "data")
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}; set MEMSYS_DATA to the folder that holds them")
     return folder
+
+
+@pytest.fixture(scope="session")
+def claims_root(data_root: Path) -> Path:
+    """The folder with the real data sets, where the published answers and the questions that they belong to are there."""
+    for name in ("third_party_answers/collected", "locomo/locomo10.json", "longmemeval/longmemeval_questions_500.json"):
+        assert data_root / name
+    return data_root

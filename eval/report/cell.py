@@ -14,7 +14,7 @@ from eval.judge_card import Corrected, Correction
 from eval.report.equivalence import NO_RUNS, Runs, assumed_runs, measured_runs
 from eval.report.published import ROUNDING, Published, qualified, verdict
 from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scores, read_draws, refusals, scores_by_run
-from eval.stats import Difference, Estimate, Interval, difference, estimate, stratified, weights
+from eval.stats import Difference, Estimate, Interval, difference, estimate, numbered, stratified, weights
 
 ALL, ANSWERABLE = "all", "answerable"
 ABOVE_CEILING = "ABOVE ITS CEILING"
@@ -223,19 +223,31 @@ class Cell:
         Args:
             test: False leaves out the permutation test.
         """
-        shared = self.scores.keys() & other.scores.keys()
-        both = [question for question in self._questions(category) if question.key in shared]
-        if not both:
+        first, clusters, groups = self._arrays(category)
+        second = other._arrays(category)[0]
+        both = ~(np.isnan(first) | np.isnan(second))
+        if not both.any():
             return None
-        clusters = [question.cluster for question in both]
         without = None
         if self.chooses or other.chooses:
-            without = [self._gap_without(other, both, name) for name in sorted(set(clusters))]
-        first, second = (
-            [self.scores[question.key] for question in both],
-            [other.scores[question.key] for question in both],
-        )
-        return difference(first, second, clusters, without=without, test=test, groups=self.column.groups(both))
+            questions = [question for question, held in zip(self._questions(category), both, strict=True) if held]
+            names = sorted({question.cluster for question in questions})
+            without = [self._gap_without(other, questions, name) for name in names]
+        own = first[both], second[both], clusters[both]
+        return difference(*own, without=without, test=test, groups=groups[both])
+
+    def _arrays(self, category: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Scores (NaN: none), histories and groups of the questions of a category, names as numbers; computed once."""
+        if category not in self._known:
+            questions = self._questions(category)
+            scores = np.array([self.scores.get(question.key, np.nan) for question in questions], dtype=float)
+            clusters = numbered([question.cluster for question in questions])
+            self._known[category] = (scores, clusters, numbered(self.column.groups(questions)))
+        return self._known[category]
+
+    @cached_property
+    def _known(self) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        return {}
 
     def _gap_without(self, other: Cell, questions: Sequence[Asked], cluster: str) -> float:
         first, second = self.scores_without(cluster), other.scores_without(cluster)

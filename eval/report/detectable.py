@@ -33,9 +33,7 @@ def _lines(table: Table, place: int) -> list[str]:
     if len(sizes) < ENOUGH_CLUSTERS:
         return [f"{start}: none; differences are {only_about(len(sizes))}."]
     if place in table.tests:
-        return [
-            f"{start}: {shown(column_detects(table, place))} (at the level of {family_of(table, place)})."
-        ]
+        return [f"{start}: {shown(column_detects(table, place))} (at the level of {family_of(table, place)})."]
     planned_pairs = len([row for row in table.rows if table.wanted is None or row.name in table.wanted]) - 1
     pairs = max(1, planned_pairs if table.reference else 1)
     assumed = planned(list(sizes.values()), level_of(len(table.testable)) / pairs)

@@ -73,13 +73,15 @@ def _import(file: Path, settings: Sequence[str]) -> int:
 
 def _score_lines(table: Table) -> list[str]:
     """The scores of the answered questions, one metric a line."""
-    lines = [f"# {table.title}", "", *(f"- {line}" for line in table.caption), "", "| metric | score |", "|---|---|"]
+    scores = {}
     for cell in table.rows[0].cells:
         if isinstance(cell, Cell):
             answerable = ANSWERABLE if ANSWERABLE in categories(cell.column) else ALL
             title = cell.column.metric if answerable == ALL else f"{cell.column.metric}, {cell.column.answerable_title}"
-            lines.append(f"| {title} | {shown(cell, answerable)} |")
-    return lines
+            scores[title] = shown(cell, answerable)
+    width = max(map(len, scores), default=0)
+    lines = [table.title, *(f"- {line}" for line in table.caption), ""]
+    return [*lines, *(f"{title.ljust(width)}  {score}" for title, score in scores.items())]
 
 
 def _split(settings: Sequence[str]) -> tuple[dict[str, str], list[str]]:

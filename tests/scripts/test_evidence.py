@@ -80,6 +80,7 @@ def tables(samples: DictConfig) -> list[Place]:
 
 @pytest.fixture
 def real(data_root: Path) -> DictConfig:
+    assert data_root / "locomo" / "locomo10.json"
     where = ["data.source=real", f"data.root={data_root}", "data.unpinned=true"]
     return composed("reproduce", ["table=regression", *where])
 

@@ -150,7 +150,7 @@ def test_a_folder_that_may_not_be_written_is_one_line(tmp_path: Path, capsys: An
         assert run(tmp_path, "memory=nothing") == 2
     finally:
         tmp_path.chmod(0o700)
-    assert "permission denied; name a folder of your own with results=" in capsys.readouterr().err
+    assert "permission denied; name a folder of your own (results=;" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -49,9 +49,9 @@ def test_the_sample_table_of_the_readme_says_that_stand_ins_made_it() -> None:
 @pytest.mark.slow
 @pytest.mark.data
 def test_the_first_table_of_the_readme_is_what_its_command_prints(
-    data_root: Path, capsys: pytest.CaptureFixture[str]
+    claims_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert verb("claims", ["--head", "--data", str(data_root), "--workers", "1"]) == 0
+    assert verb("claims", ["--head", "--data", str(claims_root), "--workers", "1"]) == 0
     assert f"prints:\n\n{capsys.readouterr().out}\n" in text_of("README.md")
 
 

@@ -213,7 +213,10 @@ def test_a_daemon_that_a_product_leaves_in_a_session_of_its_own_ends_with_the_ca
     daemon = daemon_of(tmp_path)
     memory = made(LEAVER, {"daemon": daemon})
     memory.write(UNIT)
-    assert running(daemon[-1])
+    deadline = time.monotonic() + 20
+    while not running(daemon[-1]):  # it may not have begun yet
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     memory.close()
     assert not running(daemon[-1])
 

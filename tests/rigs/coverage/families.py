@@ -147,7 +147,7 @@ def few_histories(histories: int, alike: float, repetitions: int, seed: int = 2)
         gap = np.clip(rng.uniform(size=homes.size) < VARIANCE, 0, 1) * np.sign(
             rng.uniform(-1, 1, homes.size) + effect / VARIANCE
         )
-        p = difference(gap, np.zeros(homes.size), homes.astype(str).tolist()).p  # type: ignore[arg-type]
+        p = difference(gap, np.zeros(homes.size), homes.astype(str).tolist()).p
         low += p is not None and p < LEVEL
     situation = f"{histories} LoCoMo histories, intraclass correlation {alike}"
     return Row("p of a difference", situation, "size at 5 %", low / repetitions, repetitions)

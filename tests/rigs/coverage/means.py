@@ -118,7 +118,7 @@ def _pairs_by_case(times: int) -> Iterator[Row]:
                     (rng.random(homes.size) < shares_by_history(rng, histories, 0.5, alike)[homes]).astype(float)
                     for _ in range(2)
                 )
-                gap = difference(one, two, homes, test=False)  # type: ignore[arg-type]
+                gap = difference(one, two, homes, test=False)
                 found.append(gap.by_case)
                 significant += gap.p_by_case is not None and gap.p_by_case < 0.05
             situation = f"{histories} LoCoMo histories, ICC {alike}"
@@ -142,7 +142,7 @@ def _tests(times: int) -> Iterator[Row]:
         found = 0
         for _ in range(times):
             values = gap + rng.normal(0, between, histories)[homes] + rng.normal(0, within, homes.size)
-            p = difference(values, np.zeros(homes.size), homes, test=False).p_by_case  # type: ignore[arg-type]
+            p = difference(values, np.zeros(homes.size), homes, test=False).p_by_case
             found += p is not None and p < 0.05
         situation = f"a true difference of that size, {histories} histories of 40 questions"
         yield Row("detectable difference", situation, "power at 5 %", found / times, times)

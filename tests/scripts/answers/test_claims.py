@@ -365,9 +365,9 @@ def test_check_answers_accepts_what_export_writes_and_says_what_is_missing() -> 
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.timeout(1500)
-def test_the_eighty_sets_agree_with_their_index(data_root: Path) -> None:
+def test_the_eighty_sets_agree_with_their_index(claims_root: Path) -> None:
     """n, joined share, stored mean and F1 of every set, to a thousandth; what differs is explained here by name."""
-    folder = data_root / FOLDER
+    folder = claims_root / FOLDER
     index = json.loads((folder / "INDEX.json").read_text(encoding="utf-8"))
     facts = {each["files"][0].removesuffix(".gz"): each["stats"] for each in index}
     explained = {
@@ -381,7 +381,7 @@ def test_the_eighty_sets_agree_with_their_index(data_root: Path) -> None:
     }
     differ = set()
     for claim in claims():
-        theirs, scored = facts[claim.files[0].held], score_claim(claim, data_root)
+        theirs, scored = facts[claim.files[0].held], score_claim(claim, claims_root)
         f1 = scored.measures["f1"][scored.where("f1")]
         scale = forms()[claim.form].scale.scale
         ours = {
@@ -400,11 +400,11 @@ def test_the_eighty_sets_agree_with_their_index(data_root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.data
-def test_damaged_real_files_are_read_or_end_in_a_message(data_root: Path) -> None:
+def test_damaged_real_files_are_read_or_end_in_a_message(claims_root: Path) -> None:
     rng = np.random.default_rng(0)
     outcomes = {"read": 0, "refused": 0}
     for claim in claims():
-        place = located(claim.files[0], data_root)
+        place = located(claim.files[0], claims_root)
         assert place is not None
         raw = place.read_bytes()
         whole = gzip.decompress(raw) if raw.startswith(GZIP) else raw
@@ -414,7 +414,7 @@ def test_damaged_real_files_are_read_or_end_in_a_message(data_root: Path) -> Non
                 data[at] = int(rng.integers(32, 127))
             try:
                 file = Parsed(claim.files[0].path.rsplit("/", 1)[-1], parse(bytes(data), "damaged"), "")
-                questions = questions_of(claim.dataset, data_root)
+                questions = questions_of(claim.dataset, claims_root)
                 answers = contents_of(claim, [file]).answers
                 assert questions is None or match(answers, questions).pairs
                 outcomes["read"] += 1
