@@ -175,7 +175,7 @@ def _maker(name: str) -> tuple[str, Callable[[DictConfig], Outcome]]:
 
 def command_of(name: str, overrides: Sequence[str]) -> str:
     """The command that makes one table or figure alone."""
-    return " ".join([f"python -m scripts.{'reproduce' if _is_table(name) else 'figures'}", _choice(name), *overrides])
+    return " ".join([f"python -m scripts {'reproduce' if _is_table(name) else 'figures'}", _choice(name), *overrides])
 
 
 def _choice(name: str) -> str:
