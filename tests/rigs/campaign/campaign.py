@@ -2,7 +2,7 @@
 
 `python -m scripts torture [--share 0.1] [--only kills …] [--seed 0] [--processes 2]` prints what was tried and what did not survive, while
 it runs and at its end, writes the table of bad replies to `results/torture/catalogue.md`, and ends with exit code 1 when anything did not.
-The whole of it takes about 40 minutes on two cores; the tests do a tenth.
+The whole of it takes about 40 minutes on two cores; the tests do a twentieth.
 """
 
 from __future__ import annotations
