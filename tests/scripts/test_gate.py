@@ -223,6 +223,7 @@ def test_the_action_runs_the_gate_as_a_runner_does(gate: Gate, tmp_path: Path) -
 def test_five_points_of_evidence_on_real_locomo_are_caught_and_reruns_are_not(
     gate: Gate, data_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert data_root / "locomo" / "locomo10.json"
     real = ["data.source=real", f"data.root={data_root}", "threads=2", "executor=threads"]
     assert gate("--update", *real, cases=2) == 0
     assert [gate(*real, cases=2) for _ in range(2)] == [0, 0]
