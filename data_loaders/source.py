@@ -25,7 +25,7 @@ Status = Literal["official", "partial", "excerpt", "derived", "unpinned", "sampl
 SUMS = "SHA256SUMS"
 """File in which the hashes of an archive's members are recorded."""
 
-_UNPINNED = "add data.unpinned=true (in scripts.data and scripts.fetch: --unpinned)"
+_UNPINNED = "add data.unpinned=true (in memsys-bench data and memsys-bench fetch: --unpinned)"
 
 
 @dataclass(frozen=True, slots=True)

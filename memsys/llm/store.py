@@ -94,7 +94,7 @@ class Store:
         self._closing, self._closed = threading.Lock(), False
         self._arrived: SimpleQueue[Entry | threading.Event | None] = SimpleQueue()
         self._lock_file = open_lock(lock_of(path))
-        fcntl.flock(self._lock_file, fcntl.LOCK_SH)  # waits while `scripts.cache repair` replaces the file
+        fcntl.flock(self._lock_file, fcntl.LOCK_SH)  # waits while `memsys-bench cache repair` replaces the file
         try:
             self._out = in_wal_mode(path)
             # In this mode a killed process loses nothing; a power failure may lose the last transactions, each as a whole.

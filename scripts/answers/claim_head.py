@@ -1,4 +1,4 @@
-"""The head of the claims: eight rows, 80 columns wide, with what a reader of README should know about them (`scripts.claims --head`)."""
+"""The head of the claims: eight rows, 80 columns wide, with what a reader of README should know about them (`memsys-bench claims --head`)."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--run", type=Path, help="a run folder with scores by this judge")
     parser.add_argument("--ratings", type=Path, help="with --run: a person's verdicts, exported from the HTML report")
-    parser.add_argument("settings", nargs="*", help="settings of scripts.run: key=value")
+    parser.add_argument("settings", nargs="*", help="settings of memsys-bench run: key=value")
     options = parser.parse_args(arguments)
     lab = Lab(*options.settings)
     grading = judging(lab.cfg, lab.models, options.judge)

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("table", help="a file of conf/table")
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="as scripts.reproduce takes them")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="as memsys-bench reproduce takes them")
     args = parser.parse_args(arguments)
     return _write(args.table, args.settings)
 

@@ -92,7 +92,7 @@ def real(name: str, root: Path) -> History:
                 cases = cases[:: max(1, len(cases) // 10)]
             return History(name, settings, path, tuple(cases))
     how = "make_msc_e" if name == "msc_e" else f"fetch {name}"
-    pytest.skip(f"no real data: {SETS[name]['file']} is not below {root} (python -m scripts.{how})")
+    pytest.skip(f"no real data: {SETS[name]['file']} is not below {root} (python -m scripts {how})")
 
 
 @pytest.fixture(

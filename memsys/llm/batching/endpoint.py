@@ -54,7 +54,7 @@ class BatchSettings:
     discount: float = 0.5
     """Price of a batched call divided by that of a live one."""
     collect: bool = False
-    """Send nothing: calls stay in the journal for `scripts.batch export`, and fail."""
+    """Send nothing: calls stay in the journal for `memsys-bench batch export`, and fail."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ function sampleLink(set, run, shared) {
   const rated = shared.sample.findIndex((place) => !report.stored(key(place)));
   if (rated < 0) return el("p", { class: "note" }, "Every answer is rated.");
   const [caseId, id] = shared.questions[shared.sample[rated]];
-  return el("p", { class: "note" }, el("a", { class: "sample", href: report.link("question", { set: set.key, case: caseId, id }) }, "next of the random sample"), ` (${rated} rated in its order; scripts.judge_card --ratings makes a score of them)`);
+  return el("p", { class: "note" }, el("a", { class: "sample", href: report.link("question", { set: set.key, case: caseId, id }) }, "next of the random sample"), ` (${rated} rated in its order; memsys-bench judge-card --ratings makes a score of them)`);
 }
 
 const exportTitle = () => `Export ${plural(report.ratings().length, "rating")} as JSONL`;
