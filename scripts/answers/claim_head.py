@@ -1,4 +1,4 @@
-"""The head of the claims: eight rows, 80 columns wide, with what a reader of README should know about them (`memsys-bench claims --head`)."""
+"""The head of the claims (`memsys-bench claims --head`): eight rows, 80 columns wide, with what a reader of README should know of them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import math
 import multiprocessing
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -234,6 +234,18 @@ def scored_claims(wanted: Sequence[Claim], root: Path, workers: int) -> tuple[li
     by_name = dict(zip((claim.name for claim in largest_first), outcomes, strict=True))
     scored = [each for claim in wanted if isinstance(each := by_name[claim.name], Scored)]
     return scored, {claim.name: each for claim in wanted if isinstance(each := by_name[claim.name], str)}
+
+
+def refuse_none(scored: Sequence[Scored], missing: Mapping[str, str]) -> None:
+    """Check that `scored_claims` has scored a claim.
+
+    Raises:
+        RunError: it has scored none; the message says why, and where the files come from.
+    """
+    if not scored:
+        raise RunError(
+            f"no claim's files are there; {next(iter(missing.values()))}; get them with: python -m scripts fetch answers"
+        )
 
 
 def _scored(claim: Claim, root: Path) -> Scored | str:

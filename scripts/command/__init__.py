@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,8 @@ def _file(verb: str) -> Path:
     return home() / "scripts" / "commands" / f"{verb.replace('-', '_')}.py"
 
 
-def _constants(path: Path) -> dict[str, Any]:
+@cache
+def _constants(path: Path) -> Mapping[str, Any]:
     """Upper-case names that a module sets to a plain value, read as text; nothing where there is no such file."""
     if not path.is_file():
         return {}

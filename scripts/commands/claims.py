@@ -26,7 +26,7 @@ from scripts.answers.claim_head import NAMES as HEAD_NAMES
 from scripts.answers.claim_head import head
 from scripts.answers.claim_tables import FULL_CONTEXT, Row, analysis, as_csv, as_json, inert, rows_of, table
 from scripts.answers.manifest import Claim, chosen
-from scripts.answers.scoring import Scored, scored_claims
+from scripts.answers.scoring import Scored, refuse_none, scored_claims
 from scripts.settings.arguments import whole
 
 GROUP = "publish"
@@ -67,10 +67,7 @@ def _audit(args: argparse.Namespace) -> int:
     if settings:
         raise RunError(f"{settings[0]}: settings belong to --judge")
     scored, missing = scored_claims(wanted, data_root(args.data), args.workers)
-    if not scored:
-        raise RunError(
-            f"no claim's files are there; {next(iter(missing.values()))}; get them with: python -m scripts fetch answers"
-        )
+    refuse_none(scored, missing)
     if args.head:
         print(head(rows_of(scored)))
         return 1 if missing else 0

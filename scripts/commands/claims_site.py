@@ -14,7 +14,7 @@ from data_loaders.source import data_root
 from eval.store import RunError
 from scripts.answers.claim_tables import rows_of
 from scripts.answers.manifest import chosen
-from scripts.answers.scoring import scored_claims
+from scripts.answers.scoring import refuse_none, scored_claims
 from scripts.claim_pages.build import Wanted, build
 from scripts.claim_pages.feed import DAY
 from scripts.settings.arguments import as_called, whole
@@ -52,10 +52,7 @@ def _site(args: argparse.Namespace) -> int:
     if args.url and not args.url.startswith(("https://", "http://")):
         raise RunError(f"--url: expected an address that begins with https://, found {args.url!r}")
     scored, missing = scored_claims(chosen(args.names), data_root(args.data), args.workers)
-    if not scored:
-        raise RunError(
-            f"no claim's files are there; {next(iter(missing.values()))}; get them with: python -m scripts fetch answers"
-        )
+    refuse_none(scored, missing)
     base = f"{args.url.rstrip('/')}/" if args.url else ""
     private = (args.results, args.data, os.environ.get("MEMSYS_DATA"))
     wanted = Wanted(args.date, base, args.contact, args.commercial, private)

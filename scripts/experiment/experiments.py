@@ -96,9 +96,9 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     answers, absent = published_answers(cfg, models, groups, lines)
     runs = {**_runs(cfg, models, groups, lines), **answers}
     wanted = [each for key, each in runs.items() if cfg.only is None or key[0] in cfg.only]
-    if run := run and not finished(cfg, models, wanted, _judges(cfg, backbone, groups)):
-        models = prepared(cfg, models)
-        runs = {**_runs(cfg, models, groups, lines), **answers}
+    run = run and not finished(cfg, models, wanted, _judges(cfg, backbone, groups))
+    if run and (examined := prepared(cfg, models)) is not models:  # the doctor has learned settings, a part of a run
+        models, runs = examined, {**_runs(cfg, examined, groups, lines), **answers}
     planned = _planned(cfg, models, backbone, groups, runs) if run else None
     if planned is not None:
         if not _agreed(cfg, planned):

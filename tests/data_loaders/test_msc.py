@@ -226,13 +226,6 @@ def test_the_configuration_loads_its_sample(root: Path, name: str) -> None:
 # --- Real files ------------------------------------------------------------------------------------------------------
 
 
-def _real(data_root: Path, name: str) -> Path:
-    path = data_root / name
-    if not path.exists():
-        pytest.skip(f"no {path}")
-    return path
-
-
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("session", "split", "episodes", "current", "previous"),
@@ -246,7 +239,7 @@ def _real(data_root: Path, name: str) -> Path:
 def test_msc_has_the_counted_episodes_and_utterances(
     data_root: Path, session: int, split: Any, episodes: int, current: int, previous: int
 ) -> None:
-    loaded = load(_real(data_root, "msc/msc_dialogue"), session=session, split=split)
+    loaded = load(data_root / "msc/msc_dialogue", session=session, split=split)
     sessions = [case.sessions for case in loaded]
     assert len(loaded) == episodes
     assert {len(each) for each in sessions} == {session}
@@ -257,7 +250,7 @@ def test_msc_has_the_counted_episodes_and_utterances(
 
 @pytest.mark.data
 def test_the_first_official_dmr_records_have_five_sessions(data_root: Path) -> None:
-    loaded = load_dmr(_real(data_root, "msc_self_instruct/msc_self_instruct.first.jsonl"))
+    loaded = load_dmr(data_root / "msc_self_instruct/msc_self_instruct.first.jsonl")
     assert loaded.ids == ("valid_1", "valid_2", "valid_0", "valid_10", "valid_7")
     assert [len(case.sessions) for case in loaded] == [5] * 5
     assert not any(case.notes for case in loaded)
@@ -266,7 +259,7 @@ def test_the_first_official_dmr_records_have_five_sessions(data_root: Path) -> N
 
 @pytest.mark.data
 def test_the_500_dmr_questions_are_as_counted(data_root: Path, tmp_path: Path) -> None:
-    path = _real(data_root, "msc_self_instruct/dmr_qa_500.jsonl")
+    path = data_root / "msc_self_instruct/dmr_qa_500.jsonl"
     pairs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     # The derived file has questions and answers only; a history of one turn makes records of them.
     rows = [

@@ -291,8 +291,6 @@ def test_published_scores_are_found_again(
     file: str, grade: float, f1: float | None, data_root: Path, tmp_path: Path
 ) -> None:
     path = data_root / "third_party_answers" / file
-    if not path.is_file():
-        pytest.skip(f"no {path}; get it with: python -m scripts fetch answers")
     lab = Lab("profile=smoke", "data.source=real", f"data.root={data_root}", f"results={tmp_path}")
     own = lab.score(lab.imported(path, Origin("published"), "locomo"), ["mem0_f1"], [])
     facts = own.answers.runs[0].record["imported"]
