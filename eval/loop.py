@@ -11,10 +11,11 @@ gets what it would hold if the run had been alone, the cost of building included
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from eval.case import run_case
@@ -114,17 +115,15 @@ def _sharing_builds(runs: Sequence[Run]) -> list[list[Run]]:
     return list(groups.values())
 
 
-def allow_files(count: int) -> int:
-    """Raise the open-file limit to `count`, or to the maximum allowed, and return it.
+def allow_files(count: int) -> None:
+    """Raise the open-file limit to `count` files beside those that are open now, or to the maximum allowed.
 
     Where the system refuses (macOS above `kern.maxfilesperproc`, whatever the maximum says), the limit stays as it is.
     """
     allowed, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed != resource.RLIM_INFINITY and allowed < count:
-        wanted = count if maximum == resource.RLIM_INFINITY else min(count, maximum)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, maximum))
-        except (ValueError, OSError):
-            return allowed
-        allowed = wanted
-    return count if allowed == resource.RLIM_INFINITY else allowed
+    wanted = count + len(os.listdir("/dev/fd"))
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (wanted if maximum == resource.RLIM_INFINITY else min(wanted, maximum), maximum)
+            )
