@@ -99,4 +99,4 @@ def claims_root(data_root: Path) -> Path:
     """The folder with the real data sets, where the published answers and the questions that they belong to are there."""
     for name in ("third_party_answers/collected", "locomo/locomo10.json", "longmemeval/longmemeval_questions_500.json"):
         assert data_root / name
-    return data_root
+    return Path(data_root)  # a plain folder: the product looks for files that are compressed, too

@@ -23,6 +23,7 @@ Status = Literal["supported", "not supported by this file", "another run", "subs
 ADVERSARIAL_GAIN = 0.05
 ABSTAINING = 0.5
 FAILED = 0.01
+UNJOINED = 0.005
 LONG = 100
 
 
@@ -110,10 +111,9 @@ def flags(scored: Scored) -> list[str]:
     judged, answerable = scored.where("verdict"), scored.answerable
     if scored.changed:
         found.append("the file is not the one that the manifest names")
-    if scored.joined is not None and scored.joined < 0.995:
-        found.append(
-            f"{scored.answers - len(scored.asked)} of {scored.answers} answers have no question of the data set"
-        )
+    unjoined = scored.counts["without a question of the data set"]
+    if unjoined > UNJOINED * scored.answers:
+        found.append(f"{unjoined} of {scored.answers} answers have no question of the data set")
     if is_subset(scored):
         found.append(scored.claim.part or f"{covered(scored)} of {WHOLE[scored.claim.dataset]} answerable questions")
     if (judged & ~answerable).any() and (judged & answerable).any():

@@ -21,7 +21,7 @@ GROUPS = {
 
 
 def rows(share: float = 1.0) -> list[Row]:
-    """Simulate all situations.
+    """Simulate all situations; those of the intervals by case, which a claim about a memory rests on, four times as often.
 
     Args:
         share: of the repetitions.
@@ -30,10 +30,10 @@ def rows(share: float = 1.0) -> list[Row]:
     return [
         *_questions(times),
         *_groups(times),
-        *_histories(times),
+        *_histories(4 * times),
         *_few(times),
         *_pairs(times),
-        *_pairs_by_case(times),
+        *_pairs_by_case(4 * times),
         *_tests(times),
     ]
 

@@ -201,6 +201,41 @@ def test_what_comes_close_to_a_flag_raises_none(make: Make, why: str) -> None:
     assert flags(make(INNOCENT[why])) == []
 
 
+@pytest.mark.parametrize(
+    ("key", "few", "words"),
+    [("question", 2, "2 of 400 answers have no question"), ("gold", 4, "4 of 400 golds are not the data set's")],
+)
+def test_a_few_rewordings_are_a_flag_only_beyond_their_share(
+    make: Make, monkeypatch: pytest.MonkeyPatch, key: str, few: int, words: str
+) -> None:
+    """Half a per cent of the questions, one per cent of the golds: as many as `few` raise nothing, one more does."""
+    asked = tuple(Asked("c0", f"q{at}", f"Question {at}?", f"the gold {at}", "4", True) for at in range(400))
+    monkeypatch.setattr(scoring, "questions_of", lambda title, root: Questions("LoCoMo", asked, ("c0",)))
+    monkeypatch.setattr(audit, "WHOLE", {"LoCoMo": 400})
+
+    def reworded(many: int) -> list[str]:
+        texts = [
+            {"conversation": "c0", "question": each.text, "gold": each.gold, "answer": "x", "verdicts": [at % 2]}
+            for at, each in enumerate(asked)
+        ]
+        return flags(make([{**text, key: f"other {at}"} if at < many else text for at, text in enumerate(texts)]))
+
+    assert reworded(few) == []
+    assert any(words.replace(f"{few} of", f"{few + 1} of") in flag for flag in reworded(few + 1))
+
+
+def test_questions_of_one_text_in_two_conversations_are_no_duplicates(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tuple(
+        replace(each, text="What is it?") if each.question_id in ("c0q0", "c1q0") else each for each in QUESTIONS.asked
+    )
+    monkeypatch.setattr(scoring, "questions_of", lambda title, root: replace(QUESTIONS, asked=asked))
+    records = [{**record, "question": each.text} for record, each in zip(rows(), asked, strict=True)]
+    assert flags(make(records)) == []
+    assert flags(make([*records, {**records[0], "answer": "another"}])) == ["2 duplicates"]
+
+
 def test_answers_without_a_gold_are_flagged_where_the_data_set_is_not_joined(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
