@@ -1,1 +1,1 @@
-"""The protocol: run memories, read answers, score them, compare. Import its modules (`from eval.stats import …`), never `import eval`."""
+"""The protocol: run memories, read answers, score them, compare. Import its modules, never `import eval`."""

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import itertools
 import re
-import threading
 import time
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from memsys.llm import meter
-from memsys.tokens import count_tokens
+from memsys.tokens import count_tokens, stem
 from memsys.vectors import normalised
 
 
@@ -83,23 +82,6 @@ def _hashed(text: str, dimension: int) -> np.ndarray:
     unit = normalised(vector)
     unit.flags.writeable = False
     return unit
-
-
-@lru_cache(maxsize=1 << 16)
-def stem(word: str) -> str:
-    """The Porter stem of a lower-case word."""
-    with _stemmer_lock:
-        return str(_porter().stemWord(word))
-
-
-_stemmer_lock = threading.Lock()
-
-
-@lru_cache(maxsize=1)
-def _porter() -> Any:
-    import Stemmer
-
-    return Stemmer.Stemmer("porter")
 
 
 class TableEmbedder:

@@ -32,6 +32,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from memsys.llm.protocol import Option as Option
 from memsys.llm.protocol import Request
 
 SHIPPED = Path(__file__).parent / "prompts"
@@ -56,14 +57,6 @@ class PromptError(ValueError):
 
 class UndeclaredPrompt(PromptError):
     """A memory reads a prompt that its class does not declare; the run's identity would not cover that prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A labelled text for a model to choose from."""
-
-    label: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

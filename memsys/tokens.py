@@ -1,4 +1,4 @@
-"""Token counts with OpenAI's o200k and cl100k vocabularies. They are part of an installed package and are loaded on first use."""
+"""Stems of words, and token counts with the vocabularies o200k and cl100k of an installed package, loaded on first use."""
 
 from __future__ import annotations
 
@@ -106,3 +106,20 @@ def _loaded(encoding: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.tokenizer_for_encoding(encoding)
+
+
+@lru_cache(maxsize=1 << 16)
+def stem(word: str) -> str:
+    """The Porter stem of a lower-case word."""
+    with _stemmer_lock:
+        return str(_porter().stemWord(word))
+
+
+_stemmer_lock = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def _porter() -> Any:
+    import Stemmer
+
+    return Stemmer.Stemmer("porter")

@@ -16,6 +16,6 @@ answered. A failed call is an outcome that is counted and shown, here as there.
 from __future__ import annotations
 
 from eval.report.rendering import markdown
-from scripts.experiment.lab import Answers, Lab, Scored, compare, in_words
+from scripts.lab.lab import Answers, Lab, Scored, compare, in_words
 
 __all__ = ["Answers", "Lab", "Scored", "compare", "in_words", "markdown"]

@@ -11,10 +11,11 @@ import os
 import re
 import socket
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +260,7 @@ def test_an_entry_point_of_scripts_is_thin() -> None:
 
 
 OFFENCES: list[tuple[Rule, str]] = [
-    (imports_upward, "import eval.loop"),
+    (imports_upward, "import eval.running.loop"),
     (imports_upward, "from scripts import run"),
     (imports_upward, "from . import dense"),
     (imports_a_verb, "from scripts.commands.runs import folders"),
@@ -303,8 +304,59 @@ def test_no_module_imports_one_that_imports_it() -> None:
     """Imports for type checkers count: they bind two modules to each other all the same."""
     known = {module.dotted for module in MODULES}
     graph = {module.dotted: needed(module) & known - {module.dotted} for module in MODULES}
-    assert {"memsys.llm.meter", "eval.case_log"} <= graph["eval.question"], "what is imported is seen"
+    assert {"memsys.llm.meter", "eval.running.case_log"} <= graph["eval.running.question"], "what is imported is seen"
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
+
+
+def room(dotted: str) -> str:
+    """A package of a floor, or a module that stands directly in it: `eval.running`, `memsys.prompts`."""
+    return ".".join(dotted.split(".")[:2])
+
+
+def rooms(modules: Iterable[Module]) -> dict[str, set[str]]:
+    """For each room those that it needs when it runs; imports for type checkers do not count."""
+    own = list(modules)
+    known = {module.dotted for module in own}
+    graph: dict[str, set[str]] = {}
+    for module in own:
+        running = list(at_run_time(module.tree))
+        froms = [node for node in running if isinstance(node, ast.ImportFrom)]
+        names = imported(running) | {f"{node.module}.{alias.name}" for node in froms for alias in node.names}
+        needed_rooms = {room(name) for name in names & known if "." in name}
+        graph.setdefault(room(module.dotted), set()).update(needed_rooms - {room(module.dotted)})
+    return graph
+
+
+def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"):
+            yield child
+            yield from at_run_time(child)
+
+
+def test_no_room_needs_one_that_needs_it() -> None:
+    graph = rooms(MODULES)
+    assert {"eval.files", "eval.statistics"} <= graph["eval.report"], "what is imported is seen"
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the rooms
+    back = Module("eval/files/toy.py", "def f():\n    import eval.report.cell")
+    with pytest.raises(CycleError):
+        TopologicalSorter(rooms([*MODULES, back])).prepare()
+
+
+def class_names(modules: Iterable[Module]) -> dict[tuple[str, str], list[str]]:
+    """Modules that define a class of this name, by floor and name. `Product` is the name that every adapter must have."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for module in modules:
+        for node in module.nodes:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and "adapters" not in module.parts:
+                found[module.parts[0], node.name].append(module.path)
+    return found
+
+
+def test_no_floor_has_two_classes_of_one_name() -> None:
+    assert [f"{name}: {paths}" for (_, name), paths in class_names(MODULES).items() if len(paths) > 1] == []
+    again = Module("eval/report/toy.py", "class Cell:\n    pass")
+    assert len(class_names([*MODULES, again])["eval", "Cell"]) == 2
 
 
 def needed(module: Module) -> set[str]:
@@ -417,7 +469,7 @@ def test_every_prompt_stands_in_the_folder_of_what_uses_it() -> None:
         folder, step = path.relative_to(SHIPPED).parts
         assert re.fullmatch(r"[a-z0-9_]+\.md", step)
         systems = ROOT / "memsys" / "systems"
-        owners = [systems / f"{folder}.py", systems / folder, ROOT / "eval" / f"{folder}.py"]
+        owners = [systems / f"{folder}.py", systems / folder, *(ROOT / "eval").glob(f"*/{folder}.py")]
         owners += [ROOT / "scripts/commands" / f"make_{folder}.py"]
         assert any(owner.exists() for owner in owners), f"{named(path)}: nothing is called {folder}"
 

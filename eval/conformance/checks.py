@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from data_loaders.schema import Case, Unit
 from data_loaders.units import make_units
 from eval.conformance.canaries import CANARIES, HISTORY, OTHER, OTHERS, Canary, asked, shows_date
-from eval.failures import described, raise_if_stopped, stops
+from eval.running.failures import described, raise_if_stopped, stops
 from memsys.interface import MemorySystem, Recall
 from memsys.llm.meter import metering
 from memsys.tokens import count_tokens
@@ -37,7 +37,7 @@ Make = Callable[[Case], MemorySystem]
 
 
 @dataclass(slots=True)
-class Verdict:
+class ConformanceResult:
     """What the checks of one memory came to."""
 
     faults: dict[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Verdict:
         return [name for name in FAULTS if name in self.faults and name not in set(waived)]
 
 
-def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> Verdict:
+def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> ConformanceResult:
     """Put the canaries through a memory's own door.
 
     Args:
@@ -61,7 +61,7 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> V
     Raises:
         EndOfRun: no further call can be made.
     """
-    verdict = Verdict()
+    verdict = ConformanceResult()
     memories: list[MemorySystem] = []
     try:
         memories.append(first := make(HISTORY))
@@ -94,7 +94,7 @@ def _feed(memory: MemorySystem, case: Case, unit: Mapping[str, object]) -> None:
 # --- one case ---------------------------------------------------------------------------------------------------------
 
 
-def _look_into(memory: MemorySystem, verdict: Verdict, patience: float) -> None:
+def _look_into(memory: MemorySystem, verdict: ConformanceResult, patience: float) -> None:
     with metering() as ledger:
         recalls = _ask(memory, CANARIES)
     if ledger.notes["service.blank"] or any(not text.strip() for text in _texts(recalls.values())):
@@ -114,7 +114,9 @@ def _ask(memory: MemorySystem, canaries: Sequence[Canary]) -> dict[str, Recall]:
     return {canary.word: memory.read(asked(canary)) for canary in canaries}
 
 
-def _later(memory: MemorySystem, recalls: dict[str, Recall], patience: float, verdict: Verdict) -> dict[str, Recall]:
+def _later(
+    memory: MemorySystem, recalls: dict[str, Recall], patience: float, verdict: ConformanceResult
+) -> dict[str, Recall]:
     """What is recalled when nothing more appears. A canary that its question finds only now was not indexed in time."""
     started, first = time.monotonic(), _unanswered(recalls)
     while _unanswered(recalls) and time.monotonic() - started < patience:
@@ -138,7 +140,7 @@ def _lost(recalls: Mapping[str, Recall]) -> list[Canary]:
     return [canary for canary in CANARIES if canary.word not in shown]
 
 
-def _name_losses(recalls: Mapping[str, Recall], verdict: Verdict) -> None:
+def _name_losses(recalls: Mapping[str, Recall], verdict: ConformanceResult) -> None:
     lost = _lost(recalls)
     if not any(recall.items or recall.answer for recall in recalls.values()):
         verdict.faults.setdefault("empties", "nothing is recalled for any question")
@@ -149,7 +151,7 @@ def _name_losses(recalls: Mapping[str, Recall], verdict: Verdict) -> None:
         )
 
 
-def _look_at_texts(recalls: Mapping[str, Recall], verdict: Verdict) -> None:
+def _look_at_texts(recalls: Mapping[str, Recall], verdict: ConformanceResult) -> None:
     """Dates, speakers and order, of the canaries that are shown."""
     texts = _texts(recalls.values())
     shown = [(canary, [text for text in texts if canary.word in text]) for canary in CANARIES]
@@ -162,7 +164,7 @@ def _look_at_texts(recalls: Mapping[str, Recall], verdict: Verdict) -> None:
     _look_at_order(texts, verdict)
 
 
-def _look_at_order(texts: Sequence[str], verdict: Verdict) -> None:
+def _look_at_order(texts: Sequence[str], verdict: ConformanceResult) -> None:
     together = 0
     for text in texts:
         for session in HISTORY.sessions:
@@ -175,7 +177,7 @@ def _look_at_order(texts: Sequence[str], verdict: Verdict) -> None:
         verdict.unchecked["order lost"] = "no recalled text holds two turns of a session"
 
 
-def _look_for_changes(memory: MemorySystem, recalls: Mapping[str, Recall], verdict: Verdict) -> None:
+def _look_for_changes(memory: MemorySystem, recalls: Mapping[str, Recall], verdict: ConformanceResult) -> None:
     again = _ask(memory, CANARIES[::-1])
     changed = [word for word, recall in recalls.items() if _ids(recall) != _ids(again[word])]
     repeated = [word for word, recall in again.items() if any(asked_in(recall, canary) for canary in CANARIES)]
@@ -190,7 +192,7 @@ def asked_in(recall: Recall, canary: Canary) -> bool:
     return any(canary.question in item.text for item in recall.items)
 
 
-def _look_at_k(memory: MemorySystem, verdict: Verdict) -> None:
+def _look_at_k(memory: MemorySystem, verdict: ConformanceResult) -> None:
     if "k" not in memory.READ_KNOBS or memory.PAST_K:
         verdict.unchecked["k ignored"] = memory.PAST_K or "it has no k"
         return
@@ -205,7 +207,9 @@ def _look_at_k(memory: MemorySystem, verdict: Verdict) -> None:
 # --- two cases --------------------------------------------------------------------------------------------------------
 
 
-def _look_for_leaks(first: MemorySystem, second: MemorySystem, unit: Mapping[str, object], verdict: Verdict) -> None:
+def _look_for_leaks(
+    first: MemorySystem, second: MemorySystem, unit: Mapping[str, object], verdict: ConformanceResult
+) -> None:
     _feed(second, OTHER, unit)
     there = _shown(_ask(second, CANARIES), CANARIES)
     here = _shown(_ask(first, OTHERS), OTHERS)
@@ -213,7 +217,7 @@ def _look_for_leaks(first: MemorySystem, second: MemorySystem, unit: Mapping[str
         verdict.faults["tenants leak"] = f"told to another case: {', '.join(leaked)}"
 
 
-def _look_for_remains(first: MemorySystem, second: MemorySystem, verdict: Verdict) -> None:
+def _look_for_remains(first: MemorySystem, second: MemorySystem, verdict: ConformanceResult) -> None:
     """Delete both cases: one by its reset, if it has one, the other by closing it."""
     if first.REHEARSED:
         verdict.unchecked["deletions kept"] = "it lives in this process and is forgotten with it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from eval.store import linked, replace_file
+from eval.files.store import linked, replace_file
 
 Files = Mapping[str, bytes]
 """Contents by name."""

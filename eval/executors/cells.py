@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from data_loaders.schema import Case
 from eval.executors.case_files import Files
-from eval.records import Prediction
-from eval.run import OnAnswer, OnProgress, Run
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One build on one case."""
-
-    runs: tuple[Run, ...]
-    """The runs that share the build; they differ in read knobs only."""
-    build: int
-    """Number of the build among those of the experiment."""
-    index: int
-    """Position of the case in the runs' `cases`."""
-
-    @property
-    def size(self) -> int:
-        """Approximate work, comparable between the cells of one build."""
-        return self.runs[0].sizes[self.index]
-
-    def case(self) -> Case:
-        """The case; a large data set parses it anew each time."""
-        return self.runs[0].cases[self.index]
-
-    def may_be_answered(self) -> bool:
-        """Whether every run has finished files of the case; whether they answer everything is not looked at."""
-        ids = getattr(self.runs[0].cases, "ids", None)  # known before the case is parsed
-        case_id = ids[self.index] if ids is not None else self.case().id
-        return all((run.case_folder(case_id) / "case.json").is_file() for run in self.runs)
-
-
-Executor = Callable[[Sequence[Cell], OnProgress, OnAnswer], None]
-"""Works on every cell, longest first; raises what `eval.loop.run_all` raises."""
-
-
-def cells_of(groups: Sequence[Sequence[Run]]) -> list[Cell]:
-    """The cells of runs that are grouped by build, the largest case first."""
-    cells = [
-        Cell(tuple(runs), build, index) for build, runs in enumerate(groups) for index in range(len(runs[0].sizes))
-    ]
-    return sorted(cells, key=lambda cell: -cell.size)
+from eval.files.records import Prediction
+from eval.running.run import Run
+from eval.running.work import Build
 
 
 @dataclass(slots=True)
@@ -56,7 +18,7 @@ class Job:
     """A cell that is waiting or being worked on."""
 
     number: int
-    cell: Cell
+    cell: Build
     deaths: int = 0
     """Workers that died while they worked on it."""
     started: float = 0.0
@@ -87,7 +49,7 @@ class Jobs:
     def take(self, job: Job) -> None:
         """A job waits no longer."""
         self.waiting.remove(job)
-        self.begun.add(job.cell.build)
+        self.begun.add(job.cell.group)
 
     def put_back(self, job: Job) -> None:
         """Let a job wait again."""
@@ -96,10 +58,10 @@ class Jobs:
     def took(self, job: Job, seconds: float) -> None:
         """Note how long a finished job took."""
         rate = seconds / max(1, job.cell.size)
-        self.rates[job.cell.build] = max(rate, self.rates.get(job.cell.build, 0.0))
+        self.rates[job.cell.group] = max(rate, self.rates.get(job.cell.group, 0.0))
 
     def _priority(self, job: Job) -> tuple[bool, bool, float]:
-        build, size = job.cell.build, job.cell.size
+        build, size = job.cell.group, job.cell.size
         guess = self.rates.get(build, max(self.rates.values(), default=1.0))
         return job.deaths > 0, build not in self.begun, guess * size
 

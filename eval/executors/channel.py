@@ -21,7 +21,7 @@ from memsys.llm.protocol import Completion, EndOfRun, Request
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class EmbeddingBatch:
     """Texts to embed."""
 
     texts: tuple[str, ...]
@@ -45,7 +45,7 @@ class Ask:
 
     number: int
     service: int
-    payload: Request | Texts
+    payload: Request | EmbeddingBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Reply:
 class Post(Protocol):
     """A worker's way to the driver."""
 
-    def ask(self, service: int, payload: Request | Texts) -> Future[Reply]:
+    def ask(self, service: int, payload: Request | EmbeddingBatch) -> Future[Reply]:
         """Send a call; the future ends with the driver's answer."""
 
 
@@ -85,7 +85,7 @@ class Letters:
         self._open: dict[int, Future[Reply]] = {}
         self._lock = threading.Lock()
 
-    def ask(self, service: int, payload: Request | Texts) -> Future[Reply]:
+    def ask(self, service: int, payload: Request | EmbeddingBatch) -> Future[Reply]:
         future: Future[Reply] = Future()
         number = next(self._numbers)
         with self._lock:
@@ -109,7 +109,7 @@ def open_post(post: Post) -> None:
     _post = post
 
 
-def _ask(service: int, payload: Request | Texts) -> Future[Reply]:
+def _ask(service: int, payload: Request | EmbeddingBatch) -> Future[Reply]:
     if _post is None:
         raise DriverGone("this process has no connection to the process that owns the models")
     return _post.ask(service, payload)
@@ -141,7 +141,7 @@ class RemoteEmbedder:
             ModelError: what the embedder raises.
         """
         with meter.service_time():
-            asked = _ask(self.service, Texts(tuple(texts), query))
+            asked = _ask(self.service, EmbeddingBatch(tuple(texts), query))
             with waiting():
                 reply = asked.result()
         for event, amount in reply.notes.items():

@@ -23,15 +23,15 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from eval.executors.cells import Cell, Executor
 from eval.executors.cluster_worker import ClusterWorker, drained, packed, unpacked
 from eval.executors.driver import Died, Worker, work_on
 from eval.executors.home import Home, package_folder, this_home
 from eval.executors.worker import Ready, Template
-from eval.failures import FATAL_ERRNOS
-from eval.provenance import PACKAGES, own_modules
-from eval.run import OnAnswer, OnProgress
-from eval.store import RunError
+from eval.files.provenance import PACKAGES, own_modules
+from eval.files.store import RunError
+from eval.running.failures import FATAL_ERRNOS
+from eval.running.run import OnAnswer, OnProgress
+from eval.running.work import Build, Executor
 from memsys.llm import network, stopping
 from memsys.llm.secrets import redact
 
@@ -62,7 +62,7 @@ def in_ray(address: str, workers: int | None, threads: int) -> Executor:
 
 
 def _run(
-    cells: Sequence[Cell],
+    cells: Sequence[Build],
     on_progress: OnProgress,
     on_answer: OnAnswer,
     *,

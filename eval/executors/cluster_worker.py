@@ -11,7 +11,7 @@ from typing import Any
 
 from eval.executors.home import this_home
 from eval.executors.worker import Cells, Ready
-from eval.loop import allow_files
+from eval.running.loop import allow_files
 from memsys.lean import prepare_for_many_calls
 from memsys.llm.network import forbid_network
 from memsys.llm.secrets import register_environment

@@ -9,9 +9,9 @@ from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from eval.executors.channel import Ask, RemoteEmbedder, RemoteLLM, Reply, Texts, Vectors
-from eval.failures import described
-from eval.run import Services
+from eval.executors.channel import Ask, EmbeddingBatch, RemoteEmbedder, RemoteLLM, Reply, Vectors
+from eval.running.failures import described
+from eval.running.run import Services
 from memsys.embed import Embedder, HashingEmbedder
 from memsys.llm.meter import Metered, metering
 from memsys.llm.offline.extractive import ExtractiveLLM
@@ -52,12 +52,12 @@ class Desk:
             probe=self._model(services.probe),
             embedder=self._embedder(services.embedder),
             gauges={},  # the driver alone knows how busy its endpoints are
-            gateway=None,  # products are run by the driver (`scripts.experiment.executors`)
+            gateway=None,  # products are run by the driver (`scripts.assembly.executors`)
         )
 
     def answer(self, ask: Ask, send: Callable[[Reply], None]) -> None:
         """Make a worker's call; `send` is called with the answer, from any thread."""
-        if isinstance(ask.payload, Texts):
+        if isinstance(ask.payload, EmbeddingBatch):
             self._embedding.submit(self._embed, ask, send)
             return
         try:
@@ -88,7 +88,7 @@ class Desk:
         return len(self._services) - 1
 
     def _embed(self, ask: Ask, send: Callable[[Reply], None]) -> None:
-        assert isinstance(ask.payload, Texts)
+        assert isinstance(ask.payload, EmbeddingBatch)
         value, failure = None, None
         with metering() as ledger:
             try:

@@ -16,14 +16,15 @@ from dataclasses import dataclass, replace
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
-from eval.case import fail_case, is_answered, report_kept
 from eval.executors.case_files import commit, files_of
-from eval.executors.cells import Cell, Job, Jobs, order_of, template
+from eval.executors.cells import Job, Jobs, order_of, template
 from eval.executors.channel import Ask
 from eval.executors.desk import Desk, runs_anywhere
 from eval.executors.worker import Done, Ready, Steps, Template
-from eval.run import OnAnswer, OnProgress, Run
-from eval.store import RunError, read_predictions
+from eval.files.store import RunError, read_predictions
+from eval.running.case import fail_case, is_answered, report_kept
+from eval.running.run import OnAnswer, OnProgress, Run
+from eval.running.work import Build
 from memsys.llm import stopping
 from memsys.llm.protocol import EndOfRun
 
@@ -106,7 +107,7 @@ class Transport(Protocol):
 
 
 def work_on(
-    cells: Sequence[Cell],
+    cells: Sequence[Build],
     on_progress: OnProgress,
     on_answer: OnAnswer,
     transport: Transport,
@@ -133,7 +134,7 @@ def work_on(
 
 class _Driver:
     def __init__(
-        self, cells: Sequence[Cell], on_progress: OnProgress, on_answer: OnAnswer, transport: Transport, slots: int
+        self, cells: Sequence[Build], on_progress: OnProgress, on_answer: OnAnswer, transport: Transport, slots: int
     ) -> None:
         self._on_progress, self._on_answer, self._transport, self._slots = on_progress, on_answer, transport, slots
         self._files = 256 + 3 * slots * max((len(cell.runs) for cell in cells), default=0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from eval.provenance import PACKAGES, versions
+from eval.files.provenance import PACKAGES, versions
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threadpoolctl  # noqa: F401  # each worker limits matrix products to one core
 
 import eval.executors.worker  # noqa: F401
-from memsys.embed import stem
-from memsys.tokens import count_tokens
+from memsys.tokens import count_tokens, stem
 
 count_tokens(stem("words"))

@@ -15,10 +15,10 @@ from multiprocessing import connection as connections
 from queue import SimpleQueue
 from typing import Any
 
-from eval.executors.cells import Cell, Executor
 from eval.executors.driver import Died, Worker, work_on
 from eval.executors.worker import work
-from eval.run import OnAnswer, OnProgress
+from eval.running.run import OnAnswer, OnProgress
+from eval.running.work import Build, Executor
 from memsys.llm import network
 
 
@@ -31,7 +31,7 @@ def in_processes(workers: int, threads: int) -> Executor:
     return partial(_run, workers=workers, threads=threads)
 
 
-def _run(cells: Sequence[Cell], on_progress: OnProgress, on_answer: OnAnswer, *, workers: int, threads: int) -> None:
+def _run(cells: Sequence[Build], on_progress: OnProgress, on_answer: OnAnswer, *, workers: int, threads: int) -> None:
     work_on(cells, on_progress, on_answer, _Processes(workers), workers=workers, threads=threads)
 
 

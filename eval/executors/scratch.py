@@ -14,7 +14,7 @@ from pathlib import Path
 
 from eval.executors.case_files import Files, files_of, place
 from eval.executors.cells import Order
-from eval.run import Run
+from eval.running.run import Run
 from memsys.folders import Held, abandoned, alone, hold
 
 

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from eval.case import run_case
-from eval.cells import lone_cell
 from eval.executors.case_files import Files
 from eval.executors.cells import Order, runs_of
 from eval.executors.channel import Letters, Reply, open_post
 from eval.executors.desk import sendable, traced
 from eval.executors.home import Home
 from eval.executors.scratch import collected, placed
-from eval.loop import allow_files
-from eval.pool import UrgentPool
-from eval.question import Lanes
-from eval.run import Progress, Run
+from eval.running.case import run_case
+from eval.running.cells import lone_cell
+from eval.running.loop import allow_files
+from eval.running.pool import UrgentPool
+from eval.running.question import Lanes
+from eval.running.run import Progress, Run
 from memsys.lean import prepare_for_many_calls
 from memsys.llm.network import forbid_network
 from memsys.llm.secrets import register_environment

@@ -23,7 +23,7 @@ from statistics import fmean
 from typing import Any
 
 from data_loaders.schema import Case, Gold
-from eval.store import read_items, read_predictions, safe_name
+from eval.files.store import read_items, read_predictions, safe_name
 from memsys.lean import without
 from memsys.tokens import count_tokens
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics.lexical import EMPTY, squad_normalise, unanswered
-from eval.records import Prediction, Score
 
 
 def fact_newest(question: Question, gold: Gold, prediction: Prediction) -> Score:

@@ -32,7 +32,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from data_loaders.schema import Gold, Question
-from eval.records import Prediction, Score
+from eval.files.records import Prediction, Score
 from memsys.lean import without
 
 BleuOrder = Literal[1, 2, 3, 4]
@@ -57,7 +57,7 @@ _ABBREVIATIONS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class PrecisionRecall:
     """Precision, recall and F of one comparison, each in [0, 1]."""
 
     precision: float
@@ -286,13 +286,13 @@ def _sacre_bleu(order: int, smoothing: SacreSmoothing, lowercase: bool) -> Any:
     return BLEU(max_ngram_order=order, smooth_method=smoothing, lowercase=lowercase, effective_order=True)
 
 
-def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> Overlap:
+def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> PrecisionRecall:
     """ROUGE precision, recall and F of Google's rouge-score; its tokens are runs of ASCII letters and digits.
 
     Accented letters split words and other scripts vanish; a text without any token scores 0, even against itself.
     """
     score = _rouge_scorer(kind, stemmer).score(target=gold, prediction=prediction)[kind]
-    return Overlap(float(score.precision), float(score.recall), float(score.fmeasure))
+    return PrecisionRecall(float(score.precision), float(score.recall), float(score.fmeasure))
 
 
 def rouge_words(text: str, stemmer: bool = False) -> list[str]:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics.labels import stated
 from eval.metrics.lexical import locomo_multi_answer_f1, locomo_token_f1, unanswered
-from eval.records import Prediction, Score
 
 ABSTENTIONS = ("no information available", "not mentioned")
 """The lower-cased reply to a category 5 question must contain one of these phrases."""

@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable
 
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics.lexical import best_of, rouge, squad_exact_match, squad_normalise, squad_token_f1
-from eval.records import Prediction, Score
 
 _SPECIAL_ANSWERS = ("yes", "no", "noanswer")
 _AFTER_ANSWER = re.compile(r"Answer:(.*)(?:\n|$)", re.IGNORECASE)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics.lexical import best_of
-from eval.records import Prediction, Score
 
 _QUOTED_ANSWER = re.compile(r'The answer to the question is "(.*?)"')
 

@@ -11,8 +11,8 @@ recall of memories, and its judged correctness and coherence are not implemented
 from __future__ import annotations
 
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics.lexical import best_of
-from eval.records import Prediction, Score
 
 
 def keyword_containment(prediction: str, gold: str, fold_case: bool = False) -> float:

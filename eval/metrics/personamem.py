@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from data_loaders.personamem import LETTERS
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics.lexical import unanswered
 from eval.metrics.quality import chosen_option
-from eval.records import Prediction, Score
 
 _MARK, _END = "<final_answer>", "</final_answer>"
 _BRACKETED = re.compile(r"\(([a-d])\)")

@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics.lexical import unanswered
-from eval.records import Prediction, Score
 
 _LETTERS = "ABCD"
 _ONLY_LABEL = re.compile(r"\W*([a-d1-4])\W*", re.IGNORECASE)

@@ -75,7 +75,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AuditedRow:
     """One row of a table: its categories, their numbers of questions, and the total."""
 
     where: str
@@ -98,13 +98,13 @@ class Line:
         return f"{self.column} · {self.name}"
 
 
-def weighted_mean(line: Line) -> Fraction:
+def weighted_mean(line: AuditedRow) -> Fraction:
     """The total that follows from the cells, in the unit of the table."""
     weighted = sum((n * cell.exact for n, cell in zip(line.counts, line.cells, strict=True)), Fraction())
     return weighted / sum(line.counts)
 
 
-def average_verdict(line: Line) -> Verdict:
+def average_verdict(line: AuditedRow) -> Verdict:
     """Whether the printed total is the weighted mean of its cells."""
     gap = abs(weighted_mean(line) - line.total.exact)
     if gap <= line.total.half:
@@ -118,7 +118,7 @@ def feasible(value: Value, n: int, scale: int = 1) -> bool:
     return ceil((value.exact - value.half) * n / scale) <= floor((value.exact + value.half) * n / scale)
 
 
-def infeasible_cells(line: Line, runs: int) -> list[str]:
+def infeasible_cells(line: AuditedRow, runs: int) -> list[str]:
     """Categories whose cell is no k/n over this many runs; a cell with zero deviation must be k/n of a single run."""
     return [
         name
@@ -127,12 +127,12 @@ def infeasible_cells(line: Line, runs: int) -> list[str]:
     ]
 
 
-def fewest_runs(line: Line) -> int | None:
+def fewest_runs(line: AuditedRow) -> int | None:
     """The smallest number of runs that makes every cell a possible k/n; None when none up to `MOST_RUNS` does."""
     return next((runs for runs in range(1, MOST_RUNS + 1) if not infeasible_cells(line, runs)), None)
 
 
-def one_question_less(line: Line) -> Line | None:
+def one_question_less(line: AuditedRow) -> AuditedRow | None:
     """The row with one question less in each category whose zero-deviation cell is impossible for n but possible for n - 1.
 
     None when there is no such category.
@@ -144,7 +144,7 @@ def one_question_less(line: Line) -> Line | None:
     return replace(line, counts=counts) if counts != line.counts else None
 
 
-def repairs(line: Line) -> dict[str, Fraction]:
+def repairs(line: AuditedRow) -> dict[str, Fraction]:
     """By category, the value that makes the printed total right if all other cells are right; impossible shares are left out."""
     missing = (line.total.exact - weighted_mean(line)) * sum(line.counts)
     values = {
@@ -153,7 +153,7 @@ def repairs(line: Line) -> dict[str, Fraction]:
     return {name: value for name, value in values.items() if 0 <= value <= line.scale}
 
 
-def best_order(lines: Sequence[Line]) -> tuple[int, ...]:
+def best_order(lines: Sequence[AuditedRow]) -> tuple[int, ...]:
     """The order of the question counts under which most totals are the mean of their cells; of equal orders the closest.
 
     Args:
@@ -168,17 +168,17 @@ def best_order(lines: Sequence[Line]) -> tuple[int, ...]:
     return max(dict.fromkeys(permutations(lines[0].counts)), key=fit)
 
 
-def _agreeing(lines: Iterable[Line]) -> int:
+def _agreeing(lines: Iterable[AuditedRow]) -> int:
     return sum(average_verdict(line) != "MISMATCH" for line in lines)
 
 
-def reordered(lines: Sequence[Line]) -> tuple[list[Line], list[Finding]]:
+def reordered(lines: Sequence[AuditedRow]) -> tuple[list[AuditedRow], list[Finding]]:
     """The rows with the counts of the headings, or with another order of them where most totals contradict the headings.
 
     Returns:
         the rows, and a finding for every table whose order was changed.
     """
-    done: list[Line] = []
+    done: list[AuditedRow] = []
     findings: list[Finding] = []
     for (where, categories, counts), rows in groupby(
         lines, key=lambda line: (line.where, line.categories, line.counts)
@@ -204,7 +204,7 @@ def reordered(lines: Sequence[Line]) -> tuple[list[Line], list[Finding]]:
     return done, findings
 
 
-def _fraction_gain(before: Sequence[Line], after: Sequence[Line]) -> str:
+def _fraction_gain(before: Sequence[AuditedRow], after: Sequence[AuditedRow]) -> str:
     if not before[0].counted:
         return ""
     rows = [sum(bool(infeasible_cells(line, line.runs)) for line in lines) for lines in (before, after)]
@@ -215,7 +215,7 @@ def _pairs(names: Iterable[str], counts: Iterable[int]) -> str:
     return ", ".join(f"{name} {n}" for name, n in zip(names, counts, strict=True))
 
 
-def audit_lines(lines: Sequence[Line]) -> list[Finding]:
+def audit_lines(lines: Sequence[AuditedRow]) -> list[Finding]:
     """Findings about headings, totals and fractions; rows of one table must be adjacent."""
     lines, findings = reordered(lines)
     for line in lines:
@@ -228,7 +228,7 @@ def audit_lines(lines: Sequence[Line]) -> list[Finding]:
     return findings
 
 
-def _mismatch(line: Line, column: Sequence[Line]) -> Finding:
+def _mismatch(line: AuditedRow, column: Sequence[AuditedRow]) -> Finding:
     mean = weighted_mean(line)
     parts = [f"total {line.total.printed}, its cells give {_one_digit_more(mean, line.total)}"]
     if line.counted and not infeasible_cells(line, line.runs):
@@ -242,7 +242,7 @@ def _mismatch(line: Line, column: Sequence[Line]) -> Finding:
     return Finding("average", line.where, line.row, "; ".join(parts))
 
 
-def _fractions(line: Line) -> list[Finding]:
+def _fractions(line: AuditedRow) -> list[Finding]:
     findings = []
     impossible = infeasible_cells(line, line.runs)
     if impossible:
@@ -290,7 +290,7 @@ def lines_of(
     counts: Mapping[str, Mapping[str, int]],
     accuracies: Sequence[str],
     runs: Mapping[str, int],
-) -> list[Line]:
+) -> list[AuditedRow]:
     """The rows of published tables that have a total, at least two categories, and a count for each category.
 
     Args:
@@ -310,7 +310,7 @@ def lines_of(
         known = counts[group[0].dataset]
         if len(cells) > 1 and len(totals) == 1 and all(one.category.lower() in known for one in cells):
             lines.append(
-                Line(
+                AuditedRow(
                     place,
                     column,
                     name,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from eval.budgets import AtBudget, Curve, Expense, Needed, area_gap, break_even, tokens_for, tokens_within
+from eval.analysis.budgets import AtBudget, Curve, Expense, Needed, area_gap, break_even, tokens_for, tokens_within
 from eval.report.points import Point
 from eval.report.rendering import by_case, grid, number, span
-from eval.stats import Difference, Estimate, preferred_interval
+from eval.statistics.stats import Difference, Estimate, preferred_interval
 
 SHORT = "short"
 """Mark of a row that cannot fill a budget."""
@@ -17,7 +17,7 @@ NOT_REACHED = "score not reached"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BudgetCurve:
     """One memory on one data set by one metric."""
 
     title: str
@@ -32,7 +32,7 @@ class Panel:
     """All rows on one data set by one metric."""
 
     title: str
-    rows: Sequence[Row]
+    rows: Sequence[BudgetCurve]
     reference: str
     """Title of the row that areas and costs are compared with."""
     whole: Estimate | None
@@ -43,7 +43,7 @@ class Panel:
     notes: Sequence[str] = field(default_factory=tuple)
 
     @property
-    def base(self) -> Row | None:
+    def base(self) -> BudgetCurve | None:
         """The reference row; None where it is missing or has no scores."""
         return next((row for row in self.rows if row.title == self.reference and row.curve is not None), None)
 
@@ -74,7 +74,7 @@ def _short_text(place: AtBudget) -> str:
     return f" · {SHORT}: {place.mean_tokens:,.0f} tokens, {place.filled:.0%} of the questions fill it"
 
 
-def _area_texts(row: Row, drawn: Curve, base: Row | None) -> list[str]:
+def _area_texts(row: BudgetCurve, drawn: Curve, base: BudgetCurve | None) -> list[str]:
     if drawn.short:
         return [SHORT, "–"]
     area = drawn.area()
@@ -108,7 +108,7 @@ def costs_text(panel: Panel) -> str:
     return "\n".join([what, "", grid(header, rows), ""])
 
 
-def _paid_off(panel: Panel, row: Row, place: int) -> list[str]:
+def _paid_off(panel: Panel, row: BudgetCurve, place: int) -> list[str]:
     """The numbers of questions at which the row has paid for itself against each alternative."""
     ours = row.expenses[place]
     assert ours is not None
@@ -128,7 +128,7 @@ def _questions(ours: Expense, other: Expense | None) -> str:
     return NEVER if questions is None else f"{questions:,}"
 
 
-def _at_equal_score(row: Row, place: int, base: Row) -> str:
+def _at_equal_score(row: BudgetCurve, place: int, base: BudgetCurve) -> str:
     """Against the reference with as many tokens as it needs for the row's score, with the interval that those tokens bring.
 
     Where the reference may not reach the score, one question may do.

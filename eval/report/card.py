@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.costs import costs, effort_missing, phases
-from eval.imported import NOT_RECORDED, described
-from eval.power import planned
-from eval.power import shown as difference_shown
+from eval.analysis.costs import costs, effort_missing, phases
+from eval.files.imported import NOT_RECORDED, described
+from eval.files.store import read_lines, read_predictions, read_record, stand_ins
+from eval.judging.score_files import graded_files
 from eval.report.cell import Cell, Column
 from eval.report.detectable import detectable_lines
 from eval.report.rendering import COSTS, cost_texts, shown
 from eval.report.scores import Asked, outcomes
 from eval.report.tables import Table
 from eval.report.verdict_notes import verdict_lines
-from eval.score_files import graded_files
-from eval.store import read_lines, read_predictions, read_record, stand_ins
+from eval.statistics.power import planned
+from eval.statistics.power import shown as difference_shown
 from memsys.llm.secrets import redact
 
 

@@ -10,11 +10,11 @@ from statistics import stdev
 
 import numpy as np
 
-from eval.judge_card import Corrected, Correction
+from eval.judging.judge_card import Corrected, Correction
 from eval.report.equivalence import NO_RUNS, Runs, assumed_runs, measured_runs
 from eval.report.published import ROUNDING, Published, qualified, verdict
 from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scores, read_draws, refusals, scores_by_run
-from eval.stats import Difference, Estimate, Interval, difference, estimate, numbered, stratified, weights
+from eval.statistics.stats import Difference, Estimate, Interval, difference, estimate, numbered, stratified, weights
 
 ALL, ANSWERABLE = "all", "answerable"
 ABOVE_CEILING = "ABOVE ITS CEILING"
@@ -39,7 +39,7 @@ class Column:
     """Divisor that turns published values into shares: 100 for percentages."""
 
     def groups(self, questions: Sequence[Asked], aggregate: str = "") -> list[str]:
-        """What the mean weighs equally: the group of each question, from which `eval.stats.weights` makes the weights.
+        """What the mean weighs equally: the group of each question, from which `eval.statistics.stats.weights` makes the weights.
 
         Args:
             aggregate: one of `AGGREGATES`; empty takes the column's own.

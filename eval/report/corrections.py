@@ -1,8 +1,8 @@
-"""What a table prints of scores that are corrected for a judge's errors (`eval.judge_card`)."""
+"""What a table prints of scores that are corrected for a judge's errors (`eval.judging.judge_card`)."""
 
 from __future__ import annotations
 
-from eval.judge_card import MISFIT, Corrected, Share
+from eval.judging.judge_card import MISFIT, Corrected, Share
 from eval.report.cell import ALL, Cell
 from eval.report.tables import AnyCell, Table
 

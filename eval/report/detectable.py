@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from eval.families import EXACT, level_of
-from eval.power import POWER, detectable, planned, shown
 from eval.report.cell import Cell
 from eval.report.tables import Table, histories, only_about
-from eval.stats import ENOUGH_CLUSTERS, Sampling
+from eval.statistics.families import EXACT, level_of
+from eval.statistics.power import POWER, detectable, planned, shown
+from eval.statistics.stats import ENOUGH_CLUSTERS, Sampling
 
 ONE_BUILD = (
     "Intervals by case hold the luck of one build and one answer a history; a shift that is common to a whole run "

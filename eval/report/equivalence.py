@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.stats import Interval, t_point
+from eval.statistics.stats import Interval, t_point
 
 MARGIN = 0.02
 """Two points."""
@@ -100,7 +100,7 @@ def assumed_runs(scores: np.ndarray, weights: np.ndarray) -> Runs:
 
     Args:
         scores: of the questions, [n].
-        weights: of the questions in the mean, [n], with mean 1 (`eval.stats.weights`).
+        weights: of the questions in the mean, [n], with mean 1 (`eval.statistics.stats.weights`).
     """
     mean = float(scores.mean())
     ratio = float(scores.var()) / (mean * (1 - mean)) if 0.0 < mean < 1.0 else 1.0

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_loaders.schema import Case, DataError
-from eval.losses import FINE
+from eval.analysis.losses import FINE
 from eval.report.scores import Asked
-from eval.stats import Estimate, estimate
+from eval.statistics.stats import Estimate, estimate
 
 Key = tuple[str, str]
 COLUMNS = ("case", "question", "gold")

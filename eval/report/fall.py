@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from eval.losses import Waterfall
+from eval.analysis.losses import Waterfall
 from eval.report.panels import Sheet, Style
 from eval.report.points import Point
-from eval.stats import Estimate, preferred_interval
+from eval.statistics.stats import Estimate, preferred_interval
 
 WHOLE, LOST = "whole", "lost"
 """Series of bars that stand on 0 (perfect, the score) and of steps between them."""

@@ -24,10 +24,10 @@ import numpy as np
 
 from data_loaders.schema import Case, Turn
 from data_loaders.units import make_units
-from eval.costs import by_purpose, costs, efforts
+from eval.analysis.costs import by_purpose, costs, efforts
+from eval.files.store import read_record
 from eval.metrics.evidence import recalled
-from eval.stats import Estimate, estimate
-from eval.store import read_record
+from eval.statistics.stats import Estimate, estimate
 from eval.structure.manifold import MEASURES, cloud
 from eval.structure.tree import build_calls, read_tree, shape, without_chains
 from memsys.tokens import count_tokens
@@ -61,7 +61,8 @@ def cost(folder: Path, name: str, questions: frozenset[tuple[str, str]] | None =
     """A cost of a run.
 
     Args:
-        name: a field of `eval.costs.Costs`, `build_calls` (model calls of the whole build), `calls_per_insertion_std` (standard deviation
+        name: a field of `eval.analysis.costs.Costs`, `build_calls` (model calls of the whole build), `calls_per_insertion_std` (standard
+        deviation
             of the calls of one write), or `calls:<purpose>` (calls per question, always over all).
         questions: case and question ids of those whose reads and answers count; None counts all.
     """

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from eval.families import Gaps
 from eval.report.cell import ALL, ANSWERABLE, Cell, categories
 from eval.report.scores import Asked
-from eval.stats import Interval
+from eval.statistics.families import Gaps
+from eval.statistics.stats import Interval
 
 
 def case_gaps(first: Cell, second: Cell, histories: Sequence[str]) -> Gaps:

@@ -1,7 +1,7 @@
 """A table for a paper: LaTeX with booktabs and siunitx, one `table` for each column group, in the numbers that Markdown and CSV print.
 
 Significance marks are those of the paired test by case against the table's reference row, adjusted over the table's family
-(`eval.families`); exploratory metrics and fewer than five histories have none. Whatever a reader
+(`eval.statistics.families`); exploratory metrics and fewer than five histories have none. Whatever a reader
 must know to judge a number stands in its caption.
 
 Characters that pdfTeX's default encodings cannot set are written as `[U+4E2D]`.
@@ -18,7 +18,7 @@ from eval.report.detectable import detectable_lines, how_tested
 from eval.report.rendering import number, span
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.report.verdict_notes import verdict_lines
-from eval.stats import Estimate, preferred_interval
+from eval.statistics.stats import Estimate, preferred_interval
 
 WIDEST = 3
 """More metrics than these go into a further table: nine columns of numbers are what a page can take."""

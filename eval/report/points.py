@@ -19,11 +19,11 @@ from statistics import fmean
 import numpy as np
 
 from data_loaders.schema import Case
+from eval.files.store import RunError, read_items, read_predictions
 from eval.report.cell import Cell
 from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure
-from eval.stats import Estimate, estimate, preferred_interval, stratified
-from eval.store import RunError, read_items, read_predictions
+from eval.statistics.stats import Estimate, estimate, preferred_interval, stratified
 from eval.structure.tree import Tree, depths, top_down
 from memsys.inert import csv_text
 from memsys.tokens import count_tokens

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import log10
 from pathlib import Path
 
-from eval.provenance import ROOT
+from eval.files.provenance import ROOT
 from eval.report.equivalence import COST_MARGIN, MARGIN, NO_RUNS, Runs, Settled, Z, settle
-from eval.stats import Interval
+from eval.statistics.stats import Interval
 
 ROUNDING = 1e-9
 """Tolerance for binary fractions: 0.55 - 0.50 must count as 0.05."""

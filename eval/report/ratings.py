@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from eval.agreement import RIGHT, kappa
-from eval.prediction_powered import sample_order
-from eval.score_files import score_lines
-from eval.store import RunError, read_lines
+from eval.files.store import RunError, read_lines
+from eval.judging.agreement import RIGHT, kappa
+from eval.judging.prediction_powered import sample_order
+from eval.judging.score_files import score_lines
 
 FIELDS = ("run", "case_id", "question_id", "answer", "value", "why")
 

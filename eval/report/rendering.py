@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from eval.costs import Costs, PhaseCost, Price, costs, dollars, effort_missing, phases
-from eval.imported import NOT_RECORDED
+from eval.analysis.costs import Costs, PhaseCost, Price, costs, dollars, effort_missing, phases
+from eval.files.imported import NOT_RECORDED
+from eval.judging.score_files import read_evidence
 from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, Column, categories
 from eval.report.corrections import FIELDS as CORRECTED
 from eval.report.corrections import corrected_fields, corrected_text, correction_lines, is_corrected
@@ -15,8 +16,7 @@ from eval.report.detectable import detectable_lines, how_tested
 from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.report.verdict_notes import is_compared, verdict_lines
-from eval.score_files import read_evidence
-from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question, preferred_interval
+from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question, preferred_interval
 from memsys.inert import csv_text
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import fmean
 
 from data_loaders.schema import Case
-from eval.answer_forms import is_refusal
-from eval.score_files import read_scores
-from eval.store import read_predictions, safe_name
+from eval.files.store import read_predictions, safe_name
+from eval.judging.answer_forms import is_refusal
+from eval.judging.score_files import read_scores
 
 
 @dataclass(frozen=True, slots=True)

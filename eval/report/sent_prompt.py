@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Question
-from eval.reader import Reader, render
-from eval.records import Prediction
-from eval.store import RunError, read_items, read_lines
+from eval.files.records import Prediction
+from eval.files.store import RunError, read_items, read_lines
+from eval.running.reader import Reader, render
 from memsys.interface import Item, Recall
 from memsys.prompts import PromptError, Prompts
 

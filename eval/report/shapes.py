@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from data_loaders.schema import Case
+from eval.files.store import read_lines, safe_name
 from eval.metrics.evidence import evidence
 from eval.report.published import find, read_published
-from eval.store import read_lines, safe_name
 from eval.structure.manifold import Manifold, manifold
 from eval.structure.otd import check_guarantee
 from eval.structure.revenue import from_vectors, leaf_hierarchy

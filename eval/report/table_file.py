@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eval.costs import Price, effort_missing, phases
+from eval.analysis.costs import Price, effort_missing, phases
 from eval.report.cell import Cell, Column, categories
 from eval.report.detectable import detectable_lines
 from eval.report.published import Published
 from eval.report.rendering import money, shown
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.report.verdict_notes import verdict_lines
-from eval.stats import Difference, Estimate, Interval
+from eval.statistics.stats import Difference, Estimate, Interval
 
 
 def as_json(table: Table, results: Path) -> str:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from eval.costs import Price
-from eval.families import Tested, single_step
+from eval.analysis.costs import Price
 from eval.report.best_of import BestOf
 from eval.report.cell import Cell, Column
 from eval.report.equivalence import NO_RUNS, Runs
 from eval.report.paired import case_gaps, gap_bounds
 from eval.report.published import Published, qualified, verdict
-from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval
+from eval.statistics.families import Tested, single_step
+from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Pair:
 
     difference: Difference
     p: float | None
-    """Adjusted over the table's family (`eval.families`); None where the pair is not tested."""
+    """Adjusted over the table's family (`eval.statistics.families`); None where the pair is not tested."""
     untested: str = ""
     """Why it is not tested: one of the constants below, or `only_about`; empty where it is."""
     bounds: Interval | None = None

@@ -15,8 +15,8 @@ from rich.console import Group
 from rich.table import Table as Grid
 from rich.text import Text
 
-from eval.costs import Costs, costs, dollars, phases
-from eval.judge_card import MISFIT
+from eval.analysis.costs import Costs, costs, dollars, phases
+from eval.judging.judge_card import MISFIT
 from eval.report.cell import ABOVE_CEILING, Cell
 from eval.report.corrections import corrected_text, correction_lines
 from eval.report.detectable import column_detects, family_of
@@ -25,7 +25,7 @@ from eval.report.published import NOT_COMPARABLE, Published, brief
 from eval.report.rendering import by_case, intervals, money_text, number, span
 from eval.report.tables import CHOSEN, EXPLORATORY, NOT_ASKED, AnyCell, Measure, Pair, Row, Table, histories, only_about
 from eval.report.verdict_notes import verdict_lines
-from eval.stats import ENOUGH_CLUSTERS, Estimate, Interval, preferred_interval
+from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, preferred_interval
 
 SIGNIFICANT = 0.05
 LEAST_NAME, LONGEST_STATE = 12, 14

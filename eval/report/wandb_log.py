@@ -1,6 +1,6 @@
 """Logs configuration, numbers, tables and figures to a Weights & Biases run.
 
-The logger is off unless `logger=wandb`. A command has one W&B run from its start (`scripts.experiment.live_log` logs while it works); the
+The logger is off unless `logger=wandb`. A command has one W&B run from its start (`scripts.terminal.live_log` logs while it works); the
 functions here log to that run, or to one of their own. By default the run is written below `<results>/wandb` and nothing leaves this
 machine (`wandb sync` uploads it later); only `logger.mode=online` connects. The logged configuration names the environment variable that
 holds a key, never the key. No host name, source code or git state is collected, and W&B's telemetry is off.
@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from eval.analysis.watching import Seen, Watcher
+from eval.files.store import RunError
 from eval.report.cell import Cell
 from eval.report.rendering import as_csv
 from eval.report.tables import Measure, Table
-from eval.store import RunError
-from eval.watching import Seen, Watcher
 from memsys.llm.secrets import redact_values
 
 MODES = ("offline", "online")

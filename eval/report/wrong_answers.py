@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from eval.agreement import RIGHT
-from eval.records import Prediction
-from eval.score_files import read_scores
-from eval.store import RunError, read_predictions
+from eval.files.records import Prediction
+from eval.files.store import RunError, read_predictions
+from eval.judging.agreement import RIGHT
+from eval.judging.score_files import read_scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.store import RunError
+from eval.files.store import RunError
 from eval.structure.tree import Tree
 
 EXPLAINED = 0.95

@@ -18,8 +18,8 @@ from statistics import fmean, median
 
 import numpy as np
 
-from eval.costs import BUILD
-from eval.store import RunError, read_lines, read_record
+from eval.analysis.costs import BUILD
+from eval.files.store import RunError, read_lines, read_record
 from memsys.tokens import count_tokens
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memsys.llm import meter
 from memsys.llm.parsing import ParseFailure, parse_reply
 from memsys.llm.protocol import LLM, Completion, Request
-from memsys.prompts import Prompt
+
+if TYPE_CHECKING:
+    from memsys.prompts import Prompt
 
 
 def complete(llm: LLM, request: Request) -> Completion:

@@ -23,7 +23,7 @@ from memsys.llm.futures import keeping, release, settle, waiting
 from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, EndOfRun, ModelError, Request
-from memsys.llm.store import Store, unwritable
+from memsys.llm.store import CacheStore, unwritable
 
 
 class CachedLLM:
@@ -33,7 +33,7 @@ class CachedLLM:
         inner: the model to call for what is not cached; None to replay, where a request that is not cached fails.
     """
 
-    def __init__(self, inner: LLM | None, store: Store, settings: ModelSettings, endpoint: str) -> None:
+    def __init__(self, inner: LLM | None, store: CacheStore, settings: ModelSettings, endpoint: str) -> None:
         self._inner, self._store, self._settings, self._endpoint = inner, store, settings, endpoint
         self._in_flight: dict[bytes, Future[Completion]] = {}
         self._lock = threading.Lock()
@@ -105,7 +105,7 @@ class CachedEmbedder:
     """An embedding model whose vectors are cached and metered. Cached texts are not sent, but their tokens and seconds still count."""
 
     def __init__(
-        self, inner: Fetching | None, store: Store, model: str, endpoint: str, query_differs: bool = False
+        self, inner: Fetching | None, store: CacheStore, model: str, endpoint: str, query_differs: bool = False
     ) -> None:
         self._inner, self._store, self._model, self._endpoint = inner, store, model, endpoint
         self._query_differs = query_differs

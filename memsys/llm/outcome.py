@@ -19,7 +19,7 @@ from memsys.llm.network import is_local
 from memsys.llm.protocol import ContextOverflow, ModelError, QuotaExhausted
 from memsys.llm.replies import filtered_reply, is_overflow
 from memsys.llm.secrets import redact, redact_bytes, register
-from memsys.llm.transport import Reply
+from memsys.llm.transport import HttpReply
 
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 """HTTP statuses after which a call is tried again."""
@@ -67,7 +67,7 @@ class Outcome:
     """The exception to raise when the call fails for good."""
 
 
-def outcome_of(url: str, reply: Reply) -> Outcome:
+def outcome_of(url: str, reply: HttpReply) -> Outcome:
     """The outcome of an attempt that got an HTTP response."""
     if 300 <= reply.status < 400:
         target = origin(urljoin(url, reply.location)) if reply.location else "nowhere"

@@ -7,10 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memsys.llm.protocol import Completion, Stopped
-from memsys.prompts import Prompt
+
+if TYPE_CHECKING:
+    from memsys.prompts import Prompt
 
 _FENCE = re.compile(r"```[a-zA-Z]*\s*([\[{].*?)```", re.DOTALL)
 _OPENING = re.compile(r"\A```[a-zA-Z]*\s*")

@@ -15,6 +15,14 @@ Stopped = Literal["", "cut", "cut in thought", "refused", "empty", "tool call on
 
 
 @dataclass(frozen=True, slots=True)
+class Option:
+    """A labelled text for a model to choose from."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A request for one chat completion."""
 

@@ -2,7 +2,7 @@
 
 After the first signal no further call is sent: the main thread gets an `Interrupt`, and calls that were not sent yet fail with
 `Stopped`. Calls in flight get a few seconds to finish, so that answers already paid for reach the cache. The second signal ends the
-process at once. The signals are handled inside `heeded()`, which every entry point enters (`scripts.experiment.exits.guarded`).
+process at once. The signals are handled inside `heeded()`, which every entry point enters (`scripts.setup.exits.guarded`).
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ Row = tuple[Any, ...]
 """A row of the file; its first element is the key."""
 
 
-class Store:
+class CacheStore:
     """The cache file. One connection reads and another writes, so that a lookup never waits for a commit."""
 
     def __init__(self, path: Path) -> None:

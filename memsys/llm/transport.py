@@ -32,7 +32,7 @@ RATE_HEADERS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """An HTTP response."""
 
     status: int
@@ -44,9 +44,9 @@ class Reply:
     """The `x-ratelimit-*` headers, in lower case."""
 
 
-def _reply(status: int, body: bytes, headers: Mapping[str, str]) -> Reply:
+def _reply(status: int, body: bytes, headers: Mapping[str, str]) -> HttpReply:
     limits = {name: headers[name] for name in RATE_HEADERS if name in headers}
-    return Reply(status, body, headers.get("Retry-After", ""), headers.get("Location", ""), limits)
+    return HttpReply(status, body, headers.get("Retry-After", ""), headers.get("Location", ""), limits)
 
 
 class Unconnected(OSError):
@@ -56,7 +56,7 @@ class Unconnected(OSError):
 class Transport(Protocol):
     """An HTTP client for one server."""
 
-    async def post(self, url: str, body: Mapping[str, Any]) -> Reply:
+    async def post(self, url: str, body: Mapping[str, Any]) -> HttpReply:
         """Send one request body and return the response.
 
         Raises:
@@ -85,7 +85,7 @@ class LeanTransport:
         self._certificate = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError)
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, url: str, body: Mapping[str, Any]) -> Reply:
+    async def post(self, url: str, body: Mapping[str, Any]) -> HttpReply:
         session = self._session or self._open()
         try:
             async with self._request(session, url, body) as response:
@@ -139,7 +139,7 @@ class SdkTransport:
         self._most_bytes = most_bytes
         self._client: Any = None
 
-    async def post(self, url: str, body: Mapping[str, Any]) -> Reply:
+    async def post(self, url: str, body: Mapping[str, Any]) -> HttpReply:
         import httpx
         import openai
 

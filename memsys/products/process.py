@@ -54,7 +54,7 @@ class Raised(WorkerError):
     """The product raised an exception; the process goes on."""
 
 
-class Malformed(WorkerError):
+class MalformedReply(WorkerError):
     """A reply or a count that no product can mean; the process goes on."""
 
 
@@ -251,11 +251,11 @@ def _cpu(reply: Mapping[str, Any], step: str, before: float) -> float:
     """CPU seconds so far by a reply.
 
     Raises:
-        Malformed: they are no such number.
+        MalformedReply: they are no such number.
     """
     cpu = reply.get("cpu", before)
     if isinstance(cpu, bool) or not isinstance(cpu, int | float) or not math.isfinite(cpu) or not 0 <= cpu < 1e9:
-        raise Malformed(f"{step}: expected the CPU seconds of the process, found {str(cpu)[:60]!r}")
+        raise MalformedReply(f"{step}: expected the CPU seconds of the process, found {str(cpu)[:60]!r}")
     return float(cpu)
 
 
@@ -263,11 +263,11 @@ def _refusals(reply: Mapping[str, Any], step: str, before: dict[str, int]) -> di
     """What was refused so far by a reply.
 
     Raises:
-        Malformed: it is no mapping of counts.
+        MalformedReply: it is no mapping of counts.
     """
     refused = reply.get("refused", before)
     if not isinstance(refused, dict):
-        raise Malformed(f"{step}: expected refused connections and their number, found {str(refused)[:60]!r}")
+        raise MalformedReply(f"{step}: expected refused connections and their number, found {str(refused)[:60]!r}")
     return {name: count(amount, f"{step}: refused") for name, amount in refused.items()}
 
 
@@ -275,13 +275,13 @@ def count(value: Any, what: str) -> int:
     """A number of things that a product tells.
 
     Raises:
-        Malformed: it is not a whole number from 0 to a billion.
+        MalformedReply: it is not a whole number from 0 to a billion.
     """
     whole = (
         not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value <= MOST and value == int(value)
     )
     if not whole:
-        raise Malformed(f"{what}: expected a whole number from 0 to {MOST}, found {str(value)[:60]!r}")
+        raise MalformedReply(f"{what}: expected a whole number from 0 to {MOST}, found {str(value)[:60]!r}")
     return int(value)
 
 

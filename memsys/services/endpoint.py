@@ -17,7 +17,7 @@ from memsys.llm.endpoint import Endpoint
 from memsys.llm.outcome import Outcome, outcome_of
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.secrets import redact, redact_bytes
-from memsys.llm.transport import LeanTransport, Reply, Transport, event_loop
+from memsys.llm.transport import HttpReply, LeanTransport, Transport, event_loop
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -29,7 +29,7 @@ LAST_WORDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ServiceCall:
     """One HTTP request."""
 
     method: str
@@ -76,7 +76,7 @@ class ServiceEndpoint(Endpoint):
         self._own_headers = address.headers
         self.places.rates.allow("", address.rpm, None)
 
-    def ask(self, call: Call) -> Any:
+    def ask(self, call: ServiceCall) -> Any:
         """Send a call and return the decoded reply; None for an empty one.
 
         Raises:
@@ -84,7 +84,7 @@ class ServiceEndpoint(Endpoint):
         """
         return self.start(call.path, asdict(call), 0.0, lambda _: 0.0, lambda value, *_: value["reply"]).result()
 
-    def ask_once(self, call: Call) -> None:
+    def ask_once(self, call: ServiceCall) -> None:
         """Send a call although a stop was requested: past the queue, once, within a few seconds.
 
         Raises:
@@ -117,7 +117,7 @@ class ServiceEndpoint(Endpoint):
         return outcome if body["repeatable"] or unsent else replace(outcome, retry=False)
 
     @staticmethod
-    def _judged(url: str, reply: Reply) -> Outcome:
+    def _judged(url: str, reply: HttpReply) -> Outcome:
         if reply.status >= 300:
             return outcome_of(url, reply)
         try:

@@ -19,7 +19,7 @@ import numpy as np
 from memsys.interface import one_of, positive
 from memsys.llm.protocol import ModelError
 from memsys.llm.written_keys import written_key
-from memsys.services.endpoint import Address, Call, endpoint_of
+from memsys.services.endpoint import Address, ServiceCall, endpoint_of
 from memsys.services.leftovers import Namespaces, namespaces_at
 from memsys.services.memory import ServiceMemory
 from memsys.services.templates import filled, filled_path, mapping
@@ -102,6 +102,6 @@ class HttpMemory(ServiceMemory):
         self._endpoint.ask_once(_call(call, values))
 
 
-def _call(call: Mapping[str, Any], values: Mapping[str, Any]) -> Call:
+def _call(call: Mapping[str, Any], values: Mapping[str, Any]) -> ServiceCall:
     path, query = filled_path(call["path"], values), filled(call["query"], values)
-    return Call(call["method"], path, query, filled(call["body"], values), call["repeatable"])
+    return ServiceCall(call["method"], path, query, filled(call["body"], values), call["repeatable"])

@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import stem
 from memsys.interface import MemorySystem, Recall, positive, unit_item
 from memsys.lean import without
+from memsys.tokens import stem
 from memsys.vectors import best
 
 

@@ -105,7 +105,7 @@ class Statement:
     """Index of the episode in its store."""
 
 
-class Store:
+class NemoriStore:
     """Episodes and statements in order, each with its vector."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Store:
     def __len__(self) -> int:
         return len(self.episodes) + len(self.statements)
 
-    def copy(self) -> Store:
+    def copy(self) -> NemoriStore:
         """Copy the store, so that either can grow without the other."""
         twin = copy.copy(self)
         twin.episodes, twin.statements = list(self.episodes), list(self.statements)
@@ -212,14 +212,14 @@ class EpisodeRules:
 
 
 class EpisodeBuilder:
-    """Turns a stream of messages into a `Store`: Nemori's construction."""
+    """Turns a stream of messages into a `NemoriStore`: Nemori's construction."""
 
     def __init__(self, llm: LLM, embedder: Embedder, prompts: Prompts, rules: EpisodeRules) -> None:
         self.llm, self.embedder, self.prompts, self.rules = llm, embedder, prompts, rules
         self._buffer: list[Unit] = []
-        self._finished = Store()
+        self._finished = NemoriStore()
         """The finished episodes, without the open buffer."""
-        self._provisional: Store | None = Store()
+        self._provisional: NemoriStore | None = NemoriStore()
         """The store that `consolidated` returns; None after a message until it is built again."""
         self._undecided = 0
 
@@ -231,7 +231,7 @@ class EpisodeBuilder:
             self._buffer = []
         self._buffer.append(unit)
 
-    def consolidated(self) -> Store:
+    def consolidated(self) -> NemoriStore:
         """All episodes, the open buffer included as a provisional one; the same object until the next message."""
         if self._provisional is None:
             store = self._finished.copy()
@@ -268,7 +268,7 @@ class EpisodeBuilder:
         ends = reply["should_end"] and len(self._buffer) >= rules.buffer_min
         return (reply.get("reason") or _NEW_TOPIC) if ends else ""
 
-    def _add(self, store: Store, units: Sequence[Unit], reason: str) -> None:
+    def _add(self, store: NemoriStore, units: Sequence[Unit], reason: str) -> None:
         """Add messages as an episode to a store, with the statements extracted from it."""
         episode = self._narrated(tuple(units), reason)
         vector = self.embedder.embed([episode.document])[0]
@@ -295,7 +295,7 @@ class EpisodeBuilder:
             meter.note("nemori.time_of_messages")
         return Episode(reply["title"], reply["content"], units, stated or _earliest(units), reason)
 
-    def _statements(self, store: Store, episode: Episode, vector: np.ndarray) -> list[str] | None:
+    def _statements(self, store: NemoriStore, episode: Episode, vector: np.ndarray) -> list[str] | None:
         """Extract the statements of an episode; None when the model's reply cannot be parsed."""
         if self.rules.extraction == "direct":
             reply = ask(self.llm, self.prompts["nemori/direct"], text=dated(episode.document, episode.time_text))
@@ -309,7 +309,7 @@ class EpisodeBuilder:
             return None
         return [text for statement in reply["statements"] if (text := statement.strip())]
 
-    def _predicted(self, store: Store, episode: Episode, vector: np.ndarray) -> str:
+    def _predicted(self, store: NemoriStore, episode: Episode, vector: np.ndarray) -> str:
         """Predict an episode from similar known statements; a fixed sentence stands for the prediction when there are none."""
         similar = store.statement_vectors.top(vector, self.rules.known)
         known = [store.statements[index].text for index, cosine in similar if self.rules.is_known(cosine)]

@@ -14,10 +14,10 @@ from typing import Literal
 
 import numpy as np
 
-from eval.power import planned
-from eval.stats import Estimate, estimate
+from eval.statistics.power import planned
+from eval.statistics.stats import Estimate, estimate
 from scripts.answers.manifest import Printed
-from scripts.answers.scoring import Scored, sizes
+from scripts.answers.scoring import ScoredClaim, sizes
 
 Status = Literal["supported", "not supported by this file", "another run", "subset", "cannot be told"]
 ADVERSARIAL_GAIN = 0.05
@@ -38,12 +38,12 @@ class Finding:
     reading: str
 
 
-def findings(scored: Scored) -> list[Finding]:
+def findings(scored: ScoredClaim) -> list[Finding]:
     """Every printed score of a claim with its status."""
     return [_finding(scored, printed) for printed in scored.claim.claimed]
 
 
-def _finding(scored: Scored, printed: Printed) -> Finding:
+def _finding(scored: ScoredClaim, printed: Printed) -> Finding:
     known = readings(scored, printed)
     if not known:
         return Finding(printed, "cannot be told", None, "")
@@ -55,14 +55,14 @@ def _finding(scored: Scored, printed: Printed) -> Finding:
     return Finding(printed, "another run" if printed.other_run else "not supported by this file", value, name)
 
 
-def is_subset(scored: Scored) -> bool:
+def is_subset(scored: ScoredClaim) -> bool:
     """Whether the file answers fewer than 99 of 100 of the data set's answerable questions."""
     if scored.claim.part or scored.joined is None:
         return bool(scored.claim.part)
     return covered(scored) < 0.99 * WHOLE[scored.claim.dataset]
 
 
-def covered(scored: Scored) -> int:
+def covered(scored: ScoredClaim) -> int:
     """Answers to answerable questions, with those that have no question of the data set."""
     return int(scored.answerable.sum()) + scored.answers - len(scored.asked)
 
@@ -71,7 +71,7 @@ WHOLE: Mapping[str, int] = {"LoCoMo": 1540, "LongMemEval": 470}
 """Answerable questions of the data sets."""
 
 
-def readings(scored: Scored, printed: Printed) -> dict[str, float]:
+def readings(scored: ScoredClaim, printed: Printed) -> dict[str, float]:
     """The means of the file that a printed score may be, the plainest first; empty where the file stores nothing of the kind."""
     mask = scored.answerable if printed.over == "1-4" else np.ones(len(scored.asked), dtype=bool)
     if printed.of == "f1":
@@ -105,7 +105,7 @@ def readings(scored: Scored, printed: Printed) -> dict[str, float]:
     return means
 
 
-def flags(scored: Scored) -> list[str]:
+def flags(scored: ScoredClaim) -> list[str]:
     """What a reader should know before comparing the claim; each is a fact of the file, with its number."""
     found, verdict, words = [], scored.measures["verdict"], scored.measures["words"]
     judged, answerable = scored.where("verdict"), scored.answerable
@@ -141,7 +141,7 @@ def flags(scored: Scored) -> list[str]:
     return found
 
 
-def _of_counts(scored: Scored) -> list[str]:
+def _of_counts(scored: ScoredClaim) -> list[str]:
     names = {
         "judge error": "judge errors",
         "blank answer": "blank answers",
@@ -179,7 +179,7 @@ class Same:
         )
 
 
-def duplicates(all_scored: Sequence[Scored]) -> dict[str, list[Same]]:
+def duplicates(all_scored: Sequence[ScoredClaim]) -> dict[str, list[Same]]:
     """For each claim, those whose answers are its own more often than chance has it.
 
     Answers of fewer than six words, those that are the gold, and those that say that they do not know agree by nature and are left out.
@@ -208,7 +208,7 @@ def duplicates(all_scored: Sequence[Scored]) -> dict[str, list[Same]]:
     return same
 
 
-def _hashes(scored: Scored) -> dict[tuple[str, str], bytes]:
+def _hashes(scored: ScoredClaim) -> dict[tuple[str, str], bytes]:
     telling = (scored.measures["abstains"] == 0.0) & ~(scored.measures["plain_f1"] == 1.0)
     rows = zip(scored.asked, scored.hashes, telling, strict=True)
     return {(each.case_id, each.question_id): code for each, code, tells in rows if code and tells}
@@ -220,7 +220,7 @@ def _beyond(equal: int, size: int, chance: float) -> bool:
     return bool(bdtrc(equal - 1, size, chance) < 1e-6)
 
 
-def mean_of(scored: Scored, name: str, mask: np.ndarray | None = None) -> Estimate | None:
+def mean_of(scored: ScoredClaim, name: str, mask: np.ndarray | None = None) -> Estimate | None:
     """The mean of a measure with its intervals; None where no answer has a value."""
     picked = scored.where(name, mask)
     values = scored.measures[name][picked]
@@ -228,7 +228,7 @@ def mean_of(scored: Scored, name: str, mask: np.ndarray | None = None) -> Estima
     return estimate(values.tolist(), [names[at] for at in np.flatnonzero(picked)]) if values.size else None
 
 
-def detectable_at(scored: Scored) -> float | None:
-    """The paired difference that these questions detect with 80 % power, under the assumption of `eval.power.planned`."""
+def detectable_at(scored: ScoredClaim) -> float | None:
+    """The paired difference that these questions detect with 80 % power, under the assumption of `eval.statistics.power.planned`."""
     known = planned(sizes(scored))
     return None if known is None else known[0]

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from eval.report.rendering import grid, number, span
-from eval.stats import Estimate, preferred_interval
+from eval.statistics.stats import Estimate, preferred_interval
 from memsys.inert import csv_text, visible
 from scripts.answers.audit import Finding, Same, detectable_at, duplicates, findings, flags, mean_of
 from scripts.answers.reanalysis import Lenience, lenience, rank_agreement, regression, spreads, usable
-from scripts.answers.scoring import MEASURES, Scored
+from scripts.answers.scoring import MEASURES, ScoredClaim
 
 FULL_CONTEXT = "full context"
 LENIENCY = (
@@ -30,7 +30,7 @@ TITLES = {"f1": "F1", "plain_f1": "plain F1", "bleu1": "BLEU-1", "rouge_l": "ROU
 class Row:
     """Everything about one claim."""
 
-    scored: Scored
+    scored: ScoredClaim
     findings: Sequence[Finding]
     flags: Sequence[str]
     same: Sequence[Same]
@@ -46,7 +46,7 @@ class Row:
     lenience: Lenience | None
 
 
-def rows_of(all_scored: Sequence[Scored]) -> list[Row]:
+def rows_of(all_scored: Sequence[ScoredClaim]) -> list[Row]:
     """A row for each claim; full context, the bar, comes first, then the highest mean of the file."""
     same = duplicates(all_scored)
     rows = [_row(scored, same.get(scored.claim.name, [])) for scored in all_scored]
@@ -59,7 +59,7 @@ def rows_of(all_scored: Sequence[Scored]) -> list[Row]:
     )
 
 
-def _row(scored: Scored, same: Sequence[Same]) -> Row:
+def _row(scored: ScoredClaim, same: Sequence[Same]) -> Row:
     tokens, answerable = scored.measures["tokens"], scored.answerable
     return Row(
         scored,
@@ -143,7 +143,7 @@ def _mean(ours: Estimate | None) -> float | None:
     return None if ours is None else ours.mean
 
 
-def analysis(all_scored: Sequence[Scored]) -> str:
+def analysis(all_scored: Sequence[ScoredClaim]) -> str:
     """The second analysis as Markdown: regression, ranks, leniency, spreads."""
     lines = ["## Judge and F1 with length held equal", ""]
     for who, people in (("judges", False), ("people", True)):

@@ -18,8 +18,8 @@ import yaml
 
 from data_loaders.raw import MAX_TEXT
 from data_loaders.schema import DataError
-from eval.records import Outcome
-from eval.store import RunError
+from eval.files.records import Outcome
+from eval.files.store import RunError
 from scripts.answers.parsing import Parsed
 from scripts.answers.records import Answer, amount_of
 from scripts.answers.verdicts import Scale, verdict_of

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from eval.imported import described
-from eval.store import RunError, line, replace_file
-from scripts.answers.finished import FinishedRun, Line, ScoreFile
+from eval.files.imported import described
+from eval.files.store import RunError, line, replace_file
+from scripts.answers.finished import ExportedAnswer, FinishedRun, ScoreFile
 
 SCHEMA = "0.3.0"
 OURS = "memsys-bench"
@@ -137,7 +137,7 @@ def _samples(run: FinishedRun) -> Iterator[dict[str, Any]]:
                 yield _sample(run, score, own, value)
 
 
-def _sample(run: FinishedRun, score: ScoreFile, own: Line, value: float) -> dict[str, Any]:
+def _sample(run: FinishedRun, score: ScoreFile, own: ExportedAnswer, value: float) -> dict[str, Any]:
     assert own.prediction is not None
     answer, gold = own.prediction.answer, list(own.gold.answers)
     return {

@@ -9,18 +9,18 @@ from typing import Any
 
 from data_loaders.schema import Gold, Question
 from data_loaders.source import manifest
-from eval.imported import THEIRS
-from eval.records import Prediction
+from eval.files.imported import THEIRS
+from eval.files.records import Prediction
+from eval.files.store import RunError, read_predictions, read_record, safe_name, stand_ins
+from eval.judging.score_files import graded_files
 from eval.report.cell import Cell, Column
 from eval.report.scores import asked, outcomes
-from eval.score_files import graded_files
-from eval.store import RunError, read_predictions, read_record, safe_name, stand_ins
-from scripts.experiment.options import load_option, metric_options
-from scripts.experiment.run_folder import data_of, record_of
+from scripts.assembly.run_folder import data_of, record_of
+from scripts.setup.options import load_option, metric_options
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ExportedAnswer:
     """One question of the run."""
 
     case_id: str
@@ -60,7 +60,7 @@ class FinishedRun:
     """Of the data set's file; empty for the shipped sample and for files that the manifest does not know."""
     url: str
     """Where the data set's file is downloaded; empty likewise."""
-    lines: Sequence[Line]
+    lines: Sequence[ExportedAnswer]
     scores: Sequence[ScoreFile]
 
     @property
@@ -99,7 +99,8 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
     for position, case in enumerate(histories):
         answers = read_predictions(folder / "cases" / safe_name(case.id))
         lines += [
-            Line(case.id, position, question, gold, answers.get(question.id)) for question, gold in case.questions
+            ExportedAnswer(case.id, position, question, gold, answers.get(question.id))
+            for question, gold in case.questions
         ]
     entry = manifest().get(config["file"]) if record["data_status"] != "sample" else None
     questions = asked(histories)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_loaders.schema import DataError
-from eval.store import RunError
+from eval.files.store import RunError
 from scripts.answers.declared import Contents, Form, forms, read_declared
 from scripts.answers.matching import Matched, Questions, match
 from scripts.answers.parsing import Parsed, parsed

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from eval.imported import described
+from eval.files.imported import described
+from eval.files.store import replace_file, write_lines
 from eval.report.rendering import shown
-from eval.store import replace_file, write_lines
-from scripts.answers.finished import FinishedRun, Line
+from scripts.answers.finished import ExportedAnswer, FinishedRun
 
 
 def write_hugging_face(run: FinishedRun, to: Path) -> list[str]:
@@ -24,7 +24,7 @@ def write_hugging_face(run: FinishedRun, to: Path) -> list[str]:
     return [f"written: {to / 'data' / 'test.jsonl'} ({len(rows)} questions)", f"written: {to / 'README.md'}"]
 
 
-def _row(line: Line, scores: dict[str, float | None]) -> dict[str, Any]:
+def _row(line: ExportedAnswer, scores: dict[str, float | None]) -> dict[str, Any]:
     answer = line.prediction
     return {
         "case_id": line.case_id,

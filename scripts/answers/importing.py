@@ -13,19 +13,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from data_loaders.schema import Case
-from eval.imported import RECORDABLE, RECORDED, THEIRS
-from eval.provenance import identity, surroundings
-from eval.records import Prediction, Score
-from eval.run import Run
-from eval.score_files import save_grades
-from eval.store import RunError, locked, replace_file, write_lines
+from eval.files.imported import RECORDABLE, RECORDED, THEIRS
+from eval.files.provenance import identity, surroundings
+from eval.files.records import Prediction, Score
+from eval.files.store import RunError, locked, replace_file, write_lines
+from eval.judging.score_files import save_grades
+from eval.running.run import Run
 from scripts.answers.formats import Reading
 from scripts.answers.matching import Asked, Questions
 from scripts.answers.questions import of_cases
 from scripts.answers.records import Answer
-from scripts.experiment.datasets import Data, data
-from scripts.experiment.models import Models
-from scripts.experiment.runs import reader
+from scripts.assembly.datasets import Data, data
+from scripts.assembly.models import Models
+from scripts.assembly.runs import reader
 from scripts.settings.types import PLAIN_NAME
 
 if TYPE_CHECKING:

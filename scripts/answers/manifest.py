@@ -15,7 +15,7 @@ from urllib.parse import quote
 import yaml
 
 from data_loaders.schema import DataError
-from eval.store import RunError
+from eval.files.store import RunError
 from scripts.answers.declared import FORMS, Contents, forms, read_declared
 from scripts.answers.parsing import Parsed, parsed
 

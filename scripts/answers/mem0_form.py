@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from eval.store import replace_file
-from scripts.answers.finished import FinishedRun, Line
+from eval.files.store import replace_file
+from scripts.answers.finished import ExportedAnswer, FinishedRun
 from scripts.answers.questions import category_of
-from scripts.experiment.scorers import metrics
+from scripts.assembly.scorers import metrics
 
 SCORES = {"f1_score": "mem0_f1", "bleu_score": "bleu1_mem0"}
 
@@ -43,7 +43,7 @@ def _verdicts(run: FinishedRun) -> dict[tuple[str, str], dict[str, float]]:
     return {key: {"llm_score": value} for key, value in chosen[0].cell.scores.items()} if len(chosen) == 1 else {}
 
 
-def _record(line: Line) -> dict[str, Any]:
+def _record(line: ExportedAnswer) -> dict[str, Any]:
     assert line.prediction is not None
     record: dict[str, Any] = {
         "question": line.question.text,

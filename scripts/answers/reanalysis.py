@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eval.stats import Interval, t_point
-from scripts.answers.scoring import Scored
+from eval.statistics.stats import Interval, t_point
+from scripts.answers.scoring import ScoredClaim
 
 PEOPLE = "people"
 LEAST = 20
@@ -36,12 +36,12 @@ class Regression:
     histories: int
 
 
-def judged(scored: Scored) -> np.ndarray:
+def judged(scored: ScoredClaim) -> np.ndarray:
     """Bool [n]: answers to answerable questions with a verdict and an F1."""
     return scored.where("verdict", scored.where("f1", scored.answerable))
 
 
-def usable(all_scored: Sequence[Scored], *, people: bool = False) -> list[Scored]:
+def usable(all_scored: Sequence[ScoredClaim], *, people: bool = False) -> list[ScoredClaim]:
     """Claims on LoCoMo whose verdicts differ among themselves: of judges, or of people."""
     return [
         scored
@@ -52,7 +52,7 @@ def usable(all_scored: Sequence[Scored], *, people: bool = False) -> list[Scored
     ]
 
 
-def regression(all_scored: Sequence[Scored]) -> Regression | None:
+def regression(all_scored: Sequence[ScoredClaim]) -> Regression | None:
     """Least squares of the verdict on F1, words (in hundreds), category and system, one row an answer.
 
     System and category are dummies, so F1 and words are compared within both. The error is the delete-one-conversation jackknife, because
@@ -111,7 +111,7 @@ class Agreement:
     """Partial, with the mean length of answers held equal."""
 
 
-def rank_agreement(all_scored: Sequence[Scored]) -> Agreement | None:
+def rank_agreement(all_scored: Sequence[ScoredClaim]) -> Agreement | None:
     """Spearman's correlation over claims that answer at least a thousand questions; None for fewer than five claims."""
     rows = []
     for scored in all_scored:
@@ -148,7 +148,7 @@ class Lenience:
     unknowing_n: int
 
 
-def lenience(scored: Scored) -> Lenience | None:
+def lenience(scored: ScoredClaim) -> Lenience | None:
     """The leniency of a claim's verdicts; None where it has none."""
     verdict, knows = scored.measures["verdict"], scored.measures["abstains"] == 0.0
     if not scored.where("verdict").any():
@@ -178,9 +178,9 @@ class Spread:
     f1: tuple[float, float]
 
 
-def spreads(all_scored: Sequence[Scored]) -> list[Spread]:
+def spreads(all_scored: Sequence[ScoredClaim]) -> list[Spread]:
     """Products with at least two files on a data set, by the width of their verdicts, the widest first."""
-    groups: dict[tuple[str, str], list[Scored]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[ScoredClaim]] = defaultdict(list)
     for scored in all_scored:
         if scored.where("f1", scored.answerable).any():
             groups[scored.claim.product, scored.claim.dataset].append(scored)

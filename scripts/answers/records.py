@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from eval.records import Outcome
+from eval.files.records import Outcome
 
 Grades = Mapping[str, tuple[float | None, ...]]
 """Grades by metric (judge, f1, bleu1 …), from 0 to 1, one a repeat; None for a repeat that failed. A metric without any is left out."""

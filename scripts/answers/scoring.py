@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 
 from data_loaders.schema import DataError
+from eval.files.store import RunError
 from eval.metrics.lexical import locomo_token_f1, rouge_words, squad_token_f1, word_tokenize
 from eval.metrics.locomo import abstains, question_score
-from eval.store import RunError
 from scripts.answers.manifest import Claim, contents_of, files_of
 from scripts.answers.matching import Asked, match
 from scripts.answers.questions import questions_of
@@ -42,7 +42,7 @@ MEASURES = ("f1", "plain_f1", "bleu1", "rouge_l")
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredClaim:
     """The answers of one claim, scored; arrays are float64 [n] over the joined answers, NaN where there is no value."""
 
     claim: Claim
@@ -91,7 +91,7 @@ class Scored:
         return known
 
 
-def score_claim(claim: Claim, root: Path) -> Scored:
+def score_claim(claim: Claim, root: Path) -> ScoredClaim:
     """Read, join and score a claim.
 
     Raises:
@@ -114,7 +114,7 @@ def score_claim(claim: Claim, root: Path) -> Scored:
         listed += [*matched.unjoined, *matched.duplicates]
     if not pairs:
         raise DataError(f"none of {len(contents.answers)} answers belongs to {claim.dataset}")
-    return Scored(
+    return ScoredClaim(
         claim,
         hashlib.sha256("\n".join(sorted(file.sha256 for file in files)).encode()).hexdigest(),
         {file.sha256 for file in files} != {file.sha256 for file in claim.files},
@@ -217,12 +217,12 @@ def fingerprint(text: str) -> bytes:
     return hashlib.sha256(" ".join(words).encode()).digest()[:8] if len(words) > 5 else b""
 
 
-def sizes(scored: Scored) -> list[int]:
+def sizes(scored: ScoredClaim) -> list[int]:
     """Number of joined answers of each conversation."""
     return list(Counter(scored.clusters).values())
 
 
-def scored_claims(wanted: Sequence[Claim], root: Path, workers: int) -> tuple[list[Scored], dict[str, str]]:
+def scored_claims(wanted: Sequence[Claim], root: Path, workers: int) -> tuple[list[ScoredClaim], dict[str, str]]:
     """Score claims in processes; returns the scores in order, and by name why others have none."""
     largest_first = sorted(wanted, key=lambda claim: -sum(file.bytes for file in claim.files))
     work = partial(_scored, root=root)
@@ -232,11 +232,11 @@ def scored_claims(wanted: Sequence[Claim], root: Path, workers: int) -> tuple[li
         with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
             outcomes = list(pool.map(work, largest_first))
     by_name = dict(zip((claim.name for claim in largest_first), outcomes, strict=True))
-    scored = [each for claim in wanted if isinstance(each := by_name[claim.name], Scored)]
+    scored = [each for claim in wanted if isinstance(each := by_name[claim.name], ScoredClaim)]
     return scored, {claim.name: each for claim in wanted if isinstance(each := by_name[claim.name], str)}
 
 
-def refuse_none(scored: Sequence[Scored], missing: Mapping[str, str]) -> None:
+def refuse_none(scored: Sequence[ScoredClaim], missing: Mapping[str, str]) -> None:
     """Check that `scored_claims` has scored a claim.
 
     Raises:
@@ -248,7 +248,7 @@ def refuse_none(scored: Sequence[Scored], missing: Mapping[str, str]) -> None:
         )
 
 
-def _scored(claim: Claim, root: Path) -> Scored | str:
+def _scored(claim: Claim, root: Path) -> ScoredClaim | str:
     try:
         return score_claim(claim, root)
     except (DataError, RunError) as error:

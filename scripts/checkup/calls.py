@@ -76,7 +76,7 @@ class Heard:
         return found if isinstance(found, int) and not isinstance(found, bool) else 0
 
 
-class Line:
+class EndpointProbe:
     """A connection to one endpoint; several calls may be under way at once.
 
     Args:
@@ -105,7 +105,7 @@ class Line:
         self.has_key = bool(chosen)
         self._transport = TRANSPORTS["lean"](base_url, chosen.strip() or "none", parallel, timeout, MOST_BYTES)
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> EndpointProbe:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval.provenance import ROOT
-from eval.store import read_lines, read_predictions
+from eval.files.provenance import ROOT
+from eval.files.store import read_lines, read_predictions
 
 DOCTOR = "`make doctor BASE_URL=… MODEL=…` shows what the endpoint accepts and writes settings that fit"
 REMEDIES: tuple[tuple[str, str], ...] = (

@@ -10,9 +10,9 @@ import numpy as np
 
 from memsys.llm.pricing import ModelSettings
 from memsys.vectors import normalised
-from scripts.checkup.calls import Heard, Line
+from scripts.checkup.calls import EndpointProbe, Heard
 from scripts.checkup.causes import remedy
-from scripts.checkup.probes import Finding
+from scripts.checkup.probes import Checked
 
 TEXTS = (
     "The cat sleeps on the warm roof.",
@@ -35,22 +35,22 @@ class _Rows:
     as_sent: np.ndarray
 
 
-def examine_embedder(line: Line, settings: ModelSettings) -> tuple[Finding, ...]:
+def examine_embedder(line: EndpointProbe, settings: ModelSettings) -> tuple[Checked, ...]:
     """All probes of an embedding model; one line when it does not answer."""
     batch = line.embed(_body(settings, list(TEXTS)))
     if not batch.ok:
-        return (Finding("embeddings", batch.error[:150], remedy(batch.error), "stop"),)
+        return (Checked("embeddings", batch.error[:150], remedy(batch.error), "stop"),)
     rows = _rows(batch)
     if isinstance(rows, str):
-        return (Finding("embeddings", rows, "such vectors cannot be used", "stop"),)
+        return (Checked("embeddings", rows, "such vectors cannot be used", "stop"),)
     single = [_rows(line.embed(_body(settings, [text]))) for text in TEXTS]
     alone = [one.sorted[0] for one in single if isinstance(one, _Rows)]
     size = rows.sorted.shape[1]
-    sized = Finding("embedding size", f"{size} numbers", "compare it with the model's")
+    sized = Checked("embedding size", f"{size} numbers", "compare it with the model's")
     if size < SMALL:
-        sized = Finding("embedding size", f"{size} numbers", "SMALL: is this the model you mean, uncut?", "note")
+        sized = Checked("embedding size", f"{size} numbers", "SMALL: is this the model you mean, uncut?", "note")
     if len(alone) < len(TEXTS) or any(len(one) != size for one in alone):
-        return sized, Finding("embedding order", "single texts come in another form than batches", "not usable", "stop")
+        return sized, Checked("embedding order", "single texts come in another form than batches", "not usable", "stop")
     return sized, _order(rows, np.stack(alone)), _usage(batch)
 
 
@@ -79,25 +79,25 @@ def _rows(heard: Heard) -> _Rows | str:
     return _Rows(matrix[np.argsort(places)], matrix)
 
 
-def _order(rows: _Rows, alone: np.ndarray) -> Finding:
+def _order(rows: _Rows, alone: np.ndarray) -> Checked:
     if _same(rows.sorted, alone):
-        return Finding("embedding order", "each text gets its own vector, alone and in a batch", "batches can be used")
+        return Checked("embedding order", "each text gets its own vector, alone and in a batch", "batches can be used")
     if _same(rows.as_sent, alone):
         found = "the field index contradicts the order of the reply"
-        return Finding("embedding order", found, "texts would get each other's vectors: mend the server", "stop")
+        return Checked("embedding order", found, "texts would get each other's vectors: mend the server", "stop")
     nearest = [int(place) for place in (rows.sorted @ alone.T).argmax(axis=1)]
     if sorted(nearest) == list(range(len(nearest))) and nearest != sorted(nearest):
         found = f"WRONG ORDER: the vectors of a batch of {len(nearest)} come as {nearest}"
-        return Finding("embedding order", found, "texts would get each other's vectors: mend the server", "stop")
+        return Checked("embedding order", found, "texts would get each other's vectors: mend the server", "stop")
     means = "results depend on the batches; with batch: 1 in conf/embedder they do not"
-    return Finding("embedding order", "a text in a batch gets another vector than alone", means, "note")
+    return Checked("embedding order", "a text in a batch gets another vector than alone", means, "note")
 
 
 def _same(first: np.ndarray, second: np.ndarray) -> bool:
     return bool(((first * second).sum(axis=1) >= SAME).all())
 
 
-def _usage(batch: Heard) -> Finding:
+def _usage(batch: Heard) -> Checked:
     if batch.tokens("prompt_tokens"):
-        return Finding("embedding usage", "reported", "costs are known")
-    return Finding("embedding usage", "not reported", "tokens are counted here", "note")
+        return Checked("embedding usage", "reported", "costs are known")
+    return Checked("embedding usage", "not reported", "tokens are counted here", "note")

@@ -18,7 +18,7 @@ from memsys.llm.gateway.accounts import text_of
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Request
 from memsys.tokens import count_tokens
-from scripts.checkup.calls import Heard, Line
+from scripts.checkup.calls import EndpointProbe, Heard
 from scripts.checkup.causes import remedy
 
 Level = Literal["ok", "note", "stop"]
@@ -47,7 +47,7 @@ AT_ONCE = (4, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Checked:
     """One line of the doctor's table."""
 
     asked: str
@@ -62,22 +62,22 @@ class Examination:
 
     settings: ModelSettings
     """Those that fit."""
-    findings: tuple[Finding, ...]
+    findings: tuple[Checked, ...]
     in_flight: int | None = None
     """How many calls it takes at once, where a limit showed."""
 
     @property
-    def stops(self) -> list[Finding]:
+    def stops(self) -> list[Checked]:
         return [one for one in self.findings if one.level == "stop"]
 
 
-def ask(line: Line, settings: ModelSettings, text: str, limit: int = 32, **request: Any) -> Heard:
+def ask(line: EndpointProbe, settings: ModelSettings, text: str, limit: int = 32, **request: Any) -> Heard:
     """One question, sent with the body that a run would send."""
     asked = Request((("user", text),), "doctor.check", max_tokens=limit, **request)
     return line.chat(chat_body(settings, asked))
 
 
-def examine(line: Line, settings: ModelSettings, *, window: int, brief: bool = False) -> Examination:
+def examine(line: EndpointProbe, settings: ModelSettings, *, window: int, brief: bool = False) -> Examination:
     """All probes of a chat model, the longest prompt of about `window` tokens; only the first when the endpoint does not answer.
 
     Args:
@@ -88,7 +88,7 @@ def examine(line: Line, settings: ModelSettings, *, window: int, brief: bool = F
         return Examination(settings, tuple(findings))
     if not brief:
         findings.append(key_checked(line, settings))
-    probes: tuple[Callable[[Line, ModelSettings], tuple[ModelSettings, Finding]], ...] = (
+    probes: tuple[Callable[[EndpointProbe, ModelSettings], tuple[ModelSettings, Checked]], ...] = (
         thinking, token_limit, temperature, json_output, log_probabilities,
     )  # fmt: skip
     for probe in probes:
@@ -106,7 +106,7 @@ def examine(line: Line, settings: ModelSettings, *, window: int, brief: bool = F
     return Examination(settings, (*findings, at_once), in_flight)
 
 
-def reached(line: Line, settings: ModelSettings) -> tuple[ModelSettings, list[Finding], Heard]:
+def reached(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, list[Checked], Heard]:
     """Whether it answers at all; a refused token limit field or temperature is left out until it does."""
     other = {"token_limit_field": OTHER_LIMIT[settings.token_limit_field]}
     tries: tuple[dict[str, Any], ...] = ({}, {"send_temperature": False}, other, {**other, "send_temperature": False})
@@ -115,15 +115,15 @@ def reached(line: Line, settings: ModelSettings) -> tuple[ModelSettings, list[Fi
         chosen = replace(settings, **changes)
         heard = _patient(line, chosen)
         if heard.ok:
-            found = [Finding("endpoint", f"answers as {heard.value.get('model', settings.model)}", "it is there")]
+            found = [Checked("endpoint", f"answers as {heard.value.get('model', settings.model)}", "it is there")]
             return chosen, [*found, *_mended(settings, chosen, refused)], heard
         refused = heard.error
         if heard.status not in (400, 422):
             break
-    return settings, [Finding("endpoint", _brief(refused), remedy(refused), "stop")], heard
+    return settings, [Checked("endpoint", _brief(refused), remedy(refused), "stop")], heard
 
 
-def _patient(line: Line, settings: ModelSettings) -> Heard:
+def _patient(line: EndpointProbe, settings: ModelSettings) -> Heard:
     """The first answer; a server that is busy or just starting is asked three times."""
     for _ in range(3):
         heard = ask(line, settings, "Reply with the word ready.")
@@ -132,39 +132,39 @@ def _patient(line: Line, settings: ModelSettings) -> Heard:
     return heard
 
 
-def _mended(before: ModelSettings, after: ModelSettings, refused: str) -> Iterator[Finding]:
+def _mended(before: ModelSettings, after: ModelSettings, refused: str) -> Iterator[Checked]:
     if before.token_limit_field != after.token_limit_field:
         found = f"{before.token_limit_field} is refused, {after.token_limit_field} taken"
-        yield Finding("token limit field", found, f"token_limit_field: {after.token_limit_field}", "stop")
+        yield Checked("token limit field", found, f"token_limit_field: {after.token_limit_field}", "stop")
     if before.send_temperature != after.send_temperature:
-        yield Finding("temperature", f"refused: {_brief(refused)}", "send_temperature: false", "stop")
+        yield Checked("temperature", f"refused: {_brief(refused)}", "send_temperature: false", "stop")
 
 
-def key_checked(line: Line, settings: ModelSettings) -> Finding:
+def key_checked(line: EndpointProbe, settings: ModelSettings) -> Checked:
     """Whether another key is refused."""
-    with Line(line.base_url, line.key_env, key="not-a-key", settings=settings) as stranger:
+    with EndpointProbe(line.base_url, line.key_env, key="not-a-key", settings=settings) as stranger:
         heard = ask(stranger, settings, "Reply with the word ready.")
     line.calls += 1
     if heard.status in (401, 403):
-        return Finding("key", f"taken from {line.key_env}; a wrong one is refused", "the key works")
+        return Checked("key", f"taken from {line.key_env}; a wrong one is refused", "the key works")
     if heard.ok:
         own = f"{line.key_env} is sent all the same" if line.has_key else "no key is needed"
-        return Finding("key", "any is taken", own, "note" if line.has_key else "ok")
-    return Finding("key", f"a wrong one: {_brief(heard.error)}", "not clear whether it is looked at", "note")
+        return Checked("key", "any is taken", own, "note" if line.has_key else "ok")
+    return Checked("key", f"a wrong one: {_brief(heard.error)}", "not clear whether it is looked at", "note")
 
 
-def thinking(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Finding]:
+def thinking(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, Checked]:
     """Whether it thinks before it answers, and which switch stops that."""
     heard = ask(line, settings, "What is 17 plus 25? Reply with the number alone.", 400)
     if not (thought := _thought(heard)):
-        return settings, Finding("thinking", "none seen", "replies are answers")
+        return settings, Checked("thinking", "none seen", "replies are answers")
     for switch in SWITCHES:
         chosen = replace(settings, **switch)
         again = ask(line, chosen, "What is 17 plus 25? Reply with the number alone.", 400)
         if again.ok and not _thought(again):
-            return chosen, Finding("thinking", f"{thought}; stopped by {_inline(switch)}", "set so in the file", "note")
+            return chosen, Checked("thinking", f"{thought}; stopped by {_inline(switch)}", "set so in the file", "note")
     found = f"{thought}; no switch stops it"
-    return settings, Finding("thinking", found, "each call pays for thought, and a low limit cuts it off", "note")
+    return settings, Checked("thinking", found, "each call pays for thought, and a low limit cuts it off", "note")
 
 
 def _thought(heard: Heard) -> str:
@@ -178,7 +178,7 @@ def _thought(heard: Heard) -> str:
     return f"{counted} tokens, hidden" if counted else ""
 
 
-def textless(line: Line, settings: ModelSettings, first: Heard) -> Finding | None:
+def textless(line: EndpointProbe, settings: ModelSettings, first: Heard) -> Checked | None:
     """The finding that replies hold no text, which every answer of a run would lack; None where one of three has some.
 
     Args:
@@ -188,7 +188,7 @@ def textless(line: Line, settings: ModelSettings, first: Heard) -> Finding | Non
     while _silent(heard):
         if not questions:
             calls = "calls of tools, and no text" if heard.message.get("tool_calls") else "no text in the replies"
-            return Finding("text", calls, "every answer would be empty: serve another model", "stop")
+            return Checked("text", calls, "every answer would be empty: serve another model", "stop")
         heard = ask(line, settings, questions.pop(), 400)
     return None
 
@@ -200,25 +200,25 @@ def _silent(heard: Heard) -> bool:
     return heard.ok and said in (None, "") and not _thought(heard)
 
 
-def token_limit(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Finding]:
+def token_limit(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, Checked]:
     """Whether replies end at the limit; a reply that ends by itself before it says nothing about that."""
     said, cut = _said_at(line, settings, 8)
     if said is not None and said <= 12:
         if not cut and said < 6:
             found = f"not known: the reply had {said} tokens where 8 were allowed"
-            return settings, Finding("token limit", found, "replies may be of any length, and cost as much", "note")
+            return settings, Checked("token limit", found, "replies may be of any length, and cost as much", "note")
         found = f"{settings.token_limit_field} is kept"
-        return settings, Finding("token limit", found, "replies end where they should")
+        return settings, Checked("token limit", found, "replies end where they should")
     other = replace(settings, token_limit_field=OTHER_LIMIT[settings.token_limit_field])
     again, cut = _said_at(line, other, 8)
     if again is not None and (6 <= again <= 12 or (cut and again <= 12)):
         found = f"{settings.token_limit_field} is ignored, {other.token_limit_field} kept"
-        return other, Finding("token limit", found, f"token_limit_field: {other.token_limit_field}", "stop")
+        return other, Checked("token limit", found, f"token_limit_field: {other.token_limit_field}", "stop")
     found = "no reply" if said is None else f"ignored: {said} tokens where 8 were allowed"
-    return settings, Finding("token limit", found, "replies may be of any length, and cost as much", "note")
+    return settings, Checked("token limit", found, "replies may be of any length, and cost as much", "note")
 
 
-def _said_at(line: Line, settings: ModelSettings, limit: int) -> tuple[int | None, bool]:
+def _said_at(line: EndpointProbe, settings: ModelSettings, limit: int) -> tuple[int | None, bool]:
     """Tokens of a reply that would be long without the limit, and whether the server says that it was cut; None without a reply."""
     heard = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", limit)
     if not heard.ok:
@@ -227,10 +227,10 @@ def _said_at(line: Line, settings: ModelSettings, limit: int) -> tuple[int | Non
     return said, heard.finish_reason == "length"
 
 
-def temperature(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Finding]:
+def temperature(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, Checked]:
     """Whether 0 gives the same reply twice and 1 does not."""
     if not settings.send_temperature:
-        return settings, Finding("temperature", "not sent", "replies vary as the server decides", "note")
+        return settings, Checked("temperature", "not sent", "replies vary as the server decides", "note")
     text = "Write down one random number between 1 and 1000000."
     cold = {ask(line, settings, text, temperature=0.0).text for _ in range(2)}
     body = chat_body(settings, Request((("user", text),), "doctor.check", max_tokens=32, temperature=1.0))
@@ -238,12 +238,12 @@ def temperature(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Fin
     if any(one.status in (400, 422) for one in warm):  # a seed is not known everywhere
         warm = line.together("/chat/completions", [body] * 3)
     if all(one.status in (400, 422) for one in warm):
-        return replace(settings, send_temperature=False), Finding(
+        return replace(settings, send_temperature=False), Checked(
             "temperature", f"1 is refused: {_brief(warm[0].error)}", "send_temperature: false", "stop"
         )
     said = {one.text for one in warm if one.ok}
     if len(said) <= 1:
-        return settings, Finding(
+        return settings, Checked(
             "temperature",
             "ignored: the same reply at 1, with three seeds",
             "repeats and replicates will not differ",
@@ -251,22 +251,22 @@ def temperature(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Fin
         )
     if len(cold) > 1:
         found = "replies differ at 0 already"
-        return settings, Finding("temperature", found, "a second run without the cache gives other answers", "note")
-    return settings, Finding("temperature", "honoured", "0 repeats itself, 1 does not")
+        return settings, Checked("temperature", found, "a second run without the cache gives other answers", "note")
+    return settings, Checked("temperature", "honoured", "0 repeats itself, 1 does not")
 
 
-def json_output(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Finding]:
+def json_output(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, Checked]:
     """The strictest way to get JSON that works: a schema that is enforced, any object, or asking in words."""
     text = "Greet me in one short sentence, as JSON."
     strict = ask(line, replace(settings, json_output="schema"), text, 100, schema=SCHEMA)
     if strict.ok and _fits(strict.text):
-        return replace(settings, json_output="schema"), Finding("JSON", "a schema is enforced", "json_output: schema")
+        return replace(settings, json_output="schema"), Checked("JSON", "a schema is enforced", "json_output: schema")
     schema = "ignored" if strict.ok else f"refused ({_brief(strict.error)})"
     loose = ask(line, replace(settings, json_output="object"), text, 100, schema=SCHEMA)
     kind = "object" if loose.ok and _object(loose.text) is not None else "none"
     rest = "an object is given" if kind == "object" else ("an object is " + ("not given" if loose.ok else "refused"))
     fails = (settings.json_output == "schema" and not strict.ok) or (settings.json_output == "object" and not loose.ok)
-    finding = Finding("JSON", f"a schema is {schema}; {rest}", f"json_output: {kind}", "stop" if fails else "note")
+    finding = Checked("JSON", f"a schema is {schema}; {rest}", f"json_output: {kind}", "stop" if fails else "note")
     return replace(settings, json_output=kind), finding
 
 
@@ -285,17 +285,17 @@ def _fits(text: str) -> bool:
     return found is not None and Draft202012Validator(SCHEMA).is_valid(found)
 
 
-def log_probabilities(line: Line, settings: ModelSettings) -> tuple[ModelSettings, Finding]:
+def log_probabilities(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, Checked]:
     """Whether each token comes with its log-probability."""
     heard = ask(line, settings, "Reply with the word ready.", 8, logprobs=True)
     given = heard.ok and _gives_logprobs(heard.value)
     if given:
-        return replace(settings, logprobs=True), Finding(
+        return replace(settings, logprobs=True), Checked(
             "log-probabilities", "given", "xMemory can probe with this model"
         )
     found = "left out" if heard.ok else f"refused ({_brief(heard.error)})"
     means = "logprobs: false; xMemory is refused with this model as its probe"
-    return replace(settings, logprobs=False), Finding("log-probabilities", found, means, "note")
+    return replace(settings, logprobs=False), Checked("log-probabilities", found, means, "note")
 
 
 def _gives_logprobs(value: Mapping[str, Any]) -> bool:
@@ -314,8 +314,8 @@ def needle(tokens: int, encoding: str) -> str:
 
 
 def longest_prompt(
-    line: Line, settings: ModelSettings, most: int, growth: int = 2
-) -> tuple[ModelSettings, Finding, list[Heard]]:
+    line: EndpointProbe, settings: ModelSettings, most: int, growth: int = 2
+) -> tuple[ModelSettings, Checked, list[Heard]]:
     """How long a prompt may be before it is refused, or cut without an error; each is `growth` times as long as the one before."""
     replies: list[Heard] = []
     rate, remembered, tokens = 0.0, False, SHORTEST
@@ -337,42 +337,42 @@ def longest_prompt(
     if not rate and not remembered:
         return (
             settings,
-            Finding(
+            Checked(
                 "window", f"{reach} are accepted, not seen whether they are read", "no usage to compare with", "note"
             ),
             replies,
         )
     told = "and the beginning is recalled" if CODE_WORD in replies[-1].text.lower() else "the beginning is not recalled"
-    return settings, Finding("window", f"{reach}, {told}", "no prompt was cut; --window=… looks further"), replies
+    return settings, Checked("window", f"{reach}, {told}", "no prompt was cut; --window=… looks further"), replies
 
 
-def _refused(settings: ModelSettings, heard: Heard, replies: Sequence[Heard]) -> tuple[ModelSettings, Finding]:
+def _refused(settings: ModelSettings, heard: Heard, replies: Sequence[Heard]) -> tuple[ModelSettings, Checked]:
     if heard.status not in (400, 413, 422, 500):
         found = f"not found out: {_brief(heard.error)}"
-        return settings, Finding("window", found, remedy(heard.error), "note")
+        return settings, Checked("window", found, remedy(heard.error), "note")
     stated = re.search(r"(?:n_ctx|context (?:length|window|size)|max_model_len)\D{0,30}?(\d{3,7})", heard.error)
     taken = max((one.tokens("prompt_tokens") for one in replies), default=0)
     limit = int(stated[1]) if stated else taken
     means = "longer prompts fail, and say so"
     found = f"{limit} tokens; longer ones are refused" if stated else f"{_brief(heard.error)} above {limit} tokens"
-    return replace(settings, context_tokens=limit or None), Finding("window", found, means)
+    return replace(settings, context_tokens=limit or None), Checked("window", found, means)
 
 
-def _cut(settings: ModelSettings, ours: int, theirs: int) -> tuple[ModelSettings, Finding]:
+def _cut(settings: ModelSettings, ours: int, theirs: int) -> tuple[ModelSettings, Checked]:
     found = f"CUT WITHOUT A WORD: {theirs or 'fewer'} of about {ours} tokens were read"
     means = "every memory would look alike: serve a longer window (Ollama: OLLAMA_CONTEXT_LENGTH or num_ctx)"
-    return replace(settings, context_tokens=theirs or None), Finding("window", found, means, "stop")
+    return replace(settings, context_tokens=theirs or None), Checked("window", found, means, "stop")
 
 
-def reported(first: Heard, replies: Sequence[Heard]) -> list[Finding]:
+def reported(first: Heard, replies: Sequence[Heard]) -> list[Checked]:
     """Whether replies say what they cost, and what came from the server's own cache."""
     if not first.tokens("prompt_tokens") or not first.tokens("completion_tokens"):
         means = "costs are unknown, a cut prompt cannot be noticed, and max_usd assumes the worst"
-        return [Finding("usage", "not reported", means, "note")]
+        return [Checked("usage", "not reported", means, "note")]
     cached = max((_cached(one) for one in replies), default=0)
     said = f"{cached} tokens of a repeated beginning" if cached else "none reported"
     price = "the cached price applies" if cached else "each token is counted in full"
-    return [Finding("usage", "reported", "costs are known"), Finding("cached tokens", said, price)]
+    return [Checked("usage", "reported", "costs are known"), Checked("cached tokens", said, price)]
 
 
 def _cached(heard: Heard) -> int:
@@ -381,7 +381,7 @@ def _cached(heard: Heard) -> int:
     return found if isinstance(found, int) else 0
 
 
-def speed(line: Line, settings: ModelSettings) -> Finding:
+def speed(line: EndpointProbe, settings: ModelSettings) -> Checked:
     """Seconds to a short reply, and tokens a second of a longer one."""
     short = [ask(line, settings, f"Reply with the number {number}.", 4) for number in range(3)]
     long = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", 128)
@@ -389,13 +389,13 @@ def speed(line: Line, settings: ModelSettings) -> Finding:
     said = long.tokens("completion_tokens") or count_tokens(long.text, settings.encoding)
     if not long.ok or not long.seconds or not said:
         found = f"{latency:.2f} s to a short reply, no tokens to count"
-        return Finding("speed", found, "how long a run takes is not known", "note")
+        return Checked("speed", found, "how long a run takes is not known", "note")
     rate = said / long.seconds
     found = f"{latency:.2f} s to a short reply, {rate:.0f} tokens/s"
-    return Finding("speed", found, f"1,000 answers of 50 tokens one by one: {_minutes(1000 * (latency + 50 / rate))}")
+    return Checked("speed", found, f"1,000 answers of 50 tokens one by one: {_minutes(1000 * (latency + 50 / rate))}")
 
 
-def taken_at_once(line: Line, settings: ModelSettings) -> tuple[int | None, Finding]:
+def taken_at_once(line: EndpointProbe, settings: ModelSettings) -> tuple[int | None, Checked]:
     """How many calls it takes at once, and how much faster that is."""
     best, rates = 0, []
     for count in AT_ONCE:
@@ -411,19 +411,19 @@ def taken_at_once(line: Line, settings: ModelSettings) -> tuple[int | None, Find
             fewer = max(best, len(done), 1)
             why = _brief(next(one.error for one in heard if not one.ok))
             found = f"{len(done)} of {count} were answered; the others: {why}"
-            return fewer, Finding("calls at once", found, f"in_flight: {fewer}", "note")
+            return fewer, Checked("calls at once", found, f"in_flight: {fewer}", "note")
         best = count
         rates.append(count / max(one.seconds for one in heard))
     return pace(*rates)
 
 
-def pace(few: float, many: float) -> tuple[int | None, Finding]:
+def pace(few: float, many: float) -> tuple[int | None, Checked]:
     """What the answers a second say: `few` with the first count of `AT_ONCE`, `many` with the last."""
     found = f"{AT_ONCE[-1]} were answered ({many:.1f} a second; {few:.1f} with {AT_ONCE[0]})"
     if many < 0.7 * few:
         advice = f"more are slower, not faster: in_flight: {AT_ONCE[0]}"
-        return AT_ONCE[0], Finding("calls at once", found, advice, "note")
-    return None, Finding("calls at once", found, "endpoint.in_flight may stay")
+        return AT_ONCE[0], Checked("calls at once", found, advice, "note")
+    return None, Checked("calls at once", found, "endpoint.in_flight may stay")
 
 
 def _minutes(seconds: float) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from eval.provenance import ROOT
-from eval.store import RunError
+from eval.files.provenance import ROOT
+from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings
-from scripts.checkup.probes import Examination, Finding
+from scripts.checkup.probes import Checked, Examination
 
 MARKS = {"ok": " ", "note": "·", "stop": "!"}
 WIDTHS = (18, 46, 52)
@@ -33,7 +33,7 @@ class Written:
     note: str
 
 
-def table(findings: Sequence[Finding], width: int | None = None) -> str:
+def table(findings: Sequence[Checked], width: int | None = None) -> str:
     """What was asked, what was found, what it means; `!` marks what makes runs fail or lie, `·` what is worth knowing.
 
     Args:
@@ -69,12 +69,12 @@ def chat_file(examined: Examination, base_url: str, key_env: str) -> str:
     return _text(top, examined.settings, examined.findings)
 
 
-def embedder_file(settings: ModelSettings, findings: Sequence[Finding], base_url: str, key_env: str) -> str:
+def embedder_file(settings: ModelSettings, findings: Sequence[Checked], base_url: str, key_env: str) -> str:
     """The text of `conf/embedder/<name>.yaml`."""
     return _text({"base_url": base_url, "key_env": key_env, "batch": 64}, settings, findings)
 
 
-def _text(top: Mapping[str, Any], settings: ModelSettings, findings: Sequence[Finding]) -> str:
+def _text(top: Mapping[str, Any], settings: ModelSettings, findings: Sequence[Checked]) -> str:
     said = [f"{one.asked}: {' '.join(one.found.split())}" for one in findings]
     comments = [f"Found by the doctor on {date.today().isoformat()}; look through it, and fill in the prices.", *said]
     head = "".join(f"# {''.join(char for char in line if char.isprintable())}\n" for line in comments)

@@ -15,10 +15,10 @@ from eval.report.html.shards import Shards
 from memsys.inert import visible
 from memsys.llm.secrets import redact
 from scripts.answers.claim_tables import LENIENCY, Row, as_csv, record
-from scripts.answers.scoring import Scored
+from scripts.answers.scoring import ScoredClaim
 from scripts.claim_pages.feed import SCHEMA, VERSION, History, atom, digest, earlier, history
 from scripts.claim_pages.licences import EXCERPT, EXCERPTS, Terms, data_terms, terms_of
-from scripts.claim_pages.pages import Line, analysis, claim_page, line_of, statuses
+from scripts.claim_pages.pages import ClaimLine, analysis, claim_page, line_of, statuses
 from scripts.claim_pages.questions import LONGEST, claim_data, disagreements, shared_questions, shown
 
 MARK = "claims.json"
@@ -45,7 +45,7 @@ class Wanted:
 
 
 def build(
-    scored: Sequence[Scored], rows: Sequence[Row], missing: Mapping[str, str], target: Path, wanted: Wanted
+    scored: Sequence[ScoredClaim], rows: Sequence[Row], missing: Mapping[str, str], target: Path, wanted: Wanted
 ) -> Path:
     """Build the site of these claims; returns its first page.
 
@@ -62,7 +62,7 @@ def build(
 
 def _fill(
     draft: Path,
-    scored: Sequence[Scored],
+    scored: Sequence[ScoredClaim],
     rows: Sequence[Row],
     missing: Mapping[str, str],
     changes: History,
@@ -131,7 +131,7 @@ def _write_claims(
     draft: Path,
     pages: _Pages,
     rows: Sequence[Row],
-    lines: Mapping[str, Line],
+    lines: Mapping[str, ClaimLine],
     terms: Mapping[str, Terms],
     changes: History,
 ) -> None:
@@ -156,7 +156,7 @@ def _shared_name(dataset: str) -> str:
 
 
 def _everything(
-    rows: Sequence[Row], lines: Mapping[str, Line], missing: Mapping[str, str], changes: History
+    rows: Sequence[Row], lines: Mapping[str, ClaimLine], missing: Mapping[str, str], changes: History
 ) -> dict[str, Any]:
     """`claims.json`: every claim as `memsys-bench claims` writes it, with its page, the hash of its numbers and its history."""
     claims = [{**record(row), "page": lines[row.scored.claim.name].page, "hash": digest(row)} for row in rows]

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from data_loaders.raw import read_json
 from data_loaders.schema import DataError
-from eval.store import RunError
+from eval.files.store import RunError
 from memsys.inert import visible
 from scripts.answers.claim_tables import Row, record
 

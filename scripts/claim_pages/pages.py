@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from eval.files.store import safe_name
 from eval.report.rendering import number, span
-from eval.stats import Estimate, preferred_interval
-from eval.store import safe_name
+from eval.statistics.stats import Estimate, preferred_interval
 from scripts.answers.audit import Finding
 from scripts.answers.claim_tables import FULL_CONTEXT, Row
 from scripts.answers.manifest import Claim
 from scripts.answers.reanalysis import lenience, rank_agreement, regression, spreads, usable
-from scripts.answers.scoring import Scored
+from scripts.answers.scoring import ScoredClaim
 from scripts.claim_pages.licences import Terms
 from scripts.claim_pages.questions import Disagreement, excerpt, shown
 
@@ -58,7 +58,7 @@ def _place(value: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ClaimLine:
     """A claim in a leaderboard and at the head of its page."""
 
     name: str
@@ -88,7 +88,7 @@ class Line:
     search: str
 
 
-def line_of(row: Row) -> Line:
+def line_of(row: Row) -> ClaimLine:
     """A row of `memsys-bench claims` as its pages show it."""
     scored, claim = row.scored, row.scored.claim
     first = row.findings[0] if row.findings else None
@@ -97,7 +97,7 @@ def line_of(row: Row) -> Line:
     remarks = [*map(_also, row.findings[1:]), *row.flags, *(f"same answers as {each}" for each in row.same)]
     known = [claim.name, claim.system, claim.product, claim.by, claim.repository, claim.dataset, claim.judge]
     status = first.status if first else "no score printed"
-    return Line(
+    return ClaimLine(
         excerpt(claim.name),
         f"claim-{name}.html",
         f"claim-{name}",
@@ -198,7 +198,7 @@ def files_of(claim: Claim) -> list[File]:
 class ClaimPage:
     """Everything on the page of a claim but its questions."""
 
-    line: Line
+    line: ClaimLine
     claim: Mapping[str, str]
     repository: Link
     files: Sequence[File]
@@ -206,7 +206,7 @@ class ClaimPage:
     says: Sequence[str]
     flags: Sequence[str]
     same: Sequence[Link]
-    bars: Sequence[Line]
+    bars: Sequence[ClaimLine]
     """Full context on the same data set."""
     counts: Sequence[tuple[str, int]]
     listed: Sequence[str]
@@ -221,7 +221,7 @@ class ClaimPage:
 
 def claim_page(
     row: Row,
-    lines: Mapping[str, Line],
+    lines: Mapping[str, ClaimLine],
     terms: tuple[Terms, Terms],
     apart: Mapping[str, Disagreement],
     changes: Sequence[Mapping[str, Any]],
@@ -270,7 +270,7 @@ def statuses(rows: Sequence[Row]) -> Sequence[tuple[str, int]]:
     return Counter(finding.status for row in rows for finding in row.findings).most_common()
 
 
-def analysis(all_scored: Sequence[Scored], lines: Mapping[str, Line]) -> dict[str, Any]:
+def analysis(all_scored: Sequence[ScoredClaim], lines: Mapping[str, ClaimLine]) -> dict[str, Any]:
     """What only many files show: regression, ranks, leniency, spreads; the functions behind the tables of `memsys-bench claims`."""
     fitted = []
     for who, people in (("judges", False), ("people", True)):

@@ -11,7 +11,7 @@ import numpy as np
 from memsys.inert import visible
 from scripts.answers.matching import Asked
 from scripts.answers.reanalysis import judged
-from scripts.answers.scoring import Scored
+from scripts.answers.scoring import ScoredClaim
 from scripts.claim_pages.licences import EXCERPT, Terms
 
 JOINED = ("LoCoMo", "LongMemEval")
@@ -62,7 +62,7 @@ def question_row(asked: Asked, terms: Terms) -> list[Any]:
     ]
 
 
-def claim_data(scored: Scored, shared: SharedQuestions | None, own: Terms, answers: Terms) -> dict[str, Any]:
+def claim_data(scored: ScoredClaim, shared: SharedQuestions | None, own: Terms, answers: Terms) -> dict[str, Any]:
     """The data file of a claim: for each answer its question, text, verdict, F1, length and whether it says that it does not know.
 
     Args:
@@ -108,7 +108,7 @@ class Disagreement:
     of: int
 
 
-def disagreements(scored: Scored, most: int, data: Terms, answers: Terms) -> Mapping[str, Disagreement]:
+def disagreements(scored: ScoredClaim, most: int, data: Terms, answers: Terms) -> Mapping[str, Disagreement]:
     """Answers that count as right and share little with the gold, and answers that count as wrong and share much.
 
     The largest difference first; equal ones in the order of the file. Texts are whole or excerpts, as the terms say.
@@ -124,7 +124,7 @@ def disagreements(scored: Scored, most: int, data: Terms, answers: Terms) -> Map
     return made
 
 
-def _apart(scored: Scored, at: int, data: Terms, answers: Terms) -> Apart:
+def _apart(scored: ScoredClaim, at: int, data: Terms, answers: Terms) -> Apart:
     asked, verdict = scored.asked[at], float(scored.measures["verdict"][at])
     whole = 600
     return Apart(
@@ -138,7 +138,7 @@ def _apart(scored: Scored, at: int, data: Terms, answers: Terms) -> Apart:
     )
 
 
-def shared_questions(all_scored: Iterable[Scored], terms: Mapping[str, Terms]) -> dict[str, SharedQuestions]:
+def shared_questions(all_scored: Iterable[ScoredClaim], terms: Mapping[str, Terms]) -> dict[str, SharedQuestions]:
     """An empty store of questions for each data set whose claims share them."""
     present = {scored.claim.dataset for scored in all_scored}
     return {name: SharedQuestions(terms[name]) for name in JOINED if name in present}

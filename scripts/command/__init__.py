@@ -105,10 +105,10 @@ def verb(name: str, arguments: Sequence[str]) -> int:
     """
     module = import_module(f"scripts.commands.{_file(name).stem}")
     if hasattr(module, "CONFIG"):
-        from scripts.experiment.launch import launch
+        from scripts.setup.launch import launch
 
         return launch(module.main, module.CONFIG, keep_record=getattr(module, "KEEP_RECORD", False))
-    from scripts.experiment.exits import guarded
+    from scripts.setup.exits import guarded
 
     plain = [argument for argument in arguments if argument != "--traceback"]
     return guarded(lambda: module.main(plain), traceback=len(plain) < len(arguments))

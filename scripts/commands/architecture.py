@@ -19,13 +19,17 @@ DRAWING = re.compile(r"(?<=<!-- drawing -->\n).*?(?=<!-- end of drawing -->)", r
 
 
 def arrows() -> set[tuple[str, str]]:
-    """Pairs of packages of which the first imports something of the second."""
+    """Pairs of packages of which the first imports something of the second.
+
+    The modules that stand directly in a floor are drawn as its base: what they import of their own floor is left out.
+    """
     return {
         (here, there)
         for package in PACKAGES
         for path in sorted((ROOT / package).rglob("*.py"))
         for imported in _imported(path)
         if (here := _room(".".join(path.relative_to(ROOT).parent.parts))) != (there := _room(imported))
+        and not there.startswith(f"{here}.")
     }
 
 
@@ -49,15 +53,17 @@ def drawing() -> str:
 
 
 def _direct(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The pairs without those that a detour over a lower package says already."""
-    floor = {room: PACKAGES.index(room.split(".")[0]) for pair in pairs for room in pair}
-    beside = {pair for pair in pairs if floor[pair[0]] == floor[pair[1]]}
-    implied = {
+    """The pairs without those that a detour over another package says already."""
+    reached = {here: {there for one, there in pairs if one == here} for here, _ in pairs}
+    grows = True
+    while grows:
+        further = {here: there.union(*(reached.get(over, set()) for over in there)) for here, there in reached.items()}
+        grows, reached = further != reached, further
+    return {
         (here, there)
-        for here, there in pairs - beside
-        if any((here, over) in pairs and (over, there) in pairs for over in floor if over not in (here, there))
+        for here, there in pairs
+        if not any(there in reached.get(over, ()) for one, over in pairs if one == here and over != there)
     }
-    return pairs - implied
 
 
 def _room(module: str) -> str:

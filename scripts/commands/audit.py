@@ -21,10 +21,11 @@ from fractions import Fraction
 from itertools import groupby
 from pathlib import Path
 
+from eval.files.store import RunError
 from eval.report.audit import (
     OVERALL,
+    AuditedRow,
     Finding,
-    Line,
     Value,
     audit_lines,
     lines_of,
@@ -42,7 +43,6 @@ from eval.report.audit_numbers import (
     audit_repetitions,
 )
 from eval.report.published import FOLDER, Published, read_published
-from eval.store import RunError
 from scripts.settings.arguments import whole
 
 GROUP = "science"
@@ -163,7 +163,7 @@ def audit_orderings(numbers: Sequence[Published]) -> list[Finding]:
     return findings
 
 
-def audit_gains(numbers: Sequence[Published], lines: Sequence[Line]) -> list[Finding]:
+def audit_gains(numbers: Sequence[Published], lines: Sequence[AuditedRow]) -> list[Finding]:
     """Gains of propagation in points, against the totals that the cells give; and the relative gain over the strongest baseline."""
     findings: list[Finding] = []
     for said in numbers:
@@ -174,7 +174,7 @@ def audit_gains(numbers: Sequence[Published], lines: Sequence[Line]) -> list[Fin
     return findings
 
 
-def _propagation_gain(said: Published, numbers: Sequence[Published], lines: Sequence[Line]) -> Iterator[Finding]:
+def _propagation_gain(said: Published, numbers: Sequence[Published], lines: Sequence[AuditedRow]) -> Iterator[Finding]:
     means = {
         line.name: weighted_mean(line)
         for line in lines
@@ -264,15 +264,15 @@ def audit_published(folder: Path = FOLDER) -> list[Finding]:
 
 def audit_evidence(root: Path | None) -> list[Finding]:
     """Column groups of the tables in `conf/table` whose rows lose evidence, on the samples or the real files below `root`."""
-    from scripts.experiment.evidence import evidence_of_tables
-    from scripts.experiment.launch import composed
+    from scripts.setup.launch import composed
+    from scripts.tables.evidence import evidence_of_tables
 
     where = ["data.source=sample"] if root is None else ["data.source=real", f"data.root={root}", "data.unpinned=true"]
     lines = evidence_of_tables(composed("reproduce", ["table=regression", *where]))
     return [Finding("evidence", table, group, text) for table, group, text in lines if text]
 
 
-def read_table(path: Path, counts: Sequence[int], *, runs: int, means: bool) -> list[Line]:
+def read_table(path: Path, counts: Sequence[int], *, runs: int, means: bool) -> list[AuditedRow]:
     """The rows of a CSV: name, a cell per count, total.
 
     Raises:
@@ -295,7 +295,7 @@ def read_table(path: Path, counts: Sequence[int], *, runs: int, means: bool) -> 
         raise RunError(f"{path}: {odd[0]!r} is no number; cells are plain decimals such as 0.482 or 48.2")
     largest = max(float(cell) for row in rows for cell in row[1:])
     return [
-        Line(
+        AuditedRow(
             path.name,
             header[-1],
             row[0],

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from eval.store import RunError, replace_file
+from eval.files.store import RunError, replace_file
 from memsys.jsons import decoded
 from memsys.llm.batching.journal import Journal
 from memsys.llm.batching.provider import best, replies_of

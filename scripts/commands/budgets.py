@@ -17,6 +17,6 @@ CONFIG = "budgets"
 
 def main(cfg: DictConfig) -> int:
     """Run the job of one configuration; its exit code."""
-    from scripts.experiment.equal_budgets import equal_budgets
+    from scripts.tables.equal_budgets import equal_budgets
 
     return equal_budgets(cfg)

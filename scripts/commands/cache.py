@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.store import RunError
+from eval.files.store import RunError
 from memsys.folders import locked_file
 from memsys.llm.schema import (
     DAMAGE,
@@ -49,7 +49,7 @@ BATCHES = {"batch_calls": "open or sent calls", "batches": "batches", "batch_rep
 
 
 @dataclass(slots=True)
-class Survey:
+class CacheCounts:
     """What the rows of a cache hold."""
 
     answers: Counter[str] = field(default_factory=Counter)
@@ -100,9 +100,9 @@ def fault(table: str, row: tuple[Any, ...]) -> str:
     return "" if table == "outcomes" or keepable(completion) else "replies without an answer among the answers"
 
 
-def survey(connection: sqlite3.Connection) -> Survey:
+def survey(connection: sqlite3.Connection) -> CacheCounts:
     """Read every row."""
-    found, unread = Survey(), Counter[str]()
+    found, unread = CacheCounts(), Counter[str]()
     for table in TABLES:
         for row in rows(connection, table, unread):
             if wrong := fault(table, row):

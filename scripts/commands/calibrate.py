@@ -17,6 +17,6 @@ CONFIG = "calibrate"
 
 def main(cfg: DictConfig) -> int:
     """Run the job of one configuration; its exit code."""
-    from scripts.experiment.calibration import calibrate
+    from scripts.lab.calibration import calibrate
 
     return calibrate(cfg)

@@ -13,9 +13,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval.files.store import replace_file
 from eval.report.card import run_card, table_card
-from eval.store import replace_file
-from scripts.experiment.run_folder import record_of
+from scripts.assembly.run_folder import record_of
 from scripts.settings.arguments import as_called
 
 GROUP = "publish"
@@ -53,7 +53,7 @@ def _write(what: Sequence[str], to: Path | None) -> int:
 
 
 def _of_table(name: str, settings: Sequence[str]) -> tuple[str, Path]:
-    from scripts.experiment.table import finished_table, refuse_an_empty
+    from scripts.tables.table import finished_table, refuse_an_empty
 
     table, stem = finished_table(name, settings)
     refuse_an_empty(table, name, settings)

@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case
+from eval.files.store import RunError, read_predictions, replace_file, safe_name, stand_ins
+from eval.judging.score_files import only_score_file
 from eval.report.cell import ABOVE_CEILING
 from eval.report.errata import Key, Layer, Overlaid, overlaid
 from eval.report.rendering import by_case, grid, number, span
 from eval.report.scores import asked, mean_scores, read_draws
 from eval.report.table_file import estimated
-from eval.score_files import only_score_file
-from eval.stats import Estimate
-from eval.store import RunError, read_predictions, replace_file, safe_name, stand_ins
-from scripts.experiment.errata import AUDITED, in_order, layer_of
-from scripts.experiment.options import metric_options
-from scripts.experiment.run_folder import data_of, record_of
-from scripts.experiment.scorers import metrics
+from eval.statistics.stats import Estimate
+from scripts.assembly.errata import AUDITED, in_order, layer_of
+from scripts.assembly.run_folder import data_of, record_of
+from scripts.assembly.scorers import metrics
 from scripts.settings.arguments import as_called
+from scripts.setup.options import metric_options
 
 GROUP = "science"
 

@@ -9,7 +9,7 @@ Prints the tables and writes `claims.md`, `claims.json` and `claims.csv` into RE
 is the paired difference that these questions show with 80 % power.
 
 With `--judge mem0` (a file of conf/judge, or `file@model`; repeatable) the answers are judged again, the plan is priced and asked
-for first, and every grader stands beside the others with kappa (`scripts.answers.rejudging`); `rejudged.md` is written. Settings such as
+for first, and every grader stands beside the others with kappa (`scripts.lab.rejudging`); `rejudged.md` is written. Settings such as
 `models.judge=gpt-4o-mini` and `yes=true` are those of `memsys-bench run`.
 """
 
@@ -21,12 +21,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_loaders.source import data_root
-from eval.store import RunError, replace_file
+from eval.files.store import RunError, replace_file
 from scripts.answers.claim_head import NAMES as HEAD_NAMES
 from scripts.answers.claim_head import head
 from scripts.answers.claim_tables import FULL_CONTEXT, Row, analysis, as_csv, as_json, inert, rows_of, table
 from scripts.answers.manifest import Claim, chosen
-from scripts.answers.scoring import Scored, refuse_none, scored_claims
+from scripts.answers.scoring import ScoredClaim, refuse_none, scored_claims
 from scripts.settings.arguments import whole
 
 GROUP = "publish"
@@ -81,8 +81,8 @@ def _audit(args: argparse.Namespace) -> int:
 
 
 def _judged(wanted: Sequence[Claim], args: argparse.Namespace, settings: Sequence[str]) -> int:
-    from scripts.answers.rejudging import rejudge
-    from scripts.experiment.lab import Lab
+    from scripts.lab.lab import Lab
+    from scripts.lab.rejudging import rejudge
 
     data = [f"data.root={args.data}"] if args.data else []
     text, code = rejudge(
@@ -94,7 +94,7 @@ def _judged(wanted: Sequence[Claim], args: argparse.Namespace, settings: Sequenc
     return code
 
 
-def page(scored: Sequence[Scored], missing: dict[str, str]) -> tuple[str, list[Row]]:
+def page(scored: Sequence[ScoredClaim], missing: dict[str, str]) -> tuple[str, list[Row]]:
     """The whole Markdown page and its rows."""
     rows = rows_of(scored)
     parts = ["# Published claims, audited from their own answers", "", HEAD, ""]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_loaders.source import data_root
-from eval.store import RunError
+from eval.files.store import RunError
 from scripts.answers.claim_tables import rows_of
 from scripts.answers.manifest import chosen
 from scripts.answers.scoring import refuse_none, scored_claims

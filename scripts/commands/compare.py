@@ -10,17 +10,17 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from data_loaders.schema import Gold, Question
+from eval.files.store import RunError, read_predictions
 from eval.report.detectable import how_tested
 from eval.report.paired import Telling, tallies, telling
 from eval.report.rendering import difference_text
 from eval.report.tables import Table
-from eval.store import RunError, read_predictions
 from memsys.inert import visible
-from scripts.experiment.lab import Lab, Scored
-from scripts.experiment.printing import cut, print_table
-from scripts.experiment.steps import complain
+from scripts.assembly.steps import complain
+from scripts.lab.lab import Lab, Scored
 from scripts.settings.arguments import as_called, whole
 from scripts.settings.schema import PRINTED
+from scripts.terminal.printing import cut, print_table
 
 GROUP = "run"
 RUNS_MEMORIES = True

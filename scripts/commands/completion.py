@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from scripts.command import verbs
-from scripts.experiment.options import options
 from scripts.settings.arguments import as_called
+from scripts.setup.options import options
 
 GROUP = "develop"
 

@@ -18,6 +18,6 @@ CONFIG = "config"
 
 def main(cfg: DictConfig) -> int:
     """Run the job of one configuration; its exit code."""
-    from scripts.experiment.conformance import conformance
+    from scripts.lab.conformance import conformance
 
     return conformance(cfg)

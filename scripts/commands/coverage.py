@@ -14,8 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
+from eval.files.store import replace_file
 from eval.report.rendering import grid
-from eval.store import replace_file
 from scripts.settings.arguments import amount, as_called
 from tests.rigs import coverage
 from tests.rigs.coverage.rows import Row

@@ -13,14 +13,14 @@ from typing import Any
 from data_loaders.schema import Case
 from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
-from scripts.experiment.downloads import loader, read_set, set_names
 from scripts.settings.arguments import as_called, whole
+from scripts.setup.downloads import loader, read_set, set_names
 
 GROUP = "data"
 
 
 @dataclass(slots=True)
-class Survey:
+class DatasetCounts:
     """Running counts over the cases of a data set."""
 
     cases: int = 0
@@ -41,9 +41,9 @@ class Survey:
     notes: list[str] = field(default_factory=list)
 
 
-def survey(cases: Iterable[Case], unit: Mapping[str, Any], count: Callable[[str], int]) -> Survey:
+def survey(cases: Iterable[Case], unit: Mapping[str, Any], count: Callable[[str], int]) -> DatasetCounts:
     """Counts over all cases, each taken once and let go; units by the rule `unit`, tokens by `count`."""
-    seen = Survey()
+    seen = DatasetCounts()
     for case in cases:
         made = make_units(case.sessions, count=count, **unit)
         times = [session.time for session in case.sessions if session.time is not None]
@@ -64,7 +64,7 @@ def survey(cases: Iterable[Case], unit: Mapping[str, Any], count: Callable[[str]
     return seen
 
 
-def report(source: Source, settings: Mapping[str, Any], seen: Survey, shown: int) -> str:
+def report(source: Source, settings: Mapping[str, Any], seen: DatasetCounts, shown: int) -> str:
     """The counts as text, with at most `shown` of the loader's notes."""
     title = f"{settings['title']} ({source.status}{', ' + source.note if source.note else ''})"
     rule = ", ".join(str(value) for value in settings["unit"].values())

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from eval.store import RunError
+from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings
-from scripts.checkup.calls import Line
+from scripts.checkup.calls import EndpointProbe
 from scripts.checkup.embedding import examine_embedder
-from scripts.checkup.probes import Finding, examine
+from scripts.checkup.probes import Checked, examine
 from scripts.checkup.report import chat_file, embedder_file, file_name, table, write
-from scripts.experiment.options import load_option, options
-from scripts.experiment.roles import OPENAI
 from scripts.settings.arguments import as_called
+from scripts.setup.options import load_option, options
+from scripts.setup.roles import OPENAI
 
 GROUP = "develop"
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     base_url = str(args.base_url or known.get("base_url") or OPENAI).rstrip("/")
     _check_url(base_url)
     start = ModelSettings(**known["settings"])
-    with Line(base_url, args.key_env, timeout=args.timeout, settings=start) as line:
+    with EndpointProbe(base_url, args.key_env, timeout=args.timeout, settings=start) as line:
         examined = examine(line, start, window=args.window)
     print(f"{start.model} at {base_url}: {line.calls} calls\n{table(examined.findings)}")
     there = examined.findings[0].level != "stop"
@@ -48,8 +48,8 @@ def _visit_embedder(args: argparse.Namespace, base_url: str) -> int:
     url = str(args.embedder_base_url or base_url).rstrip("/")
     _check_url(url)
     settings = ModelSettings(**known["settings"])
-    with Line(url, args.key_env, timeout=args.timeout, settings=settings) as line:
-        findings: tuple[Finding, ...] = examine_embedder(line, settings)
+    with EndpointProbe(url, args.key_env, timeout=args.timeout, settings=settings) as line:
+        findings: tuple[Checked, ...] = examine_embedder(line, settings)
     print(f"\n{settings.model} at {url}: {line.calls} calls\n{table(findings)}")
     if any(one.level == "stop" for one in findings):
         return 1

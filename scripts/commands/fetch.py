@@ -10,8 +10,8 @@ from pathlib import Path
 from data_loaders.download import download
 from data_loaders.schema import DataError
 from data_loaders.source import data_root
-from scripts.experiment.downloads import download_names, entries_to_download, set_names
 from scripts.settings.arguments import as_called
+from scripts.setup.downloads import download_names, entries_to_download, set_names
 
 GROUP = "data"
 

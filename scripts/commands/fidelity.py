@@ -13,7 +13,7 @@ GROUP = "science"
 
 def main(arguments: Sequence[str]) -> int:
     """Compare two memories; 2 when not two are named."""
-    from scripts.experiment.fidelity import fidelity
+    from scripts.lab.fidelity import fidelity
 
     names = [word for word in arguments if "=" not in word and not word.startswith("-")]
     settings = [word for word in arguments if "=" in word]

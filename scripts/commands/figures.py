@@ -17,6 +17,6 @@ CONFIG = "figures"
 
 def main(cfg: DictConfig) -> int:
     """Run the job of one configuration; its exit code."""
-    from scripts.experiment.figures import figure
+    from scripts.tables.figures import figure
 
     return figure(cfg)

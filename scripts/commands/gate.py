@@ -38,15 +38,15 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field
 
+from eval.files.store import RunError, replace_file
 from eval.report.cell import Column
 from eval.report.rendering import by_case, grid, number, span
 from eval.report.scores import asked, mean_scores, outcomes, read_draws
-from eval.stats import Difference, difference
-from eval.store import RunError, replace_file
+from eval.statistics.stats import Difference, difference
 from memsys.llm.secrets import redact
 from scripts.answers.claim_tables import inert
-from scripts.experiment.datasets import Data
-from scripts.experiment.lab import Lab
+from scripts.assembly.datasets import Data
+from scripts.lab.lab import Lab
 from scripts.settings.arguments import as_called
 from scripts.settings.checking import resolved, validated
 from scripts.settings.types import Count, Natural, Share, Size, Strict, Text

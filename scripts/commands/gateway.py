@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.store import RunError
+from eval.files.store import RunError
 from memsys.embed import Embedder, HashingEmbedder
 from memsys.lean import prepare_for_many_calls
 from memsys.llm import meter
@@ -32,10 +32,10 @@ from memsys.llm.network import forbid_network, is_local
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import ModelError
-from memsys.llm.store import Store
-from scripts.experiment.options import load_option, options
+from memsys.llm.store import CacheStore
 from scripts.settings.arguments import amount, whole
 from scripts.settings.prices import given_prices
+from scripts.setup.options import load_option, options
 
 GROUP = "develop"
 
@@ -44,7 +44,7 @@ OPENAI = "https://api.openai.com/v1"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
-    store = None if given.mode == "live" else Store(given.cache)
+    store = None if given.mode == "live" else CacheStore(given.cache)
     try:
         return _served(build(given, store), given)
     finally:
@@ -68,7 +68,7 @@ def _served(gateway: Gateway, given: argparse.Namespace) -> int:
     return 0
 
 
-def build(given: argparse.Namespace, store: Store | None) -> Gateway:
+def build(given: argparse.Namespace, store: CacheStore | None) -> Gateway:
     """The gateway of these options, not started.
 
     Raises:
@@ -126,7 +126,7 @@ def declared_purposes(memory: str | None) -> list[Mapping[str, Any]]:
     return [] if memory is None else list(load_option("memory", memory)["build"].get("purposes", []))
 
 
-def _embedder(endpoint: Endpoint, settings: ModelSettings, store: Store | None, mode: str, name: str) -> Embedder:
+def _embedder(endpoint: Endpoint, settings: ModelSettings, store: CacheStore | None, mode: str, name: str) -> Embedder:
     """An embedding model, its vectors cached under a name."""
     inner = HttpEmbedder(endpoint, settings)
     if store is None:

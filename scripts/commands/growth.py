@@ -1,7 +1,7 @@
 """What one more unit costs as a history grows: `python -m scripts growth memory=segtree sizes=[100,200,400]`.
 
 Builds one memory over the data set's cases in a row and measures cost at each size (SegTreeMem Fig. 5, MemTree Fig. 5);
-`eval.growth` says how. The CSV is printed and written to `results/growth/`.
+`eval.analysis.growth` says how. The CSV is printed and written to `results/growth/`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,6 @@ CONFIG = "growth"
 
 def main(cfg: DictConfig) -> int:
     """Run the job of one configuration; its exit code."""
-    from scripts.experiment.growth import growth
+    from scripts.lab.growth import growth
 
     return growth(cfg)

@@ -16,18 +16,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.imported import THEIRS
+from eval.files.imported import THEIRS
+from eval.files.store import RunError, replace_file
 from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories
 from eval.report.rendering import markdown, shown
 from eval.report.scores import outcomes
 from eval.report.tables import Table
-from eval.store import RunError, replace_file
 from scripts.answers.importing import Origin
-from scripts.experiment.options import metric_options
 from scripts.settings.arguments import as_called
+from scripts.setup.options import metric_options
 
 if TYPE_CHECKING:
-    from scripts.experiment.lab import Answers, Scored
+    from scripts.lab.lab import Answers, Scored
 
 GROUP = "publish"
 
@@ -55,7 +55,7 @@ def _import(file: Path, settings: Sequence[str]) -> int:
     origin = Origin(own.get("as", ""), *(own.get(name, "") for name in ("title", "by", "licence", "source")))
     if not origin.name:
         raise RunError("as= is missing: name the run, such as as=memobase")
-    from scripts.experiment.lab import Lab
+    from scripts.lab.lab import Lab
 
     lab = Lab("data.source=real", *rest)
     answers = lab.imported(file, origin, format=own.get("format"))

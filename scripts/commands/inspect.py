@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import DataError, Gold, Question
-from eval.imported import described
-from eval.records import Prediction
+from eval.files.imported import described
+from eval.files.records import Prediction
+from eval.files.store import RunError, read_items, read_lines, read_predictions, safe_name
+from eval.judging.score_files import score_lines
 from eval.report.sent_prompt import sent_prompt
 from eval.report.wrong_answers import score_file, wrong_answers
-from eval.score_files import score_lines
-from eval.store import RunError, read_items, read_lines, read_predictions, safe_name
 from eval.structure.tree import Tree, ancestors, depths, read_tree
 from memsys.inert import visible
 from memsys.jsons import fields_of
-from scripts.experiment.designs import design_lines
-from scripts.experiment.options import CONF
-from scripts.experiment.printing import cut
-from scripts.experiment.run_folder import data_of, record_of
+from scripts.assembly.run_folder import data_of, record_of
+from scripts.lab.designs import design_lines
 from scripts.settings.arguments import as_called, whole
 from scripts.settings.checking import nearest
+from scripts.setup.options import CONF
+from scripts.terminal.printing import cut
 
 GROUP = "look"
 
@@ -258,9 +258,9 @@ def asked_lines(
     """What the memory of a run recalls for a text of the user's.
 
     Raises:
-        DataError, RunError: see `scripts.experiment.asked_again.recall_of`.
+        DataError, RunError: see `scripts.lab.asked_again.recall_of`.
     """
-    from scripts.experiment.asked_again import recall_of
+    from scripts.lab.asked_again import recall_of
 
     case, recall = recall_of(run_folder, text, case_id, root, settings)
     folder = run_folder / "cases" / safe_name(case)

@@ -1,15 +1,15 @@
 """How often a judge is wrong: `python -m scripts judge-card --judge mem0 --dataset locomo [--limit N] [key=value …]`.
 
-Makes answers that are right or wrong for certain (`eval.judge_probes`), has the judge grade them, and prints its errors by kind with
-intervals; its agreement with itself over repeats (`judge.repeats=`) and with the answer before the reference; and the band over all judge
-prompts of conf/judge that can grade these data, asked of the same model. The card is kept below `<results>/judge_cards`, and tables with
-`judge.corrected=true` print scores corrected by it.
+Makes answers that are right or wrong for certain (`eval.judging.judge_probes`), has the judge grade them, and prints its errors by kind
+with intervals; its agreement with itself over repeats (`judge.repeats=`) and with the answer before the reference; and the band over all
+judge prompts of conf/judge that can grade these data, asked of the same model. The card is kept below `<results>/judge_cards`, and tables
+with `judge.corrected=true` print scores corrected by it.
 
-With `--run RUN` it prints the run's score by this judge, corrected for the errors (`eval.judge_card`), and its agreement with every other
-grader of the run: other judges, the grades that came with imported answers, and a person's (`--ratings FILE`, exported from the report).
-Ratings of a random sample of the run's answers, which the report leads through, also give a score that needs no assumption about how the
-answers err (`eval.prediction_powered`).
-Settings such as `models.judge=…` and `endpoint.base_url=…` are those of `memsys-bench run`.
+With `--run RUN` it prints the run's score by this judge, corrected for the errors (`eval.judging.judge_card`), and its agreement with
+every other grader of the run: other judges, the grades that came with imported answers, and a person's (`--ratings FILE`, exported from
+the report). Ratings of a random sample of the run's answers, which the report leads through, also give a score that needs no assumption
+about how the answers err (`eval.judging.prediction_powered`). Settings such as `models.judge=…` and `endpoint.base_url=…` are those of
+`memsys-bench run`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from pathlib import Path
 from statistics import fmean
 
 from data_loaders.schema import Case
-from eval.agreement import RIGHT, Agreement, Verdicts, agreement
-from eval.imported import THEIRS
-from eval.judge_card import UNSAID, Card, Correction, Line, Verdict, card, write_card
-from eval.judge_probes import Probe, probes
-from eval.judge_probing import spread, verdicts, why_not
-from eval.prediction_powered import FEWEST, prediction_powered
+from eval.analysis.run_losses import shown_estimate
+from eval.files.imported import THEIRS
+from eval.files.store import RunError, replace_file
+from eval.judging.agreement import RIGHT, Agreement, Verdicts, agreement
+from eval.judging.judge_card import UNSAID, Card, Correction, KindErrors, ProbeVerdicts, card, write_card
+from eval.judging.judge_probes import Probe, probes
+from eval.judging.judge_probing import spread, verdicts, why_not
+from eval.judging.prediction_powered import FEWEST, prediction_powered
+from eval.judging.score import Judging, verdicts_name
+from eval.judging.score_files import mean_values, read_scores, score_files
 from eval.report.corrections import corrected_text, shown_share
 from eval.report.ratings import rated_sample, ratings_of
 from eval.report.scores import asked, refusals
-from eval.run_losses import shown_estimate
-from eval.score import Judging, verdicts_name
-from eval.score_files import mean_values, read_scores, score_files
-from eval.stats import Interval, estimate
-from eval.store import RunError, replace_file
-from scripts.experiment.judge_cards import card_file
-from scripts.experiment.lab import Lab
-from scripts.experiment.options import options as options_of
-from scripts.experiment.scorers import judging
+from eval.statistics.stats import Interval, estimate
+from scripts.assembly.judge_cards import card_file
+from scripts.assembly.scorers import judging
+from scripts.lab.lab import Lab
 from scripts.settings.arguments import as_called, whole
+from scripts.setup.options import options as options_of
 
 GROUP = "science"
 
@@ -117,7 +117,7 @@ def _over_kinds(result: Card) -> str:
     return f" (by kind: {', '.join(spans)})" if spans else ""
 
 
-def _row(line: Line) -> str:
+def _row(line: KindErrors) -> str:
     errors = f"{line.errors:.3f}{_span(line.interval)}" if line.n else "–"
     return f"| {line.kind} | {'accepted' if line.right else 'rejected'} | {line.n} | {errors} | {line.unscored} |"
 
@@ -147,7 +147,7 @@ class ByPrompt:
     """Whether it accepts, by number of the probe."""
 
 
-def prompt_lines(lab: Lab, chosen: str, made: Sequence[Probe], graded: Sequence[Verdict]) -> list[str]:
+def prompt_lines(lab: Lab, chosen: str, made: Sequence[Probe], graded: Sequence[ProbeVerdicts]) -> list[str]:
     """What all judge prompts say of the same answers, asked of the same model, and the band that they span."""
     own, model = chosen.partition("@")[0], chosen.partition("@")[2]
     asked, refused = [ByPrompt(own, card(graded), _accepted(graded))], dict[str, list[str]]()
@@ -166,7 +166,7 @@ def prompt_lines(lab: Lab, chosen: str, made: Sequence[Probe], graded: Sequence[
     return [*lines, *(f"Not asked: {', '.join(names)}: {reason}." for reason, names in refused.items())]
 
 
-def _accepted(graded: Sequence[Verdict]) -> Verdicts:
+def _accepted(graded: Sequence[ProbeVerdicts]) -> Verdicts:
     return {place: 2 * sum(own) > len(own) for place, verdict in enumerate(graded) if (own := verdict.accepts)}
 
 

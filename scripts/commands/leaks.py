@@ -1,7 +1,8 @@
 """Does an answer key reach a memory? `python -m scripts leaks memory=mine dataset=locomo [key=value …]`.
 
-Builds and reads the memory on data whose gold is replaced by marks (`eval.leaks`), with offline engines for every model, and looks for
-marks in everything that the memory, the embedder and the models receive and in every file of the run. Exit code 1 when one is found.
+Builds and reads the memory on data whose gold is replaced by marks (`eval.analysis.leaks`), with offline engines for every model, and
+looks for marks in everything that the memory, the embedder and the models receive and in every file of the run. Exit code 1 when one is
+found.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from eval.leaks import Report, check
-from scripts.experiment.lab import Lab
-from scripts.experiment.replays import check_no_replay
-from scripts.experiment.runs import memory_run, reader
+from eval.analysis.leaks import Report, check
+from scripts.assembly.runs import memory_run, reader
+from scripts.lab.lab import Lab
 from scripts.settings.arguments import as_called
+from scripts.setup.replays import check_no_replay
 
 GROUP = "science"
 RUNS_MEMORIES = True

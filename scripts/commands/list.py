@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.experiment.options import load_option, options
-from scripts.experiment.run_folders import folders
-from scripts.experiment.run_folders import listed as run_table
+from scripts.assembly.run_folders import folders
+from scripts.assembly.run_folders import listed as run_table
 from scripts.settings.arguments import as_called
+from scripts.setup.options import load_option, options
 
 GROUP = "look"
 

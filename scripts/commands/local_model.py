@@ -16,8 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", help="a file of conf/local")
     name = parser.parse_args(arguments).name
-    from scripts.experiment.local_files import fetch
-    from scripts.experiment.options import load_option, options
+    from scripts.setup.local_files import fetch
+    from scripts.setup.options import load_option, options
 
     if name is not None:
         print(fetch(name))

@@ -1,7 +1,7 @@
 """Where a memory loses its points: `python -m scripts losses RUN --evidence GOLD_EVIDENCE_RUN --scores METRIC`.
 
 Compares a run with that of the memory `gold_evidence` on the same questions, and prints the mean loss of each step, over all questions
-and by category (`eval.losses` says what the steps are). The same numbers go to `<results>/losses/`; with `--figure` those over all
+and by category (`eval.analysis.losses` says what the steps are). The same numbers go to `<results>/losses/`; with `--figure` those over all
 questions are drawn, too (PDF, PNG and CSV in `<results>/figures/`). `make report` shows them, and computes those of a table's first
 metric itself where there is a run of `gold_evidence`.
 """
@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.losses import Loss, Waterfall, waterfall
-from eval.run_losses import EVIDENCE, NET, as_json, losses_of, shown_estimate
-from eval.score_files import only_score_file
-from eval.store import RunError, replace_file, safe_name, stand_ins
-from scripts.experiment.run_folder import data_of, record_of
+from eval.analysis.losses import Loss, Waterfall, waterfall
+from eval.analysis.run_losses import EVIDENCE, NET, as_json, losses_of, shown_estimate
+from eval.files.store import RunError, replace_file, safe_name, stand_ins
+from eval.judging.score_files import only_score_file
+from scripts.assembly.run_folder import data_of, record_of
 from scripts.settings.arguments import as_called
 
 GROUP = "science"

@@ -37,16 +37,16 @@ from typing import Any, TypeVar
 
 from data_loaders.schema import Case
 from data_loaders.source import Source, locate
-from eval.provenance import surroundings
-from eval.store import Appender, RunError, locked, read_lines, write_lines
+from eval.files.provenance import surroundings
+from eval.files.store import Appender, RunError, locked, read_lines, write_lines
 from memsys.llm import meter
 from memsys.llm.ask import complete
 from memsys.llm.parsing import ParseFailure, parse
 from memsys.llm.protocol import LLM, ModelError, Request
 from memsys.prompts import Prompts
-from scripts.experiment.downloads import loader, read_set
-from scripts.experiment.msc_e_stand_in import NAMES, Round, StandIn, lines
+from scripts.lab.msc_e_stand_in import NAMES, Round, StandIn, lines
 from scripts.settings.arguments import amount, as_called, whole
+from scripts.setup.downloads import loader, read_set
 
 GROUP = "data"
 
@@ -347,14 +347,14 @@ def _model(args: argparse.Namespace) -> LLM:
     from memsys.llm.client import Client
     from memsys.llm.endpoint import Endpoint
     from memsys.llm.pricing import ModelSettings, Purse
-    from memsys.llm.store import Store
-    from scripts.experiment.options import load_option, options
+    from memsys.llm.store import CacheStore
+    from scripts.setup.options import load_option, options
 
     known = load_option("llm", args.model).get("settings") if args.model in options("llm") else {"model": args.model}
     settings = ModelSettings(**known or {"model": args.model})
     purse = Purse(args.max_usd)
     endpoint = Endpoint(args.base_url, key_env=args.key_env, in_flight=args.threads, purse=purse)
-    return CachedLLM(Client(endpoint, settings), Store(args.out / "cache.sqlite"), settings, endpoint.label)
+    return CachedLLM(Client(endpoint, settings), CacheStore(args.out / "cache.sqlite"), settings, endpoint.label)
 
 
 def settings_of(args: argparse.Namespace, prompts: Prompts, source: Source) -> dict[str, Any]:
@@ -387,7 +387,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _made(args: argparse.Namespace) -> int:
-    from scripts.experiment.progress import progress_line
+    from scripts.terminal.progress import progress_line
 
     msc = read_set("msc")
     located = locate(msc, real=args.data is not None, root=args.data, unpinned=args.unpinned)

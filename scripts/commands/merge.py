@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.store import RunError, locked, read_record
+from eval.files.store import RunError, locked, read_record
 from memsys.llm.batching.journal import Journal
 from memsys.llm.schema import DAMAGE, KEY_BYTES, check_schema
 from memsys.llm.store import completion_of, vector_of

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
-from eval.provenance import ROOT
+from eval.files.provenance import ROOT
 
 GROUP = "develop"
 

@@ -17,16 +17,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from eval.files.store import RunError, replace_file
 from eval.report.cell import Cell
 from eval.report.rendering import by_case, difference_text, number, span
 from eval.report.scores import outcomes
 from eval.report.tables import NO_SPREAD, Pair, only_about
-from eval.stats import ENOUGH_CLUSTERS, Difference, Estimate, difference, holm
-from eval.store import RunError, replace_file
-from scripts.experiment.datasets import Data
-from scripts.experiment.lab import Lab, Scored
-from scripts.experiment.options import options as options_of
+from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, difference, holm
+from scripts.assembly.datasets import Data
+from scripts.lab.lab import Lab, Scored
 from scripts.settings.arguments import as_called, whole
+from scripts.setup.options import options as options_of
 
 GROUP = "science"
 RUNS_MEMORIES = True

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from eval.files.store import replace_file
 from eval.report.paper import paper_table, standalone
-from eval.store import replace_file
 from scripts.settings.arguments import as_called
 
 GROUP = "publish"
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(name: str, settings: Sequence[str]) -> int:
-    from scripts.experiment.table import finished_table, refuse_an_empty
+    from scripts.tables.table import finished_table, refuse_an_empty
 
     table, stem = finished_table(name, settings)
     refuse_an_empty(table, name, settings)

@@ -13,9 +13,9 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.store import RunError
+from eval.files.store import RunError
 from memsys.products.places import INSTALLED, PINS, Place, place_of
-from scripts.experiment.wheels import pip
+from scripts.setup.wheels import pip
 
 GROUP = "data"
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eval.report.html.build import Wanted
-from scripts.experiment.html_report import write_report
 from scripts.settings.arguments import as_called, whole
+from scripts.tables.html_report import write_report
 
 GROUP = "look"
 

@@ -16,6 +16,6 @@ CONFIG = "reproduce"
 
 def main(cfg: DictConfig) -> int:
     """Run the job of one configuration; its exit code."""
-    from scripts.experiment.table import reproduce
+    from scripts.tables.table import reproduce
 
     return reproduce(cfg)

@@ -2,7 +2,7 @@
 
 `only=` keeps the names that begin with it. A list of commands, seconds, files and outcomes is printed and written to
 `results/tables/index-<profile>.md`. A table or figure that fails is listed with its error and does not stop the others; the exit code
-is then 1. `scripts.experiment.everything` says how the work is spread over processes.
+is then 1. `scripts.tables.everything` says how the work is spread over processes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ GROUP = "run"
 
 def main(arguments: Sequence[str]) -> int:
     """Make every table and figure that is asked for."""
-    from scripts.experiment.everything import reproduce_all
+    from scripts.tables.everything import reproduce_all
 
     return reproduce_all(list(arguments))

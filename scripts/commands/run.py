@@ -17,6 +17,6 @@ CONFIG = "config"
 
 def main(cfg: DictConfig) -> int:
     """Run the job of one configuration; its exit code."""
-    from scripts.experiment.single import run_single
+    from scripts.lab.single import run_single
 
     return run_single(cfg)

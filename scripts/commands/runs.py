@@ -23,11 +23,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.provenance import has_source
-from eval.received import is_linked
-from eval.store import RunError, locked
+from eval.files.provenance import has_source
+from eval.files.received import is_linked
+from eval.files.store import RunError, locked
 from memsys.prompts import PromptError, Prompts
-from scripts.experiment.run_folders import RunFolder, folders, listed, shown, sizes
+from scripts.assembly.run_folders import RunFolder, folders, listed, shown, sizes
 from scripts.settings.arguments import as_called
 
 GROUP = "look"
@@ -74,7 +74,7 @@ def garbage(runs: Sequence[RunFolder]) -> Iterator[tuple[RunFolder, str]]:
 
 def _is_todays(record: Mapping[str, Any]) -> bool:
     """Whether today's code, packages and prompts would make this run in this folder; also where that cannot be known."""
-    from scripts.experiment.source_code import modules_of, sources, used_distributions
+    from scripts.setup.source_code import modules_of, sources, used_distributions
 
     if "imported" in record:
         return True  # no code of ours made the answers

@@ -10,9 +10,9 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from eval.store import stand_ins
+from eval.files.store import stand_ins
 from eval.structure.tree import Tree
-from scripts.experiment.run_folder import data_of, record_of, trees_of
+from scripts.assembly.run_folder import data_of, record_of, trees_of
 from scripts.settings.arguments import as_called, whole
 
 GROUP = "look"
@@ -24,8 +24,8 @@ def triplet_lines(trees: Sequence[Tree], count: int, seed: int, overrides: Seque
 
     from eval.report.shapes import agreement_lines
     from eval.structure.triplets import agreement, ask_triplets, sample_triplets
-    from scripts.experiment.launch import composed
-    from scripts.experiment.models import build_models
+    from scripts.assembly.models import build_models
+    from scripts.setup.launch import composed
 
     built = build_models(composed("config", overrides))
     triplets = sample_triplets(trees, count, np.random.default_rng(seed))

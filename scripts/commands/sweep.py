@@ -1,6 +1,6 @@
 """A sweep of a paper: `python -m scripts sweep sweep=segtree_propagation profile=smoke|subset|paper [data.size=20]`.
 
-Hydra runs one job for each combination of `hydra.sweeper.params`; `scripts.experiment.sweep` says what a job does. Every job adds its
+Hydra runs one job for each combination of `hydra.sweeper.params`; `scripts.tables.sweep` says what a job does. Every job adds its
 lines to `results/sweeps/<name>-<profile>.csv`; the same command run again resumes.
 """
 
@@ -21,7 +21,7 @@ SPENT: list[float] = []
 
 def main(cfg: DictConfig) -> int:
     """Run one job of the sweep; its exit code. A code above 1 ends the command: the jobs that follow would fail for the same reason."""
-    from scripts.experiment.sweep import sweep, swept_settings
+    from scripts.tables.sweep import sweep, swept_settings
 
     code = sweep(cfg, swept_settings(), SPENT)
     if code > 1:

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.costs import costs, efforts
-from eval.loop import run_all
-from eval.provenance import ROOT
+from eval.analysis.costs import costs, efforts
+from eval.files.provenance import ROOT
 from eval.report.published import find, read_published
-from eval.run import Run
-from scripts.experiment.launch import composed
-from scripts.experiment.options import load_option
+from eval.running.loop import run_all
+from eval.running.run import Run
+from scripts.setup.launch import composed
+from scripts.setup.options import load_option
 
 GROUP = "look"
 
@@ -56,9 +56,9 @@ class Calls:
 
 def measure(names: Sequence[str], folder: Path) -> list[Calls]:
     """Build and read each memory once, on one history of the LoCoMo sample, offline."""
-    from scripts.experiment.datasets import data
-    from scripts.experiment.models import build_models
-    from scripts.experiment.runs import memory_run, reader
+    from scripts.assembly.datasets import data
+    from scripts.assembly.models import build_models
+    from scripts.assembly.runs import memory_run, reader
 
     cfg = composed("config", [f"results={folder}", "data.max_cases=1"])
     built = build_models(cfg)
@@ -119,7 +119,7 @@ def calls_table(rows: Sequence[Calls]) -> str:
 
 def systems_table() -> str:
     """One row for each memory: what it is, where it lives, how long it is, how it is tested, and which modes it has."""
-    from scripts.experiment.options import options
+    from scripts.setup.options import options
 
     lines = [
         "# Memory systems",
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _pareto(tables: Sequence[str], settings: Sequence[str]) -> int:
-    from scripts.experiment.pareto import pareto
+    from scripts.tables.pareto import pareto
 
     return pareto(tables[0] if tables else "segtreemem_t4", settings)
 
@@ -192,7 +192,7 @@ def _systems() -> int:
 
 
 def _calls_of(names: Sequence[str] | None) -> int:
-    from scripts.experiment.options import memories_here
+    from scripts.setup.options import memories_here
 
     with tempfile.TemporaryDirectory() as folder:
         print(calls_table(measure(names or memories_here(), Path(folder))))

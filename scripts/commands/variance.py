@@ -2,8 +2,8 @@
 
 Takes run folders of one data set. Those that differ in seed and replicate only (`build.replicates=3`, `build.seed=…`) are builds of one
 memory; `judge.repeats=3` gives repeats. Prints the variance of history, question, build, answer and judge for each memory and for the
-paired differences from the first (`eval.variance`), what each detects, what doubling each factor would bring and cost, and with `--detect`
-the cheapest design that detects such a difference.
+paired differences from the first (`eval.statistics.variance`), what each detects, what doubling each factor would bring and cost, and with
+`--detect` the cheapest design that detects such a difference.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from eval.costs import BUILD, phases
-from eval.power import POWER, shown
+from eval.analysis.costs import BUILD, phases
+from eval.files.store import RunError, stand_ins
+from eval.judging.score_files import only_score_file
 from eval.report.rendering import grid, span
 from eval.report.scores import Asked, asked, read_draws
-from eval.score_files import only_score_file
-from eval.store import RunError, stand_ins
-from eval.variance import (
+from eval.statistics.power import POWER, shown
+from eval.statistics.variance import (
     ASSURANCE,
     PARTS,
     Components,
@@ -39,7 +39,7 @@ from eval.variance import (
     sampled,
 )
 from memsys.jsons import canonical
-from scripts.experiment.run_folder import data_of, record_of
+from scripts.assembly.run_folder import data_of, record_of
 from scripts.settings.arguments import amount, as_called
 
 GROUP = "science"

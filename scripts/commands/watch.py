@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eval.analysis.watching import Seen, Watcher
+from eval.files.store import RunError
 from eval.report.rendering import money_text
-from eval.store import RunError
-from eval.watching import Seen, Watcher
 from memsys.inert import visible
 from memsys.llm.pricing import ModelSettings
-from scripts.experiment.options import load_option, options
-from scripts.experiment.printing import console
-from scripts.experiment.progress_screen import duration
-from scripts.experiment.run_folders import held
+from scripts.assembly.run_folders import held
 from scripts.settings.arguments import amount, as_called
 from scripts.settings.prices import given_prices
+from scripts.setup.options import load_option, options
+from scripts.terminal.printing import console
+from scripts.terminal.progress_screen import duration
 
 if TYPE_CHECKING:
     from rich.table import Table

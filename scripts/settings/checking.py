@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from eval.store import RunError
+from eval.files.store import RunError
 from memsys.llm.secrets import register
 from memsys.llm.written_keys import variables, written_key
 from scripts.settings.schema import COMMANDS, GROUPS

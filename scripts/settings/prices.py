@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.store import RunError
+from eval.files.store import RunError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

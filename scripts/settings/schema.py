@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from pydantic import BaseModel, Field
 
-from eval.judge import Judge
-from eval.reader import Reader
+from eval.judging.judge import Judge
+from eval.running.reader import Reader
 from memsys.llm.pricing import ModelSettings
 from scripts.settings.tables import FIGURE, Sweep, Table
 from scripts.settings.types import (
@@ -54,7 +54,7 @@ class ModelNames(Strict):
     embedder: Text | None
 
 
-class Batches(Strict):
+class BatchSettings(Strict):
     idle: Positive
     poll: Positive
     most_calls: Count
@@ -64,7 +64,7 @@ class Batches(Strict):
 
 class EndpointSettings(Strict):
     mode: Literal["live", "batch", "collect"]
-    batch: Batches
+    batch: BatchSettings
     base_url: Url | None
     label: Text | None
     key_env: Text
@@ -215,7 +215,7 @@ class Memory(Strict):
     """Why nobody knows whether it works, such as a service that was described from its documentation alone."""
 
 
-class Answers(Strict):
+class AnswersEntry(Strict):
     """A file of published answers; its licence, sha256 and address stand in the manifest."""
 
     name: Name
@@ -276,7 +276,7 @@ EMBEDDER = extended(
 GROUPS: dict[str, type[BaseModel]] = {
     "dataset": Dataset,
     "memory": Memory,
-    "answers": Answers,
+    "answers": AnswersEntry,
     "reader": READER,
     "judge": JUDGE,
     "llm": LLM,

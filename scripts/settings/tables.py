@@ -1,4 +1,4 @@
-"""Schemas of tables, figures and sweeps; `scripts.experiment.layout` says what the keys of a table mean."""
+"""Schemas of tables, figures and sweeps; `scripts.tables.layout` says what the keys of a table mean."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Difference(Strict):
     group: Text | None = None
 
 
-class Measured(Strict):
-    """A metric of a column group: a score or another measure (`scripts.experiment.layout`)."""
+class MetricColumn(Strict):
+    """A metric of a column group: a score or another measure (`scripts.tables.layout`)."""
 
     judge: Text | None = None
     metric: Text | None = None
@@ -74,7 +74,7 @@ class Columns(Strict):
     budget: Count | None = None
     rows: list[Text] = []
     published: dict[str, str] | None = None
-    metrics: list[Measured]
+    metrics: list[MetricColumn]
 
 
 class Measure(Strict):

@@ -28,21 +28,21 @@ from data_loaders.lazy import as_lazy
 from data_loaders.schema import Case, DataError, Gold
 from data_loaders.source import sample
 from data_loaders.units import Units, make_units
-from eval.leaks import check
-from eval.records import Prediction
-from eval.run import Run, Services
-from eval.store import read_predictions
+from eval.analysis.leaks import check
+from eval.files.records import Prediction
+from eval.files.store import read_predictions
+from eval.running.run import Run, Services
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
+from scripts.assembly.runs import reader
+from scripts.assembly.scorers import metrics
 from scripts.commands.data import loader
-from scripts.experiment.downloads import read_set, set_names
-from scripts.experiment.options import load_option
-from scripts.experiment.runs import reader
-from scripts.experiment.scorers import metrics
-from scripts.experiment.single import run_single
+from scripts.lab.single import run_single
+from scripts.setup.downloads import read_set, set_names
+from scripts.setup.options import load_option
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "data_loaders" / "samples"

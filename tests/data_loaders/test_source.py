@@ -24,8 +24,8 @@ from data_loaders.download import download, unpack
 from data_loaders.schema import DataError
 from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, locate, manifest, sample
 from scripts.command import verb
-from scripts.experiment import downloads
-from scripts.experiment.downloads import read_set
+from scripts.setup import downloads
+from scripts.setup.downloads import read_set
 
 CONTENT = bytes(range(256)) * 4000
 SUM = hashlib.sha256(CONTENT).hexdigest()

@@ -11,8 +11,8 @@ import pytest
 
 from data_loaders.lazy import as_lazy
 from data_loaders.schema import Case
-from eval.reader import Reader
-from eval.run import Run, Services
+from eval.running.reader import Reader
+from eval.running.run import Run, Services
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM

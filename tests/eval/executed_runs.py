@@ -9,8 +9,8 @@ from typing import Any
 from small_history import history
 
 from data_loaders.schema import Case
-from eval.run import Run
-from eval.store import read_lines
+from eval.files.store import read_lines
+from eval.running.run import Run
 
 CPU = ("own_cpu_seconds", "provider_seconds", "provider_seconds_sum")
 

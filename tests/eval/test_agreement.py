@@ -11,7 +11,7 @@ from scipy.stats import beta
 from sklearn.metrics import cohen_kappa_score
 from statsmodels.stats.inter_rater import cohens_kappa
 
-from eval.agreement import Verdicts, agreement, alpha, kappa
+from eval.judging.agreement import Verdicts, agreement, alpha, kappa
 
 
 def graders(rng: np.random.Generator, n: int, skills: Sequence[float], share: float = 0.6) -> list[Verdicts]:

@@ -6,7 +6,7 @@ import pytest
 
 from data_loaders.schema import Case, Gold, Question
 from data_loaders.source import sample
-from eval.answer_forms import (
+from eval.judging.answer_forms import (
     differs,
     is_refusal,
     items_of,
@@ -17,9 +17,9 @@ from eval.answer_forms import (
     of_yes_or_no,
     type_of,
 )
-from eval.judge_probes import ORDER, REFUSAL, Probe, probes
+from eval.judging.judge_probes import ORDER, REFUSAL, Probe, probes
 from scripts.commands.data import loader
-from scripts.experiment.downloads import read_set, set_names
+from scripts.setup.downloads import read_set, set_names
 
 CASE = Case(
     "c1",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.budgets import (
+from eval.analysis.budgets import (
     LEAST_SAVING,
     AtBudget,
     Expense,
@@ -21,8 +21,8 @@ from eval.budgets import (
     tokens_within,
     weights,
 )
-from eval.report.budgets import NEVER, SHORT, Panel, Row, costs_text, curve_points, scores_text
-from eval.stats import estimate
+from eval.report.budgets import NEVER, SHORT, BudgetCurve, Panel, costs_text, curve_points, scores_text
+from eval.statistics.stats import estimate
 
 BUDGETS = (1000, 2000, 4000)
 KEYS = [(f"case-{number % 6}", f"q{number}") for number in range(30)]
@@ -118,7 +118,7 @@ def test_a_row_more_than_two_percent_below_the_budget_is_marked_open_and_has_no_
     assert not at(1000, 0.5, 980).short
     assert at(1000, 0.5, 979).short
     full, starved = curve([at(1000, 0.5), at(2000, 0.6)], HOMES), curve([at(1000, 0.5), at(2000, 0.6, 1200)], HOMES)
-    panel = Panel("LoCoMo: F1", [Row("BM25", full), Row("Tiny", starved)], "BM25", None)
+    panel = Panel("LoCoMo: F1", [BudgetCurve("BM25", full), BudgetCurve("Tiny", starved)], "BM25", None)
     lines = {line.split(" | ")[0].strip("| "): line for line in scores_text(panel).splitlines()}
     assert SHORT not in lines["BM25"]
     assert f"{SHORT}: 1,200 tokens, 0% of the questions fill it | {SHORT} | –" in lines["Tiny"]
@@ -157,9 +157,9 @@ def test_the_reference_s_tokens_for_a_score_are_read_off_its_curve() -> None:
 def test_costs_say_when_a_memory_beats_the_whole_history_and_the_reference_at_the_same_score() -> None:
     plain, rich = curve([at(1000, 0.2), at(4000, 0.4)], HOMES), curve([at(1000, 0.3), at(4000, 0.9)], HOMES)
     rows = [
-        Row("BM25", plain, [Expense(0.0, 0.001, 0.001), Expense(0.0, 0.004, 0.004)]),
-        Row("Mine", rich, [Expense(0.3, 0.001, 0.001), Expense(0.3, 0.004, 0.004)]),
-        Row("Unpriced", rich, [None, None]),
+        BudgetCurve("BM25", plain, [Expense(0.0, 0.001, 0.001), Expense(0.0, 0.004, 0.004)]),
+        BudgetCurve("Mine", rich, [Expense(0.3, 0.001, 0.001), Expense(0.3, 0.004, 0.004)]),
+        BudgetCurve("Unpriced", rich, [None, None]),
     ]
     panel = Panel("LoCoMo: F1", rows, "BM25", None, 20_000, Expense(0.0, 0.02, 0.011))
     table = [[part.strip() for part in line.split("|")[1:-1]] for line in costs_text(panel).splitlines()[4:] if line]

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case
-from eval.case_log import CaseLog
-from eval.run import Run
-from eval.score_files import hash_of
-from eval.store import read_lines
+from eval.files.store import read_lines
+from eval.judging.score_files import hash_of
+from eval.running.case_log import CaseLog
+from eval.running.run import Run
 from memsys.interface import Item
 
 

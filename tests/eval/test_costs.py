@@ -12,15 +12,15 @@ import pytest
 from small_history import history
 
 from data_loaders.schema import Question
-from eval.case_log import effort
-from eval.costs import Usage, costs, phases
-from eval.loop import run_all
+from eval.analysis.costs import Usage, costs, phases
+from eval.files.store import write_lines
 from eval.report.cell import Cell, Column
 from eval.report.rendering import markdown
 from eval.report.scores import Asked
 from eval.report.tables import Row, Table
-from eval.run import Run
-from eval.store import write_lines
+from eval.running.case_log import effort
+from eval.running.loop import run_all
+from eval.running.run import Run
 from memsys.interface import Recall
 from memsys.llm.ask import complete
 from memsys.llm.meter import Ledger, Metered

@@ -7,8 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from eval.families import Gaps, can_flip, flipped, level_of, single_step
-from eval.stats import difference
+from eval.statistics.families import Gaps, can_flip, flipped, level_of, single_step
+from eval.statistics.stats import difference
 from tests.rigs.coverage.families import few_histories, power, size
 
 

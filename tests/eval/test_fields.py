@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from eval.costs import phases
-from eval.fields import FIELDS, wrong_field
-from eval.records import Effort, Prediction
+from eval.analysis.costs import phases
+from eval.files.fields import FIELDS, wrong_field
+from eval.files.records import Effort, Prediction
+from eval.files.store import RunError, read_lines, read_predictions
 from eval.report.rendering import _evidence_means
-from eval.store import RunError, read_lines, read_predictions
 
 PREDICTION: dict[str, Any] = {
     "case_id": "c",

@@ -17,8 +17,8 @@ from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 from data_loaders import realmem as realmem_loader
 from data_loaders.perltqa import parse_references
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction
 from eval.metrics import lexical, locomo, longmemeval, longmemeval_mab, multihop_rag, perltqa, realmem
-from eval.records import Prediction
 
 FOLDER = Path(__file__).parents[1] / "golden"
 

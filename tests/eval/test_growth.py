@@ -7,9 +7,9 @@ import csv
 import pytest
 
 from data_loaders.schema import Case, Question, Session, Turn, Unit
-from eval.growth import FIELDS, as_csv, build, costs_at, long_history
-from eval.records import Effort
-from eval.store import RunError
+from eval.analysis.growth import FIELDS, as_csv, build, costs_at, long_history
+from eval.files.records import Effort
+from eval.files.store import RunError
 from memsys.interface import MemorySystem, Recall
 
 UTTERANCE = {"rule": "utterance"}

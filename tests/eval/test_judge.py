@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from data_loaders.schema import Gold, Question
-from eval.judge import NO_MEMORY, UNANSWERABLE, Judge, judge_request, judged, verdict
-from eval.store import RunError
+from eval.files.store import RunError
+from eval.judging.judge import NO_MEMORY, UNANSWERABLE, Judge, judge_request, judged, verdict
 from memsys.llm.ask import complete
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion

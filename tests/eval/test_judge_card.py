@@ -10,10 +10,20 @@ import pytest
 from scipy.stats import beta
 from statsmodels.stats.proportion import proportion_confint
 
-from eval.judge_card import Card, Corrected, Correction, Share, Verdict, card, corrected, read_card, write_card
+from eval.files.store import RunError
+from eval.judging.judge_card import (
+    Card,
+    Corrected,
+    Correction,
+    ProbeVerdicts,
+    Share,
+    card,
+    corrected,
+    read_card,
+    write_card,
+)
 from eval.report.corrections import corrected_text
-from eval.stats import estimate
-from eval.store import RunError
+from eval.statistics.stats import estimate
 
 KINDS: Mapping[str, tuple[bool, float]] = {
     "as it is": (True, 0.01),
@@ -42,7 +52,7 @@ def simulated(rng: np.random.Generator, n: int, luck: float = 0.15) -> Card:
         for kind, (right, error) in KINDS.items():
             if kind != "date" or number % 3 == 0:
                 wrong = rng.random() < error * (1 + hard)
-                verdicts.append(Verdict(kind, right, (float(right != wrong),), (f"c{number % 10}", f"q{number}")))
+                verdicts.append(ProbeVerdicts(kind, right, (float(right != wrong),), (f"c{number % 10}", f"q{number}")))
     return card(verdicts)
 
 
@@ -53,20 +63,20 @@ def covers(covered: int, rounds: int, wanted: float = 0.94) -> bool:
 
 def test_a_generous_a_strict_and_a_silent_judge_get_what_they_deserve() -> None:
     probes = [("as it is", True), ("vague", False), ("empty", False)]
-    generous = card([Verdict(kind, right, (1.0,)) for kind, right in probes])
-    strict = card([Verdict(kind, right, (0.0, 0.0)) for kind, right in probes])
+    generous = card([ProbeVerdicts(kind, right, (1.0,)) for kind, right in probes])
+    strict = card([ProbeVerdicts(kind, right, (0.0, 0.0)) for kind, right in probes])
     for judge, rejects, accepts in ((generous, 0.0, 1.0), (strict, 1.0, 0.0)):
         assert judge.rejected is not None
         assert judge.accepted is not None
         assert (judge.rejected.mean, judge.accepted.mean, judge.discriminates) == (rejects, accepts, False)
     assert strict.repeats is not None
     assert strict.repeats.agreeing == 1.0
-    silent = card([Verdict("as it is", True, (None,)), Verdict("as it is", True, (1.0,))])
+    silent = card([ProbeVerdicts("as it is", True, (None,)), ProbeVerdicts("as it is", True, (1.0,))])
     assert (silent.lines[0].n, silent.lines[0].unscored, silent.accepted, silent.repeats) == (1, 1, None, None)
 
 
 def test_repeats_are_averaged_and_their_agreement_is_counted_by_pairs() -> None:
-    result = card([Verdict("empty", False, (1.0, 0.0, 0.0)), Verdict("empty", False, (0.0, 0.0, 0.0))])
+    result = card([ProbeVerdicts("empty", False, (1.0, 0.0, 0.0)), ProbeVerdicts("empty", False, (0.0, 0.0, 0.0))])
     assert result.accepted is not None
     assert result.accepted.mean == pytest.approx(1 / 6)
     assert result.repeats is not None
@@ -74,8 +84,8 @@ def test_repeats_are_averaged_and_their_agreement_is_counted_by_pairs() -> None:
 
 
 def test_a_verdict_that_turns_with_the_order_of_the_prompt_shows_in_the_order_and_not_in_the_errors() -> None:
-    steady = [Verdict("vague", False, (0.0,), ("c", f"q{number}"), 0.0) for number in range(9)]
-    result = card([*steady, Verdict("vague", False, (0.0,), ("c", "q9"), 1.0)])
+    steady = [ProbeVerdicts("vague", False, (0.0,), ("c", f"q{number}"), 0.0) for number in range(9)]
+    result = card([*steady, ProbeVerdicts("vague", False, (0.0,), ("c", "q9"), 1.0)])
     assert result.accepted is not None
     assert result.accepted.mean == 0.0
     assert result.order is not None
@@ -84,7 +94,7 @@ def test_a_verdict_that_turns_with_the_order_of_the_prompt_shows_in_the_order_an
 
 
 def test_the_interval_by_kind_is_wilson_s() -> None:
-    line = card([Verdict("vague", False, (float(number < 7),)) for number in range(50)]).lines[0]
+    line = card([ProbeVerdicts("vague", False, (float(number < 7),)) for number in range(50)]).lines[0]
     assert line.interval is not None
     assert (line.interval.low, line.interval.high) == pytest.approx(
         proportion_confint(7, 50, method="wilson"), abs=1e-9
@@ -174,8 +184,8 @@ def test_only_a_score_beyond_two_standard_errors_says_that_the_card_does_not_fit
 
 def test_kinds_of_probes_weigh_as_often_as_the_data_have_them() -> None:
     """15 probes of a rare kind, all accepted, beside 150 of a common one, none accepted: .09 and not .5."""
-    rare = [Verdict("number in words", False, (1.0,), ("c", f"r{number}")) for number in range(15)]
-    common = [Verdict("another", False, (0.0,), ("c", f"q{number}")) for number in range(150)]
+    rare = [ProbeVerdicts("number in words", False, (1.0,), ("c", f"r{number}")) for number in range(15)]
+    common = [ProbeVerdicts("another", False, (0.0,), ("c", f"q{number}")) for number in range(150)]
     result = card([*rare, *common])
     assert result.accepted is not None
     assert result.accepted.mean == pytest.approx(15 / 165)
@@ -184,7 +194,7 @@ def test_kinds_of_probes_weigh_as_often_as_the_data_have_them() -> None:
 def test_the_point_says_its_condition_and_stands_beside_the_range_over_kinds() -> None:
     kinds = [("as it is", True, 0.0), ("long", True, 0.2), ("another", False, 0.1), ("vague", False, 0.5)]
     errors = [
-        Verdict(kind, right, (float(right != (number < error * 100)),), ("c", f"q{number}"))
+        ProbeVerdicts(kind, right, (float(right != (number < error * 100)),), ("c", f"q{number}"))
         for kind, right, error in kinds
         for number in range(100)
     ]
@@ -209,8 +219,8 @@ def test_refusals_of_the_run_are_counted_as_wrong_and_the_rest_is_corrected() ->
 
 def test_a_card_is_read_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     verdicts = [
-        Verdict("vague", False, (1.0, None), ("c", "q"), 0.0),
-        Verdict("as it is", True, (1.0, 1.0), ("c", "q")),
+        ProbeVerdicts("vague", False, (1.0, None), ("c", "q"), 0.0),
+        ProbeVerdicts("as it is", True, (1.0, 1.0), ("c", "q")),
     ]
     write_card(tmp_path / "card.jsonl", verdicts)
     assert read_card(tmp_path / "card.jsonl") == card(verdicts)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from data_loaders.schema import Case, Gold, Question
-from eval.judge import Judge
-from eval.judge_probes import Probe, probes
-from eval.judge_probing import AnswerFirst, spread, verdicts, why_not
-from eval.score import Judging
+from eval.judging.judge import Judge
+from eval.judging.judge_probes import Probe, probes
+from eval.judging.judge_probing import AnswerFirst, spread, verdicts, why_not
+from eval.judging.score import Judging
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import Reply, ScriptedLLM
 from memsys.prompts import PromptError, Prompts
-from scripts.experiment.options import load_option, options
+from scripts.setup.options import load_option, options
 
 MEM0 = Judge("mem0", "Mem0", "label", "judge/mem0")
 CASE = Case(

@@ -11,11 +11,11 @@ import pytest
 from small_history import history
 from test_score import JUDGE, NO, YES
 
-from eval.judging_ahead import JudgingAhead
-from eval.loop import run_all
-from eval.records import Prediction
-from eval.run import Run
-from eval.score import Judging, score_judge
+from eval.files.records import Prediction
+from eval.judging.judging_ahead import JudgingAhead
+from eval.judging.score import Judging, score_judge
+from eval.running.loop import run_all
+from eval.running.run import Run
 from memsys.llm.meter import Metered
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.protocol import Completion, ModelError, Request
@@ -91,7 +91,7 @@ class Silent:
 
 
 def test_what_is_taken_before_it_was_sent_is_not_sent_again(make_run: Make) -> None:
-    from eval.score import verdict_key
+    from eval.judging.score import verdict_key
 
     run, ahead, silent = make_run([history("a")]), JudgingAhead(), Silent()
     grader = judging(silent, repeats=1)

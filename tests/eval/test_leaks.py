@@ -13,17 +13,17 @@ from hydra.utils import instantiate
 
 from data_loaders.lazy import as_lazy
 from data_loaders.schema import Case, Gold, Question, Session, Turn
-from eval import leaks
-from eval.leaks import MARK, Watch, check, marked, watched
-from eval.run import Run, Services
-from eval.store import RunError
+from eval.analysis import leaks
+from eval.analysis.leaks import MARK, Watch, check, marked, watched
+from eval.files.store import RunError
+from eval.running.run import Run, Services
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
+from scripts.assembly.runs import reader
 from scripts.command import verb
-from scripts.experiment.options import load_option
-from scripts.experiment.runs import reader
+from scripts.setup.options import load_option
 
 main = partial(verb, "leaks")
 

@@ -24,12 +24,12 @@ from small_history import FACTS, history
 
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
-from eval.case import schedule
-from eval.case_log import CaseLog
-from eval.gold_evidence import gold_evidence
-from eval.loop import run_all
-from eval.run import Progress, Run
-from eval.store import MOST_OPEN, Appender, RunError, locked, read_lines, read_predictions, safe_name
+from eval.files.store import MOST_OPEN, Appender, RunError, locked, read_lines, read_predictions, safe_name
+from eval.running.case import schedule
+from eval.running.case_log import CaseLog
+from eval.running.gold_evidence import gold_evidence
+from eval.running.loop import run_all
+from eval.running.run import Progress, Run
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
 from memsys.llm import secrets, stopping
 from memsys.llm.ask import complete
@@ -49,7 +49,7 @@ from memsys.llm.protocol import (
 )
 from memsys.llm.replies import why_none
 from memsys.llm.scripted import ScriptedLLM
-from memsys.llm.store import DamagedCache, Store
+from memsys.llm.store import CacheStore, DamagedCache
 from memsys.systems.bm25 import BM25
 
 Make = Callable[..., Run]
@@ -205,7 +205,7 @@ def test_an_empty_reply_is_an_answer_that_is_not_asked_for_again(make_run: Make,
 def test_a_question_without_an_answer_is_asked_again_by_the_next_run_and_replayed_by_a_replay(
     make_run: Make, tmp_path: Path, stopped: Any
 ) -> None:
-    case, store = history(questions=1), Store(tmp_path / "cache.sqlite")
+    case, store = history(questions=1), CacheStore(tmp_path / "cache.sqlite")
 
     def lines(model: LLM | None) -> dict[str, bytes]:
         run = make_run([case], reader=Metered(CachedLLM(model, store, ModelSettings("m"), "here")))
@@ -901,7 +901,7 @@ def test_an_exception_in_any_callback_of_an_answer_ends_the_run_instead_of_hangi
     if where == "log.spent":
         monkeypatch.setattr(CaseLog, "spent", broken_when_answered)
     if where == "done.result":
-        monkeypatch.setattr("eval.question._outcome", broken)
+        monkeypatch.setattr("eval.running.question._outcome", broken)
     run = make_run([history()], build=partial(Diary, []))
     with pytest.raises(ZeroDivisionError):
         run_all([run], on_progress=broken if where == "on_progress" else lambda progress: None)
@@ -1029,7 +1029,7 @@ def test_a_prompt_that_is_read_but_not_declared_stops_the_run(make_run: Make) ->
 
 
 def test_a_wrapped_memory_reads_the_prompts_that_its_own_class_declares() -> None:
-    from eval.run import declared_prompts
+    from eval.running.run import declared_prompts
     from memsys.systems.memtree import MemTree
     from memsys.systems.pruned import Pruned
 

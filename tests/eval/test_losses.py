@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_loaders.schema import Gold
-from eval.held import Held
-from eval.losses import STEPS, Loss, Reached, loss_of, waterfall
+from eval.analysis.held import Held
+from eval.analysis.losses import STEPS, Loss, Reached, loss_of, waterfall
 
 GOLD = Gold(("Oaxaca",), ("t1",), "single-hop")
 NO, UNKNOWN, YES = Held.NO, Held.UNKNOWN, Held.YES

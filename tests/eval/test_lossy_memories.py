@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
-from eval.loop import run_all
-from eval.losses import waterfall
-from eval.run import Run
-from eval.run_losses import losses_of
-from eval.store import write_lines
+from eval.analysis.losses import waterfall
+from eval.analysis.run_losses import losses_of
+from eval.files.store import write_lines
+from eval.running.loop import run_all
+from eval.running.run import Run
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
 
 SYLLABLES = "ba ce di fo gu ka le mi no pu ra se ti vo zu wy".split()

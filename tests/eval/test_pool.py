@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from eval.executors import channel
-from eval.pool import Threads, UrgentPool
+from eval.running.pool import Threads, UrgentPool
 from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import Embedded, Keep
@@ -21,7 +21,7 @@ from memsys.llm.futures import Awaited, waiting
 from memsys.llm.limits import BUILDS
 from memsys.llm.meter import Metered, metering
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.store import Store
+from memsys.llm.store import CacheStore
 
 PATIENCE = 5
 
@@ -154,7 +154,7 @@ def test_fetching_a_vector_is_such_a_wait(tmp_path: Path) -> None:
             keep(0, vectors := [Embedded(np.ones(2, dtype=np.float32), 1, 0.0) for _ in texts])
             return list(vectors)
 
-    store = Store(tmp_path / "cache.sqlite")
+    store = CacheStore(tmp_path / "cache.sqlite")
     embedder = CachedEmbedder(Server(), store, "m", "e")
     with UrgentPool(8, "test", computing=1) as pool:
         asked = pool.submit(1, embedder.embed, ["a", "b"])

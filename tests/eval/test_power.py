@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.power import detectable, planned
+from eval.files.store import write_lines
 from eval.report.cell import Cell, Column
 from eval.report.detectable import detectable_lines
 from eval.report.rendering import markdown
 from eval.report.scores import Asked
 from eval.report.tables import Row, Table
-from eval.stats import Sampling, difference
-from eval.store import write_lines
+from eval.statistics.power import detectable, planned
+from eval.statistics.stats import Sampling, difference
 
 pytestmark = pytest.mark.slow
 

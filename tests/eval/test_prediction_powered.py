@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eval.prediction_powered import prediction_powered, sample_order
+from eval.judging.prediction_powered import prediction_powered, sample_order
 from eval.report.ratings import rated_sample
 
 KEYS = [(f"c{number % 8}", f"q{number}") for number in range(400)]

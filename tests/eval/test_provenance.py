@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from eval import provenance
-from eval.provenance import code_only, distributions, has_source, identity, source_digest
+from eval.files import provenance
+from eval.files.provenance import code_only, distributions, has_source, identity, source_digest
 
 
 def test_identity_depends_on_contents_and_not_on_the_order_of_keys() -> None:

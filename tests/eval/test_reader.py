@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from data_loaders.schema import Question
-from eval.reader import NOTHING, Reader, Rendered, render, within
+from eval.running.reader import NOTHING, Reader, Rendered, render, within
 from memsys.interface import Item, Recall
 from memsys.llm.ask import complete
 from memsys.llm.offline.extractive import ExtractiveLLM

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from eval.received import checked_record, refuse_foreign, run_record
+from eval.analysis.watching import Watcher
+from eval.files.received import checked_record, refuse_foreign, run_record
+from eval.files.store import RunError
 from eval.report.html.sources import read_sources
-from eval.store import RunError
-from eval.watching import Watcher
 from scripts.answers.declared import forms, read_declared
 from scripts.answers.parsing import Parsed
 from scripts.answers.records import amount_of

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import pytest
 
 from data_loaders.schema import Question, Unit
-from eval import rehearsal
-from eval.loop import run_all
-from eval.rehearsal import made_up, rehearse
-from eval.store import read_lines
+from eval.files.store import read_lines
+from eval.running import rehearsal
+from eval.running.loop import run_all
+from eval.running.rehearsal import made_up, rehearse
 from memsys.interface import MemorySystem, Recall
 from memsys.prompts import Prompts
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from data_loaders.schema import Gold, Question
-from eval.judge import Judge, judge_request, judged
-from eval.records import Score
+from eval.files.records import Score
+from eval.judging.judge import Judge, judge_request, judged
 from memsys.llm.ask import ask, complete
 from memsys.llm.client import Client, Endpoint
 from memsys.llm.meter import Ledger, Metered, metering

@@ -9,19 +9,19 @@ from dataclasses import replace
 import pytest
 from small_history import history
 
-from eval.judge import Judge
-from eval.loop import run_all
+from eval.files.store import RunError, read_lines, write_lines
+from eval.judging.judge import Judge
+from eval.judging.score import Judging, Metric, score_evidence, score_judge, score_lexical
+from eval.judging.score_files import read_scores
 from eval.metrics.lexical import squad_f1
-from eval.run import Run
-from eval.score import Judging, Metric, score_evidence, score_judge, score_lexical
-from eval.score_files import read_scores
-from eval.store import RunError, read_lines, write_lines
+from eval.running.loop import run_all
+from eval.running.run import Run
 from memsys.llm.meter import Metered
 from memsys.llm.protocol import Completion, ModelError
 from memsys.llm.replies import POLICY
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
-from scripts.experiment.options import load_option
+from scripts.setup.options import load_option
 
 Make = Callable[..., Run]
 JUDGE = Judge("mem0", "Mem0", "label", "judge/mem0")

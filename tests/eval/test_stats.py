@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eval.stats import (
+from eval.statistics.stats import (
     Interval,
     by_question,
     difference,

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from eval.power import detectable
-from eval.stats import Sampling
-from eval.variance import (
+from eval.statistics.power import detectable
+from eval.statistics.stats import Sampling
+from eval.statistics.variance import (
     PARTS,
     Components,
     Design,

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memsys.embed import HashingEmbedder, TableEmbedder, stem
+from memsys.embed import HashingEmbedder, TableEmbedder
 from memsys.llm.meter import metering
+from memsys.tokens import stem
 
 TEXTS = ["Mara planted tomatoes", "👩‍🌾 זרעה עגבניות", "the of and", ""]
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from data_loaders.schema import DataError
-from eval import growth
-from eval.store import write_lines
+from eval.analysis import growth
+from eval.files.store import write_lines
 from memsys.inert import Inert, csv_text, inert_output, visible
-from scripts.checkup.probes import Finding
+from scripts.assembly.steps import print_missing
+from scripts.checkup.probes import Checked
 from scripts.checkup.report import table
-from scripts.experiment.exits import guarded
-from scripts.experiment.printing import console
-from scripts.experiment.steps import print_missing
+from scripts.setup.exits import guarded
+from scripts.terminal.printing import console
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp\u2028next\r"
 ACTIVE = set(HOSTILE) - set("]0;owned[2J31mgnpnext")
@@ -39,7 +39,7 @@ def failing(_: Path) -> None:
 
 
 def doctor(_: Path) -> None:
-    print(table([Finding("asked", HOSTILE, HOSTILE, "stop")]))
+    print(table([Checked("asked", HOSTILE, HOSTILE, "stop")]))
 
 
 def markdown_and_pages(_: Path) -> None:

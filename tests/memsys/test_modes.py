@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hydra.utils import get_class
 
-from eval.run import needs
+from eval.running.run import needs
 from memsys.embed import HashingEmbedder
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from scripts.commands.tables import systems_table
-from scripts.experiment.options import load_option, options
+from scripts.setup.options import load_option, options
 
 BUILDS: dict[str, dict[str, Any]] = {name: load_option("memory", name)["build"] for name in options("memory")}
 CLASSES = {build["_target_"]: get_class(build["_target_"]) for build in BUILDS.values()}

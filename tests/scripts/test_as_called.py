@@ -13,10 +13,10 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError, Request
 from scripts.command import usage
 from scripts.commands.list import every_name
-from scripts.experiment.exits import _message
-from scripts.experiment.faults import remedy
 from scripts.settings import arguments
 from scripts.settings.arguments import as_called
+from scripts.setup.exits import _message
+from scripts.setup.faults import remedy
 
 
 def test_remedies_name_the_command_that_was_called(monkeypatch: Any) -> None:

@@ -73,11 +73,16 @@ def run_elsewhere(mock: Mock, file: Path) -> None:
 
 
 def test_an_import_says_what_it_cannot_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from eval.store import RunError
-    from memsys.llm.batching.journal import Call, Journal
+    from eval.files.store import RunError
+    from memsys.llm.batching.journal import Journal, JournalledCall
 
     journal = Journal(tmp_path / "cache.sqlite")
-    journal.add([Call("a", "/chat/completions", b'{"model": "m"}'), Call("b", "/chat/completions", b'{"model": "m"}')])
+    journal.add(
+        [
+            JournalledCall("a", "/chat/completions", b'{"model": "m"}'),
+            JournalledCall("b", "/chat/completions", b'{"model": "m"}'),
+        ]
+    )
     journal.close()
     cache = ["--cache", str(tmp_path / "cache.sqlite")]
     replies = tmp_path / "replies.jsonl"

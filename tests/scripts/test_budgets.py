@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from data_loaders.schema import Unit
-from eval.budgets import TOLERANCE
-from eval.costs import costs
-from eval.store import RunError, read_predictions, read_record
+from eval.analysis.budgets import TOLERANCE
+from eval.analysis.costs import costs
+from eval.files.store import RunError, read_predictions, read_record
 from memsys.systems.bm25 import BM25
-from scripts.experiment.budgets import budgeted, deepened
-from scripts.experiment.equal_budgets import make_budgets
-from scripts.experiment.launch import composed, readable
-from scripts.experiment.options import load_option
+from scripts.setup.launch import composed, readable
+from scripts.setup.options import load_option
+from scripts.tables.budgets import budgeted, deepened
+from scripts.tables.equal_budgets import make_budgets
 
 BUDGETS = (200, 400, 1500)
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memsys.llm.batching.journal import Call, Journal
+from memsys.llm.batching.journal import Journal, JournalledCall
 from memsys.llm.client import Embedded
 from memsys.llm.protocol import Completion
-from memsys.llm.store import DamagedCache, Store
+from memsys.llm.store import CacheStore, DamagedCache
 from scripts.command import verb
 
 main = partial(verb, "cache")
@@ -37,7 +37,7 @@ def key(number: int) -> bytes:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A cache of 2,000 answers, one reply without an answer and 20 vectors."""
-    store = Store(tmp_path / "cache.sqlite")
+    store = CacheStore(tmp_path / "cache.sqlite")
     store.keep_answer(key(ANSWERS), Completion("", stopped="cut in thought"), lambda error: None)
     for number in range(ANSWERS):
         store.keep_answer(key(number), Completion("x" * 200, 3, 2, model="m", endpoint="here"), lambda error: None)
@@ -92,7 +92,7 @@ def test_rows_that_are_no_answers_and_no_directions_are_found_and_left_out(
     code, said = run(capsys, "repair", path)
     assert code == 0
     assert f"{path}: 1998 answers and 17 vectors kept" in said
-    outcome = Store(path).outcome(key(ANSWERS))
+    outcome = CacheStore(path).outcome(key(ANSWERS))
     assert outcome is not None
     assert outcome.stopped == "cut in thought"
     assert run(capsys, "check", path) == (0, f"{path}: whole\n")
@@ -103,12 +103,12 @@ def test_vectors_of_a_length_that_was_a_servers_mistake_are_dropped(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = np.asarray([1.0, 0.0, 0.0], dtype=np.float32)
-    store = Store(path)
+    store = CacheStore(path)
     store.keep_vectors([(key(7000), Embedded(other, 1, 0.0))])
     store.close()
     code, said = run(capsys, "repair", path, "--drop-vectors", "3")
     assert (code, "left out: 1 vectors of 3 numbers\n" in said) == (0, True)
-    assert list(Store(path).vectors([key(7000), key(0)])) == [key(0)]
+    assert list(CacheStore(path).vectors([key(7000), key(0)])) == [key(0)]
     with pytest.raises(SystemExit, match="2"):
         run(capsys, "stats", path, "--drop-vectors", "2")
 
@@ -126,7 +126,7 @@ def test_of_a_damaged_cache_what_can_be_read_is_kept_and_the_file_set_aside(
     assert "could not be read" in said
     assert (path.parent / "cache.sqlite.damaged-1").read_bytes()[100:] == before[100:]  # the header names the journal
     assert run(capsys, "check", path) == (0, f"{path}: whole\n")
-    store = Store(path)
+    store = CacheStore(path)
     kept = [number for number in range(ANSWERS) if store.answer(key(number)) is not None]
     assert len(kept) > 0.8 * ANSWERS
     assert all(store.answer(key(number)) == Completion("x" * 200, 3, 2, model="m", endpoint="here") for number in kept)
@@ -137,7 +137,7 @@ def test_a_schema_of_broken_bytes_is_a_damaged_cache_and_no_traceback(
 ) -> None:
     path.write_bytes(path.read_bytes().replace(b"CREATE TABLE vectors", b"CREAT\xcf TABLE vectors", 1))
     with pytest.raises(DamagedCache, match="malformed database schema"):
-        Store(path)
+        CacheStore(path)
     for command in ("check", "repair", "stats"):
         code, said = run(capsys, command, path)
         assert (code, said.count("\n")) == (2, 1), said
@@ -160,7 +160,7 @@ def test_a_file_that_is_no_cache_is_refused_and_left_alone(tmp_path: Path, capsy
 
 
 def test_a_cache_in_use_is_not_repaired(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = Store(path)
+    store = CacheStore(path)
     code, said = run(capsys, "repair", path)
     assert code == 2
     assert "is in use" in said
@@ -170,7 +170,7 @@ def test_a_cache_in_use_is_not_repaired(path: Path, capsys: pytest.CaptureFixtur
 
 def test_repair_keeps_the_batch_journal(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(Journal(path)) as journal:
-        journal.add([Call(name, "/chat/completions", b'{"model": "m"}') for name in ("a", "b", "c")])
+        journal.add([JournalledCall(name, "/chat/completions", b'{"model": "m"}') for name in ("a", "b", "c")])
         journal.keep({"a": (200, b'{"choices": []}')})
         journal.accepted(journal.begin([call for call in journal.open_calls() if call.name == "b"], "here"), "batch-7")
     code, said = run(capsys, "repair", path)
@@ -187,7 +187,7 @@ def test_a_store_that_is_opened_during_a_repair_waits_and_writes_to_the_new_file
     opening: list[threading.Thread] = []
 
     def answer() -> None:
-        store = Store(path)
+        store = CacheStore(path)
         store.keep_answer(key(9000), Completion("paid"), lambda error: None)
         store.close()
 
@@ -201,21 +201,21 @@ def test_a_store_that_is_opened_during_a_repair_waits_and_writes_to_the_new_file
     monkeypatch.setattr("scripts.commands.cache.os.replace", replace)
     assert run(capsys, "repair", path)[0] == 0
     opening[0].join()
-    with closing(Store(path)) as store:
+    with closing(CacheStore(path)) as store:
         assert store.answer(key(9000)) == Completion("paid")
 
 
 def test_pack_leaves_everything_in_the_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = (
-        "import os, sys\nfrom pathlib import Path\nfrom memsys.llm.protocol import Completion\nfrom memsys.llm.store import Store\n"
-        "Store(Path(sys.argv[1])).keep_answer(b'k' * 32, Completion('kept'), lambda error: os._exit(9))\nimport time; time.sleep(60)"
+        "import os, sys\nfrom pathlib import Path\nfrom memsys.llm.protocol import Completion\nfrom memsys.llm.store import CacheStore\n"
+        "CacheStore(Path(sys.argv[1])).keep_answer(b'k' * 32, Completion('kept'), lambda error: os._exit(9))\nimport time; time.sleep(60)"
     )
     path = tmp_path / "cache.sqlite"
     assert subprocess.run([sys.executable, "-c", command, str(path)], check=False).returncode == 9
     assert Path(f"{path}-wal").stat().st_size > 0  # the process was killed: the answer is not in the file
     assert run(capsys, "pack", path)[0] == 0
     copy = shutil.copy(path, tmp_path / "copy.sqlite")
-    with closing(Store(Path(copy))) as store:
+    with closing(CacheStore(Path(copy))) as store:
         assert store.answer(b"k" * 32) == Completion("kept")
 
 
@@ -224,7 +224,7 @@ def test_check_names_keys_that_are_no_hashes_and_repair_leaves_them_out(
 ) -> None:
     with closing(sqlite3.connect(path)) as file, file:
         file.execute("INSERT INTO answers SELECT x'01', completion FROM answers LIMIT 1")
-    with closing(Store(path)) as store:
+    with closing(CacheStore(path)) as store:
         assert store.answer(key(0)) is not None  # one odd key disturbs no lookup
     assert f"{path}: 1 rows of answers whose key has not 32 bytes\n" in run(capsys, "check", path)[1]
     assert "2000 answers and 20 vectors kept, left out: 1 rows" in run(capsys, "repair", path)[1]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from scripts.experiment.calibration import Trial, calibrate, nearest
-from scripts.experiment.captions import unfitted
-from scripts.experiment.layout import Line, read_lines_of
-from scripts.experiment.options import load_option
+from scripts.lab.calibration import Trial, calibrate, nearest
 from scripts.settings.checking import checked_option
+from scripts.setup.options import load_option
+from scripts.tables.captions import unfitted
+from scripts.tables.layout import TableRow, read_lines_of
 
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 
@@ -96,5 +96,5 @@ def test_rows_fitted_to_another_embedder_are_named_in_the_caption(source: str) -
 
 
 def test_a_memory_without_a_fitted_threshold_has_no_such_line() -> None:
-    line = Line("bm25", "BM25", load_option("memory", "bm25"), {"memory": "bm25"}, ruled=False)
+    line = TableRow("bm25", "BM25", load_option("memory", "bm25"), {"memory": "bm25"}, ruled=False)
     assert unfitted([line], SimpleNamespace(embedder_name="text-embedding-3-small")) == ()  # type: ignore[arg-type]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from eval.provenance import ROOT
-from eval.records import Prediction
-from eval.store import write_lines
+from eval.files.provenance import ROOT
+from eval.files.records import Prediction
+from eval.files.store import write_lines
 from scripts.checkup.causes import Cause, commonest, remedy
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from eval.store import RunError, read_lines, write_lines
+from eval.files.store import RunError, read_lines, write_lines
 from scripts.commands.ceilings import main
 from scripts.door import Lab
-from scripts.experiment.launch import composed
-from scripts.experiment.table import reproduce
+from scripts.setup.launch import composed
+from scripts.tables.table import reproduce
 
 pytestmark = pytest.mark.slow
 

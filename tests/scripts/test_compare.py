@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from eval.store import RunError
+from eval.files.store import RunError
 from scripts.command import verb
 from scripts.commands import compare, completion
 from scripts.commands import list as listing
 from scripts.door import Lab
 from scripts.door import compare as difference
-from scripts.experiment.launch import composed
-from scripts.experiment.options import options
-from scripts.experiment.single import run_single
+from scripts.lab.single import run_single
+from scripts.setup.launch import composed
+from scripts.setup.options import options
 
 SETTINGS = ("profile=smoke", "protocol.judges=[]")
 

@@ -16,20 +16,20 @@ from memory_contract import PROMISES
 
 from data_loaders.schema import Question
 from eval.conformance.checks import FAULTS
-from eval.run import Run
+from eval.running.run import Run
 from memsys.products.places import place_of
 from memsys.services.memory import ServiceMemory
-from scripts.experiment.captions import waivers
-from scripts.experiment.conformance import conformance
-from scripts.experiment.datasets import data
-from scripts.experiment.lab import Lab
-from scripts.experiment.launch import composed
-from scripts.experiment.models import build_models
-from scripts.experiment.options import load_option, memories_here, options
-from scripts.experiment.runs import memory_run, reader
+from scripts.assembly.datasets import data
+from scripts.assembly.models import build_models
+from scripts.assembly.runs import memory_run, reader
+from scripts.lab.conformance import conformance
+from scripts.lab.lab import Lab
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
+from scripts.setup.launch import composed
+from scripts.setup.options import load_option, memories_here, options
+from scripts.tables.captions import waivers
 
 ELSEWHERE = sorted(set(options("memory")) - set(memories_here()))
 SERVICES = [name for name in ELSEWHERE if not name.startswith("released_")]

@@ -14,19 +14,19 @@ from hydra import compose, initialize_config_dir
 
 import scripts.checkup.probes as probes
 import scripts.checkup.report as doctor_report
-from eval.store import RunError
+from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
-from scripts.checkup.calls import Line
+from scripts.assembly.datasets import data
+from scripts.assembly.models import build_models
+from scripts.assembly.runs import memory_run, reader
+from scripts.checkup.calls import EndpointProbe
 from scripts.checkup.embedding import examine_embedder
 from scripts.checkup.probes import Examination, examine, pace
 from scripts.checkup.report import chat_file, file_name, table, write
 from scripts.command import verb
-from scripts.experiment.datasets import data
-from scripts.experiment.models import build_models
-from scripts.experiment.options import CONF, load_option
-from scripts.experiment.runs import memory_run, reader
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.quirks import SETS, Quirks
+from scripts.setup.options import CONF, load_option
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def served(quirks: Quirks) -> Iterator[str]:
 
 def examined(quirks: Quirks, *, key: str = "", start: ModelSettings | None = None) -> Examination:
     start = start or ModelSettings("m")
-    with served(quirks) as url, Line(url, "NO_SUCH_VARIABLE", key=key, settings=start) as line:
+    with served(quirks) as url, EndpointProbe(url, "NO_SUCH_VARIABLE", key=key, settings=start) as line:
         return examine(line, start, window=16000)
 
 
@@ -132,11 +132,11 @@ def test_a_wrong_key_an_absent_server_and_a_wrong_path_end_with_their_remedy() -
     (refused,) = examined(SETS["reasoning"], key="sk-wrong").findings
     assert "401" in refused.found
     assert "key" in refused.means
-    with Line("http://127.0.0.1:9/v1", "NO_SUCH_VARIABLE") as line:
+    with EndpointProbe("http://127.0.0.1:9/v1", "NO_SUCH_VARIABLE") as line:
         (absent,) = examine(line, ModelSettings("m"), window=9000).findings
     assert absent.level == "stop"
     assert "start the server" in absent.means
-    with served(Quirks()) as url, Line(url.removesuffix("/v1"), "NO_SUCH_VARIABLE") as line:
+    with served(Quirks()) as url, EndpointProbe(url.removesuffix("/v1"), "NO_SUCH_VARIABLE") as line:
         (lost,) = examine(line, ModelSettings("m"), window=9000).findings
     assert "ends in /v1" in lost.means
 
@@ -151,14 +151,14 @@ def test_a_wrong_key_an_absent_server_and_a_wrong_path_end_with_their_remedy() -
 def test_vectors_in_the_wrong_order_are_found_though_their_index_looks_right(
     quirks: Quirks, level: str, said: str
 ) -> None:
-    with served(quirks) as url, Line(url, "NO_SUCH_VARIABLE") as line:
+    with served(quirks) as url, EndpointProbe(url, "NO_SUCH_VARIABLE") as line:
         order = next(one for one in examine_embedder(line, ModelSettings("e")) if one.asked == "embedding order")
     assert order.level == level
     assert said in order.found
 
 
 def test_a_small_embedding_is_pointed_at() -> None:
-    with served(Quirks(dimension=32)) as url, Line(url, "NO_SUCH_VARIABLE") as line:
+    with served(Quirks(dimension=32)) as url, EndpointProbe(url, "NO_SUCH_VARIABLE") as line:
         size = examine_embedder(line, ModelSettings("e"))[0]
     assert (size.found, size.level) == ("32 numbers", "note")
 
@@ -167,7 +167,7 @@ def test_the_doctor_spends_within_the_cap() -> None:
     priced = ModelSettings("m", usd_per_million_in=1e6, usd_per_million_out=1e6)
     with (
         served(Quirks()) as url,
-        Line(url, "NO_SUCH_VARIABLE", settings=priced, purse=Purse(1.0)) as line,
+        EndpointProbe(url, "NO_SUCH_VARIABLE", settings=priced, purse=Purse(1.0)) as line,
         pytest.raises(SpendingCapReached),
     ):
         examine(line, priced, window=9000)
@@ -194,7 +194,7 @@ def test_the_file_it_writes_is_a_settings_file_that_runs_take(
     assert "CUT WITHOUT A WORD" in capsys.readouterr().out
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}", "models.reader=mine"])
-    monkeypatch.setattr("scripts.experiment.options.CONF", tmp_path / "conf")
+    monkeypatch.setattr("scripts.setup.options.CONF", tmp_path / "conf")
     found = build_models(cfg).reader
     assert found.endpoint is not None
     assert found.endpoint.base_url == url
@@ -287,7 +287,10 @@ def test_replies_without_text_stop_the_doctor_and_no_time_is_projected_from_them
     for shape, said in (("empty", "no text in the replies"), ("tool call only", "calls of tools, and no text")):
         mock = Mock(shape=shape)
         mock.said = lambda body, key: ""
-        with serving(application(mock)) as url, Line(url, "NO_SUCH_VARIABLE", settings=ModelSettings("m")) as line:
+        with (
+            serving(application(mock)) as url,
+            EndpointProbe(url, "NO_SUCH_VARIABLE", settings=ModelSettings("m")) as line,
+        ):
             examination = examine(line, ModelSettings("m"), window=1000)
         lines = found(examination)
         assert lines["text"] == f"stop: {said}"
@@ -299,6 +302,6 @@ def test_replies_without_text_stop_the_doctor_and_no_time_is_projected_from_them
 def test_a_reply_that_ends_before_the_limit_by_itself_does_not_show_that_the_limit_is_kept() -> None:
     mock = Mock()
     mock.said = lambda body, key: "a mock answer"
-    with serving(application(mock)) as url, Line(url, "NO_SUCH_VARIABLE", settings=ModelSettings("m")) as line:
+    with serving(application(mock)) as url, EndpointProbe(url, "NO_SUCH_VARIABLE", settings=ModelSettings("m")) as line:
         _, finding = probes.token_limit(line, ModelSettings("m"))
     assert finding.found == "not known: the reply had 3 tokens where 8 were allowed"

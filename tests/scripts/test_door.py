@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from eval.stats import difference
-from eval.store import RunError
+from eval.files.store import RunError
+from eval.statistics.stats import difference
 from memsys.interface import MemorySystem, Recall
 from scripts.door import Lab, Scored, compare, in_words, markdown
-from scripts.experiment.launch import composed
-from scripts.experiment.single import run_single
+from scripts.lab.single import run_single
+from scripts.setup.launch import composed
 
 OWN = """
 from data_loaders.schema import Question, Unit

@@ -8,8 +8,8 @@ import pytest
 
 from memsys.llm.meter import Metered, metering, together
 from memsys.llm.protocol import Completion, Request
-from scripts.experiment.actual import Meter, side_by_side
-from scripts.experiment.plan import Duration, OneSecond, Plan, Share
+from scripts.assembly.actual import Meter, side_by_side
+from scripts.assembly.plan import Duration, OneSecond, Plan, Share
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from data_loaders.schema import DataError
-from eval.store import RunError
+from eval.files.store import RunError
 from memsys.lean import cores
 from memsys.llm.protocol import ModelError
 from memsys.prompts import PromptError
-from scripts.experiment.exits import guarded
+from scripts.setup.exits import guarded
 
 ROOT = Path(__file__).resolve().parents[2]
 

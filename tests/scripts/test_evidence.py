@@ -11,11 +11,11 @@ from omegaconf import DictConfig
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 from scripts.command import verb
-from scripts.experiment.column_groups import ColumnGroup, column_group
-from scripts.experiment.evidence import Lost, differ, evidence_line, evidence_lines, lost, lost_by_row, row_units
-from scripts.experiment.launch import composed
-from scripts.experiment.layout import Line, group_name, read_lines_of, table_unit
-from scripts.experiment.options import load_option, options
+from scripts.setup.launch import composed
+from scripts.setup.options import load_option, options
+from scripts.tables.column_groups import ColumnGroup, column_group
+from scripts.tables.evidence import Lost, differ, evidence_line, evidence_lines, lost, lost_by_row, row_units
+from scripts.tables.layout import TableRow, group_name, read_lines_of, table_unit
 
 main = partial(verb, "audit")
 
@@ -24,7 +24,7 @@ RULES_OF_RELEASES = {
     "MemoryOS",  # its evaluation keeps the last reply only, and no message without one
 }
 """Classes of memories that leave turns out as their releases do."""
-Place = tuple[str, list[Line], dict[str, Lost]]
+Place = tuple[str, list[TableRow], dict[str, Lost]]
 """A column group: its table and caption line, its rows, and what each row loses by its title."""
 
 

@@ -17,12 +17,12 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from eval.store import read_lines
-from scripts.experiment import local
-from scripts.experiment.layout import variation
-from scripts.experiment.single import run_single
-from scripts.experiment.table import reproduce
+from eval.files.store import read_lines
+from scripts.assembly import local
+from scripts.lab.single import run_single
 from scripts.mock.endpoint import Mock, application, serving
+from scripts.tables.layout import variation
+from scripts.tables.table import reproduce
 
 pytestmark = pytest.mark.slow
 

@@ -16,21 +16,21 @@ from typing import Any
 
 import pytest
 
-from eval import store
-from eval.failures import stops
+from eval.files import store
+from eval.running.failures import stops
 from memsys.llm.cache import CachedLLM
 from memsys.llm.client import Client
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Request
-from memsys.llm.store import Store
+from memsys.llm.store import CacheStore
 from scripts.command import verb
-from scripts.experiment.exits import guarded
-from scripts.experiment.faults import REMEDIES
-from scripts.experiment.launch import composed
-from scripts.experiment.options import CONF
-from scripts.experiment.single import run_single
+from scripts.lab.single import run_single
 from scripts.mock.endpoint import Mock, application, serving
+from scripts.setup.exits import guarded
+from scripts.setup.faults import REMEDIES
+from scripts.setup.launch import composed
+from scripts.setup.options import CONF
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def test_an_error_waits_for_the_calls_in_flight_and_keeps_their_answers_in_the_o
     mock, settings = Mock(latency=0.3), ModelSettings("mock")
 
     def work() -> int:
-        cached = Store(tmp_path / "cache.sqlite")
+        cached = CacheStore(tmp_path / "cache.sqlite")
         client = Client(Endpoint(url, label="mock"), settings)
         CachedLLM(client, cached, settings, "mock").submit(Request((("user", "grade this"),), "judge"))
         while not mock.arrivals:
@@ -211,12 +211,12 @@ def spoil_and_run(results: Path, folder: Path, name: str, damage: str, capsys: A
 def test_too_many_open_files_are_one_line(tmp_path: Path) -> None:
     limited = f"""
 import os, resource, sys
-import eval.loop
-from scripts.experiment.launch import composed
-from scripts.experiment.single import run_single
+import eval.running.loop
+from scripts.setup.launch import composed
+from scripts.lab.single import run_single
 from scripts.mock.endpoint import Mock, application, serving
 few = lambda count: resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 1,) * 2) or count
-eval.loop.allow_files = few  # called when the cells are about to start
+eval.running.loop.allow_files = few  # called when the cells are about to start
 sys.exit(run_single(composed("config", ["results={tmp_path}", "memory=bm25", "data.size=4"])))
 """
     done = subprocess.run([sys.executable, "-c", limited], cwd=CONF.parent, capture_output=True, text=True, check=False)

@@ -12,14 +12,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from eval.files.store import RunError, read_lines
 from eval.report.points import Point
-from eval.store import RunError, read_lines
 from memsys.prompts import Prompts
-from scripts.experiment.experiments import Experiment, experiment
-from scripts.experiment.figure_points import Subject
-from scripts.experiment.figures import _ratios, figure, footnote, layout
-from scripts.experiment.layout import read_lines_of
-from scripts.experiment.options import load_option, options
+from scripts.setup.options import load_option, options
+from scripts.tables.experiments import Experiment, experiment
+from scripts.tables.figure_points import Subject
+from scripts.tables.figures import _ratios, figure, footnote, layout
+from scripts.tables.layout import read_lines_of
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eval.stats import difference
+from eval.statistics.stats import difference
 from scripts.command import verb
 from scripts.commands.gate import verdict
 

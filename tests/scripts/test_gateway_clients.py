@@ -20,7 +20,7 @@ import pytest
 from memsys.llm.gateway.accounts import Account
 from memsys.llm.gateway.server import Mode
 from memsys.llm.network import forbid_network
-from memsys.llm.store import Store
+from memsys.llm.store import CacheStore
 from scripts.commands.gateway import _parser, build
 from scripts.mock.endpoint import Mock, application, serving
 from tests.memsys.llm.gateway_cases import CASES
@@ -106,7 +106,7 @@ def played(command: Sequence[str], url: str, cache: Path, mode: Mode) -> dict[st
         "0",
     ]
     with ExitStack() as stack:
-        store = Store(cache)
+        store = CacheStore(cache)
         stack.callback(store.close)
         gateway = build(_parser().parse_args(given), store)
         stack.callback(gateway.close)

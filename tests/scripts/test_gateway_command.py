@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from eval.store import RunError
+from eval.files.store import RunError
 from memsys.llm.gateway.accounts import Account
 from memsys.llm.network import forbid_network
 from scripts.commands import gateway as command

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from eval.store import RunError
-from scripts.experiment.launch import composed
-from scripts.experiment.table import make_table
+from eval.files.store import RunError
+from scripts.setup.launch import composed
+from scripts.tables.table import make_table
 
 # The longest option is right for seven of ten questions or so, whatever a memory recalls: a metric that needs none.
 COLUMNS = (

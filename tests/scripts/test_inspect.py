@@ -14,16 +14,16 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from data_loaders.schema import Gold, Question
-from eval.records import Prediction
+from eval.files.records import Prediction
+from eval.files.store import read_lines
 from eval.report import shapes
 from eval.report.shapes import published_shape
-from eval.store import read_lines
 from eval.structure.tree import Tree, depths
+from scripts.assembly.run_folder import data_of, record_of, trees_of
 from scripts.command import verb
 from scripts.commands import inspect
-from scripts.experiment.designs import span_counts
-from scripts.experiment.run_folder import data_of, record_of, trees_of
-from scripts.experiment.single import run_single
+from scripts.lab.designs import span_counts
+from scripts.lab.single import run_single
 
 pytestmark = pytest.mark.slow
 
@@ -464,8 +464,8 @@ def test_a_memory_without_a_description_is_named_with_those_that_have_one(
 
 
 def test_every_description_of_a_tree_is_of_a_memory_in_conf_and_has_its_settings() -> None:
-    from scripts.experiment.designs import _filled
-    from scripts.experiment.options import load_option, options
+    from scripts.lab.designs import _filled
+    from scripts.setup.options import load_option, options
 
     described = yaml.safe_load((Path(CONF) / "designs.yaml").read_text(encoding="utf-8"))
     built = [load_option("memory", name)["build"] for name in options("memory")]

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eval.prediction_powered import sample_order
+from eval.files.store import RunError
+from eval.judging.prediction_powered import sample_order
+from eval.judging.score_files import read_scores, score_files
 from eval.report.cell import Cell
 from eval.report.rendering import as_csv, markdown
 from eval.report.tables import Table
 from eval.report.terminal import terminal
-from eval.score_files import read_scores, score_files
-from eval.store import RunError
+from scripts.assembly.judge_cards import card_file
+from scripts.assembly.scorers import judging
 from scripts.commands.judge_card import main
 from scripts.door import Lab
-from scripts.experiment.judge_cards import card_file
-from scripts.experiment.scorers import judging
 
 pytestmark = pytest.mark.slow
 

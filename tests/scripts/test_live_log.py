@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from eval.run import Progress
-from scripts.experiment import live_log, progress
-from scripts.experiment.launch import composed
-from scripts.experiment.live_log import PAUSE, LiveLog
-from scripts.experiment.progress import ProgressLine
-from scripts.experiment.single import run_single
+from eval.running.run import Progress
+from scripts.lab.single import run_single
+from scripts.setup.launch import composed
+from scripts.terminal import live_log, progress
+from scripts.terminal.live_log import PAUSE, LiveLog
+from scripts.terminal.progress import ProgressLine
 from tests.scripts.test_progress import Clock, Traffic
 
 

@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from data_loaders.schema import Turn, Unit
-from eval.store import RunError
+from eval.files.store import RunError
 from memsys.embed import HashingEmbedder
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.llama import LlamaServer, key_of
@@ -24,13 +24,14 @@ from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.systems.segtree import SegTree
 from memsys.tokens import count_tokens
+from scripts.assembly import local
+from scripts.assembly.actual import Meter, side_by_side
+from scripts.assembly.local import Pace, at_pace, use_local_models
+from scripts.assembly.plan import Duration, Plan, Share
 from scripts.door import Lab
-from scripts.experiment import local, local_files, wheels
-from scripts.experiment.actual import Meter, side_by_side
-from scripts.experiment.launch import composed
-from scripts.experiment.local import Pace, at_pace, use_local_models
-from scripts.experiment.options import load_option, options
-from scripts.experiment.plan import Duration, Plan, Share
+from scripts.setup import local_files, wheels
+from scripts.setup.launch import composed
+from scripts.setup.options import load_option, options
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.store import RunError
+from eval.files.store import RunError
 from scripts.commands.losses import main
 from scripts.door import Lab
 

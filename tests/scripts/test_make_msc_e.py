@@ -16,7 +16,7 @@ import pytest
 
 from data_loaders.msc import load as load_msc
 from data_loaders.msc_e import load
-from eval.store import RunError, read_lines
+from eval.files.store import RunError, read_lines
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from eval import provenance
-from eval.store import RunError
+from eval.files import provenance
+from eval.files.store import RunError
 from memsys.llm.replies import POLICY
-from scripts.experiment.datasets import data
-from scripts.experiment.models import build_models
-from scripts.experiment.options import CONF, load_option, options
-from scripts.experiment.runs import memory_run, reader
-from scripts.experiment.scorers import judging, metric_title, metrics
-from scripts.experiment.source_code import RUN_LOOP
+from scripts.assembly.datasets import data
+from scripts.assembly.models import build_models
+from scripts.assembly.runs import memory_run, reader
+from scripts.assembly.scorers import judging, metric_title, metrics
+from scripts.setup.options import CONF, load_option, options
+from scripts.setup.source_code import RUN_LOOP
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def test_every_module_of_the_run_loop_is_part_of_a_runs_identity() -> None:
 @pytest.mark.parametrize("name", RUN_LOOP)
 def test_another_run_loop_is_another_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(CONF.parent / "eval", tmp_path / "eval", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr("scripts.experiment.source_code.ROOT", tmp_path)
+    monkeypatch.setattr("scripts.setup.source_code.ROOT", tmp_path)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={tmp_path}"])
     built, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
@@ -123,7 +123,7 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
     module.write_text(module.read_text() + "\n    OTHER = True\n")
     assert folder() != before
     with monkeypatch.context() as patched:
-        patched.setattr("scripts.experiment.runs.used_distributions", lambda *_: {"bm25s": "another version"})
+        patched.setattr("scripts.assembly.runs.used_distributions", lambda *_: {"bm25s": "another version"})
         assert len({before, folder()}) == 2
 
 

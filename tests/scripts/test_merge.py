@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from data_loaders.lazy import LazyCases
-from eval.run import Run
-from eval.store import RunError, read_lines
-from memsys.llm.batching.journal import Call, Journal
+from eval.files.store import RunError, read_lines
+from eval.running.run import Run
+from memsys.llm.batching.journal import Journal, JournalledCall
 from memsys.llm.protocol import Completion
-from memsys.llm.store import DamagedCache, Store
+from memsys.llm.store import CacheStore, DamagedCache
+from scripts.assembly.executors import in_shard
 from scripts.command import verb
 from scripts.commands.merge import COMPARED, merge
-from scripts.experiment.executors import in_shard
-from scripts.experiment.lab import Lab, Scored
+from scripts.lab.lab import Lab, Scored
 
 main = partial(verb, "merge")
 
@@ -94,7 +94,7 @@ def key_of(name: str) -> bytes:
 
 def cache_of(results: Path, text: str, seconds: float = 1.0) -> None:
     (results / "runs").mkdir(parents=True)
-    store = Store(results / "cache.sqlite")
+    store = CacheStore(results / "cache.sqlite")
     for key in (key_of("shared"), key_of(text)):
         store.keep_answer(
             key, Completion(text if key == key_of("shared") else "own", seconds=seconds), lambda error: None
@@ -126,7 +126,7 @@ def test_an_answer_that_only_took_longer_elsewhere_is_the_same_answer(tmp_path: 
 def fill_journal(results: Path) -> None:
     """Give a results folder one reply that the cache lacks, one collected call and one batch at a provider."""
     journal = Journal(results / "cache.sqlite")
-    journal.add([Call(name, "/chat/completions", b'{"model": "m"}') for name in ("a", "b", "c")])
+    journal.add([JournalledCall(name, "/chat/completions", b'{"model": "m"}') for name in ("a", "b", "c")])
     journal.keep({"a": (200, b'{"choices": []}')})
     journal.accepted(journal.begin([call for call in journal.open_calls() if call.name == "b"], "here"), "batch-7")
     journal.close()
@@ -198,7 +198,7 @@ def test_a_received_cache_with_a_schema_of_its_own_is_refused(planted: str, tmp_
     with pytest.raises(RunError, match="is no part of a cache, or has other columns"):
         merge([tmp_path / "a"], tmp_path / "into")
     with pytest.raises(DamagedCache, match="is no part of a cache, or has other columns"):
-        Store(tmp_path / "a" / "cache.sqlite")
+        CacheStore(tmp_path / "a" / "cache.sqlite")
 
 
 def test_what_is_no_results_folder_is_refused(tmp_path: Path) -> None:

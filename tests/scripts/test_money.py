@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from eval.store import RunError, read_predictions
+from eval.files.store import RunError, read_predictions
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
-from scripts.experiment.launch import composed
-from scripts.experiment.single import run_single
-from scripts.experiment.table import reproduce
+from scripts.lab.single import run_single
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.settings.prices import given_prices
+from scripts.setup.launch import composed
+from scripts.tables.table import reproduce
 
 PRICED = ModelSettings("m", usd_per_million_in=2.0, usd_per_million_cached=1.0, usd_per_million_out=10.0)
 

@@ -19,10 +19,10 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from eval.power import detectable
-from eval.stats import difference
-from eval.store import read_lines
-from scripts.experiment.run_folder import data_of, record_of
+from eval.files.store import read_lines
+from eval.statistics.power import detectable
+from eval.statistics.stats import difference
+from scripts.assembly.run_folder import data_of, record_of
 
 pytestmark = pytest.mark.integration
 

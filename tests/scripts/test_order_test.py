@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.store import read_lines, write_lines
+from eval.files.store import read_lines, write_lines
 from scripts.command import verb
 from scripts.commands.order_test import built_again, memories, order_effect
 from scripts.door import Lab
-from scripts.experiment.options import options
+from scripts.setup.options import options
 
 main = partial(verb, "order-test")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scripts.experiment.sweep import best_lines, mean_text
-from scripts.experiment.sweep_file import SweepLine
+from scripts.tables.sweep import best_lines, mean_text
+from scripts.tables.sweep_file import SweepLine
 
 
 def line(k: int, mean: float, *, by_case: bool = True) -> SweepLine:

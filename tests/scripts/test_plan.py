@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from eval.costs import BUILD, phases
-from eval.loop import run_all
+from eval.analysis.costs import BUILD, phases
 from eval.report.equivalence import left_open
-from eval.run import Run
+from eval.running.loop import run_all
+from eval.running.run import Run
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
-from scripts.experiment.confirmation import plan_text
-from scripts.experiment.datasets import data
-from scripts.experiment.models import Models, build_models
-from scripts.experiment.options import load_option
-from scripts.experiment.plan import (
+from scripts.assembly.confirmation import plan_text
+from scripts.assembly.datasets import data
+from scripts.assembly.models import Models, build_models
+from scripts.assembly.plan import (
     BUILT,
     SAMPLED,
     ChosenQuestions,
@@ -32,7 +31,8 @@ from scripts.experiment.plan import (
     _samples,
     plan,
 )
-from scripts.experiment.runs import memory_run, reader
+from scripts.assembly.runs import memory_run, reader
+from scripts.setup.options import load_option
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from eval.store import RunError
-from scripts.experiment.models import build_models
-from scripts.experiment.options import CONF
+from eval.files.store import RunError
+from scripts.assembly.models import build_models
 from scripts.settings.prices import given_prices
+from scripts.setup.options import CONF
 
 pytestmark = pytest.mark.slow
 

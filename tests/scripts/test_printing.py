@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from eval.files.store import RunError, write_lines
 from eval.report.cell import Cell, Column
 from eval.report.published import Published
 from eval.report.rendering import markdown
 from eval.report.scores import Asked
 from eval.report.tables import Row, Table
-from eval.store import RunError, write_lines
-from scripts.experiment.captions import use
-from scripts.experiment.launch import composed
-from scripts.experiment.printing import print_table
+from scripts.setup.launch import composed
+from scripts.tables.captions import use
+from scripts.terminal.printing import print_table
 
 
 @pytest.fixture

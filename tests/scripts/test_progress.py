@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eval.run import Progress
-from scripts.experiment import progress
-from scripts.experiment.progress import ProgressLine
-from scripts.experiment.progress_screen import Screen, State, drawing
+from eval.running.run import Progress
+from scripts.terminal import progress
+from scripts.terminal.progress import ProgressLine
+from scripts.terminal.progress_screen import Screen, State, drawing
 
 
 @dataclass

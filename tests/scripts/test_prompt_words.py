@@ -13,18 +13,18 @@ from omegaconf import DictConfig
 
 from data_loaders.locomo import UNANSWERABLE
 from data_loaders.schema import DataError
-from eval.judge import UNANSWERABLE as SHOWN_TO_JUDGES
+from eval.judging.judge import UNANSWERABLE as SHOWN_TO_JUDGES
 from eval.metrics.locomo import abstains
 from eval.report.cell import Cell
 from memsys.prompts import SHIPPED, TEXTS, Prompts
-from scripts.experiment.captions import prompts_line
-from scripts.experiment.column_groups import column_group
-from scripts.experiment.experiments import experiment
-from scripts.experiment.grid import PROMPTS_OURS, prompts_behind
-from scripts.experiment.launch import composed
-from scripts.experiment.layout import cells_of
-from scripts.experiment.options import load_option, options
-from scripts.experiment.table import reproduce
+from scripts.setup.launch import composed
+from scripts.setup.options import load_option, options
+from scripts.tables.captions import prompts_line
+from scripts.tables.column_groups import column_group
+from scripts.tables.experiments import experiment
+from scripts.tables.grid import PROMPTS_OURS, prompts_behind
+from scripts.tables.layout import cells_of
+from scripts.tables.table import reproduce
 
 PROMPTS = Prompts()
 NAMES = sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.md"))

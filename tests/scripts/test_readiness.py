@@ -10,17 +10,17 @@ import pytest
 from aiohttp import web
 from hydra import compose, initialize_config_dir
 
-from scripts.experiment.experiments import experiment
-from scripts.experiment.models import build_models
-from scripts.experiment.options import CONF
-from scripts.experiment.plan import Plan
-from scripts.experiment.readiness import prepared
-from scripts.experiment.roles import chosen_models
-from scripts.experiment.scorers import judging
-from scripts.experiment.single import run_single
-from scripts.experiment.table import reproduce
+from scripts.assembly.models import build_models
+from scripts.assembly.plan import Plan
+from scripts.assembly.readiness import prepared
+from scripts.assembly.scorers import judging
+from scripts.lab.single import run_single
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.quirks import SETS, Quirks
+from scripts.setup.options import CONF
+from scripts.setup.roles import chosen_models
+from scripts.tables.experiments import experiment
+from scripts.tables.table import reproduce
 
 pytestmark = pytest.mark.slow
 
@@ -267,7 +267,7 @@ def test_own_models_in_the_paper_profile_are_called_and_named_as_other_models(
 def test_the_plan_counts_the_chosen_rows_only(config: Any, mock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, url = mock
     plans: list[Plan] = []
-    monkeypatch.setattr("scripts.experiment.experiments.confirmed", lambda cfg, plan: plans.append(plan) or False)
+    monkeypatch.setattr("scripts.tables.experiments.confirmed", lambda cfg, plan: plans.append(plan) or False)
     for overrides in ([], ["only=[recency]"]):
         cfg = _paper(config, *models(url), *overrides)
         assert experiment(cfg, cfg.table) is None

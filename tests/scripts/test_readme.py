@@ -15,10 +15,10 @@ from scripts.answers.claim_head import NAMES, WIDTH
 from scripts.answers.declared import forms
 from scripts.command import verb
 from scripts.commands import architecture
-from scripts.experiment.launch import composed
-from scripts.experiment.layout import read_lines_of, wanted_columns
-from scripts.experiment.table import reproduce
 from scripts.settings.checking import checked_option
+from scripts.setup.launch import composed
+from scripts.tables.layout import read_lines_of, wanted_columns
+from scripts.tables.table import reproduce
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CLAIMS.md")
@@ -151,7 +151,7 @@ def test_the_metric_of_the_page_scores_an_answer(tmp_path: Path, monkeypatch: py
     (module,) = [block for block in blocks("CONTRIBUTING.md", "python") if "def short_answer" in block]
     (tmp_path / "brevity.py").write_text(module, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    from eval.records import Prediction
+    from eval.files.records import Prediction
 
     score = importlib.import_module("brevity").short_answer
     made = {

@@ -27,7 +27,7 @@ KILLS = int(os.environ.get("MEMSYS_KILLS", "4"))
 IN_FLIGHT = 4
 RUN = """
 import json, sys
-from scripts.experiment.lab import Lab
+from scripts.lab.lab import Lab
 Lab(*json.loads(sys.argv[1])).ask(json.loads(sys.argv[2]))
 """
 TOY = {

@@ -16,9 +16,9 @@ from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.products.places import place_of
-from scripts.experiment.exits import guarded
-from scripts.experiment.lab import Answers, Lab
-from scripts.experiment.options import load_option, options
+from scripts.lab.lab import Answers, Lab
+from scripts.setup.exits import guarded
+from scripts.setup.options import load_option, options
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASED = [name for name in options("memory") if name.startswith("released_")]
@@ -130,7 +130,7 @@ def assert_sources_are_where_the_texts_come_from(answers: Answers) -> None:
 
 def spent(folder: Path) -> dict[str, int]:
     """Sums over all steps of a run, and the connections that the product was refused."""
-    from eval.costs import efforts
+    from eval.analysis.costs import efforts
 
     total = dict.fromkeys(("sent", "tokens_in", "tokens_out", "embedding_tokens"), 0)
     for line in efforts(folder):
@@ -178,7 +178,7 @@ def test_two_versions_of_a_product_that_exclude_each_other_are_rows_of_one_table
 
 def build_calls(folder: Path) -> dict[str, int]:
     """Calls of the writes of a run, by purpose."""
-    from eval.costs import efforts
+    from eval.analysis.costs import efforts
 
     total: dict[str, int] = {}
     for line in efforts(folder):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scripts.experiment import experiments
-from scripts.experiment.readiness import _cure
+from scripts.assembly.readiness import _cure
+from scripts.tables import experiments
 
 
 def served(key_env: str = "OPENAI_API_KEY") -> Any:

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eval.store import RunError
-from scripts.experiment.conformance import conformance
-from scripts.experiment.lab import Lab
-from scripts.experiment.launch import composed
-from scripts.experiment.options import load_option
-from scripts.experiment.single import run_single
+from eval.files.store import RunError
+from scripts.lab.conformance import conformance
+from scripts.lab.lab import Lab
+from scripts.lab.single import run_single
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
+from scripts.setup.launch import composed
+from scripts.setup.options import load_option
 from tests.rigs.campaign.trial import results
 
 SMALL = ("profile=smoke", "network=false", "data.max_cases=1", "data.size=4")

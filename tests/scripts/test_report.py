@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from data_loaders.schema import Case, DataError
+from eval.files.store import RunError, read_lines, write_lines
 from eval.report import ratings
 from eval.report.html import build as building
 from eval.report.html.build import Wanted, build
@@ -22,7 +23,6 @@ from eval.report.html.shards import as_script
 from eval.report.html.sources import read_sources
 from eval.report.rendering import as_csv
 from eval.report.tables import Table
-from eval.store import RunError, read_lines, write_lines
 from scripts.commands.report import write_report
 from tests.rigs.reporting import invented
 from tests.rigs.reporting.invented import HOSTILE, Size, invented_cases, write_results

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from eval.judge import Judge
-from eval.judge_parts import judge_requests
+from eval.files.store import read_lines, read_predictions
+from eval.judging.judge import Judge
+from eval.judging.judge_parts import judge_requests
 from eval.report.html.build import Wanted, build
 from eval.report.html.sources import read_sources
-from eval.store import read_lines, read_predictions
 from memsys.prompts import Prompts
+from scripts.assembly.run_folder import data_of
 from scripts.command import verb
 from scripts.door import Lab
-from scripts.experiment.run_folder import data_of
 from tests.scripts.test_report import data
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_loaders.schema import DataError
-from scripts.experiment import html_report
+from scripts.tables import html_report
 
 
 def test_public_data_and_ones_own_may_lie_in_different_folders(monkeypatch: pytest.MonkeyPatch) -> None:

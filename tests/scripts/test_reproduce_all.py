@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from eval.store import RunError
+from eval.files.store import RunError
 from scripts.command import verb
-from scripts.experiment import figures, table
-from scripts.experiment.everything import everything, make
-from scripts.experiment.outcome import Outcome
+from scripts.tables import figures, table
+from scripts.tables.everything import everything, make
+from scripts.terminal.outcome import Outcome
 
 pytestmark = pytest.mark.slow
 

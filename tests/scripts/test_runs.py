@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from eval.store import locked
+from eval.files.store import locked
 from scripts.command import verb
 from scripts.commands import runs
-from scripts.experiment import source_code
-from scripts.experiment.launch import composed
-from scripts.experiment.single import run_single
+from scripts.lab.single import run_single
+from scripts.setup import source_code
+from scripts.setup.launch import composed
 
 pytestmark = pytest.mark.slow
 

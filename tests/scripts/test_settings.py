@@ -14,21 +14,21 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from eval.store import RunError
+from eval.files.store import RunError
+from scripts.assembly.confirmation import confirmed
+from scripts.assembly.plan import Duration, Plan
 from scripts.command import verb
-from scripts.experiment.calibration import calibrate
-from scripts.experiment.confirmation import confirmed
-from scripts.experiment.equal_budgets import equal_budgets
-from scripts.experiment.figures import figure
-from scripts.experiment.growth import growth
-from scripts.experiment.launch import composed
-from scripts.experiment.options import CONF, load_option, options
-from scripts.experiment.plan import Duration, Plan
-from scripts.experiment.single import run_single
-from scripts.experiment.sweep import sweep
-from scripts.experiment.table import reproduce
+from scripts.lab.calibration import calibrate
+from scripts.lab.growth import growth
+from scripts.lab.single import run_single
 from scripts.settings.checking import checked, checked_call, checked_option, checked_unit
 from scripts.settings.schema import COMMANDS, GROUPS, Common
+from scripts.setup.launch import composed
+from scripts.setup.options import CONF, load_option, options
+from scripts.tables.equal_budgets import equal_budgets
+from scripts.tables.figures import figure
+from scripts.tables.sweep import sweep
+from scripts.tables.table import reproduce
 
 pytestmark = pytest.mark.slow
 
@@ -301,7 +301,7 @@ def test_where_an_error_was_raised_is_shown_to_those_who_ask(tmp_path: Path) -> 
         done = command(tmp_path, "data.size=six", asked)
         assert done.returncode == 1
         assert "Traceback" in done.stderr
-        assert done.stderr.splitlines()[-1].startswith("eval.store.RunError: data.size must be")
+        assert done.stderr.splitlines()[-1].startswith("eval.files.store.RunError: data.size must be")
 
 
 def test_a_multirun_runs_all_its_jobs_and_leaves_no_file_behind(tmp_path: Path) -> None:

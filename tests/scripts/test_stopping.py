@@ -183,7 +183,7 @@ def test_a_stop_while_the_command_starts_shows_no_traceback(tmp_path: Path) -> N
 def test_a_signal_while_a_dataclass_is_made_keeps_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "making.py").write_text(
         "import sys\n"
-        "from scripts.experiment.exits import guarded\n"
+        "from scripts.setup.exits import guarded\n"
         "def work():\n"  # dataclasses are made by an exec of a string, too
         "    exec('import os, signal, time; os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)')\n"
         "sys.exit(guarded(work))\n"
@@ -195,7 +195,7 @@ def test_a_signal_while_a_dataclass_is_made_keeps_its_exit_code(tmp_path: Path) 
 def test_a_signal_that_python_drops_is_raised_again(tmp_path: Path) -> None:
     (tmp_path / "dropping.py").write_text(
         "import os, signal, sys, time\n"
-        "from scripts.experiment.exits import guarded\n"
+        "from scripts.setup.exits import guarded\n"
         "class Dying:\n"
         "    def __del__(self):\n"  # Python only prints what is raised in here
         "        os.kill(os.getpid(), signal.SIGTERM); time.sleep(1)\n"
@@ -264,7 +264,7 @@ def test_the_children_of_a_killed_command_stop_by_themselves(tmp_path: Path) -> 
 def test_a_signal_that_nohup_took_away_stays_away() -> None:
     program = (
         "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "from scripts.experiment.exits import guarded\n"
+        "from scripts.setup.exits import guarded\n"
         "raise SystemExit(guarded(lambda: os.kill(os.getpid(), signal.SIGHUP) or 7))"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 7

@@ -23,13 +23,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from eval.report.scores import Counts
 from memsys.systems.memtree import MemTree
-from scripts.experiment.datasets import data
-from scripts.experiment.models import build_models
-from scripts.experiment.options import load_option, options
-from scripts.experiment.runs import memory_run, reader
-from scripts.experiment.sweep import _scores, settings, sweep
-from scripts.experiment.sweep_file import MEASURED, SweepLine, merged
+from scripts.assembly.datasets import data
+from scripts.assembly.models import build_models
+from scripts.assembly.runs import memory_run, reader
 from scripts.mock.endpoint import Mock, application
+from scripts.setup.options import load_option, options
+from scripts.tables.sweep import _scores, settings, sweep
+from scripts.tables.sweep_file import MEASURED, SweepLine, merged
 
 pytestmark = pytest.mark.slow
 

@@ -16,15 +16,17 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from data_loaders.locomo import UNANSWERABLE as ADVERSARIAL
+from eval.files.store import RunError
 from eval.metrics.lexical import squad_token_f1
 from eval.report.published import FOLDER, find, read_published
-from eval.store import RunError
 from memsys.llm.pricing import ModelSettings
 from memsys.systems.timem import BUDGETS
-from scripts.experiment.figures import layout
-from scripts.experiment.grid import why_not_comparable
-from scripts.experiment.launch import composed
-from scripts.experiment.layout import (
+from scripts.assembly.scorers import metrics
+from scripts.setup.launch import composed
+from scripts.setup.options import load_option, options
+from scripts.tables.figures import layout
+from scripts.tables.grid import why_not_comparable
+from scripts.tables.layout import (
     candidates,
     cells_of,
     excused,
@@ -35,9 +37,7 @@ from scripts.experiment.layout import (
     references,
     restriction,
 )
-from scripts.experiment.options import load_option, options
-from scripts.experiment.scorers import metrics
-from scripts.experiment.table import reproduce
+from scripts.tables.table import reproduce
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 TABLES = [

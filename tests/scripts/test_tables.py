@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from eval.provenance import ROOT
+from eval.files.provenance import ROOT
 from eval.report.points import Point
 from memsys.llm.pricing import ModelSettings
+from scripts.assembly.models import Model
 from scripts.command import verb
 from scripts.commands.tables import calls_table, measure, printed
-from scripts.experiment.experiments import experiment
-from scripts.experiment.models import Model
-from scripts.experiment.options import load_option, options
-from scripts.experiment.pareto import pareto_table, row_costs
-from scripts.experiment.table import reproduce
+from scripts.setup.options import load_option, options
+from scripts.tables.experiments import experiment
+from scripts.tables.pareto import pareto_table, row_costs
+from scripts.tables.table import reproduce
 
 main = partial(verb, "tables")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.store import RunError
+from eval.files.store import RunError
 from memsys.llm.stopping import SAID
 from tests.rigs.campaign import replies
 from tests.rigs.campaign.attacks import ATTACKS, Attack, attacked

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.store import RunError, read_lines, write_lines
+from eval.files.store import RunError, read_lines, write_lines
 from scripts.commands.variance import main
 from scripts.door import Lab
 

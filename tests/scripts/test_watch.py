@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eval.costs import phases
+from eval.analysis.costs import phases
+from eval.analysis.watching import Seen, Watcher
+from eval.files.store import locked
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import progress_of
-from eval.store import locked
-from eval.watching import Seen, Watcher
 from scripts.command import verb
 from scripts.commands import watch
 from scripts.commands.watch import HEADER, PriceList, row, state_of
-from scripts.experiment.launch import composed
-from scripts.experiment.single import run_single
+from scripts.lab.single import run_single
+from scripts.setup.launch import composed
 
 EFFORT = {
     **{"case_id": "c", "subject": "q", "phase": "answer", "failures": {"answer": 1}, "embedding_tokens": 0},

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from eval.store import RunError
+from eval.files.store import RunError
 from memsys.products.places import PINS
-from scripts.experiment import wheels
-from scripts.experiment.options import load_option, options
+from scripts.setup import wheels
+from scripts.setup.options import load_option, options
 
 
 def pins_of(path: Path) -> list[str]:

@@ -11,7 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from eval.agreement import RIGHT
+from eval.files.store import RunError, stand_ins
+from eval.judging.agreement import RIGHT
 from eval.report.html.cleaning import Cleaner, cleaner
 from eval.report.html.judge_prompts import loaded_prompts
 from eval.report.html.memories import COSTS, memory_page, nodes_page, run_costs
@@ -20,7 +21,6 @@ from eval.report.html.sets import write_set
 from eval.report.html.shards import Shards
 from eval.report.html.sources import RunFolder, RunSet, Sources, TableFile
 from eval.report.html.waterfalls import waterfalls
-from eval.store import RunError, stand_ins
 
 MARK = "memsys-report.txt"
 """A file in every report: a folder without it is not replaced."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.provenance import ROOT
+from eval.files.provenance import ROOT
 from memsys.llm.secrets import redact, secrets_of_environment
 
 LONGEST = 50_000

@@ -12,11 +12,11 @@ from string import Template
 from typing import Any
 
 from data_loaders.schema import Gold, Question
-from eval.judge import Judge
-from eval.judge_parts import judge_requests
+from eval.files.store import RunError, read_record
+from eval.judging.judge import Judge
+from eval.judging.judge_parts import judge_requests
+from eval.judging.score_files import hash_of
 from eval.report.html.sources import RunFolder
-from eval.score_files import hash_of
-from eval.store import RunError, read_record
 from memsys.jsons import decoded
 from memsys.llm.protocol import Request
 from memsys.prompts import PromptError, Prompts

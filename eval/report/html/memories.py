@@ -8,12 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.costs import BUILD, by_purpose, costs, phases
+from eval.analysis.costs import BUILD, by_purpose, costs, phases
+from eval.files.store import RunError, read_lines, read_predictions
 from eval.report.html.cleaning import clipped
 from eval.report.html.judge_prompts import judge_templates, loaded_prompts
 from eval.report.html.sources import RunFolder, RunSet, pretty
 from eval.report.rendering import PHASES
-from eval.store import RunError, read_lines, read_predictions
 from eval.structure.tree import read_tree
 from memsys.prompts import PromptError, Prompts
 
@@ -36,7 +36,7 @@ COSTS = (
 
 
 def run_costs(run: RunFolder) -> dict[str, float | None]:
-    """The costs of a run, by field of `eval.costs.Costs`."""
+    """The costs of a run, by field of `eval.analysis.costs.Costs`."""
     found = costs(run.folder)
     return {name: getattr(found, name) for name, _ in COSTS}
 

@@ -13,22 +13,22 @@ from functools import lru_cache
 from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
+from eval.files.records import Prediction
+from eval.files.store import RunError, read_items, read_lines, read_predictions
+from eval.judging.score_files import read_scores
 from eval.metrics.evidence import answer_words, coverage
-from eval.records import Prediction
 from eval.report.html.cleaning import LONGEST, clipped
 from eval.report.html.judge_prompts import judge_prompts, loaded_prompts
 from eval.report.html.scoring import Scorer
 from eval.report.html.sources import RunFolder
 from eval.report.sent_prompt import rendered_again
-from eval.score_files import read_scores
-from eval.store import RunError, read_items, read_lines, read_predictions
 from memsys.prompts import PromptError, Prompts
 
 AROUND = 2
 """Turns shown before and after a turn of the evidence."""
 
 
-class Texts:
+class TextPool:
     """The texts of one data file, each held once and named by its number."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ def _evidence(case: Case, evidence: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def answer_page(
-    files: CaseFiles, place: int, question_id: str, question: Question | None, gold: Gold | None, texts: Texts
+    files: CaseFiles, place: int, question_id: str, question: Question | None, gold: Gold | None, texts: TextPool
 ) -> dict[str, Any]:
     """What one memory recalled and answered.
 
@@ -161,7 +161,7 @@ def _covered(
     return {"covered_by": None if covered is None else covered.blocks}
 
 
-def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None, texts: Texts) -> dict[str, Any]:
+def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None, texts: TextPool) -> dict[str, Any]:
     """The prompt as parts, numbers standing for texts; or why it is not shown."""
     line = files.efforts.get(("answer", prediction.question_id))
     if "imported" in files.run.record:
@@ -189,7 +189,7 @@ def _prompts_of(folder: str) -> tuple[Prompts | None, str]:
         return None, str(error)
 
 
-def _parts(text: str, shown: Sequence[str], texts: Texts) -> list[str | int]:
+def _parts(text: str, shown: Sequence[str], texts: TextPool) -> list[str | int]:
     """The text cut at the recalled items, which are named by number: each is in the data file already."""
     parts: list[str | int] = [text]
     for item in sorted(dict.fromkeys(shown), key=len, reverse=True):
@@ -198,7 +198,7 @@ def _parts(text: str, shown: Sequence[str], texts: Texts) -> list[str | int]:
     return [clipped(part) if isinstance(part, str) else part for part in parts if part != ""]
 
 
-def _cut(part: str | int, item: str, texts: Texts) -> list[str | int]:
+def _cut(part: str | int, item: str, texts: TextPool) -> list[str | int]:
     if isinstance(part, int):
         return [part]
     pieces: list[str | int] = []
@@ -236,7 +236,7 @@ def judged_pages(
     lines: Sequence[tuple[int, Mapping[str, Any]]],
     question: Question,
     gold: Gold,
-    texts: Texts,
+    texts: TextPool,
 ) -> dict[int, dict[str, Any]]:
     """By judge's place, the requests for its first verdict, or why they are not shown; repeats are sent the same."""
     prediction = files.predictions[str(lines[0][1]["question_id"])] if lines else None

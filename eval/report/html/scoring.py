@@ -8,13 +8,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from eval.agreement import RIGHT
+from eval.judging.agreement import RIGHT
+from eval.judging.score_files import score_files
 from eval.report.cell import ALL, Cell, Column, categories
 from eval.report.html.sources import RunFolder, RunSet, TableFile
 from eval.report.scores import Asked, outcomes
 from eval.report.table_file import ends
-from eval.score_files import score_files
-from eval.stats import Difference
+from eval.statistics.stats import Difference
 
 
 @dataclass(frozen=True, slots=True)

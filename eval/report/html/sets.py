@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
-from eval.prediction_powered import sample_order
+from eval.judging.prediction_powered import sample_order
 from eval.report.html.cleaning import clipped
 from eval.report.html.questions import (
     CaseFiles,
-    Texts,
+    TextPool,
     Verdicts,
     answer_page,
     case_files,
@@ -44,7 +44,7 @@ class _Block:
 
     def __init__(self) -> None:
         self.questions: list[dict[str, Any]] = []
-        self.texts = Texts()
+        self.texts = TextPool()
         self.size = 0
 
     def add(self, page: dict[str, Any]) -> None:
@@ -131,7 +131,7 @@ def _question_page(
     files: Sequence[CaseFiles],
     every: Sequence[Scorer],
     lines: Sequence[Verdicts],
-    texts: Texts,
+    texts: TextPool,
 ) -> dict[str, Any]:
     pages = [answer_page(own, place, each.question_id, question, gold, texts) for place, own in enumerate(files)]
     for page, read, own in zip(pages, files, lines, strict=True):

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case, DataError
-from eval.provenance import identity
-from eval.received import is_linked, run_record
+from eval.files.provenance import identity
+from eval.files.received import is_linked, run_record
+from eval.files.store import RunError, read_predictions, read_record, safe_name
 from eval.report.scores import Asked, asked
-from eval.store import RunError, read_predictions, read_record, safe_name
 
 CasesOf = Callable[[Mapping[str, Any]], Sequence[Case]]
 """Loads the cases of a run again, given its `run.json`."""

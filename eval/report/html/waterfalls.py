@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from eval.losses import waterfall
+from eval.analysis.losses import waterfall
+from eval.analysis.run_losses import EVIDENCE, as_json, losses_of
 from eval.report.html.scoring import Scorer
 from eval.report.html.sources import RunFolder, RunSet, TableFile
-from eval.run_losses import EVIDENCE, as_json, losses_of
 
 
 def waterfalls(own: RunSet, every: Sequence[Scorer]) -> Iterator[TableFile]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from memsys.jsons import decoded, encoded
 from memsys.llm import stopping
-from memsys.llm.batching.journal import Batch, Call, Journal, Reply
+from memsys.llm.batching.journal import Batch, Journal, JournalledCall, Reply
 from memsys.llm.batching.provider import Provider, Status, UnknownBatch, best
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.futures import settle
@@ -27,7 +27,7 @@ from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.replies import usage_of
 from memsys.llm.server import Parse, Price
 from memsys.llm.traffic import Traffic
-from memsys.llm.transport import Reply as HttpReply
+from memsys.llm.transport import HttpReply
 
 Result = TypeVar("Result")
 MOST_BYTES = 100_000_000
@@ -61,7 +61,7 @@ class BatchSettings:
 class _Waiting:
     """Somebody who waits for the reply to a call."""
 
-    call: Call
+    call: JournalledCall
     future: Future[Any]
     reserved: Reservation
     price: Price
@@ -124,7 +124,7 @@ class BatchEndpoint:
         discounted = None if worst is None else worst * self.settings.discount
         future: Future[Result] = Future()
         reserved = self.purse.reserve(discounted, (self.base_url, body.get("model")))
-        waiting = _Waiting(Call(name, path, encoded(body)), future, reserved, price, parse)
+        waiting = _Waiting(JournalledCall(name, path, encoded(body)), future, reserved, price, parse)
         with self._lock:
             self._last_arrival = time.monotonic()
             if (ended := self._ended) is None:
@@ -256,7 +256,7 @@ class BatchEndpoint:
             self._begun.add(batch.id)
             self._look_after(batch)
 
-    def _allowed(self, call: Call) -> bool:
+    def _allowed(self, call: JournalledCall) -> bool:
         """Whether the cap lets a call out now: of a model that has not been answered yet one goes first (`memsys.llm.pricing.Purse`)."""
         if self.purse.max_usd is None:
             return True
@@ -269,7 +269,7 @@ class BatchEndpoint:
             return False
 
     @staticmethod
-    def _tokens(calls: Sequence[Call]) -> int:
+    def _tokens(calls: Sequence[JournalledCall]) -> int:
         return sum(len(call.body) for call in calls) // BYTES_A_TOKEN
 
     def _look_after(self, batch: Batch) -> None:
@@ -336,7 +336,7 @@ class BatchEndpoint:
             )
 
     def _sorted(
-        self, calls: Sequence[Call], came: Mapping[str, Reply], status: Status, full: bool
+        self, calls: Sequence[JournalledCall], came: Mapping[str, Reply], status: Status, full: bool
     ) -> tuple[dict[str, Reply], list[str]]:
         """The replies to keep, and the names of the calls to send again; those of a cancelled batch without a reply are in neither."""
         most = ENQUEUED_RETRIES if full else self.live.retries
@@ -425,15 +425,17 @@ def _parsed(waiting: _Waiting, value: Any, error: ModelError | None) -> Any:
         raise ModelError(f"unexpected reply in a batch ({bad!r})"[:500]) from bad
 
 
-def _chunks(calls: Sequence[Call], most_calls: int, most_tokens: int | None) -> Iterator[list[Call]]:
+def _chunks(
+    calls: Sequence[JournalledCall], most_calls: int, most_tokens: int | None
+) -> Iterator[list[JournalledCall]]:
     """The calls in lists that one batch may hold: of one path and one model, in the order of their names."""
 
-    def kind(call: Call) -> tuple[str, str]:
+    def kind(call: JournalledCall) -> tuple[str, str]:
         return call.path, str(decoded(call.body).get("model"))
 
     most_bytes = MOST_BYTES if most_tokens is None else min(MOST_BYTES, most_tokens * BYTES_A_TOKEN)
     for _, same in groupby(sorted(calls, key=kind), key=kind):
-        chunk: list[Call] = []
+        chunk: list[JournalledCall] = []
         size = 0
         for call in same:
             if chunk and (len(chunk) >= most_calls or size + len(call.body) > most_bytes):

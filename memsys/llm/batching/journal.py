@@ -32,7 +32,7 @@ Reply = tuple[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class JournalledCall:
     """One call as it stands in a batch file."""
 
     name: str
@@ -150,7 +150,7 @@ class Journal:
         with self._guarded():
             return {name for (name,) in self._file.execute("SELECT name FROM batch_calls")}
 
-    def add(self, calls: Sequence[Call]) -> None:
+    def add(self, calls: Sequence[JournalledCall]) -> None:
         """Note calls as open and ours; those that are there stay as they are, also another owner's."""
         if not calls:
             return
@@ -161,7 +161,7 @@ class Journal:
                 "INSERT OR IGNORE INTO batch_calls (name, path, body, attempts, owner) VALUES (?, ?, ?, ?, ?)", rows
             )
 
-    def open_calls(self, *, ours: bool = False) -> list[Call]:
+    def open_calls(self, *, ours: bool = False) -> list[JournalledCall]:
         """Calls that no batch holds, of all owners or ours alone, in the order of their names."""
         owner = self.owner() if ours else None
         with self._guarded():
@@ -170,9 +170,9 @@ class Journal:
                 "WHERE batch IS NULL AND (?1 IS NULL OR owner = ?1) ORDER BY name",
                 (owner,),
             ).fetchall()
-        return [Call(*row) for row in rows]
+        return [JournalledCall(*row) for row in rows]
 
-    def begin(self, calls: Sequence[Call], server: str) -> Batch:
+    def begin(self, calls: Sequence[JournalledCall], server: str) -> Batch:
         """Put open calls of one path into a new batch, before the provider hears of it."""
         batch = Batch(uuid.uuid4().hex, calls[0].path, None, time.time())
         owner = self.owner()
@@ -206,13 +206,13 @@ class Journal:
             ).fetchall()
         return [Batch(*row) for row in rows]
 
-    def calls_of(self, batch: Batch) -> list[Call]:
+    def calls_of(self, batch: Batch) -> list[JournalledCall]:
         """The calls that a batch holds."""
         with self._guarded():
             rows = self._file.execute(
                 "SELECT name, path, body, attempts FROM batch_calls WHERE batch = ? ORDER BY name", (batch.id,)
             ).fetchall()
-        return [Call(*row) for row in rows]
+        return [JournalledCall(*row) for row in rows]
 
     def end(self, batch: Batch, replies: Mapping[str, Reply], again: Sequence[str]) -> None:
         """Keep a batch's replies and end it: the calls in `again` are open once more, its other calls are done."""

@@ -25,7 +25,7 @@ PRICED_PARTS = frozenset(("text", "refusal", "image_url"))
 """Types of a message's parts, likewise."""
 
 
-class Malformed(ValueError):
+class MalformedBody(ValueError):
     """A body that the gateway refuses, in words for its client."""
 
 
@@ -33,11 +33,11 @@ def checked(body: Mapping[str, Any]) -> dict[str, Any]:
     """A chat body whose parts have the types that the API declares, its limits as whole numbers.
 
     Raises:
-        Malformed: a part has another type, or a number is out of range.
+        MalformedBody: a part has another type, or a number is out of range.
     """
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise Malformed("messages must be a list that is not empty")
+        raise MalformedBody("messages must be a list that is not empty")
     for place, message in enumerate(messages):
         _check_message(f"messages[{place}]", message)
     for name in ("stream", "parallel_tool_calls"):
@@ -58,29 +58,29 @@ def whole(value: Any, name: str, most: int) -> int:
     """A positive whole number, which some programs write as 3.0.
 
     Raises:
-        Malformed: it is another value.
+        MalformedBody: it is another value.
     """
     if type(value) is float and value.is_integer():
         value = int(value)
     if type(value) is not int or not 0 < value <= most:
-        raise Malformed(f"{name} must be a whole number from 1 to {most}, found {repr(value)[:40]}")
+        raise MalformedBody(f"{name} must be a whole number from 1 to {most}, found {repr(value)[:40]}")
     return value
 
 
 def _check_message(name: str, message: Any) -> None:
     if not isinstance(message, dict):
-        raise Malformed(f"{name} must be an object with role and content")
+        raise MalformedBody(f"{name} must be an object with role and content")
     if not isinstance(message.get("role"), str):
-        raise Malformed(f"{name}.role must be a text")
+        raise MalformedBody(f"{name}.role must be a text")
     content = message.get("content")
     if isinstance(content, list):
         if not all(isinstance(part, dict) for part in content):
-            raise Malformed(f"each part of {name}.content must be an object with a type")
+            raise MalformedBody(f"each part of {name}.content must be an object with a type")
     elif content is not None and not isinstance(content, str):
-        raise Malformed(f"{name}.content must be a text, a list of parts, or null")
+        raise MalformedBody(f"{name}.content must be a text, a list of parts, or null")
     _check(message, "tool_calls", list, "a list", f"{name}.")
     if not all(isinstance(call, dict) for call in message.get("tool_calls") or ()):
-        raise Malformed(f"each of {name}.tool_calls must be an object")
+        raise MalformedBody(f"each of {name}.tool_calls must be an object")
 
 
 def _check_tools(body: Mapping[str, Any]) -> None:
@@ -88,36 +88,36 @@ def _check_tools(body: Mapping[str, Any]) -> None:
         _check(body, name, list, "a list")
     for place, tool in enumerate(body.get("tools") or ()):
         if not isinstance(tool, dict):
-            raise Malformed(f"tools[{place}] must be an object")
+            raise MalformedBody(f"tools[{place}] must be an object")
         function = tool.get("function")
         if tool.get("type", "function") == "function":
             if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-                raise Malformed(f"tools[{place}].function must be an object with a name")
+                raise MalformedBody(f"tools[{place}].function must be an object with a name")
             _check(function, "parameters", dict, "an object", f"tools[{place}].function.")
 
 
 def _check(body: Mapping[str, Any], name: str, kind: Any, words: str, where: str = "") -> None:
     if body.get(name) is not None and not isinstance(body[name], kind):
-        raise Malformed(f"{where}{name} must be {words}, found {repr(body[name])[:40]}")
+        raise MalformedBody(f"{where}{name} must be {words}, found {repr(body[name])[:40]}")
 
 
 def check_priced(body: Mapping[str, Any]) -> None:
     """Check that the tokens of prompt and reply are all that a request is billed for.
 
     Raises:
-        Malformed: it asks for something with a price of its own, or for something that is not known here.
+        MalformedBody: it asks for something with a price of its own, or for something that is not known here.
     """
     for name, value in body.items():
         if value is not None and name not in PRICED and (name, value) != ("service_tier", "default"):
-            raise Malformed(
+            raise MalformedBody(
                 f"the gateway cannot price {name!r}: no field of that name is covered by the model's price per token"
             )
     for part in _parts(body):
         if part.get("type", "text") not in PRICED_PARTS:
-            raise Malformed(f"the gateway cannot price a message part of type {str(part.get('type'))[:40]!r}")
+            raise MalformedBody(f"the gateway cannot price a message part of type {str(part.get('type'))[:40]!r}")
     for tool in body.get("tools") or ():
         if tool.get("type", "function") not in ("function", "custom"):
-            raise Malformed(f"the gateway cannot price a tool of type {str(tool.get('type'))[:40]!r}")
+            raise MalformedBody(f"the gateway cannot price a tool of type {str(tool.get('type'))[:40]!r}")
 
 
 def _parts(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -18,12 +18,12 @@ from memsys.llm.gateway.upstream import Upstream
 from memsys.llm.meter import Ledger
 from memsys.llm.protocol import Completion, ContextOverflow, EndOfRun, ModelError
 from memsys.llm.replies import usage_of
-from memsys.llm.store import Kept, Store, unwritable
+from memsys.llm.store import CacheStore, Kept, unwritable
 from memsys.tokens import count_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ChatCall:
     """One chat request of a client."""
 
     account: Account
@@ -44,7 +44,7 @@ class Call:
     declared: Purpose | None
 
     @classmethod
-    def of(cls, account: Account, upstream: Upstream, asked: Mapping[str, Any], *, again: bool) -> Call:
+    def of(cls, account: Account, upstream: Upstream, asked: Mapping[str, Any], *, again: bool) -> ChatCall:
         """A request as it arrives. `again`: the client's transport says that it repeats one that it got no reply to.
 
         Raises:
@@ -68,11 +68,11 @@ class ChatReplies:
         replay: a reply that is not kept is an error.
     """
 
-    def __init__(self, upstream: Upstream, store: Store | None, *, replay: bool) -> None:
+    def __init__(self, upstream: Upstream, store: CacheStore | None, *, replay: bool) -> None:
         self._upstream, self._store, self._replay = upstream, store, replay
         self._under_way: dict[bytes, asyncio.Task[Completion]] = {}
 
-    async def reply(self, call: Call) -> Mapping[str, Any]:
+    async def reply(self, call: ChatCall) -> Mapping[str, Any]:
         """The reply as an OpenAI-compatible server gives it, charged to the call's step.
 
         Raises:
@@ -99,7 +99,7 @@ class ChatReplies:
                 ledger.count(ledger.notes, f"{call.purpose}: {wrong}")
         return value | {"model": call.asked.get("model") or self._upstream.model}
 
-    async def _completed(self, call: Call) -> Completion:
+    async def _completed(self, call: ChatCall) -> Completion:
         if (task := self._under_way.get(call.key)) is None:
             if (stored := self._looked_up(call.key)) is not None:
                 if stored.stopped and (failure := _recorded_failure(stored)) is not None:
@@ -118,7 +118,7 @@ class ChatReplies:
         stored = self._store.answer(key)
         return self._store.outcome(key) if stored is None and self._replay else stored
 
-    async def _sent(self, call: Call) -> Completion:
+    async def _sent(self, call: ChatCall) -> Completion:
         try:
             value, seconds, attempts = await self._upstream.reply(call.body, call.purpose, call.declared)
         except EndOfRun:
@@ -130,7 +130,7 @@ class ChatReplies:
         await self._kept(call, completion)
         return completion
 
-    async def _kept(self, call: Call, completion: Completion) -> None:
+    async def _kept(self, call: ChatCall, completion: Completion) -> None:
         if self._store is not None:
             journal = journal_key(self._upstream.label, call.account.client, call.place)
             parts = Completion(_text({"outline": outline(call.kept), "changed": _changed(call)}))
@@ -151,7 +151,7 @@ class ChatReplies:
         store.keep_answer(*reply, on_written, journal)
         await written
 
-    def _miss(self, call: Call) -> str:
+    def _miss(self, call: ChatCall) -> str:
         """Why a replay has no reply: where the request differs from the recorded one at its place."""
         assert self._store is not None
         where = f"replay: {self._store.path} has no reply for request {call.place} of {call.account.client} ({call.purpose})"
@@ -162,7 +162,7 @@ class ChatReplies:
         return f"{where}: {difference or 'its body was recorded, but not so often'}"
 
 
-def _changed(call: Call) -> dict[str, Any]:
+def _changed(call: ChatCall) -> dict[str, Any]:
     """What the client asked for and the gateway changed, by field: [asked, sent]. Messages are never changed."""
     names = [name for name in {**call.asked, **call.body} if name != "messages"]
     pairs = {name: [call.asked.get(name), call.body.get(name)] for name in names}
@@ -194,7 +194,7 @@ def _recorded_failure(stored: Completion) -> ModelError | None:
     return kind(str(value["message"]), attempts=stored.attempts, seconds=stored.seconds)
 
 
-def _completion(value: Mapping[str, Any], call: Call, seconds: float, attempts: int, label: str) -> Completion:
+def _completion(value: Mapping[str, Any], call: ChatCall, seconds: float, attempts: int, label: str) -> Completion:
     """A raw reply as the cache and the meter take it; its text is the whole reply as JSON, with token counts filled in."""
     (_, message), usage = first_choice(value), usage_of(value)
     said, calls = text_of(message.get("content")), message.get("tool_calls") or []

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memsys.llm.gateway.accounts import first_choice, text_of
-from memsys.llm.gateway.bodies import Malformed
+from memsys.llm.gateway.bodies import MalformedBody
 from memsys.llm.gateway.shapes import event, pieces
 
 _SAME = ("model", "temperature", "top_p", "store", "user", "metadata", "parallel_tool_calls", "seed", "stream", "top_logprobs",
@@ -37,12 +37,12 @@ def chat_from_response(body: Mapping[str, Any]) -> dict[str, Any]:
     """The body of a chat completion that asks for the same as a body of the Responses API.
 
     Raises:
-        Malformed: it asks for something that has no counterpart, or a part has another type than the API declares.
+        MalformedBody: it asks for something that has no counterpart, or a part has another type than the API declares.
     """
     body = {name: value for name, value in body.items() if value is not None}
     for name, value in body.items():
         if name not in (*_SAME, *_MAPPED) and (name not in _VAIN or value != _VAIN[name]):
-            raise Malformed(f"the gateway does not serve the field {name!r} of the Responses API")
+            raise MalformedBody(f"the gateway does not serve the field {name!r} of the Responses API")
     chat: dict[str, Any] = {name: body[name] for name in _SAME if name in body}
     chat["messages"] = [*_system(body), *_messages(body.get("input", ""))]
     if "max_output_tokens" in body:
@@ -56,7 +56,7 @@ def chat_from_response(body: Mapping[str, Any]) -> dict[str, Any]:
     include = body.get("include", [])
     for name in include if isinstance(include, list) else [include]:
         if name not in _INCLUDABLE:
-            raise Malformed(f"the gateway cannot include {str(name)[:60]!r}")
+            raise MalformedBody(f"the gateway cannot include {str(name)[:60]!r}")
     if _LOGPROBS in include or "top_logprobs" in body:
         chat["logprobs"] = True
     return chat | _tools(body)
@@ -65,14 +65,14 @@ def chat_from_response(body: Mapping[str, Any]) -> dict[str, Any]:
 def _object(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = body.get(name, {})
     if not isinstance(value, dict):
-        raise Malformed(f"{name} must be an object, found {repr(value)[:40]}")
+        raise MalformedBody(f"{name} must be an object, found {repr(value)[:40]}")
     return value
 
 
 def _system(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     instructions = body.get("instructions", "")
     if not isinstance(instructions, str):
-        raise Malformed("instructions must be a text")
+        raise MalformedBody("instructions must be a text")
     return [{"role": "system", "content": instructions}] if instructions else []
 
 
@@ -87,17 +87,19 @@ def _format(text: Mapping[str, Any]) -> dict[str, Any]:
 def _tools(body: Mapping[str, Any]) -> dict[str, Any]:
     given = body.get("tools", [])
     if not isinstance(given, list) or not all(isinstance(tool, dict) for tool in given):
-        raise Malformed("tools must be a list of objects")
+        raise MalformedBody("tools must be a list of objects")
     for tool in given:
         if tool.get("type") != "function":
-            raise Malformed(f"the gateway does not serve tools of type {str(tool.get('type'))[:40]!r}: functions alone")
+            raise MalformedBody(
+                f"the gateway does not serve tools of type {str(tool.get('type'))[:40]!r}: functions alone"
+            )
     if not given:
         return {}
     functions = [{name: value for name, value in tool.items() if name != "type"} for tool in given]
     choice = body.get("tool_choice", "auto")
     if isinstance(choice, dict):
         if choice.get("type") != "function" or not isinstance(choice.get("name"), str):
-            raise Malformed(f"the gateway does not serve a tool_choice of type {str(choice.get('type'))[:40]!r}")
+            raise MalformedBody(f"the gateway does not serve a tool_choice of type {str(choice.get('type'))[:40]!r}")
         choice = {"type": "function", "function": {"name": choice["name"]}}
     return {"tools": [{"type": "function", "function": function} for function in functions], "tool_choice": choice}
 
@@ -106,7 +108,7 @@ def _messages(given: Any) -> list[dict[str, Any]]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
-        raise Malformed("input must be a text or a list of objects")
+        raise MalformedBody("input must be a text or a list of objects")
     messages: list[dict[str, Any]] = []
     for item in given:
         kind = item.get("type", "message")
@@ -123,14 +125,14 @@ def _messages(given: Any) -> list[dict[str, Any]]:
             output = {"role": "tool", "tool_call_id": _text(item, "call_id"), "content": _content(item.get("output"))}
             messages.append(output)
         elif kind != "reasoning":  # thought of an earlier reply, which agents send back; no chat takes it
-            raise Malformed(f"the gateway does not know input items of type {str(kind)[:40]!r}")
+            raise MalformedBody(f"the gateway does not know input items of type {str(kind)[:40]!r}")
     return messages
 
 
 def _text(item: Mapping[str, Any], name: str) -> str:
     value = item.get(name)
     if not isinstance(value, str):
-        raise Malformed(f"an input item of type {item.get('type')!r} needs {name} as a text")
+        raise MalformedBody(f"an input item of type {item.get('type')!r} needs {name} as a text")
     return value
 
 
@@ -139,7 +141,7 @@ def _content(content: Any) -> Any:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        raise Malformed("content must be a text or a list of objects")
+        raise MalformedBody("content must be a text or a list of objects")
     parts = [_part(part) for part in content]
     if all(part["type"] == "text" for part in parts):
         return text_of(parts)
@@ -153,7 +155,7 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "input_image" and isinstance(part.get("image_url"), str):
         detail = {"detail": part["detail"]} if part.get("detail") else {}
         return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
-    raise Malformed(f"the gateway does not serve content of type {str(kind)[:40]!r}")
+    raise MalformedBody(f"the gateway does not serve content of type {str(kind)[:40]!r}")
 
 
 # --- the reply ------------------------------------------------------------------------------------------------------

@@ -17,12 +17,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
-from memsys.embed import Embedder
 from memsys.jsons import encoded, received
 from memsys.llm.gateway import shapes
 from memsys.llm.gateway.accounts import Account
-from memsys.llm.gateway.bodies import Malformed, whole
-from memsys.llm.gateway.chat import Call, ChatReplies
+from memsys.llm.gateway.bodies import MalformedBody, whole
+from memsys.llm.gateway.chat import ChatCall, ChatReplies
 from memsys.llm.gateway.door import refusal, token_and_method
 from memsys.llm.gateway.responses import chat_from_response, response_events, response_from_chat
 from memsys.llm.gateway.upstream import Upstream
@@ -30,11 +29,13 @@ from memsys.llm.meter import metering
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.protocol import ContextOverflow, ModelError
 from memsys.llm.secrets import redact
-from memsys.llm.store import Store
+from memsys.llm.store import CacheStore
 from memsys.llm.transport import event_loop
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+    from memsys.embed import Embedder
 
     Answer = Callable[[Account, web.BaseRequest, dict[str, Any]], Awaitable[web.StreamResponse]]
 
@@ -66,7 +67,7 @@ class Gateway:
         self,
         upstream: Upstream,
         embedder: Embedder,
-        store: Store | None,
+        store: CacheStore | None,
         mode: Mode = "record",
         *,
         port: int = 0,
@@ -204,7 +205,7 @@ class Gateway:
         try:
             body = received(await request.read())
             if not isinstance(body, dict):
-                raise Malformed("the body must be a JSON object")
+                raise MalformedBody("the body must be a JSON object")
             return await answer(account, request, body)
         except ModelError as error:
             return _error(400, _code(error), redact(str(error)))
@@ -216,7 +217,7 @@ class Gateway:
             Exception
         ) as error:  # whatever a body holds, its client learns that it was not understood, and the next is served
             account.ledger.count(account.ledger.notes, "gateway: request not understood")
-            why = redact(str(error) if isinstance(error, Malformed) else f"{type(error).__name__}: {error}")[:500]
+            why = redact(str(error) if isinstance(error, MalformedBody) else f"{type(error).__name__}: {error}")[:500]
             account.failed(ModelError(f"the gateway refused a request: {why}"))
             return _error(400, "invalid_request_error", why)
 
@@ -235,7 +236,7 @@ class Gateway:
 
     async def _reply(self, account: Account, request: web.BaseRequest, body: dict[str, Any]) -> Mapping[str, Any]:
         again = request.headers.get(RETRY_COUNT, "0") not in ("", "0")
-        return await self._chat.reply(Call.of(account, self.upstream, body, again=again))
+        return await self._chat.reply(ChatCall.of(account, self.upstream, body, again=again))
 
     async def _embedded(self, account: Account, request: web.BaseRequest, body: dict[str, Any]) -> web.StreamResponse:
         from aiohttp import web

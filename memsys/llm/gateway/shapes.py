@@ -10,7 +10,7 @@ import numpy as np
 
 from memsys.jsons import encoded
 from memsys.llm.gateway.accounts import text_of
-from memsys.llm.gateway.bodies import Malformed, whole
+from memsys.llm.gateway.bodies import MalformedBody, whole
 from memsys.tokens import decode_tokens
 
 DELTA_CHARACTERS = 64
@@ -64,11 +64,11 @@ def embedding_texts(body: Mapping[str, Any]) -> list[str]:
     """The texts of an embedding request: a string, a list of strings, or token ids in place of either.
 
     Raises:
-        Malformed: the input is none of these, or has too many texts; or the form of the vectors is not known.
+        MalformedBody: the input is none of these, or has too many texts; or the form of the vectors is not known.
         ValueError: a token id is beyond the vocabulary.
     """
     if body.get("encoding_format") not in (None, "float", "base64"):
-        raise Malformed(f"encoding_format must be float or base64, found {repr(body['encoding_format'])[:40]}")
+        raise MalformedBody(f"encoding_format must be float or base64, found {repr(body['encoding_format'])[:40]}")
     given = body.get("input")
     if isinstance(given, str):
         return [given]
@@ -76,19 +76,19 @@ def embedding_texts(body: Mapping[str, Any]) -> list[str]:
         if all(type(token) is int for token in given):
             return [decode_tokens(given)]
         if len(given) > MOST_TEXTS:
-            raise Malformed(f"input has {len(given)} texts: send at most {MOST_TEXTS} in one request")
+            raise MalformedBody(f"input has {len(given)} texts: send at most {MOST_TEXTS} in one request")
         if all(isinstance(entry, str) for entry in given):
             return list(given)
         if all(isinstance(entry, list) and entry and all(type(token) is int for token in entry) for entry in given):
             return [decode_tokens(entry) for entry in given]
-    raise Malformed("input must be a text, a list of texts, or token ids")
+    raise MalformedBody("input must be a text, a list of texts, or token ids")
 
 
 def fitted(vectors: np.ndarray, dimensions: int | None) -> np.ndarray:
     """The first `dimensions` numbers of each vector, scaled to unit length again; a vector of a text without words points anywhere.
 
     Raises:
-        Malformed: more dimensions are asked for than the model has.
+        MalformedBody: more dimensions are asked for than the model has.
     """
     vectors = vectors.copy()
     if dimensions is not None:

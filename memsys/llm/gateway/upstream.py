@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.gateway.accounts import Purpose, text_of
-from memsys.llm.gateway.bodies import LIMITS, Malformed, check_priced, limit_of, most_tokens_in
+from memsys.llm.gateway.bodies import LIMITS, MalformedBody, check_priced, limit_of, most_tokens_in
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Request
 from memsys.llm.server import Sent
@@ -32,7 +32,7 @@ class Upstream(Protocol):
             body: as `bodies.checked` returned it.
 
         Raises:
-            Malformed: it cannot be sent, because its cost would have no bound.
+            MalformedBody: it cannot be sent, because its cost would have no bound.
         """
 
     async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
@@ -60,7 +60,7 @@ class EndpointUpstream:
         elif settings.max_output_tokens is not None:
             sent[settings.token_limit_field] = settings.max_output_tokens
         elif settings.context_tokens is None and self._endpoint.purse.max_usd is not None:
-            raise Malformed(
+            raise MalformedBody(
                 "max_usd is set, so the length of the reply needs a limit: send max_tokens, or set one for all replies "
                 "(--max-output-tokens of the gateway, endpoint.max_output_tokens of a run)"
             )

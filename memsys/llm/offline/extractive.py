@@ -46,8 +46,7 @@ from memsys.llm.offline.reading import (
     similarities,
     stems,
 )
-from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.prompts import Option
+from memsys.llm.protocol import Completion, ModelError, Option, Request
 from memsys.tokens import count_tokens, truncate
 
 ABSTENTION = "Not mentioned in the conversation"

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from memsys.dates import mentions, parse_time, written
-from memsys.embed import stem
+from memsys.tokens import stem
 
 UNKNOWN = "unknown"
 """The answer when nothing was recalled. It does not read as an abstention, so a control without memory scores nothing."""

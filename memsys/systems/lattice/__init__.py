@@ -45,7 +45,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.systems.lattice.search import Search, SearchRules
-from memsys.systems.lattice.tree import Node, TreeBuilder, height
+from memsys.systems.lattice.tree import LatticeNode, TreeBuilder, height
 
 
 class Lattice(MemorySystem):
@@ -110,7 +110,7 @@ class Lattice(MemorySystem):
         self.slate_tokens = positive("slate_tokens", slate_tokens)
         self.partition_tokens = positive("partition_tokens", partition_tokens)
         self._units: list[Unit] = []
-        self._root: Node | None = None
+        self._root: LatticeNode | None = None
         self._built = 0
         self._inner = 0
         self._fallbacks = 0
@@ -124,9 +124,9 @@ class Lattice(MemorySystem):
             builder = TreeBuilder(
                 self.llm, self.embedder, self.prompts, self.branching, self.partition_tokens, self.seed
             )
-            leaves = [Node(unit.id, unit.text, (), unit, place) for place, unit in enumerate(self._units)]
+            leaves = [LatticeNode(unit.id, unit.text, (), unit, place) for place, unit in enumerate(self._units)]
             top_down = self.build == "top_down"
-            self._root = Node(
+            self._root = LatticeNode(
                 "root", "", builder.top_down(leaves) if top_down else builder.bottom_up(leaves, self.init)
             )
             self._inner, self._fallbacks = builder.inner, builder.fallbacks
@@ -151,7 +151,7 @@ class Lattice(MemorySystem):
     def nodes(self) -> Iterator[NodeView]:
         """Every node but the root, parents before children; `level` is the height above the deepest leaf below."""
         top = self._root.children if self._root else ()
-        queue: list[tuple[Node, tuple[str, ...]]] = [(child, ()) for child in top]
+        queue: list[tuple[LatticeNode, tuple[str, ...]]] = [(child, ()) for child in top]
         for node, parents in queue:
             queue += [(child, (node.id,)) for child in node.children]
             units = [leaf.unit for leaf in node.leaves() if leaf.unit]

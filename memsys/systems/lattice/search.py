@@ -15,7 +15,7 @@ from memsys.llm.parsing import ParseFailure, read_json
 from memsys.llm.protocol import LLM, Request
 from memsys.prompts import Option, Prompts
 from memsys.systems.lattice.calibration import calibrated, gated
-from memsys.systems.lattice.tree import Node, node_text
+from memsys.systems.lattice.tree import LatticeNode, node_text
 from memsys.tokens import count_tokens
 from memsys.vectors import best
 
@@ -39,17 +39,19 @@ class SearchRules:
 class Search:
     """The state of one search; `run` carries it out."""
 
-    def __init__(self, llm: LLM, prompts: Prompts, rules: SearchRules, question: Question, root: Node | None) -> None:
+    def __init__(
+        self, llm: LLM, prompts: Prompts, rules: SearchRules, question: Question, root: LatticeNode | None
+    ) -> None:
         self._llm, self._prompts, self._rules = llm, prompts, rules
         self.question = question
         self.frontier = [root] if root else []
         """Inner nodes that may be expanded."""
-        self.expanded: list[Node] = []
-        self.leaves: list[Node] = []
+        self.expanded: list[LatticeNode] = []
+        self.leaves: list[LatticeNode] = []
         """Rated leaves, in the order in which they were first rated."""
         self.path = {"root": 1.0}
         """Path relevance by node id."""
-        self.parents: dict[str, Node] = {}
+        self.parents: dict[str, LatticeNode] = {}
         self.depths = {"root": 0}
         self.slates: list[dict[str, float]] = []
         """Ratings in [0, 1] by node id, one dictionary per slate."""
@@ -73,7 +75,7 @@ class Search:
                 self._expand(node, slate, slate_ratings)
             self._rescore()
 
-    def anchors(self, node: Node, number: int) -> list[Node]:
+    def anchors(self, node: LatticeNode, number: int) -> list[LatticeNode]:
         """Nodes rated before that are shown beside the children of `node`, so that slates can be calibrated.
 
         Args:
@@ -92,7 +94,7 @@ class Search:
         drawn = rng.choice(len(scores), self._rules.anchors, replace=False, p=weights / weights.sum())
         return [self.leaves[place] for place in sorted(drawn)]
 
-    def _best_of_level(self, node: Node) -> list[Node]:
+    def _best_of_level(self, node: LatticeNode) -> list[LatticeNode]:
         """The node with the highest path relevance beside `node`: of its siblings, or (release) of its level's expanded nodes."""
         if node.id == "root":
             return []
@@ -102,7 +104,7 @@ class Search:
             rivals = [other for other in (*self.expanded, node) if self.depths[other.id] == self.depths[node.id]]
         return [rivals[place] for place in best([self.path[rival.id] for rival in rivals], 1)]
 
-    def _rate(self, slates: Sequence[Sequence[Node]]) -> list[dict[int, float] | None]:
+    def _rate(self, slates: Sequence[Sequence[LatticeNode]]) -> list[dict[int, float] | None]:
         """For each slate its ratings in [0, 1] by position; None where two replies were unusable."""
         requests = [self._request(slate) for slate in slates]
         rated: list[dict[int, float] | None] = [None] * len(slates)
@@ -120,7 +122,7 @@ class Search:
                     meter.count_parse_failure(requests[place].purpose)
         return rated
 
-    def _request(self, slate: Sequence[Node]) -> Request:
+    def _request(self, slate: Sequence[LatticeNode]) -> Request:
         step = "navigate" if any(node.unit is None for node in slate) else "leaf"
         texts = [" ".join(node_text(node).split()) for node in slate]
         if sum(map(count_tokens, texts)) > self._rules.slate_tokens:
@@ -134,7 +136,9 @@ class Search:
             }
         )
 
-    def _expand(self, node: Node, slate: Sequence[Node], slate_ratings: Mapping[int, float] | None) -> None:
+    def _expand(
+        self, node: LatticeNode, slate: Sequence[LatticeNode], slate_ratings: Mapping[int, float] | None
+    ) -> None:
         """Record the ratings of a node's slate and put its children on the frontier or among the leaves."""
         if slate_ratings is None:
             self.failed += 1

@@ -26,18 +26,18 @@ _WORD_COUNTS = (2, 4, 6, 10, 15)
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class LatticeNode:
     """A leaf (a unit), or an inner node with a description of its descendants."""
 
     id: str
     text: str
-    children: tuple[Node, ...] = ()
+    children: tuple[LatticeNode, ...] = ()
     unit: Unit | None = None
     """None for an inner node."""
     place: int = 0
     """Of a leaf: its place in the history."""
 
-    def leaves(self) -> Iterator[Node]:
+    def leaves(self) -> Iterator[LatticeNode]:
         """All leaves below the node; a leaf yields itself."""
         if self.unit is not None:
             yield self
@@ -45,12 +45,12 @@ class Node:
             yield from child.leaves()
 
 
-def node_text(node: Node) -> str:
+def node_text(node: LatticeNode) -> str:
     """A node's text as prompts show it: a leaf has its time in front."""
     return dated(node.text, node.unit.time_text) if node.unit else node.text
 
 
-def height(node: Node) -> int:
+def height(node: LatticeNode) -> int:
     """The number of edges to the deepest leaf below."""
     return 1 + max(map(height, node.children)) if node.children else 0
 
@@ -72,7 +72,7 @@ class TreeBuilder:
         self.inner = 0
         self.fallbacks = 0
 
-    def bottom_up(self, leaves: Sequence[Node], init: str) -> tuple[Node, ...]:
+    def bottom_up(self, leaves: Sequence[LatticeNode], init: str) -> tuple[LatticeNode, ...]:
         """The root's children, built from layers of clusters.
 
         The first layer groups the leaves of a session in order (`init` is `session`) or clusters all leaves (`scratch`).
@@ -82,7 +82,7 @@ class TreeBuilder:
         sessions = itertools.groupby(leaves, key=lambda leaf: leaf.unit.session_id if leaf.unit else "")
         return self._layers([chunk for _, session in sessions for chunk in self._chunks(list(session))])
 
-    def top_down(self, leaves: Sequence[Node]) -> tuple[Node, ...]:
+    def top_down(self, leaves: Sequence[LatticeNode]) -> tuple[LatticeNode, ...]:
         """The root's children, built by splitting the leaves into topics: five labels for each leaf, one call each."""
         prompt = self._prompts["lattice/keywords"]
         replies = ask_all(self._llm, [(prompt, {"text": node_text(leaf)}) for leaf in leaves])
@@ -100,27 +100,27 @@ class TreeBuilder:
         self.fallbacks += 1
         meter.note(f"lattice.{name}")
 
-    def _inner_node(self, text: str, children: Sequence[Node]) -> Node:
+    def _inner_node(self, text: str, children: Sequence[LatticeNode]) -> LatticeNode:
         self.inner += 1
-        return Node(f"node-{self.inner - 1}", text, tuple(children))
+        return LatticeNode(f"node-{self.inner - 1}", text, tuple(children))
 
     # --- layers ---
 
-    def _layers(self, groups: Sequence[Sequence[Node]]) -> tuple[Node, ...]:
+    def _layers(self, groups: Sequence[Sequence[LatticeNode]]) -> tuple[LatticeNode, ...]:
         """Describe the groups, then clusters of the nodes so made, until at most `branching` nodes are left."""
         layer = self._describe(groups)
         while len(layer) > self._branching:
             layer = self._describe(self._clustered(layer))
         return tuple(layer)
 
-    def _chunks(self, nodes: Sequence[Node]) -> list[Sequence[Node]]:
+    def _chunks(self, nodes: Sequence[LatticeNode]) -> list[Sequence[LatticeNode]]:
         return [nodes[first : first + self._branching] for first in range(0, len(nodes), self._branching)]
 
-    def _clustered(self, nodes: Sequence[Node]) -> list[list[Node]]:
+    def _clustered(self, nodes: Sequence[LatticeNode]) -> list[list[LatticeNode]]:
         vectors = self._embedder.embed([node.text for node in nodes])
         return [[nodes[row] for row in group] for group in clusters(vectors, self._branching, self._seed)]
 
-    def _describe(self, groups: Sequence[Sequence[Node]]) -> list[Node]:
+    def _describe(self, groups: Sequence[Sequence[LatticeNode]]) -> list[LatticeNode]:
         """One node per group. A model describes groups of several nodes; a single inner node is its own group's node."""
         several = [group for group in groups if len(group) > 1]
         texts = [tuple(Option(str(place), node_text(child)) for place, child in enumerate(group)) for group in several]
@@ -138,7 +138,7 @@ class TreeBuilder:
                 nodes.append(group[0])
         return nodes
 
-    def _description(self, reply: Any, group: Sequence[Node]) -> str:
+    def _description(self, reply: Any, group: Sequence[LatticeNode]) -> str:
         """The summary in a reply; else its lines about the children; else the first sentence of each child."""
         fields: Mapping[str, Any] = {} if isinstance(reply, ParseFailure) else reply
         if summary := str(fields.get("summary", "")).strip():
@@ -149,7 +149,7 @@ class TreeBuilder:
 
     # --- topics ---
 
-    def _split(self, leaves: Sequence[Node], labels: Mapping[str, Sequence[str]]) -> tuple[Node, ...]:
+    def _split(self, leaves: Sequence[LatticeNode], labels: Mapping[str, Sequence[str]]) -> tuple[LatticeNode, ...]:
         """The leaves as children, or topics over them where there are more than `branching`.
 
         Args:
@@ -178,14 +178,14 @@ class TreeBuilder:
             for number in sorted(members)
         )
 
-    def _splits(self, leaves: Sequence[Node], labels: Mapping[str, Sequence[str]], level: int) -> bool:
+    def _splits(self, leaves: Sequence[LatticeNode], labels: Mapping[str, Sequence[str]], level: int) -> bool:
         """Whether the labels of a level are enough to split by, and few enough for one prompt."""
         distinct = {labels[leaf.id][level] for leaf in leaves}
         return len(distinct) > self._branching and sum(map(count_tokens, distinct)) <= self._partition_tokens
 
     def _members(
-        self, leaves: Sequence[Node], leaf_labels: Sequence[str], topics: Sequence[Mapping[str, Any]]
-    ) -> dict[int, list[Node]]:
+        self, leaves: Sequence[LatticeNode], leaf_labels: Sequence[str], topics: Sequence[Mapping[str, Any]]
+    ) -> dict[int, list[LatticeNode]]:
         """Leaves by topic number. A label that is in no topic goes to the most similar one; topics without leaves are absent."""
         topic_of: dict[str, int] = {}
         for number, topic in enumerate(topics):
@@ -196,7 +196,7 @@ class TreeBuilder:
             titles = self._embedder.embed([f"{topic['name']}: {topic['description']}" for topic in topics])
             nearest = np.argmax(self._embedder.embed(unassigned) @ titles.T, axis=1)
             topic_of |= {label: int(number) for label, number in zip(unassigned, nearest, strict=True)}
-        members: dict[int, list[Node]] = {}
+        members: dict[int, list[LatticeNode]] = {}
         for leaf, label in zip(leaves, leaf_labels, strict=True):
             members.setdefault(topic_of[label], []).append(leaf)
         return members

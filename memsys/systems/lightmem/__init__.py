@@ -43,7 +43,7 @@ from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.systems.lightmem.exchanges import Buffers, Exchange, Message, fine, peaks, tokens_of
+from memsys.systems.lightmem.exchanges import Buffers, Exchange, ExchangeMessage, fine, peaks, tokens_of
 from memsys.systems.lightmem.facts import (
     Fact,
     FactTable,
@@ -136,7 +136,7 @@ class LightMem(MemorySystem):
             if not turn.text.strip():
                 continue
             role = "user" if self.feed == "utterance" else turn.role
-            message = Message(turn.speaker, self._prune(turn.text), role, turn.id)
+            message = ExchangeMessage(turn.speaker, self._prune(turn.text), role, turn.id)
             if self._open is not None and role == "assistant":
                 self._open = replace(self._open, messages=(*self._open.messages, message))
             else:

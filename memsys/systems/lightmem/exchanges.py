@@ -17,7 +17,7 @@ NEAR = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ExchangeMessage:
     """A pruned turn."""
 
     speaker: str
@@ -32,7 +32,7 @@ class Exchange:
 
     place: int
     """Its place in the stream of exchanges."""
-    messages: tuple[Message, ...]
+    messages: tuple[ExchangeMessage, ...]
     time: datetime | None
     time_text: str
 

@@ -18,9 +18,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from memsys.embed import stem
 from memsys.lean import without
 from memsys.systems.bm25 import plain_words
+from memsys.tokens import stem
 
 K1, B, AVERAGE_LENGTH = 1.2, 0.75, 256
 _SQUASHING = ((3, 5.0, 0.7), (6, 7.0, 0.6), (9, 9.0, 0.5), (15, 10.0, 0.5), (math.inf, 12.0, 0.5))

@@ -45,7 +45,7 @@ from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.sides import SIDES, shares
 from memsys.systems.memos.reorganise import Reorganiser
-from memsys.systems.memos.store import CAPACITY, Line, Memory, Store
+from memsys.systems.memos.store import CAPACITY, Line, Memory, MemoryStore
 
 _CONTEXT, _VECTORS = 5, 5
 """Memories shown to the fine parse, and most vectors of one search."""
@@ -94,9 +94,9 @@ class MemOS(MemorySystem):
         self.window, self.overlap = window, overlap
         self.fine_parse, self.reorganise, self.timestamps = fine_parse, reorganise, timestamps
         self._reorganiser = Reorganiser(llm, embedder, prompts)
-        self._stores = tuple(Store(side) for side in SIDES[views])
+        self._stores = tuple(MemoryStore(side) for side in SIDES[views])
         self._session: str | None = None
-        self._provisional: tuple[Store, ...] | None = None
+        self._provisional: tuple[MemoryStore, ...] | None = None
         """The stores with their open windows read; None when something was written since the last `consolidate`."""
 
     # --- construction ---------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class MemOS(MemorySystem):
         if self._session not in (None, unit.session_id):
             self._close(self._stores)
         self._session = unit.session_id
-        full: list[tuple[Store, list[Line]]] = []
+        full: list[tuple[MemoryStore, list[Line]]] = []
         for turn in unit.turns:
             for store in self._stores:
                 store.lines.append(_line(turn, unit, store.side))
@@ -128,14 +128,14 @@ class MemOS(MemorySystem):
             self._close(stores)
             self._provisional = stores
 
-    def _close(self, stores: Sequence[Store]) -> None:
+    def _close(self, stores: Sequence[MemoryStore]) -> None:
         """Read the open windows of the stores and empty them."""
         open_windows = [(store, store.lines) for store in stores if store.lines]
         for store in stores:
             store.lines = []
         self._read_windows(open_windows)
 
-    def _read_windows(self, windows: Sequence[tuple[Store, list[Line]]]) -> None:
+    def _read_windows(self, windows: Sequence[tuple[MemoryStore, list[Line]]]) -> None:
         """Store the memories that the model lists for each window, in order."""
         prompt = self.prompts["memos/read"]
         asks = [(prompt, _window_fields(lines)) for _, lines in windows]
@@ -147,7 +147,7 @@ class MemOS(MemorySystem):
                 continue
             self._remember(store, lines, [entry for entry in reply["memory list"] if entry["value"].strip()])
 
-    def _remember(self, store: Store, lines: Sequence[Line], entries: Sequence[Mapping[str, Any]]) -> None:
+    def _remember(self, store: MemoryStore, lines: Sequence[Line], entries: Sequence[Mapping[str, Any]]) -> None:
         """Add the memories of one window, and reorganise the store where that is switched on."""
         if not entries:
             return
@@ -177,11 +177,11 @@ class MemOS(MemorySystem):
         ]
         return Recall(tuple(self._memory_item(memory, score) for view_hits in hits for memory, score in view_hits))
 
-    def _current(self) -> tuple[Store, ...]:
+    def _current(self) -> tuple[MemoryStore, ...]:
         """The stores a read uses: with the open windows read, where nothing was written since."""
         return self._stores if self._provisional is None else self._provisional
 
-    def _with_statements(self, stores: Sequence[Store], question: str, query: np.ndarray) -> list[np.ndarray]:
+    def _with_statements(self, stores: Sequence[MemoryStore], question: str, query: np.ndarray) -> list[np.ndarray]:
         """For each view, the question's vector and those of statements that a model expects, given the nearest memories."""
         prompt = self.prompts["memos/parse"]
         contexts = [[memory.text for memory, _ in store.search(query, _CONTEXT)] for store in stores]

@@ -16,7 +16,7 @@ from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.systems.memos.store import Memory, Store
+from memsys.systems.memos.store import Memory, MemoryStore
 from memsys.vectors import best
 
 _NEIGHBOURS, _LEAST_COSINE = 5, 0.8
@@ -32,7 +32,7 @@ class Reorganiser:
     def __init__(self, llm: LLM, embedder: Embedder, prompts: Prompts) -> None:
         self._llm, self._embedder, self._prompts = llm, embedder, prompts
 
-    def reconcile(self, store: Store, memory: Memory) -> None:
+    def reconcile(self, store: MemoryStore, memory: Memory) -> None:
         """Fuse a new memory with the similar ones that it contradicts or repeats: a call for each, and one for each fusion."""
         others = [other for other in store.memories.values() if other.id != memory.id]
         if not others:
@@ -47,7 +47,7 @@ class Reorganiser:
             elif relation != "independent":
                 memory = self._fuse(store, other, memory)
 
-    def _fuse(self, store: Store, old: Memory, new: Memory) -> Memory:
+    def _fuse(self, store: MemoryStore, old: Memory, new: Memory) -> Memory:
         """Replace both memories by their fusion, or the old one by the new where they cannot both hold.
 
         Both stay where the reply cannot be read. Returns the memory that now stands for the new one.
@@ -70,7 +70,7 @@ class Reorganiser:
         store.add(fusion)
         return fusion
 
-    def structure(self, store: Store) -> None:
+    def structure(self, store: MemoryStore) -> None:
         """Write parents over groups of memories that have none, once enough have been added."""
         if store.unstructured < _PASS:
             return
@@ -94,7 +94,7 @@ class Reorganiser:
             if len(parents) >= _LEAST_PARENTS:
                 self._write_parents(store, [parents])
 
-    def _write_parents(self, store: Store, groups: Sequence[Sequence[Memory]]) -> list[Memory]:
+    def _write_parents(self, store: MemoryStore, groups: Sequence[Sequence[Memory]]) -> list[Memory]:
         """Store a new memory over each group for which the model writes one; returns these memories."""
         prompt = self._prompts["memos/parent"]
         replies = ask_all(self._llm, [(prompt, {"texts": [memory.text for memory in group]}) for group in groups])

@@ -50,7 +50,7 @@ class Memory:
 
 
 @dataclass(slots=True)
-class Store:
+class MemoryStore:
     """The memories from the view of one side."""
 
     side: Role
@@ -69,9 +69,9 @@ class Store:
     def __len__(self) -> int:
         return len(self.memories) + sum(memory.id not in self.memories for memory in self.working)
 
-    def copy(self) -> Store:
+    def copy(self) -> MemoryStore:
         """A copy whose changes leave this store as it is."""
-        return Store(
+        return MemoryStore(
             self.side, list(self.lines), dict(self.memories), self.working.copy(), dict(self.parents), self.created,
             self.unstructured, self.counts.copy(),
         )  # fmt: skip

@@ -38,7 +38,7 @@ from memsys.llm.ask import ask_all, complete
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompt, Prompts
-from memsys.systems.memwalker.walk import BACK, COMMIT, Node, Walk, action_of
+from memsys.systems.memwalker.walk import BACK, COMMIT, Walk, WalkNode, action_of
 from memsys.tokens import count_tokens, truncate
 
 NO_ANSWER = "no answer"
@@ -128,9 +128,9 @@ class MemWalker(MemorySystem):
         self._cuts: list[int] = []
         """Index of the first unit of each segment."""
         self._size = 0  # tokens of the open segment
-        self._full: list[list[Node]] = [[]]
+        self._full: list[list[WalkNode]] = [[]]
         """Nodes of each level that no longer change."""
-        self._levels: list[list[Node]] = []
+        self._levels: list[list[WalkNode]] = []
         """All nodes of each level as of the last `consolidate`."""
         self._built = 0
         """Number of units in these levels."""
@@ -232,7 +232,7 @@ class MemWalker(MemorySystem):
             self._full[level + 1] += self._groups(level + 2, done, groups)
             level += 1
 
-    def _with_open_ends(self) -> list[list[Node]]:
+    def _with_open_ends(self) -> list[list[WalkNode]]:
         """All levels from the segments to the root, with the open segment and the open group of each level."""
         segments = list(self._full[0])
         if len(segments) < len(self._cuts):
@@ -244,7 +244,7 @@ class MemWalker(MemorySystem):
             levels.append([*full, *self._groups(len(levels) + 1, len(full), [ungrouped] if ungrouped else [])])
         return levels
 
-    def _segments(self, first: int, spans: Sequence[tuple[int, int]]) -> list[Node]:
+    def _segments(self, first: int, spans: Sequence[tuple[int, int]]) -> list[WalkNode]:
         """Nodes of the segments with these unit ranges; their numbers start at `first`."""
         texts = [self._passage(start, stop) for start, stop in spans]
         long = [self.leaf_summary == "llm" or count_tokens(text) > self.short_tokens for text in texts]
@@ -253,19 +253,21 @@ class MemWalker(MemorySystem):
         )
         summaries = [next(written) if is_long else (text, False) for text, is_long in zip(texts, long, strict=True)]
         return [
-            Node(f"segment-{number}", 1, start, stop, summary, text, truncated=truncated)
+            WalkNode(f"segment-{number}", 1, start, stop, summary, text, truncated=truncated)
             for number, ((start, stop), text, (summary, truncated)) in enumerate(
                 zip(spans, texts, summaries, strict=True), start=first
             )
         ]
 
-    def _groups(self, level: int, first: int, groups: Sequence[Sequence[Node]]) -> list[Node]:
+    def _groups(self, level: int, first: int, groups: Sequence[Sequence[WalkNode]]) -> list[WalkNode]:
         """Nodes above these groups of children; their numbers start at `first`."""
         texts = [[self._dated_summary(child) for child in group] for group in groups if len(group) > 1]
         written = iter(self._summaries("group", texts))
         summaries = [next(written) if len(group) > 1 else (group[0].summary, group[0].truncated) for group in groups]
         return [
-            Node(f"node-{level}-{number}", level, group[0].start, group[-1].stop, summary, "", tuple(group), truncated)
+            WalkNode(
+                f"node-{level}-{number}", level, group[0].start, group[-1].stop, summary, "", tuple(group), truncated
+            )
             for number, (group, (summary, truncated)) in enumerate(zip(groups, summaries, strict=True), start=first)
         ]
 
@@ -292,7 +294,7 @@ class MemWalker(MemorySystem):
             for index, unit in enumerate(units)
         )
 
-    def _dated_summary(self, node: Node) -> str:
+    def _dated_summary(self, node: WalkNode) -> str:
         """A node's summary with its time span; a copied text already contains its dates."""
         if node.summary == node.text or not node.summary:
             return node.summary
@@ -370,7 +372,7 @@ class MemWalker(MemorySystem):
         return None, ""
 
     def _triage(
-        self, walk: Walk, options: Sequence[Node], may_revert: bool
+        self, walk: Walk, options: Sequence[WalkNode], may_revert: bool
     ) -> tuple[str, dict[str, Any], range | tuple[int, ...]]:
         """Prompt name, fields and allowed actions of a choice among children."""
         allowed = range(BACK if may_revert else 0, len(options))

@@ -15,7 +15,7 @@ _ANSWER = re.compile(r"\banswer\b[*\"'`]*\s*[:=]\s*(.*)", re.IGNORECASE | re.DOT
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class WalkNode:
     """A segment (level 1) or the summary of a run of nodes of the level below."""
 
     id: str
@@ -27,7 +27,7 @@ class Node:
     summary: str
     text: str = ""
     """The passage itself; empty for inner nodes."""
-    children: tuple[Node, ...] = ()
+    children: tuple[WalkNode, ...] = ()
     truncated: bool = False
     """True when no summary could be parsed; the summary is then the start of the texts."""
 
@@ -37,7 +37,7 @@ class Walk:
     """The state of one search from the root."""
 
     question: Question
-    path: list[Node]
+    path: list[WalkNode]
     """Nodes from the root to the present node."""
     outcome: str = ""
     """How the walk ended; empty while it goes on."""
@@ -45,18 +45,18 @@ class Walk:
     """The answer at the first segment to which the walk committed."""
     visits: list[str] = field(default_factory=list)
     """Ids of the nodes in order of visit, with repetitions."""
-    background: list[Node] = field(default_factory=list)
+    background: list[WalkNode] = field(default_factory=list)
     """The working memory: nodes passed and segments rejected, the root first."""
     closed: set[str] = field(default_factory=set)
     """Ids of the nodes that are not offered again."""
-    leaves: list[Node] = field(default_factory=list)
+    leaves: list[WalkNode] = field(default_factory=list)
     """Segments read, in order of their first visit."""
-    kept: list[Node] = field(default_factory=list)
+    kept: list[WalkNode] = field(default_factory=list)
     """Segments to which the walk has committed."""
     counts: Counter[str] = field(default_factory=Counter)
     """Numbers of `calls` (without retries), `reverts`, `forced` moves and `invalid` replies."""
 
-    def move(self, child: Node) -> None:
+    def move(self, child: WalkNode) -> None:
         """Move to a child; the present node enters the working memory."""
         self.remember(self.path[-1])
         self.path.append(child)
@@ -70,7 +70,7 @@ class Walk:
         else:
             self.outcome = "exhausted"
 
-    def remember(self, node: Node) -> None:
+    def remember(self, node: WalkNode) -> None:
         """Add a node to the working memory, once."""
         if all(other.id != node.id for other in self.background):
             self.background.append(node)

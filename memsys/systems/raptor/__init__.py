@@ -238,7 +238,7 @@ class Raptor(MemorySystem):
         for _, session in itertools.groupby(self._units, key=lambda unit: unit.session_id):
             units = list(session)
             lines = [
-                Sentence(f"{turn.speaker}: {turn.text}" if turn.speaker else turn.text, turn.id)
+                RaptorSentence(f"{turn.speaker}: {turn.text}" if turn.speaker else turn.text, turn.id)
                 for unit in units
                 for turn in unit.turns
             ]
@@ -320,7 +320,7 @@ def _until_full(items: Iterable[Item], budget: int | None) -> Iterator[Item]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
+class RaptorSentence:
     """A sentence of a turn, or a part of one."""
 
     text: str
@@ -328,14 +328,14 @@ class Sentence:
 
 
 def chunks(
-    lines: Iterable[Sentence], limit: int, mode: Mode = "paper", count: Callable[[str], int] = _count
-) -> list[list[Sentence]]:
+    lines: Iterable[RaptorSentence], limit: int, mode: Mode = "paper", count: Callable[[str], int] = _count
+) -> list[list[RaptorSentence]]:
     """Pack sentences in order into chunks of at most `limit` tokens; a sentence is counted with a leading space.
 
     Mode `code` reproduces the released chunker (see the module's description).
     """
-    packed: list[list[Sentence]] = []
-    current: list[Sentence] = []
+    packed: list[list[RaptorSentence]] = []
+    current: list[RaptorSentence] = []
     length = 0
     for line in lines:
         for sentence in _split(line, r"[.!?\n]" if mode == "code" else r"(?<=[.!?])\s+|\n+", mode):
@@ -354,18 +354,18 @@ def chunks(
     return [*packed, current] if current else packed
 
 
-def _split(whole: Sentence, pattern: str, mode: Mode) -> list[Sentence]:
+def _split(whole: RaptorSentence, pattern: str, mode: Mode) -> list[RaptorSentence]:
     """Split a sentence at a pattern and drop blank parts; mode `paper` strips the parts."""
     parts = [part for part in re.split(pattern, whole.text) if part.strip()]
     return [replace(whole, text=part if mode == "code" else part.strip()) for part in parts]
 
 
-def _cut(sentence: Sentence, limit: int, mode: Mode, count: Callable[[str], int]) -> list[list[Sentence]]:
+def _cut(sentence: RaptorSentence, limit: int, mode: Mode, count: Callable[[str], int]) -> list[list[RaptorSentence]]:
     """Split an over-long sentence at commas, semicolons and colons, and pack the parts into chunks."""
     parts = _split(sentence, r"[,;:]" if mode == "code" else r"(?<=[,;:])\s+", mode)
     if mode == "paper":
         parts = [replace(part, text=half) for part in parts for half in _halves(part.text, limit, count)]
-    packed: list[list[Sentence]] = [[]]
+    packed: list[list[RaptorSentence]] = [[]]
     length = 0
     for part in parts:
         tokens = count(" " + part.text)

@@ -34,7 +34,7 @@ from memsys.llm.gateway.keys import Normalisation
 from memsys.llm.gateway.server import Gateway
 from memsys.products.life import Life, Limits
 from memsys.products.places import place_of
-from memsys.products.process import Malformed, count
+from memsys.products.process import MalformedReply, count
 from memsys.products.surroundings import PROGRAM
 
 CHANGES = ("stored", "changed", "deleted")
@@ -188,7 +188,7 @@ class Released(MemorySystem):
         """Take a step and return what it counts.
 
         Raises:
-            Malformed: it counts with something else than whole numbers.
+            MalformedReply: it counts with something else than whole numbers.
         """
         if "dimension" not in self._opening:
             models = {
@@ -200,7 +200,7 @@ class Released(MemorySystem):
             self._opening.update(models)
         counts = self._life.build(step, given) or {}
         if not isinstance(counts, dict):
-            raise Malformed(f"{step}: expected counts by name, found {str(counts)[:60]!r}")
+            raise MalformedReply(f"{step}: expected counts by name, found {str(counts)[:60]!r}")
         return {name: count(amount, f"{step}: {name}") for name, amount in counts.items()}
 
 
@@ -221,17 +221,19 @@ def _listed(step: str, items: Any) -> list[dict[str, Any]]:
     """The items that a step returned; None is none.
 
     Raises:
-        Malformed: it returned something else, or an item has no id, no text or no finite score.
+        MalformedReply: it returned something else, or an item has no id, no text or no finite score.
     """
     listed = items or []
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
-        raise Malformed(f"{step}: expected a list of items, found {str(items)[:60]!r}")
+        raise MalformedReply(f"{step}: expected a list of items, found {str(items)[:60]!r}")
     for each in listed:
         score, sources = each.get("score") or 0.0, each.get("sources") or []
         if not {"id", "text"} <= each.keys() or not isinstance(score, int | float) or not math.isfinite(score):
-            raise Malformed(f"{step}: expected an item with id, text and a finite score, found {str(each)[:200]!r}")
+            raise MalformedReply(
+                f"{step}: expected an item with id, text and a finite score, found {str(each)[:200]!r}"
+            )
         if not isinstance(sources, list):
-            raise Malformed(f"{step}: expected a list of sources, found {str(sources)[:60]!r}")
+            raise MalformedReply(f"{step}: expected a list of sources, found {str(sources)[:60]!r}")
     return listed
 
 

@@ -95,7 +95,7 @@ class SegTree(MemorySystem):
     Args:
         compatibility, tau_c, max_depth, pointwise, score_threshold, early_stop: see `PlacementRules`.
         annotate, summary_tokens: see `memsys.systems.segtree.annotated_tree.AnnotatedTree`.
-        k, policy, alpha, horizon, neg, sink, leaf_only, dedup, order: see `memsys.systems.segtree.reading.ReadSettings`.
+        k, policy, alpha, horizon, neg, sink, leaf_only, dedup, order: see `memsys.systems.segtree.reading.SegTreeReading`.
         collapse_chains: whether `nodes()` leaves out nodes with a single child.
 
     Raises:

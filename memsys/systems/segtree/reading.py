@@ -17,7 +17,7 @@ ORDERS = ("chronological", "rank")
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSettings:
+class SegTreeReading:
     """Settings of a read; `memsys.systems.segtree` explains the choices that the paper leaves open.
 
     Raises:
@@ -49,19 +49,19 @@ class ReadSettings:
         check_propagation(self.policy, self.alpha, self.horizon, self.neg, self.sink)
 
 
-READ_KNOBS = tuple(setting.name for setting in fields(ReadSettings))
+READ_KNOBS = tuple(setting.name for setting in fields(SegTreeReading))
 
 
-def read_settings(memory: MemorySystem) -> ReadSettings:
+def read_settings(memory: MemorySystem) -> SegTreeReading:
     """The read settings as a memory's attributes stand now; a sweep sets them on copies of the memory.
 
     Raises:
-        ValueError: see `ReadSettings`.
+        ValueError: see `SegTreeReading`.
     """
-    return ReadSettings(**{knob: getattr(memory, knob) for knob in READ_KNOBS})
+    return SegTreeReading(**{knob: getattr(memory, knob) for knob in READ_KNOBS})
 
 
-def recall(tree: AnnotatedTree, question: Question, settings: ReadSettings) -> Recall:
+def recall(tree: AnnotatedTree, question: Question, settings: SegTreeReading) -> Recall:
     """Recall the `k` nodes with the highest propagated relevance to the question (Algorithm 2).
 
     The score of an item is its node's propagated relevance, s-tilde in the paper.

@@ -41,7 +41,7 @@ class SimilarityTree(MemorySystem):
         tau_nt: least cosine with which a unit joins a cluster.
         hierarchy: levels above the clusters, `flat` or `online` (see the module's description).
         annotate, summary_tokens: see `memsys.systems.segtree.annotated_tree.AnnotatedTree`.
-        k, policy, alpha, horizon, neg, sink, leaf_only, dedup, order: see `memsys.systems.segtree.reading.ReadSettings`.
+        k, policy, alpha, horizon, neg, sink, leaf_only, dedup, order: see `memsys.systems.segtree.reading.SegTreeReading`.
         collapse_chains: whether `nodes()` leaves out nodes with a single child.
 
     Raises:

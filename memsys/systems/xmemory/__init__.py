@@ -59,12 +59,12 @@ from memsys.llm.ask import ask_all, complete
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.systems.nemori import EpisodeBuilder, EpisodeRules, Extraction, Mode, Store, span
+from memsys.systems.nemori import EpisodeBuilder, EpisodeRules, Extraction, Mode, NemoriStore, span
 from memsys.systems.xmemory.reading import (
     READ_KNOBS,
     Backbone,
     Hierarchy,
-    ReadSettings,
+    XMemoryReading,
     admitted,
     rank_episodes,
     read_settings,
@@ -208,7 +208,7 @@ class XMemory(MemorySystem):
 
     # --- construction of the themes ---
 
-    def _built(self, store: Store) -> Hierarchy:
+    def _built(self, store: NemoriStore) -> Hierarchy:
         """Group the statements of a store into themes and summarise these."""
         vectors = store.statement_vectors.matrix
         themes = partition(vectors, self.rules)
@@ -237,7 +237,7 @@ class XMemory(MemorySystem):
             meter.note("xmemory.first_statement", failed)
         self._summaries.update(zip(new, replies, strict=True))
 
-    def _summary(self, store: Store, members: Members) -> str:
+    def _summary(self, store: NemoriStore, members: Members) -> str:
         """Summary of a theme; its first statement replaces a reply that cannot be parsed."""
         reply = self._summaries[_texts(store, members)]
         return store.statements[members[0]].text if isinstance(reply, ParseFailure) else reply
@@ -250,7 +250,7 @@ class XMemory(MemorySystem):
         hierarchy: Hierarchy,
         backbone: Backbone,
         ranked: Sequence[tuple[int, float]],
-        settings: ReadSettings,
+        settings: XMemoryReading,
     ) -> list[tuple[int, bool]]:
         """Ranks of the episodes that lower the uncertainty, each with whether it includes its messages; the first if none does."""
         store = hierarchy.store
@@ -294,15 +294,15 @@ class XMemory(MemorySystem):
         return -float(np.mean(logprobs))
 
 
-def _texts(store: Store, members: Members) -> tuple[str, ...]:
+def _texts(store: NemoriStore, members: Members) -> tuple[str, ...]:
     """Texts of the statements with these numbers."""
     return tuple(store.statements[index].text for index in members)
 
 
-def _episode_item(store: Store, index: int, score: float, *, originals: bool) -> Item:
+def _episode_item(store: NemoriStore, index: int, score: float, *, originals: bool) -> Item:
     return store.episode_item(index, store.episodes[index].document, score, originals=originals)
 
 
-def _episodes_of(store: Store, members: Members) -> list[int]:
+def _episodes_of(store: NemoriStore, members: Members) -> list[int]:
     """Numbers of the episodes from which the statements with these numbers come."""
     return sorted({store.statements[index].episode for index in members})

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from memsys.interface import one_of, positive
-from memsys.systems.nemori import Mode, Store
+from memsys.systems.nemori import Mode, NemoriStore
 from memsys.systems.xmemory.themes import Neighbours, Partition
 from memsys.vectors import best
 
@@ -30,7 +30,7 @@ _PATIENCE = ((3, 1), (10, 2))
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSettings:
+class XMemoryReading:
     """Settings of a read, with the mode's values in the place of None.
 
     Raises:
@@ -77,25 +77,25 @@ class ReadSettings:
         one_of("support_over", self.support_over, SUPPORTS)
 
 
-READ_KNOBS = tuple(setting.name for setting in fields(ReadSettings))
+READ_KNOBS = tuple(setting.name for setting in fields(XMemoryReading))
 
 
-def read_settings(memory: Any, mode: Mode) -> ReadSettings:
+def read_settings(memory: Any, mode: Mode) -> XMemoryReading:
     """The read settings as a memory's attributes stand now; a sweep sets them on copies of the memory.
 
     Raises:
-        ValueError: see `ReadSettings`.
+        ValueError: see `XMemoryReading`.
     """
     settings = {knob: getattr(memory, knob) for knob in READ_KNOBS}
     defaults = {knob: value for knob, value in MODE_DEFAULTS[mode].items() if settings[knob] is None}
-    return ReadSettings(**(settings | defaults))
+    return XMemoryReading(**(settings | defaults))
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
     """The four levels as one consolidation leaves them: messages and episodes and statements (`store`), and themes."""
 
-    store: Store
+    store: NemoriStore
     partition: Partition
     summaries: tuple[str, ...]
     """One per theme."""
@@ -115,7 +115,7 @@ class Backbone:
     themes: tuple[int, ...]
 
 
-def select_backbone(hierarchy: Hierarchy, query: np.ndarray, settings: ReadSettings) -> Backbone:
+def select_backbone(hierarchy: Hierarchy, query: np.ndarray, settings: XMemoryReading) -> Backbone:
     """Stage I: select themes among those of the most similar statements, then statements among these themes' members.
 
     Without Stage I, take the most similar statements, and their themes by similarity.
@@ -139,7 +139,7 @@ def select_backbone(hierarchy: Hierarchy, query: np.ndarray, settings: ReadSetti
 
 
 def rank_episodes(
-    hierarchy: Hierarchy, query: np.ndarray, backbone: Backbone, settings: ReadSettings
+    hierarchy: Hierarchy, query: np.ndarray, backbone: Backbone, settings: XMemoryReading
 ) -> list[tuple[int, float]]:
     """Rank the episodes of the selected statements, and the most similar others, by priority: (episode, priority), best first."""
     store = hierarchy.store

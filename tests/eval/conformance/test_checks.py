@@ -12,8 +12,8 @@ import pytest
 from hydra.utils import instantiate
 
 from eval.conformance.canaries import CANARIES, HISTORY, shows_date
-from eval.conformance.checks import FAULTS, Verdict, examine
-from eval.run import Run, Services, build_memory
+from eval.conformance.checks import FAULTS, ConformanceResult, examine
+from eval.running.run import Run, Services, build_memory
 from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
@@ -21,12 +21,12 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
 from memsys.systems.controls import Nothing
 from memsys.systems.released import Released
-from scripts.experiment.options import load_option, memories_here
-from scripts.experiment.runs import recipe_of
+from scripts.assembly.runs import recipe_of
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import FAULTS as OF_SERVICES
 from scripts.mock.memory_store import Store
+from scripts.setup.options import load_option, memories_here
 
 PAIRS = {"rule": "floor_pair", "on_unpaired": "keep_single"}
 TOY = str(Path(__file__).parents[2] / "products" / "toy.py")
@@ -38,7 +38,7 @@ QUICK = {"reducer": "pca", "max_components": 4}
 OF_EACH_KIND = ("nothing", "bm25", "mem0", "segtree", "hipporag", "naive_rag_pruned")
 
 
-def named(verdict: Verdict) -> list[str]:
+def named(verdict: ConformanceResult) -> list[str]:
     return list(verdict.faults)
 
 
@@ -48,7 +48,7 @@ def reference() -> Callable[..., Any]:
     return build
 
 
-def of_service(reference: Callable[..., Any], fault: str) -> Verdict:
+def of_service(reference: Callable[..., Any], fault: str) -> ConformanceResult:
     with serving(Service(Store(fault)).application()) as url:
         return examine(lambda case: reference(rng=np.random.default_rng(0), base_url=url), PAIRS, 0.3)
 

@@ -23,9 +23,9 @@ from eval.executors.case_files import commit, files_of
 from eval.executors.cluster_worker import drained, packed, unpacked
 from eval.executors.driver import Died, Worker, work_on
 from eval.executors.worker import Cells, Done, Ready
-from eval.loop import run_all
-from eval.run import Run
-from eval.store import RunError
+from eval.files.store import RunError
+from eval.running.loop import run_all
+from eval.running.run import Run
 from memsys.llm.meter import Metered
 from memsys.systems.bm25 import BM25
 from memsys.systems.memtree import MemTree

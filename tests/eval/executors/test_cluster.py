@@ -25,19 +25,19 @@ from omegaconf import OmegaConf
 from eval.executors import cluster
 from eval.executors.cluster import check_reachable, connect, in_ray
 from eval.executors.home import Home, this_home
-from eval.loop import run_all
-from eval.provenance import own_modules
-from eval.run import Progress, Run
-from eval.store import RunError
+from eval.files.provenance import own_modules
+from eval.files.store import RunError
+from eval.running.loop import run_all
+from eval.running.run import Progress, Run
 from memsys.llm.cache import CachedLLM
 from memsys.llm.meter import Metered
 from memsys.llm.network import forbid_network
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.store import Store
+from memsys.llm.store import CacheStore
 from memsys.systems.bm25 import BM25
 from memsys.systems.memtree import MemTree
 from memsys.systems.released import Released
-from scripts.experiment.executors import executor_of
+from scripts.assembly.executors import executor_of
 from tests.rigs.campaign import clusters
 from tests.rigs.campaign.clusters import free_ports, parent_of
 
@@ -95,7 +95,7 @@ def test_a_killed_worker_costs_no_finished_call(make_run: Make, address: str, tm
 
     def made(folder: str) -> tuple[Run, Counted]:
         llm = Counted()
-        model = Metered(CachedLLM(llm, Store(tmp_path / f"{folder}.sqlite"), ModelSettings("m"), "here"))
+        model = Metered(CachedLLM(llm, CacheStore(tmp_path / f"{folder}.sqlite"), ModelSettings("m"), "here"))
         return make_run(CASES, build=partial(Mortal, str(lives)), reader=model, folder=folder), llm
 
     (undisturbed, all_calls), (run, calls) = made("undisturbed"), made("killed")

@@ -13,9 +13,9 @@ from executed_runs import CASES, contents
 from eval.executors import driver
 from eval.executors.driver import Died, Worker, work_on
 from eval.executors.processes import _Process, _Processes
-from eval.loop import run_all
-from eval.run import Run
-from eval.store import RunError
+from eval.files.store import RunError
+from eval.running.loop import run_all
+from eval.running.run import Run
 
 pytestmark = pytest.mark.slow
 Make = Callable[..., Run]

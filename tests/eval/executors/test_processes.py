@@ -20,15 +20,16 @@ from executed_runs import CASES, contents
 from mortal_memories import Counted, CountedEmbedder, Mortal
 
 from data_loaders.schema import Case
-from eval.case import is_answered
 from eval.executors import driver, processes
-from eval.executors.cells import Cell, Job, Jobs
+from eval.executors.cells import Job, Jobs
 from eval.executors.desk import WorkerFailure, runs_anywhere, sendable
 from eval.executors.processes import in_processes
-from eval.loop import run_all
-from eval.records import Prediction
-from eval.run import Progress, Run
-from eval.store import RunError, read_lines, read_predictions
+from eval.files.records import Prediction
+from eval.files.store import RunError, read_lines, read_predictions
+from eval.running.case import is_answered
+from eval.running.loop import run_all
+from eval.running.run import Progress, Run
+from eval.running.work import Build
 from memsys.llm.meter import Metered
 from memsys.llm.outage import Unreachable
 from memsys.llm.pricing import SpendingCapReached
@@ -220,8 +221,8 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started with the signal ignored
 from executed_runs import CASES, contents
 from mortal_memories import Slow
-from scripts.experiment.exits import guarded
-from scripts.experiment.lab import Lab
+from scripts.setup.exits import guarded
+from scripts.lab.lab import Lab
 
 def work():
     lab = Lab("profile=smoke", "executor=processes", "workers=2", {f"results='{tmp_path}'"!r})
@@ -303,12 +304,12 @@ def test_errors_keep_type_message_and_cost_when_they_are_sent() -> None:
 
 def test_the_longest_case_of_each_build_comes_first_and_then_the_most_expensive_cell(make_run: Make) -> None:
     cheap, dear = (replace(make_run(CASES[:3]), sizes=sizes) for sizes in ((3, 9, 6), (1, 3, 2)))
-    cells = [Cell((run,), build, index) for build, run in enumerate((cheap, dear)) for index in range(3)]
+    cells = [Build((run,), build, index) for build, run in enumerate((cheap, dear)) for index in range(3)]
     jobs = Jobs([Job(number, cell) for number, cell in enumerate(cells)])
     order = []
     while jobs.waiting:
         job = jobs.next()
         jobs.take(job)
-        jobs.took(job, job.cell.size * (1.0 if job.cell.build else 0.1))
-        order.append((job.cell.build, job.cell.size))
+        jobs.took(job, job.cell.size * (1.0 if job.cell.group else 0.1))
+        order.append((job.cell.group, job.cell.size))
     assert order == [(0, 9), (1, 3), (1, 2), (1, 1), (0, 6), (0, 3)]

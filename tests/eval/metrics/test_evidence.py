@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from data_loaders.schema import Case, Gold, Question
+from eval.files.records import Prediction
+from eval.files.store import item_key, item_record, write_lines
 from eval.metrics.evidence import Coverage, content_words, coverage, evidence, hit_count
-from eval.records import Prediction
-from eval.store import item_key, item_record, write_lines
 from memsys.interface import Item
 from memsys.tokens import count_tokens
 

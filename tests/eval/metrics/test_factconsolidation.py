@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics import longmemeval_mab as mab
 from eval.metrics.factconsolidation import fact_brief, fact_newest
 from eval.metrics.lexical import squad_exact_match, squad_normalise
-from eval.records import Prediction, Score
 
 RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "golden" / "factconsolidation_metrics.json").read_text(encoding="utf-8")

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics import lexical
-from eval.records import Prediction, Score
-from scripts.experiment.options import metric_options
-from scripts.experiment.scorers import metric_title, metrics
+from scripts.assembly.scorers import metric_title, metrics
+from scripts.setup.options import metric_options
 
 QUESTION = Question("q1", "Which one?")
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics import locomo
-from eval.records import Prediction, Score
 
 QUESTION = Question("conv-1_q0", "What?")
 

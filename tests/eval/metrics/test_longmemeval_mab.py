@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics import longmemeval_mab as mab
 from eval.metrics.lexical import squad_exact_match
-from eval.records import Prediction, Score
 
 QUESTION = Question("q1", "Where?")
 METRICS = (mab.mab_em, mab.mab_f1, mab.mab_substring_em, mab.mab_rouge_l_f, mab.mab_rouge_l_recall)

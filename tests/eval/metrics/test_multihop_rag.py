@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics import multihop_rag
-from eval.records import Prediction, Score
 
 QUESTION = Question("q1", "Who?")
 

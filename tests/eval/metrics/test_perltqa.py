@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics import perltqa
-from eval.records import Prediction, Score
 
 QUESTION = Question("q1", "What does she study?")
 

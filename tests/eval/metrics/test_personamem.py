@@ -10,8 +10,8 @@ import pytest
 
 from data_loaders.personamem import longest_share
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics import personamem
-from eval.records import Prediction, Score
 
 RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "golden" / "personamem_metrics.json").read_text(encoding="utf-8")

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics import quality
-from eval.records import Prediction, Score
 
 OPTIONS = ("He was lost.", "A dog led him \n", "The lamp went out", "It rained")
 QUESTION = Question("q1", "Why?", options=OPTIONS)

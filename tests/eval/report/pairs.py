@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from eval.files.store import write_lines
 from eval.report.cell import Cell, Column
 from eval.report.scores import Asked
 from eval.report.tables import Row, Table
-from eval.store import write_lines
 
 PER_CASE = 12
 RIGHT = {"bm25": 3, "better": 8, "old": 5, "worse": 2}

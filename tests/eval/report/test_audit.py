@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from eval.report.audit import (
-    Line,
+    AuditedRow,
     Value,
     audit_lines,
     average_verdict,
@@ -32,10 +32,12 @@ from eval.report.audit_numbers import (
 from eval.report.published import Published
 
 
-def line(cells: str, total: str, counts: tuple[int, ...], name: str = "bm25", scale: int = 1, runs: int = 1) -> Line:
+def line(
+    cells: str, total: str, counts: tuple[int, ...], name: str = "bm25", scale: int = 1, runs: int = 1
+) -> AuditedRow:
     values = tuple(Value(cell.rstrip("!"), still=cell.endswith("!")) for cell in cells.split())
     names = tuple("abcdef"[: len(values)])
-    return Line("Table 1", "set", name, names, counts, values, Value(total), scale, True, runs)
+    return AuditedRow("Table 1", "set", name, names, counts, values, Value(total), scale, True, runs)
 
 
 def printed(value: str, metric: str = "accuracy", **fields: str | float | None) -> Published:

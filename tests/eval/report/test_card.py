@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from eval.files.store import read_predictions, read_record, write_lines
 from eval.report.card import run_card, table_card
 from eval.report.rendering import shown
-from eval.store import read_predictions, read_record, write_lines
 from scripts.command import verb
 from scripts.door import Lab, Scored
 
@@ -89,7 +89,7 @@ def test_a_card_of_a_table_repeats_its_cells_captions_and_adjusted_p(lab: Lab, b
 def test_the_command_writes_the_card_without_the_data(
     bm25: Scored, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scripts.experiment.run_folder.data_of", lambda *_: pytest.fail("the data were read"))
+    monkeypatch.setattr("scripts.assembly.run_folder.data_of", lambda *_: pytest.fail("the data were read"))
     folder = bm25.answers.folder
     assert main([str(folder)]) == 0
     file = tmp_path / "results" / "cards" / f"{folder.name}.md"

@@ -9,6 +9,7 @@ from statistics import stdev
 import numpy as np
 import pytest
 
+from eval.files.store import write_lines
 from eval.report.cell import Cell, Column
 from eval.report.equivalence import (
     FLIPS,
@@ -24,8 +25,7 @@ from eval.report.rendering import latex, shown
 from eval.report.scores import Asked
 from eval.report.tables import Row, Table
 from eval.report.verdict_notes import verdict_lines
-from eval.stats import Interval
-from eval.store import write_lines
+from eval.statistics.stats import Interval
 from tests.rigs.coverage.verdicts import rows
 
 ONE = Runs(1, FLIPS / 2 / 1540, inf, measured=False)

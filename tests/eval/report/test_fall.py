@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from matplotlib.colors import to_rgb
 
-from eval.losses import STEPS, Loss, waterfall
+from eval.analysis.losses import STEPS, Loss, waterfall
 from eval.report.fall import fall_points, fall_sheet
 from eval.report.figures import draw
 

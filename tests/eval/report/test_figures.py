@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from data_loaders.schema import Case, Session, Turn
+from eval.files.store import RunError, write_lines
 from eval.report.cell import Cell, Column
 from eval.report.figures import draw, save
 from eval.report.panels import COLOURS, KINDS, Sheet, apart
@@ -33,8 +34,7 @@ from eval.report.points import (
 from eval.report.published import Published
 from eval.report.scores import Asked
 from eval.report.tables import Measure
-from eval.stats import Estimate, Interval, preferred_interval
-from eval.store import RunError, write_lines
+from eval.statistics.stats import Estimate, Interval, preferred_interval
 from eval.structure.tree import Tree
 
 QUESTIONS = tuple(Asked(case, f"q{number}", "", case, True, False) for case in ("a", "b") for number in (1, 2))

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from data_loaders.schema import Case, Gold, Question
-from eval.costs import NEEDED
-from eval.records import Prediction
+from eval.analysis.costs import NEEDED
+from eval.files.records import Prediction
+from eval.files.store import item_key, item_record, write_lines
 from eval.report.best_of import choose, choose_again, composed
 from eval.report.cell import Cell, Column
 from eval.report.measures import cost, coverage, gathered, report, spread
@@ -18,8 +19,7 @@ from eval.report.published import Published
 from eval.report.rendering import as_csv, markdown, shown
 from eval.report.scores import Asked
 from eval.report.tables import Measure, Row, Table
-from eval.stats import Estimate, difference
-from eval.store import item_key, item_record, write_lines
+from eval.statistics.stats import Estimate, difference
 from memsys.interface import Item
 from memsys.tokens import count_tokens
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from eval.files.store import RunError
 from eval.report.best_of import choose, composed
 from eval.report.paired import gap_bounds
 from eval.report.rendering import as_csv, difference_text, latex, markdown, shown
 from eval.report.tables import CHOSEN, EXPLORATORY, NOT_ASKED, Pair
-from eval.store import RunError
-from scripts.experiment.layout import cells_of, primary_of
-from scripts.experiment.options import load_option
+from scripts.setup.options import load_option
+from scripts.tables.layout import cells_of, primary_of
 from tests.eval.report.pairs import score, two_data_sets
 
 

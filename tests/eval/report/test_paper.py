@@ -14,7 +14,7 @@ from eval.report.cell import Cell
 from eval.report.paper import escaped, paper_table, standalone, stars
 from eval.report.rendering import shown
 from eval.report.tables import Pair, Table
-from eval.stats import Difference
+from eval.statistics.stats import Difference
 from scripts.door import Lab
 from tests.eval.report.pairs import two_data_sets
 

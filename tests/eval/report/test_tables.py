@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from eval.records import Prediction
+from eval.files.records import Prediction
+from eval.files.store import Appender, write_lines
 from eval.report.cell import ANSWERABLE, Cell, Column, categories
 from eval.report.published import Published, find, qualified, read_published, verdict
 from eval.report.rendering import as_csv, latex, markdown, shown
 from eval.report.scores import Asked, Counts, outcomes
 from eval.report.tables import Measure, Row, Table
-from eval.stats import Estimate, Interval
-from eval.store import Appender, write_lines
+from eval.statistics.stats import Estimate, Interval
 
 QUESTIONS = tuple(Asked(f"c{n % 2}", f"q{n}", "abc"[n % 3], f"c{n % 2}", n != 5, True) for n in range(6))
 COLUMN = Column("toy", "Toy", "judge", QUESTIONS)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from eval.files.store import write_lines
 from eval.report.cell import Cell, Column
 from eval.report.names import shortened
 from eval.report.published import Published, brief
@@ -21,8 +22,7 @@ from eval.report.rendering import markdown
 from eval.report.scores import Asked
 from eval.report.tables import Measure, Row, Table
 from eval.report.terminal import brief_span, terminal
-from eval.stats import Estimate, Interval, preferred_interval
-from eval.store import write_lines
+from eval.statistics.stats import Estimate, Interval, preferred_interval
 from tests.eval.report.pairs import two_data_sets
 
 CASES, PER_CASE = 6, 8

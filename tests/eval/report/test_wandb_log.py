@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from eval.files.store import RunError
 from eval.report.cell import Column
 from eval.report.figures import draw, save
 from eval.report.panels import Sheet
 from eval.report.points import Point
 from eval.report.tables import Measure, Row, Table
 from eval.report.wandb_log import log_figure, log_sweep, log_table, means
-from eval.stats import Estimate
-from eval.store import RunError
+from eval.statistics.stats import Estimate
 from memsys.llm import secrets
 
 pytestmark = pytest.mark.slow

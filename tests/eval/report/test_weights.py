@@ -14,7 +14,7 @@ from eval.report.cell import AGGREGATES, Cell, Column
 from eval.report.points import averaged
 from eval.report.rendering import shown
 from eval.report.scores import Asked
-from eval.stats import difference, estimate, weights
+from eval.statistics.stats import difference, estimate, weights
 
 
 @dataclass(frozen=True)

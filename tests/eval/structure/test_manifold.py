@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from eval.files.store import RunError
 from eval.report.published import read_published
-from eval.store import RunError
 from eval.structure.manifold import cloud, intrinsic_dimension, manifold, neighbourhoods, separation_ratio, silhouette
 from eval.structure.tree import Tree
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from small_history import history
 
-from eval.loop import run_all
-from eval.store import RunError, read_lines
+from eval.files.store import RunError, read_lines
+from eval.running.loop import run_all
 from eval.structure.tree import (
     Tree,
     ancestors,

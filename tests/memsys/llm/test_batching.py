@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from eval.store import RunError
+from eval.files.store import RunError
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
-from memsys.llm.batching.journal import Batch, Call, Journal
+from memsys.llm.batching.journal import Batch, Journal, JournalledCall
 from memsys.llm.batching.provider import Provider, replies_of
 from memsys.llm.cache import CachedLLM
 from memsys.llm.client import Client, HttpEmbedder
@@ -25,7 +25,7 @@ from memsys.llm.endpoint import Endpoint
 from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
-from memsys.llm.store import Store
+from memsys.llm.store import CacheStore
 from scripts.commands.batch import main
 from scripts.mock.batches import BatchQuirks
 from scripts.mock.endpoint import Mock, application, serving
@@ -50,7 +50,7 @@ def batching(
         journal.close()
 
 
-def answers(endpoint: BatchEndpoint, store: Store, requests: list[Request] = REQUESTS) -> list[Completion]:
+def answers(endpoint: BatchEndpoint, store: CacheStore, requests: list[Request] = REQUESTS) -> list[Completion]:
     llm = CachedLLM(Client(endpoint, SETTINGS), store, SETTINGS, "mock")
     return [future.result(20) for future in [llm.submit(request) for request in requests]]
 
@@ -61,14 +61,14 @@ def cache(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(cache: Path) -> Iterator[Store]:
-    store = Store(cache)
+def store(cache: Path) -> Iterator[CacheStore]:
+    store = CacheStore(cache)
     yield store
     store.close()
 
 
 def live_answers(url: str, tmp_path: Path) -> list[str]:
-    store = Store(tmp_path / "live.sqlite")
+    store = CacheStore(tmp_path / "live.sqlite")
     endpoint = Endpoint(url, label="mock")
     llm = CachedLLM(Client(endpoint, SETTINGS), store, SETTINGS, "mock")
     texts = [llm.submit(request).result(20).text for request in REQUESTS]
@@ -79,7 +79,7 @@ def live_answers(url: str, tmp_path: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_calls_that_arrive_together_are_one_batch_with_the_live_answers(
-    cache: Path, store: Store, tmp_path: Path
+    cache: Path, store: CacheStore, tmp_path: Path
 ) -> None:
     mock = Mock()
     with serving(application(mock)) as url:
@@ -91,7 +91,7 @@ def test_calls_that_arrive_together_are_one_batch_with_the_live_answers(
     assert {completion.seconds for completion in completions} == {0.0}
 
 
-def test_a_call_s_custom_id_is_its_cache_key(cache: Path, store: Store) -> None:
+def test_a_call_s_custom_id_is_its_cache_key(cache: Path, store: CacheStore) -> None:
     mock = Mock()
     with serving(application(mock)) as url, batching(url, cache) as endpoint:
         answers(endpoint, store)
@@ -102,7 +102,7 @@ def test_a_call_s_custom_id_is_its_cache_key(cache: Path, store: Store) -> None:
     assert {(line["method"], line["url"]) for line in sent} == {("POST", "/v1/chat/completions")}
 
 
-def test_draws_of_one_prompt_are_calls_of_their_own(cache: Path, store: Store) -> None:
+def test_draws_of_one_prompt_are_calls_of_their_own(cache: Path, store: CacheStore) -> None:
     draws = [Request((("user", "the same"),), "test.step", sample=number) for number in range(3)]
     mock = Mock()
     with serving(application(mock)) as url, batching(url, cache) as endpoint:
@@ -110,7 +110,7 @@ def test_draws_of_one_prompt_are_calls_of_their_own(cache: Path, store: Store) -
     assert len(mock.batches.files["file-0"].splitlines()) == 3
 
 
-def test_only_what_expired_or_failed_is_sent_again(cache: Path, store: Store, tmp_path: Path) -> None:
+def test_only_what_expired_or_failed_is_sent_again(cache: Path, store: CacheStore, tmp_path: Path) -> None:
     mock = Mock(batches=BatchQuirks(expired=0.3, failed=0.3))
     with serving(application(mock)) as url:
         with batching(url, cache) as endpoint:
@@ -122,7 +122,9 @@ def test_only_what_expired_or_failed_is_sent_again(cache: Path, store: Store, tm
     assert 0 < sizes[1] < 20
 
 
-def test_a_call_that_keeps_failing_is_an_error_and_is_tried_anew_by_the_next_run(cache: Path, store: Store) -> None:
+def test_a_call_that_keeps_failing_is_an_error_and_is_tried_anew_by_the_next_run(
+    cache: Path, store: CacheStore
+) -> None:
     mock = Mock(batches=BatchQuirks(failed=1.0))
     with serving(application(mock)) as url:
         with batching(url, cache, retries=0) as endpoint, pytest.raises(ModelError, match="HTTP 500"):
@@ -132,13 +134,14 @@ def test_a_call_that_keeps_failing_is_an_error_and_is_tried_anew_by_the_next_run
 
 
 @pytest.mark.parametrize("moment", ["before the upload", "after the upload", "after the batch was created"])
-def test_a_killed_process_sends_nothing_twice(moment: str, cache: Path, store: Store) -> None:
+def test_a_killed_process_sends_nothing_twice(moment: str, cache: Path, store: CacheStore) -> None:
     mock = Mock()
     with serving(application(mock)) as url:
         journal = Journal(cache)
         names = {request_key(SETTINGS, "mock", request).hex(): request for request in REQUESTS}
         bodies = [
-            Call(name, "/chat/completions", json.dumps(_body(request)).encode()) for name, request in names.items()
+            JournalledCall(name, "/chat/completions", json.dumps(_body(request)).encode())
+            for name, request in names.items()
         ]
         journal.add(bodies)
         begun = journal.begin(journal.open_calls(), url)
@@ -165,7 +168,9 @@ def _half_sent(moment: str, batch: Batch, journal: Journal, url: str) -> None:
     provider.close()
 
 
-def test_replies_that_were_fetched_but_not_kept_by_the_cache_are_not_asked_again(cache: Path, store: Store) -> None:
+def test_replies_that_were_fetched_but_not_kept_by_the_cache_are_not_asked_again(
+    cache: Path, store: CacheStore
+) -> None:
     mock = Mock()
     with serving(application(mock)) as url:
         with batching(url, cache) as endpoint:
@@ -176,7 +181,7 @@ def test_replies_that_were_fetched_but_not_kept_by_the_cache_are_not_asked_again
     assert set(mock.answered.values()) == {1}
 
 
-def test_a_full_queue_makes_smaller_batches_that_wait_for_each_other(cache: Path, store: Store) -> None:
+def test_a_full_queue_makes_smaller_batches_that_wait_for_each_other(cache: Path, store: CacheStore) -> None:
     mock = Mock(batches=BatchQuirks(enqueued_tokens=600))
     with serving(application(mock)) as url, batching(url, cache) as endpoint:
         assert len(answers(endpoint, store)) == 20
@@ -184,7 +189,7 @@ def test_a_full_queue_makes_smaller_batches_that_wait_for_each_other(cache: Path
     assert set(mock.answered.values()) == {1}
 
 
-def test_a_batched_call_costs_half_and_the_cap_holds(cache: Path, store: Store) -> None:
+def test_a_batched_call_costs_half_and_the_cap_holds(cache: Path, store: CacheStore) -> None:
     live, half = Purse(100.0), Purse(100.0)
     mock = Mock()
     with serving(application(mock)) as url:
@@ -198,7 +203,7 @@ def test_a_batched_call_costs_half_and_the_cap_holds(cache: Path, store: Store) 
             answers(batched, store, [Request((("user", "new"),), "test.step")])
 
 
-def test_a_server_without_a_batch_api_ends_the_run_with_a_sentence(cache: Path, store: Store) -> None:
+def test_a_server_without_a_batch_api_ends_the_run_with_a_sentence(cache: Path, store: CacheStore) -> None:
     from aiohttp import web
 
     with (
@@ -221,7 +226,7 @@ def test_long_lists_of_texts_are_embedded_in_a_batch_and_queries_live(cache: Pat
     assert [embedded.vector.tolist() for embedded in again[0]] == [each.vector.tolist() for each in vectors[:3]]  # type: ignore[union-attr]
 
 
-def test_collected_calls_wait_in_the_journal_and_imported_replies_answer_them(cache: Path, store: Store) -> None:
+def test_collected_calls_wait_in_the_journal_and_imported_replies_answer_them(cache: Path, store: CacheStore) -> None:
     collecting = BatchSettings(idle=0.05, poll=0.02, collect=True)
     with batching("http://127.0.0.1:9/v1", cache, collecting) as endpoint:
         for number in range(6, 9):  # one by one: of several, the first to fail says nothing of the others
@@ -234,7 +239,7 @@ def test_collected_calls_wait_in_the_journal_and_imported_replies_answer_them(ca
         assert answers(endpoint, store, REQUESTS[7:8])[0].text == "from the cluster"
 
 
-def test_two_commands_with_one_cache_both_end_and_nothing_is_sent_twice(cache: Path, store: Store) -> None:
+def test_two_commands_with_one_cache_both_end_and_nothing_is_sent_twice(cache: Path, store: CacheStore) -> None:
     mock = Mock(batches=BatchQuirks(delay=0.3, upload=0.2))
     with (
         serving(application(mock)) as url,
@@ -242,7 +247,7 @@ def test_two_commands_with_one_cache_both_end_and_nothing_is_sent_twice(cache: P
         batching(url, cache) as second,
         ThreadPoolExecutor(2) as commands,
     ):
-        their_store = Store(cache)
+        their_store = CacheStore(cache)
         ours = commands.submit(answers, first, store, REQUESTS[:14])
         theirs = commands.submit(answers, second, their_store, REQUESTS[6:])
         assert (len(ours.result(20)), len(theirs.result(20))) == (14, 14)
@@ -259,11 +264,11 @@ def test_two_commands_with_one_cache_both_end_and_nothing_is_sent_twice(cache: P
 KILLED = """
 import os, sys
 from pathlib import Path
-from memsys.llm.batching.journal import Call, Journal
+from memsys.llm.batching.journal import JournalledCall, Journal
 from memsys.llm.batching.provider import Provider
 url, cache, lines = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]).read_bytes().splitlines()
 journal = Journal(cache)
-journal.add([Call(name.decode(), "/chat/completions", body) for name, body in (line.split(b" ", 1) for line in lines)])
+journal.add([JournalledCall(name.decode(), "/chat/completions", body) for name, body in (line.split(b" ", 1) for line in lines)])
 batch = journal.begin(journal.open_calls()[:-1], url)  # the last call stays open
 provider = Provider(url, "none", timeout=5.0, retries=0)
 file = provider.upload("calls.jsonl", b"".join(call.line() for call in journal.calls_of(batch)))
@@ -273,7 +278,9 @@ sys.stdin.read()  # until it is killed
 """
 
 
-def test_what_a_killed_command_left_is_taken_over_by_one_that_runs(cache: Path, store: Store, tmp_path: Path) -> None:
+def test_what_a_killed_command_left_is_taken_over_by_one_that_runs(
+    cache: Path, store: CacheStore, tmp_path: Path
+) -> None:
     calls = tmp_path / "calls"
     names = {request_key(SETTINGS, "mock", request).hex(): request for request in REQUESTS}
     calls.write_text("".join(f"{name} {json.dumps(_body(request))}\n" for name, request in names.items()))
@@ -294,18 +301,18 @@ def test_what_a_killed_command_left_is_taken_over_by_one_that_runs(cache: Path, 
     assert not list(cache.parent.glob("*.owner-*"))
 
 
-def test_calls_in_a_received_cache_that_nobody_waits_for_are_not_sent(cache: Path, store: Store) -> None:
+def test_calls_in_a_received_cache_that_nobody_waits_for_are_not_sent(cache: Path, store: CacheStore) -> None:
     mock = Mock()
     with serving(application(mock)) as url:
         with closing(Journal(cache)) as journal:
-            journal.add([Call(str(number), "/chat/completions", b'{"model": "m"}') for number in range(50)])
+            journal.add([JournalledCall(str(number), "/chat/completions", b'{"model": "m"}') for number in range(50)])
             journal.begin(journal.open_calls()[:40], url)
         with batching(url, cache) as endpoint:
             assert len(answers(endpoint, store, REQUESTS[:3])) == 3
     assert sum(mock.answered.values()) == 3
 
 
-def test_a_cancelled_batch_ends_the_command_and_is_not_sent_again(cache: Path, store: Store) -> None:
+def test_a_cancelled_batch_ends_the_command_and_is_not_sent_again(cache: Path, store: CacheStore) -> None:
     mock = Mock(batches=BatchQuirks(cancelled=1))
     with serving(application(mock)) as url:
         with batching(url, cache) as endpoint:
@@ -319,7 +326,7 @@ def test_a_cancelled_batch_ends_the_command_and_is_not_sent_again(cache: Path, s
     assert len(mock.batches.batches) == 2
 
 
-def test_an_error_line_never_takes_the_place_of_a_good_reply(cache: Path, store: Store) -> None:
+def test_an_error_line_never_takes_the_place_of_a_good_reply(cache: Path, store: CacheStore) -> None:
     mock = Mock(batches=BatchQuirks(doubled=True))
     with serving(application(mock)) as url, batching(url, cache) as endpoint:
         assert len(answers(endpoint, store)) == 20
@@ -329,7 +336,7 @@ def test_an_error_line_never_takes_the_place_of_a_good_reply(cache: Path, store:
     assert len(mock.batches.batches) == 1
 
 
-def test_a_torn_output_file_is_fetched_again_and_its_calls_are_not_sent_again(cache: Path, store: Store) -> None:
+def test_a_torn_output_file_is_fetched_again_and_its_calls_are_not_sent_again(cache: Path, store: CacheStore) -> None:
     mock = Mock(batches=BatchQuirks(torn=2))
     with serving(application(mock)) as url, batching(url, cache) as endpoint:
         assert len(answers(endpoint, store)) == 20
@@ -337,7 +344,7 @@ def test_a_torn_output_file_is_fetched_again_and_its_calls_are_not_sent_again(ca
     assert set(mock.answered.values()) == {1}
 
 
-def test_a_file_that_stays_torn_ends_the_command_with_its_name(cache: Path, store: Store) -> None:
+def test_a_file_that_stays_torn_ends_the_command_with_its_name(cache: Path, store: CacheStore) -> None:
     mock = Mock(batches=BatchQuirks(torn=1_000))
     with (
         serving(application(mock)) as url,
@@ -348,7 +355,7 @@ def test_a_file_that_stays_torn_ends_the_command_with_its_name(cache: Path, stor
     assert len(mock.batches.batches) == 1
 
 
-def test_a_batch_behind_many_newer_ones_is_found(cache: Path, store: Store) -> None:
+def test_a_batch_behind_many_newer_ones_is_found(cache: Path, store: CacheStore) -> None:
     mock = Mock()
     with serving(application(mock)) as url:
         provider = Provider(url, "none", timeout=5.0, retries=0)
@@ -365,7 +372,7 @@ def test_a_batch_behind_many_newer_ones_is_found(cache: Path, store: Store) -> N
 
 
 def test_a_batch_that_the_provider_no_longer_knows_is_named_and_can_be_forgotten(
-    cache: Path, store: Store, capsys: pytest.CaptureFixture[str]
+    cache: Path, store: CacheStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mock = Mock(batches=BatchQuirks(delay=60.0))
     command = ["--cache", str(cache)]
@@ -386,7 +393,7 @@ def test_a_batch_that_the_provider_no_longer_knows_is_named_and_can_be_forgotten
             assert answers(endpoint, store, REQUESTS[:1])[0].text
 
 
-def test_a_batch_whose_creation_was_not_confirmed_is_not_created_again(cache: Path, store: Store) -> None:
+def test_a_batch_whose_creation_was_not_confirmed_is_not_created_again(cache: Path, store: CacheStore) -> None:
     mock = Mock()
     create, lost = mock.batches.create, []
 

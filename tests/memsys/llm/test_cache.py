@@ -24,7 +24,7 @@ from memsys.llm.meter import Ledger, Metered, metering
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
-from memsys.llm.store import DamagedCache, Store
+from memsys.llm.store import CacheStore, DamagedCache
 from memsys.llm.transport import event_loop
 from scripts.mock.endpoint import Mock, application, serving
 
@@ -33,15 +33,15 @@ REQUEST = Request((("user", "hello"),), "test.step", schema={"type": "object"}, 
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "cache.sqlite")
+def store(tmp_path: Path) -> CacheStore:
+    return CacheStore(tmp_path / "cache.sqlite")
 
 
-def cached(inner: Any, store: Store, endpoint: str = "here", settings: ModelSettings = SETTINGS) -> CachedLLM:
+def cached(inner: Any, store: CacheStore, endpoint: str = "here", settings: ModelSettings = SETTINGS) -> CachedLLM:
     return CachedLLM(inner, store, settings, endpoint)
 
 
-def test_an_answer_is_asked_for_once_and_then_served_with_its_costs(store: Store) -> None:
+def test_an_answer_is_asked_for_once_and_then_served_with_its_costs(store: CacheStore) -> None:
     model = ScriptedLLM(Completion("hi", 10, 2, 1, 0, 0.75, logprobs=(-0.5,), model="m", attempts=3))
     llm = Metered(cached(model, store))
     first = complete(llm, REQUEST)
@@ -74,7 +74,7 @@ def test_what_cannot_change_the_output_is_not_in_the_key() -> None:
     assert request_key(SETTINGS, "here", REQUEST) == request_key(priced, "here", other)
 
 
-def test_another_endpoint_or_model_is_never_answered_from_the_cache(store: Store) -> None:
+def test_another_endpoint_or_model_is_never_answered_from_the_cache(store: CacheStore) -> None:
     complete(cached(ScriptedLLM("one"), store), REQUEST)
     assert complete(cached(ScriptedLLM("two"), store, endpoint="there"), REQUEST).text == "two"
     assert complete(cached(ScriptedLLM("three"), store, settings=ModelSettings("n")), REQUEST).text == "three"
@@ -84,7 +84,7 @@ def test_another_endpoint_or_model_is_never_answered_from_the_cache(store: Store
     )
 
 
-def test_an_answer_is_on_disk_before_it_is_handed_on(store: Store) -> None:
+def test_an_answer_is_on_disk_before_it_is_handed_on(store: CacheStore) -> None:
     future = cached(ScriptedLLM("hi"), store).submit(REQUEST)
     seen: Future[int] = Future()
     future.add_done_callback(
@@ -94,7 +94,7 @@ def test_an_answer_is_on_disk_before_it_is_handed_on(store: Store) -> None:
     assert seen.result(timeout=10) == 1
 
 
-def test_an_answer_that_cannot_be_written_fails_alone_and_says_why(store: Store) -> None:
+def test_an_answer_that_cannot_be_written_fails_alone_and_says_why(store: CacheStore) -> None:
     llm = cached(Slow(), store)
     slow = llm._inner
     assert isinstance(slow, Slow)
@@ -110,11 +110,11 @@ def test_an_answer_that_cannot_be_written_fails_alone_and_says_why(store: Store)
     assert sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM answers").fetchone()[0] == 19
 
 
-def test_what_another_process_writes_is_found_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_process_writes_is_found_too(store: CacheStore, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("memsys.llm.store.time.monotonic", lambda: now[0])
     assert store.answer(b"k" * 32) is None
-    other = Store(store.path)  # a connection of its own, as another process has
+    other = CacheStore(store.path)  # a connection of its own, as another process has
     written: Future[None] = Future()
     other.keep_answer(b"k" * 32, Completion("theirs"), lambda error: written.set_result(None))
     written.result(timeout=10)
@@ -125,14 +125,14 @@ def test_what_another_process_writes_is_found_too(store: Store, monkeypatch: pyt
 
 
 def test_the_keys_of_a_large_file_are_not_read_at_the_first_lookup(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: CacheStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: Future[None] = Future()
     store.keep_answer(b"k" * 32, Completion("kept"), lambda error: written.set_result(None))
     written.result(timeout=10)
     store.close()
     monkeypatch.setattr("memsys.llm.store.SMALL", 100)
-    large, asked = Store(store.path), list[str]()
+    large, asked = CacheStore(store.path), list[str]()
     large._in.set_trace_callback(asked.append)
     assert large.answer(b"b" * 32) is None
     assert large.answer(b"k" * 32) == Completion("kept")
@@ -140,7 +140,7 @@ def test_the_keys_of_a_large_file_are_not_read_at_the_first_lookup(
     assert all("WHERE key = " in query for query in asked)
 
 
-def test_a_closed_store_is_one_file_and_fails_later_answers_at_once(store: Store, tmp_path: Path) -> None:
+def test_a_closed_store_is_one_file_and_fails_later_answers_at_once(store: CacheStore, tmp_path: Path) -> None:
     for number in range(50):
         store.keep_answer(number.to_bytes(32, "big"), Completion("x"), lambda error: None)
     reader = sqlite3.connect(store.path)  # another connection keeps SQLite from tidying up by itself
@@ -159,7 +159,7 @@ def test_a_cache_whose_file_system_allows_no_log_is_refused_and_one_on_a_network
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("memsys.llm.store.network_file_system", lambda path: "nfs4")
-    Store(tmp_path / "cache.sqlite").close()
+    CacheStore(tmp_path / "cache.sqlite").close()
     assert "lies on a network file system (nfs4): use it from one machine only" in caplog.text
 
     class NoSharedMemory(sqlite3.Connection):
@@ -171,10 +171,10 @@ def test_a_cache_whose_file_system_allows_no_log_is_refused_and_one_on_a_network
         "memsys.llm.store.sqlite3.connect", lambda *given, **options: connect(*given, factory=NoSharedMemory, **options)
     )
     with pytest.raises(DamagedCache, match="its file system allows no write-ahead log"):
-        Store(tmp_path / "other.sqlite")
+        CacheStore(tmp_path / "other.sqlite")
 
 
-def test_an_answer_that_is_not_there_costs_no_query(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_not_there_costs_no_query(store: CacheStore, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     store.answer(b"a" * 32)  # reads the keys, none
     store._in.set_trace_callback(asked.append)
@@ -186,12 +186,12 @@ def test_an_answer_that_is_not_there_costs_no_query(store: Store, monkeypatch: p
     assert store.answer(b"b" * 32) is not None
     assert store.answer(b"b" * 8 + b"c" * 24) is None  # the same first bytes are looked up
     assert len(asked) == 2
-    again = Store(store.path)
+    again = CacheStore(store.path)
     assert again.answer(b"b" * 32) is not None
     assert again.answer(b"c" * 32) is None
 
 
-def test_closing_writes_what_has_arrived(store: Store) -> None:
+def test_closing_writes_what_has_arrived(store: CacheStore) -> None:
     written: list[Exception | None] = []
     for number in range(300):
         store.keep_answer(number.to_bytes(32, "big"), Completion("x"), written.append)
@@ -211,7 +211,7 @@ class Slow:
         return self.futures[-1]
 
 
-def test_a_request_that_is_under_way_is_not_sent_twice(store: Store) -> None:
+def test_a_request_that_is_under_way_is_not_sent_twice(store: CacheStore) -> None:
     slow = Slow()
     llm = cached(slow, store)
     first, second = llm.submit(REQUEST), llm.submit(REQUEST)
@@ -220,17 +220,17 @@ def test_a_request_that_is_under_way_is_not_sent_twice(store: Store) -> None:
     assert first.result() == second.result()
 
 
-def test_a_failure_is_not_kept(store: Store) -> None:
+def test_a_failure_is_not_kept(store: CacheStore) -> None:
     llm = cached(ScriptedLLM({"test.step": [ModelError("busy"), "fine"]}), store)
     with pytest.raises(ModelError, match="busy"):
         complete(llm, REQUEST)
     assert complete(llm, REQUEST).text == "fine"
 
 
-def test_the_file_alone_replays_a_run(store: Store, tmp_path: Path) -> None:
+def test_the_file_alone_replays_a_run(store: CacheStore, tmp_path: Path) -> None:
     original = complete(cached(ScriptedLLM("hi"), store), REQUEST)
     store.close()
-    again = Store(tmp_path / "cache.sqlite")
+    again = CacheStore(tmp_path / "cache.sqlite")
     assert complete(cached(None, again), REQUEST).text == original.text
     with pytest.raises(ModelError, match=r"replay: .* no answer for this test\.step call"):
         complete(cached(None, again), replace(REQUEST, sample=5))
@@ -240,10 +240,10 @@ def test_a_file_that_is_no_cache_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "cache.sqlite"
     path.write_bytes(b"this is not a database, it is a note" * 100)
     with pytest.raises(ModelError, match=r"cache\.sqlite is not a usable cache"):
-        Store(path)
+        CacheStore(path)
 
 
-def test_many_threads_share_one_connection(store: Store) -> None:
+def test_many_threads_share_one_connection(store: CacheStore) -> None:
     llm = cached(ScriptedLLM(lambda request: request.messages[0][1]), store)
 
     def work(start: int) -> None:
@@ -273,7 +273,7 @@ class Counting:
         return vectors
 
 
-def test_known_texts_are_not_embedded_again_but_still_counted(store: Store) -> None:
+def test_known_texts_are_not_embedded_again_but_still_counted(store: CacheStore) -> None:
     inner = Counting()
     embedder = CachedEmbedder(inner, store, "e", "here")
     embedder.embed(["a", "bb", "a"])
@@ -285,7 +285,7 @@ def test_known_texts_are_not_embedded_again_but_still_counted(store: Store) -> N
 
 
 def test_a_text_that_another_caller_embeds_after_the_lookup_is_not_sent_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: CacheStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner, look_up = Counting(), store.vectors
     embedder = CachedEmbedder(inner, store, "e", "here")
@@ -302,7 +302,7 @@ def test_a_text_that_another_caller_embeds_after_the_lookup_is_not_sent_again(
     assert inner.asked == ["a", "bb"]
 
 
-def test_vectors_of_another_model_or_side_are_kept_apart(store: Store) -> None:
+def test_vectors_of_another_model_or_side_are_kept_apart(store: CacheStore) -> None:
     inner = Counting()
     CachedEmbedder(inner, store, "e", "here", query_differs=True).embed(["a"])
     CachedEmbedder(inner, store, "e", "here", query_differs=True).embed(["a"], query=True)
@@ -313,12 +313,12 @@ def test_vectors_of_another_model_or_side_are_kept_apart(store: Store) -> None:
     assert len(inner.asked) == 4
 
 
-def test_a_replay_without_the_vector_fails_by_name(store: Store) -> None:
+def test_a_replay_without_the_vector_fails_by_name(store: CacheStore) -> None:
     with pytest.raises(ModelError, match="lacks 1 vectors of e"):
         CachedEmbedder(None, store, "e", "here").embed(["a"])
 
 
-def test_nothing_is_an_empty_matrix(store: Store) -> None:
+def test_nothing_is_an_empty_matrix(store: CacheStore) -> None:
     assert CachedEmbedder(Counting(), store, "e", "here").embed([]).shape == (0, 0)
 
 
@@ -338,14 +338,14 @@ class Raising:
         return ScriptedLLM("fine").submit(request)
 
 
-def test_a_model_that_raises_at_once_leaves_nobody_waiting_for_its_request(store: Store) -> None:
+def test_a_model_that_raises_at_once_leaves_nobody_waiting_for_its_request(store: CacheStore) -> None:
     llm = cached(Raising(), store)
     with pytest.raises(MemoryError):
         llm.submit(REQUEST)
     assert llm.submit(REQUEST).result(timeout=5).text == "fine"
 
 
-def test_a_call_that_was_cancelled_is_told_to_everyone_who_shares_it(store: Store) -> None:
+def test_a_call_that_was_cancelled_is_told_to_everyone_who_shares_it(store: CacheStore) -> None:
     slow = Slow()
     llm = cached(slow, store)
     shared = [llm.submit(REQUEST), llm.submit(REQUEST)]
@@ -358,7 +358,7 @@ def test_a_call_that_was_cancelled_is_told_to_everyone_who_shares_it(store: Stor
 
 @pytest.mark.parametrize("where", ["_verbs", "_commit"])
 def test_an_exception_in_the_thread_that_writes_fails_the_call_and_not_the_next(
-    store: Store, monkeypatch: pytest.MonkeyPatch, where: str
+    store: CacheStore, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def broken(*arguments: Any) -> None:
         raise ZeroDivisionError("a bug in writing")
@@ -371,7 +371,7 @@ def test_an_exception_in_the_thread_that_writes_fails_the_call_and_not_the_next(
     assert llm.submit(REQUEST).result(timeout=5).text == "fine"
 
 
-def test_an_exception_of_who_is_told_does_not_end_the_thread_that_writes(store: Store) -> None:
+def test_an_exception_of_who_is_told_does_not_end_the_thread_that_writes(store: CacheStore) -> None:
     def broken(error: Exception | None) -> None:
         raise ZeroDivisionError("a bug in a callback")
 
@@ -381,7 +381,7 @@ def test_an_exception_of_who_is_told_does_not_end_the_thread_that_writes(store: 
     assert written.result(timeout=5) is None
 
 
-def test_an_exception_in_the_books_reaches_who_waits(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_the_books_reaches_who_waits(store: CacheStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: Any) -> None:
         raise ZeroDivisionError("a bug in the books")
 
@@ -394,7 +394,7 @@ def test_an_exception_in_the_books_reaches_who_waits(store: Store, monkeypatch: 
 
 
 @pytest.mark.parametrize("tokens", [None, "many", [1]])
-def test_an_answer_with_malformed_counts_is_not_kept_and_leaves_nobody_waiting(store: Store, tokens: Any) -> None:
+def test_an_answer_with_malformed_counts_is_not_kept_and_leaves_nobody_waiting(store: CacheStore, tokens: Any) -> None:
     llm = Metered(cached(ScriptedLLM(Completion("hi", prompt_tokens=tokens)), store))
     for _ in range(2):
         with metering():
@@ -407,7 +407,7 @@ def test_an_answer_with_malformed_counts_is_not_kept_and_leaves_nobody_waiting(s
 
 @pytest.mark.parametrize("commit_fails", [False, True])
 def test_a_call_keeps_its_place_in_flight_until_its_reply_is_committed(
-    store: Store, monkeypatch: pytest.MonkeyPatch, commit_fails: bool
+    store: CacheStore, monkeypatch: pytest.MonkeyPatch, commit_fails: bool
 ) -> None:
     held_back, commit = threading.Event(), store._commit
 
@@ -442,7 +442,7 @@ def test_a_call_keeps_its_place_in_flight_until_its_reply_is_committed(
 
 @pytest.mark.slow
 def test_a_batch_of_texts_keeps_its_place_in_flight_until_its_vectors_are_committed(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: CacheStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mock, commit = Mock(), store.keep_vectors
     with serving(application(mock)) as url:
@@ -466,7 +466,7 @@ def test_a_batch_of_texts_keeps_its_place_in_flight_until_its_vectors_are_commit
     np.testing.assert_array_equal(CachedEmbedder(None, store, "e", "here").embed(texts), matrix)
 
 
-def test_a_stop_waits_until_replies_are_committed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_waits_until_replies_are_committed(store: CacheStore, monkeypatch: pytest.MonkeyPatch) -> None:
     held_back, commit = threading.Event(), store.keep_vectors
 
     def commit_later(rows: Any) -> None:
@@ -493,7 +493,7 @@ def test_a_stop_waits_until_replies_are_committed(store: Store, monkeypatch: pyt
 
 @pytest.mark.parametrize("broken", ["keep_answer", "_completion"])
 def test_a_reply_that_is_not_committed_gives_its_place_away(
-    store: Store, monkeypatch: pytest.MonkeyPatch, broken: str
+    store: CacheStore, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     def fail(*arguments: Any) -> None:
         raise ZeroDivisionError("a bug")
@@ -511,7 +511,7 @@ def test_a_reply_that_is_not_committed_gives_its_place_away(
 # --- what is kept ------------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_reply_is_handed_on_and_never_kept(store: Store) -> None:
+def test_an_empty_reply_is_handed_on_and_never_kept(store: CacheStore) -> None:
     llm = cached(ScriptedLLM({"test.step": ["", "a proper answer"]}), store)
     assert complete(llm, REQUEST).text == ""
     assert complete(llm, REQUEST).text == "a proper answer"
@@ -531,27 +531,29 @@ def test_an_empty_reply_is_handed_on_and_never_kept(store: Store) -> None:
         '{"text": "more", "logprobs": null, "unheard_of": 1}',
     ],
 )
-def test_a_kept_row_that_is_no_answer_is_asked_for_again_and_replaced(store: Store, row: str) -> None:
+def test_a_kept_row_that_is_no_answer_is_asked_for_again_and_replaced(store: CacheStore, row: str) -> None:
     key = request_key(SETTINGS, "here", REQUEST)
     with sqlite3.connect(store.path) as file:
         file.execute("INSERT INTO answers VALUES (?, ?)", (key, row))
-    again = Store(store.path)
+    again = CacheStore(store.path)
     assert complete(cached(ScriptedLLM("fine"), again), REQUEST).text == "fine"
     again.close()
-    assert complete(cached(None, Store(store.path)), REQUEST).text == "fine"
+    assert complete(cached(None, CacheStore(store.path)), REQUEST).text == "fine"
 
 
 NO_DIRECTION = [[np.nan, 1.0], [np.inf, 0.0], [0.0, 0.0], []]
 
 
 @pytest.mark.parametrize("numbers", NO_DIRECTION)
-def test_a_kept_vector_that_points_nowhere_is_fetched_again_and_replaced(store: Store, numbers: list[float]) -> None:
+def test_a_kept_vector_that_points_nowhere_is_fetched_again_and_replaced(
+    store: CacheStore, numbers: list[float]
+) -> None:
     embedder = CachedEmbedder(Counting(), store, "e", "here")
     row = (embedder._key("a", False), np.asarray(numbers, dtype=np.float32).tobytes(), 1, 0.5)
     with sqlite3.connect(store.path) as file:
         file.execute("INSERT INTO vectors VALUES (?, ?, ?, ?)", row)
     assert embedder.embed(["a"]).tolist() == [[1.0, 1.0]]
-    assert CachedEmbedder(None, Store(store.path), "e", "here").embed(["a"]).tolist() == [[1.0, 1.0]]
+    assert CachedEmbedder(None, CacheStore(store.path), "e", "here").embed(["a"]).tolist() == [[1.0, 1.0]]
 
 
 class Partly:
@@ -565,7 +567,7 @@ class Partly:
         return [*good, *failed]
 
 
-def test_vectors_that_came_are_kept_when_others_failed(store: Store) -> None:
+def test_vectors_that_came_are_kept_when_others_failed(store: CacheStore) -> None:
     with pytest.raises(ModelError, match="second batch"):
         CachedEmbedder(Partly(), store, "e", "here").embed(["a", "b", "c"])
     assert CachedEmbedder(None, store, "e", "here").embed(["a", "b"]).shape == (2, 2)
@@ -583,7 +585,7 @@ class Sized:
         return vectors
 
 
-def test_a_vector_of_another_dimension_than_before_is_refused_and_not_kept(store: Store) -> None:
+def test_a_vector_of_another_dimension_than_before_is_refused_and_not_kept(store: CacheStore) -> None:
     inner = Sized(3)
     embedder = CachedEmbedder(inner, store, "e", "here")
     embedder.embed(["a"])
@@ -599,7 +601,7 @@ def test_a_vector_of_another_dimension_than_before_is_refused_and_not_kept(store
 
 def damaged(path: Path) -> None:
     """A whole cache of 3,000 answers, overwritten in the middle."""
-    store = Store(path)
+    store = CacheStore(path)
     for number in range(3000):
         key = hashlib.sha256(str(number).encode()).digest()
         store.keep_answer(key, Completion("x" * 200), lambda error: None)
@@ -613,22 +615,22 @@ def damaged(path: Path) -> None:
 def test_a_file_that_is_damaged_in_the_middle_ends_the_run_and_says_what_to_do(tmp_path: Path) -> None:
     damaged(tmp_path / "cache.sqlite")
     with pytest.raises(DamagedCache, match="move it away: nothing that is in the run folders is lost"):
-        _ask_everything(Store(tmp_path / "cache.sqlite"))
+        _ask_everything(CacheStore(tmp_path / "cache.sqlite"))
 
 
-def _ask_everything(store: Store) -> None:
+def _ask_everything(store: CacheStore) -> None:
     for number in range(3000):
         store.answer(hashlib.sha256(str(number).encode()).digest())
 
 
-def test_a_file_that_takes_no_more_rows_ends_the_run(store: Store) -> None:
+def test_a_file_that_takes_no_more_rows_ends_the_run(store: CacheStore) -> None:
     store._out.execute("PRAGMA max_page_count=1")  # as a full disk does
     big = Completion("x" * 1_000_000)
     with pytest.raises(DamagedCache, match=r"cannot be written .*free some space"):
         cached(ScriptedLLM(big), store).submit(REQUEST).result(timeout=10)
 
 
-def test_a_text_that_is_being_embedded_already_is_not_sent_a_second_time(store: Store) -> None:
+def test_a_text_that_is_being_embedded_already_is_not_sent_a_second_time(store: CacheStore) -> None:
     class Slow:
         def __init__(self) -> None:
             self.sent: list[str] = []
@@ -663,6 +665,6 @@ def test_a_file_that_another_process_is_making_is_waited_for(tmp_path: Path) -> 
     other.execute("BEGIN IMMEDIATE")  # while it is held, SQLite refuses WAL mode at once, whatever time it is given
     release = threading.Timer(0.2, other.execute, ["COMMIT"])
     release.start()
-    Store(path).close()
+    CacheStore(path).close()
     release.join()
     other.close()

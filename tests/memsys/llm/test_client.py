@@ -23,7 +23,7 @@ from memsys.llm.meter import Metered, metering
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.secrets import redact
-from memsys.llm.store import Store
+from memsys.llm.store import CacheStore
 from scripts.mock.endpoint import Mock, application, serving
 
 SETTINGS = ModelSettings("mock-model", usd_per_million_in=1.0, usd_per_million_out=2.0)
@@ -349,7 +349,7 @@ def test_vectors_that_are_none_are_refused_before_they_are_kept(tmp_path: Path, 
     for what, data in BAD_VECTORS.items():
         with subtests.test(what):
             with served(replies((200, {}, json.dumps({"data": data, "usage": {"prompt_tokens": 2}}).encode()))) as url:
-                store = Store(tmp_path / "cache.sqlite")
+                store = CacheStore(tmp_path / "cache.sqlite")
                 embedder = CachedEmbedder(HttpEmbedder(endpoint(url), SETTINGS), store, "e", "here")
                 with pytest.raises(ModelError, match=r"no vectors of mock-model: "):
                     embedder.embed(["a", "b"])

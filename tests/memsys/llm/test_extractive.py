@@ -15,8 +15,8 @@ from jsonschema import Draft202012Validator
 from data_loaders.locomo import load
 from data_loaders.schema import Case, Gold, Question
 from data_loaders.units import make_units
+from eval.files.records import Prediction
 from eval.metrics.locomo import locomo_f1
-from eval.records import Prediction
 from memsys.interface import MemorySystem, dated
 from memsys.llm.ask import complete
 from memsys.llm.offline.extractive import ExtractiveLLM

@@ -26,7 +26,7 @@ from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream, inline
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.store import Store
+from memsys.llm.store import CacheStore
 from memsys.tokens import count_tokens
 from scripts.mock.endpoint import Mock, application, serving
 
@@ -42,7 +42,7 @@ TOOL = {"type": "function", "function": {"name": "remember", "parameters": SCHEM
 @contextmanager
 def in_front_of(url: str, cache: Path, mode: Mode = "record", **endpoint: Any) -> Iterator[Gateway]:
     """A gateway to an endpoint, its cache in a file."""
-    store = Store(cache)
+    store = CacheStore(cache)
     there = Endpoint(url, label="mock", retries=endpoint.pop("retries", 1), backoff=0.01, **endpoint)
     inner = None if mode == "replay" else HttpEmbedder(there, ModelSettings("mock"))
     embedder = CachedEmbedder(inner, store, "mock", "mock")

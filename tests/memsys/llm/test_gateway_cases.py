@@ -15,7 +15,7 @@ import pytest
 
 from memsys.llm.gateway.accounts import Account
 from memsys.llm.gateway.server import Gateway, Mode
-from memsys.llm.store import Store
+from memsys.llm.store import CacheStore
 from scripts.commands.gateway import _parser, build
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.shapes import SHAPES
@@ -64,7 +64,7 @@ def gateway(url: str, cache: Path, mode: Mode) -> Iterator[Gateway]:
         "--label",
         "mock",
     ]
-    store = Store(cache)
+    store = CacheStore(cache)
     server = build(_parser().parse_args(given), store)
     try:
         yield server

@@ -12,7 +12,7 @@ from memsys.llm.limits import BUILDS, Adaptive, Places, urgency, urgent
 from memsys.llm.outcome import is_exhausted, outcome_of
 from memsys.llm.protocol import EndOfRun, QuotaExhausted
 from memsys.llm.rates import SHARE, Rates, seconds_of
-from memsys.llm.transport import Reply
+from memsys.llm.transport import HttpReply
 
 
 class Clock:
@@ -298,7 +298,7 @@ TOO_FAST = (
 
 
 def test_an_exhausted_quota_ends_the_run_at_once_and_says_what_to_do() -> None:
-    outcome = outcome_of("http://host/v1", Reply(429, NONE_LEFT))
+    outcome = outcome_of("http://host/v1", HttpReply(429, NONE_LEFT))
     assert not outcome.retry
     assert issubclass(outcome.error, QuotaExhausted)
     assert issubclass(outcome.error, EndOfRun)

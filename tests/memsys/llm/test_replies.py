@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from memsys.llm.ask import ask, complete
-from memsys.llm.cache import CachedLLM, Store, request_key
+from memsys.llm.cache import CachedLLM, request_key
 from memsys.llm.client import Client, Endpoint, HttpEmbedder, chat_body
 from memsys.llm.meter import Metered, metering
 from memsys.llm.parsing import ParseFailure, parse_reply
@@ -19,6 +19,7 @@ from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, ModelError, PromptTruncated, Request, Stopped
 from memsys.llm.replies import LONG_PROMPT, Spoken, check_window, cleaned, completion_of, is_overflow, without_reasoning
 from memsys.llm.scripted import ScriptedLLM
+from memsys.llm.store import CacheStore
 from memsys.prompts import Prompt, PromptError, Prompts
 from memsys.tokens import count_tokens
 from scripts.mock.endpoint import Mock, application, serving
@@ -224,7 +225,7 @@ def test_a_prompt_with_another_rule_for_cut_replies_is_refused(tmp_path: Path) -
 
 
 def test_an_answer_cached_with_its_thoughts_is_read_without_them(tmp_path: Path) -> None:
-    store = Store(tmp_path / "cache.sqlite")
+    store = CacheStore(tmp_path / "cache.sqlite")
     settings = ModelSettings("m")
     llm = CachedLLM(ScriptedLLM(Completion("<think>Could it be yes?</think> No", 9, 9)), store, settings, "here")
     complete(llm, ASKED)  # as an older client handed it on
@@ -238,7 +239,7 @@ def test_an_answer_cached_with_its_thoughts_is_read_without_them(tmp_path: Path)
 def test_a_reply_without_an_answer_is_asked_for_again_and_replayed_where_nothing_can_be_asked(
     tmp_path: Path, stopped: Any, text: str
 ) -> None:
-    store, settings = Store(tmp_path / "cache.sqlite"), ModelSettings("m")
+    store, settings = CacheStore(tmp_path / "cache.sqlite"), ModelSettings("m")
     answered = stopped in ("", "cut") and text == "No"
     model = ScriptedLLM(Completion(text, stopped=stopped))
     first = complete(CachedLLM(model, store, settings, "here"), ASKED)
@@ -252,7 +253,7 @@ def test_a_reply_without_an_answer_is_asked_for_again_and_replayed_where_nothing
 
 
 def test_a_reply_cut_in_thought_that_an_older_version_kept_as_an_answer_is_asked_for_again(tmp_path: Path) -> None:
-    store, settings = Store(tmp_path / "cache.sqlite"), ModelSettings("m")
+    store, settings = CacheStore(tmp_path / "cache.sqlite"), ModelSettings("m")
     row = json.dumps(asdict(Completion("", finish_reason="length", stopped="cut in thought")))
     store._out.execute("INSERT INTO answers VALUES (?, ?)", (request_key(settings, "here", ASKED), row))
     assert complete(CachedLLM(None, store, settings, "here"), ASKED).stopped == "cut in thought"

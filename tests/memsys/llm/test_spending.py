@@ -24,7 +24,7 @@ from memsys.llm.gateway.upstream import EndpointUpstream
 from memsys.llm.pricing import SUSPECTED, ModelSettings, Purse, Reservation, SpendingCapReached
 from memsys.llm.protocol import Request
 from memsys.llm.server import Server
-from scripts.checkup.calls import Line
+from scripts.checkup.calls import EndpointProbe
 from scripts.mock.endpoint import Mock, application, serving
 
 RACES = int(os.environ.get("MEMSYS_RACES", "1"))
@@ -115,7 +115,10 @@ def batches(url: str, purse: Purse) -> None:
 
 def check_up(url: str, purse: Purse) -> None:
     body = {"model": "mock", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": LIMIT}
-    with Line(url, "NO_SUCH_VARIABLE", settings=PRICED, purse=purse) as line, pytest.raises(SpendingCapReached):
+    with (
+        EndpointProbe(url, "NO_SUCH_VARIABLE", settings=PRICED, purse=purse) as line,
+        pytest.raises(SpendingCapReached),
+    ):
         line.together("/chat/completions", [{**body, "seed": number} for number in range(CALLS)])
 
 

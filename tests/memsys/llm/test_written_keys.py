@@ -11,17 +11,17 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from eval.store import RunError, line
+from eval.files.store import RunError, line
 from memsys.llm import secrets
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.written_keys import names_secret, written_key
 from memsys.services.http import HttpMemory
 from memsys.services.mcp import McpMemory
 from scripts.command import verb
-from scripts.experiment.exits import configured
-from scripts.experiment.options import CONF, load_option, options
-from scripts.experiment.single import run_single
+from scripts.lab.single import run_single
 from scripts.settings.checking import checked, resolved
+from scripts.setup.exits import configured
+from scripts.setup.options import CONF, load_option, options
 
 KEY = "canary-8f1c/2B+7e55d0aQ"
 

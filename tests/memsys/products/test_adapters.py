@@ -13,7 +13,7 @@ import pytest
 
 from memsys.products.adapters import cognee, graphiti, graphrag, langmem, simplemem
 from memsys.products.places import PINS
-from scripts.experiment.options import load_option
+from scripts.setup.options import load_option
 
 NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)
 

@@ -20,7 +20,7 @@ from memsys.llm.server import Sent
 from memsys.products.places import place_of
 from memsys.products.process import Raised
 from memsys.systems.released import ReleasedIndex
-from scripts.experiment.options import load_option
+from scripts.setup.options import load_option
 
 pytestmark = pytest.mark.integration
 

@@ -20,7 +20,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.server import Sent
 from memsys.products.places import place_of
 from memsys.systems.released import Released
-from scripts.experiment.options import load_option
+from scripts.setup.options import load_option
 
 DECISIONS = (
     [{"id": "0", "text": "Mara planted 4 tomatoes", "event": "ADD"}],

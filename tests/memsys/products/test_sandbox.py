@@ -29,9 +29,9 @@ from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.products import sandbox
-from memsys.products.process import Crashed, Malformed
+from memsys.products.process import Crashed, MalformedReply
 from memsys.systems.released import Released
-from scripts.experiment.captions import waivers
+from scripts.tables.captions import waivers
 
 ROOT = Path(__file__).resolve().parents[3]
 PROBER, LEAVER, TOY = (ROOT / "tests" / "products" / f"{name}.py" for name in ("prober", "leaver", "toy"))
@@ -272,7 +272,7 @@ from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.systems.released import Released
-from scripts.experiment.captions import waivers
+from scripts.tables.captions import waivers
 from data_loaders.schema import Turn, Unit
 gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(64), None, "live")
 settings = json.loads(sys.argv[2])
@@ -332,7 +332,7 @@ def test_a_folder_that_a_product_closed_to_its_owner_is_deleted_too(tmp_path: Pa
 def test_counts_that_nobody_can_mean_are_errors_of_the_case(made: Callable[..., Released]) -> None:
     memory = made(LEAVER, {})
     for counts in ({"stored": 1e300}, {"held": -1}, {"stored": "7"}, {"stored": 0.5}, {"stored": True}, [1], "many"):
-        with pytest.raises(Malformed, match=r"write: (stored|held|expected counts)"):
+        with pytest.raises(MalformedReply, match=r"write: (stored|held|expected counts)"):
             memory.write(unit(json.dumps(counts)))
     assert memory.report()["counts"].get("stored", 0) == 0
 
@@ -343,7 +343,7 @@ def test_items_without_text_or_score_are_errors_of_the_question_and_half_an_emoj
     memory = made(LEAVER, {})
     memory.write(UNIT)
     for items in ("seven", [7], [{"id": "i"}], [{"id": "i", "text": "t", "score": "high"}]):
-        with pytest.raises(Malformed, match="read: expected"):
+        with pytest.raises(MalformedReply, match="read: expected"):
             memory.read(Question("q", json.dumps(items)))
     (item,) = memory.read(Question("q", json.dumps([{"id": "i", "text": "cut \ud83d here"}]))).items
     assert item.text.encode() == "cut \ufffd here".encode()
@@ -357,7 +357,7 @@ def test_forged_replies_are_errors_of_the_step(made: Callable[..., Released], mo
     genuine = process._reply
     for forged in ({"cpu": "much"}, {"cpu": 1e300}, {"cpu": True}, {"refused": [1]}, {"refused": {"a": "b"}}):
         monkeypatch.setattr(process, "_reply", lambda line, forged=forged: {**(genuine(line) or {}), **forged})
-        with pytest.raises(Malformed, match="expected"):
+        with pytest.raises(MalformedReply, match="expected"):
             memory.read(Question("q", "[]"))
 
 

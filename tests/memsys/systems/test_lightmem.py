@@ -18,10 +18,10 @@ from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
 from memsys.systems.lightmem import LightMem
-from memsys.systems.lightmem.exchanges import THRESHOLDS, Buffers, Exchange, Message, fine, peaks
+from memsys.systems.lightmem.exchanges import THRESHOLDS, Buffers, Exchange, ExchangeMessage, fine, peaks
 from memsys.systems.lightmem.facts import later_duplicates
 from memsys.tokens import count_tokens
-from scripts.experiment.options import load_option
+from scripts.setup.options import load_option
 
 EXTRACT, UPDATE = "lightmem.extract", "lightmem.update"
 START = datetime(2023, 5, 7, 13)
@@ -123,7 +123,7 @@ def test_a_segment_larger_than_the_buffer_waits_alone_for_the_next() -> None:
 
 
 def exchange(text: str, place: int = 0) -> Any:
-    return Exchange(place, (Message("Ann", text.strip(), "user", f"t{place}"),), None, "")
+    return Exchange(place, (ExchangeMessage("Ann", text.strip(), "user", f"t{place}"),), None, "")
 
 
 def test_code_mode_always_holds_512_tokens() -> None:
@@ -250,7 +250,7 @@ def test_a_topic_begins_where_whole_exchanges_differ_near_to_where_messages_do()
     table = {mine: AXES[mine.split()[0]] for mine, _ in said} | {whole: AXES["tea"] for _, whole in said[:3]}
     memory, _ = light(embedder=TableEmbedder({**table, "ship 3 so": AXES["ship"]}))
     held = [
-        replace(one, messages=(*one.messages, Message("Bot", "so", "assistant", "r")))
+        replace(one, messages=(*one.messages, ExchangeMessage("Bot", "so", "assistant", "r")))
         for one in (exchange(mine, place) for place, (mine, _) in enumerate(said))
     ]
     assert memory._boundaries(held) == [3], "by messages alone it would be 2"

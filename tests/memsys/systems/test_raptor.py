@@ -20,7 +20,7 @@ from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
-from memsys.systems.raptor import Raptor, Sentence, chunks
+from memsys.systems.raptor import Raptor, RaptorSentence, chunks
 from memsys.systems.raptor.clustering import Clustering, clusters
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
@@ -88,28 +88,30 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-def texts(packed: list[list[Sentence]]) -> list[str]:
+def texts(packed: list[list[RaptorSentence]]) -> list[str]:
     return [" ".join(sentence.text for sentence in chunk) for chunk in packed]
 
 
-ODD = [Sentence("A b c. D e f! G h? I j k l m n o, p q.", "t")]
+ODD = [RaptorSentence("A b c. D e f! G h? I j k l m n o, p q.", "t")]
 
 
 def test_the_released_chunker_with_its_oddities() -> None:
     assert texts(chunks(ODD, 5, "code", words)) == ["A b c", "", " I j k l m n o", " p q", " D e f  G h"]
-    assert texts(chunks([Sentence("3.14 is pi", "t")], 5, "code", words)) == ["3 14 is pi"]
+    assert texts(chunks([RaptorSentence("3.14 is pi", "t")], 5, "code", words)) == ["3 14 is pi"]
 
 
 def test_the_chunker_of_the_paper_keeps_order_punctuation_and_the_limit() -> None:
     packed = texts(chunks(ODD, 5, "paper", words))
     assert packed == ["A b c.", "D e f! G h?", "I j k", "l m n o,", "p q."]
-    assert texts(chunks([Sentence("3.14 is pi. So!", "t")], 5, "paper", words)) == ["3.14 is pi. So!"]
-    assert texts(chunks([Sentence(" \n ", "t"), Sentence("", "t")], 5, "paper", words)) == []
+    assert texts(chunks([RaptorSentence("3.14 is pi. So!", "t")], 5, "paper", words)) == ["3.14 is pi. So!"]
+    assert texts(chunks([RaptorSentence(" \n ", "t"), RaptorSentence("", "t")], 5, "paper", words)) == []
 
 
 def test_no_chunk_is_longer_than_the_limit_even_without_spaces() -> None:
     long = "word " * 700 + "x" * 5000 + "。" * 400
-    packed = texts(chunks([Sentence("A start.", "t1"), Sentence(long, "t2"), Sentence("An end.", "t3")], 100))
+    packed = texts(
+        chunks([RaptorSentence("A start.", "t1"), RaptorSentence(long, "t2"), RaptorSentence("An end.", "t3")], 100)
+    )
     assert max(count_tokens(" " + text, "cl100k_base") for text in packed) <= 100
     assert packed[0] == "A start."
     assert "".join(" ".join(packed).split()) == "".join(f"A start. {long} An end.".split())

@@ -21,7 +21,7 @@ from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
-from memsys.systems.nemori import Mode, Statement, Store
+from memsys.systems.nemori import Mode, NemoriStore, Statement
 from memsys.systems.xmemory import XMemory
 from memsys.systems.xmemory.objective import Whole, bell, guidance, sparsity
 from memsys.systems.xmemory.reading import Backbone, admitted, minmax, rank_episodes, read_settings, representatives
@@ -759,7 +759,7 @@ def test_messages_are_shown_when_they_lower_the_uncertainty_further() -> None:
 def test_the_release_scales_the_support_of_an_episode_over_all_statements(over: str, expected: list[float]) -> None:
     """Release 375ae14, xMemory_search_framework.py:1039: selected statements are the nearest ones, so their support differs little."""
     cosines = [0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6]
-    store = Store()
+    store = NemoriStore()
     for number, cosine in enumerate(cosines):
         store.statements.append(Statement(f"s{number}", number))
         store.statement_vectors.add(np.array(at(cosine), dtype=np.float32))

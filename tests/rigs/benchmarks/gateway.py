@@ -51,11 +51,11 @@ def _in_front_of(url: str) -> Iterator[str]:
     from memsys.llm.gateway.server import Gateway
     from memsys.llm.gateway.upstream import EndpointUpstream
     from memsys.llm.pricing import ModelSettings
-    from memsys.llm.store import Store
+    from memsys.llm.store import CacheStore
 
-    prepare_for_many_calls()  # as `scripts.experiment.models.build_models` does
+    prepare_for_many_calls()  # as `scripts.assembly.models.build_models` does
     with tempfile.TemporaryDirectory() as folder:
-        store, endpoint = Store(Path(folder) / "cache.sqlite"), Endpoint(url, label="mock", in_flight=IN_FLIGHT)
+        store, endpoint = CacheStore(Path(folder) / "cache.sqlite"), Endpoint(url, label="mock", in_flight=IN_FLIGHT)
         server = Gateway(EndpointUpstream(endpoint, ModelSettings("mock")), HashingEmbedder(64), store)
         try:
             yield server.open("bench", Account("bench")).base_url

@@ -15,10 +15,10 @@ def services(url: str, cache: Path, in_flight: int = 64) -> tuple[Any, Any, Any]
     from memsys.llm.endpoint import Endpoint
     from memsys.llm.meter import Metered
     from memsys.llm.pricing import ModelSettings
-    from memsys.llm.store import Store
+    from memsys.llm.store import CacheStore
 
-    prepare_for_many_calls()  # as `scripts.experiment.models.build_models` does
-    store, settings = Store(cache), ModelSettings("mock")
+    prepare_for_many_calls()  # as `scripts.assembly.models.build_models` does
+    store, settings = CacheStore(cache), ModelSettings("mock")
     endpoint = Endpoint(url, label="mock", in_flight=in_flight, retries=12, backoff=0.05)
     llm = Metered(CachedLLM(Client(endpoint, settings), store, settings, "mock"))
     return llm, CachedEmbedder(HttpEmbedder(endpoint, settings), store, "mock", "mock"), endpoint
@@ -31,8 +31,8 @@ def gauges_at(endpoint: Any) -> dict[str, Any]:
 
 def bench_run(url: str, folder: Path, cases: Sequence[Any], build: Any, in_flight: int = 64) -> Any:
     from data_loaders.lazy import as_lazy
-    from eval.reader import Reader
-    from eval.run import Run, Services
+    from eval.running.reader import Reader
+    from eval.running.run import Run, Services
     from memsys.prompts import Prompts
 
     llm, embedder, endpoint = services(url, folder / "cache.sqlite", in_flight)

@@ -39,10 +39,10 @@ def insertion() -> list[Measured]:
     from hydra.utils import instantiate
 
     from data_loaders.units import make_units
-    from eval.run import needs
+    from eval.running.run import needs
     from memsys.embed import HashingEmbedder
     from memsys.prompts import Prompts
-    from scripts.experiment.options import load_option
+    from scripts.setup.options import load_option
 
     units = make_units(histories_of_words(1, 0, turns=20_000)[0].sessions, "ab_pair").units
     offered = {"llm": _Instant(), "probe": _Instant(), "embedder": HashingEmbedder(64), "prompts": Prompts()}

@@ -14,7 +14,7 @@ KILLED = """
 import sys
 from functools import partial
 from pathlib import Path
-from eval.loop import run_all
+from eval.running.loop import run_all
 from memsys.systems.memtree import MemTree
 from tests.rigs.benchmarks.histories import bench_run, histories_of_words
 run_all([bench_run(sys.argv[1], Path(sys.argv[2]), histories_of_words(3, 20), partial(MemTree), in_flight=8)], threads=3)

@@ -123,9 +123,9 @@ def work(how: str, folder: Path, count: int = HISTORIES) -> dict[str, int]:
     from functools import partial
 
     from eval.executors.processes import in_processes
-    from eval.loop import run_all
-    from eval.reader import Reader
-    from eval.run import Run, Services
+    from eval.running.loop import run_all
+    from eval.running.reader import Reader
+    from eval.running.run import Run, Services
     from memsys.embed import HashingEmbedder
     from memsys.llm.meter import Metered
     from memsys.llm.offline.extractive import ExtractiveLLM

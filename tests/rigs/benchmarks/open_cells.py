@@ -22,7 +22,7 @@ MOST_BYTES = 1 << 30
 
 def open_cells() -> list[Measured]:
     """Peak memory above that of the process with its histories loaded, while as many cells are open as ever are."""
-    from eval.cells import OPEN
+    from eval.running.cells import OPEN
 
     with mock("--latency", "2") as url, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.rigs.benchmarks.open_cells", url, folder]
@@ -40,8 +40,8 @@ def open_cells() -> list[Measured]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the most memory beyond the data, in bytes, and the most cells that were open."""
-    from eval.cells import OPEN
-    from eval.loop import run_all
+    from eval.running.cells import OPEN
+    from eval.running.loop import run_all
     from memsys.systems.memtree import MemTree
     from tests.rigs.benchmarks.histories import bench_run, histories_of_words
     from tests.rigs.benchmarks.many_histories import Watched

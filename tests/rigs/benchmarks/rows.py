@@ -18,11 +18,11 @@ def answer_and_judge() -> list[Measured]:
     """1,540 questions, answered and judged at 200 ms, 64 in flight, against the ideal; one question before loads what is loaded once."""
     from functools import partial
 
-    from eval.judge import Judge
-    from eval.score import Judging
+    from eval.judging.judge import Judge
+    from eval.judging.score import Judging
     from memsys.prompts import Prompts
     from memsys.systems.controls import Recency
-    from scripts.experiment.options import load_option
+    from scripts.setup.options import load_option
 
     judge = Judge(**load_option("judge", "segtree"))
 

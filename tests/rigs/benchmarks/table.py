@@ -100,12 +100,12 @@ def run_table(url: str, folder: Path, memories: Sequence[str]) -> dict[str, Any]
     """Build, answer and judge; returns the figures that this process knows."""
     import resource
 
-    from eval.judge import Judge
-    from eval.run import Services
-    from eval.score import Judging
+    from eval.judging.judge import Judge
+    from eval.judging.score import Judging
+    from eval.running.run import Services
     from memsys.embed import HashingEmbedder
     from memsys.prompts import Prompts
-    from scripts.experiment.options import load_option
+    from scripts.setup.options import load_option
 
     llm, _, endpoint = services(url, folder / "cache.sqlite", IN_FLIGHT)
     offered = Services(llm, llm, llm.in_role("probe"), HashingEmbedder(), Prompts(), gauges_at(endpoint))
@@ -133,10 +133,10 @@ def run_table(url: str, folder: Path, memories: Sequence[str]) -> dict[str, Any]
 def _run(name: str, folder: Path, cases: Sequence[Any], offered: Any) -> Any:
     """The run of a memory with its settings of conf/memory."""
     from data_loaders.lazy import as_lazy
-    from eval.reader import Reader
-    from eval.run import Run
-    from scripts.experiment.options import load_option
-    from scripts.experiment.runs import recipe_of
+    from eval.running.reader import Reader
+    from eval.running.run import Run
+    from scripts.assembly.runs import recipe_of
+    from scripts.setup.options import load_option
 
     class Named:
         name, config = "bench", {"unit": {"rule": "ab_pair"}}
@@ -148,14 +148,14 @@ def _run(name: str, folder: Path, cases: Sequence[Any], offered: Any) -> Any:
 
 def _chains(memories: Sequence[str], folder: Path) -> dict[str, float]:
     """Dependent calls per unit of a history's size, estimated as a run's plan does: from a short history with the offline engine."""
-    from eval.costs import BUILD
-    from eval.loop import run_all
-    from eval.run import Services
+    from eval.analysis.costs import BUILD
+    from eval.running.loop import run_all
+    from eval.running.run import Services
     from memsys.embed import HashingEmbedder
     from memsys.llm.meter import Metered
     from memsys.llm.offline.extractive import ExtractiveLLM
     from memsys.prompts import Prompts
-    from scripts.experiment.plan import OneSecond, dependent_calls
+    from scripts.assembly.plan import OneSecond, dependent_calls
 
     llm = Metered(OneSecond(ExtractiveLLM()))
     offline = Services(llm, llm, llm.in_role("probe"), HashingEmbedder(), Prompts())
@@ -166,9 +166,9 @@ def _chains(memories: Sequence[str], folder: Path) -> dict[str, float]:
 
 def run_and_judge(runs: Sequence[Any], judging: Any) -> None:
     """Answer and judge as the commands do it."""
-    from eval.judging_ahead import JudgingAhead
-    from eval.loop import run_all
-    from eval.score import score_judge
+    from eval.judging.judging_ahead import JudgingAhead
+    from eval.judging.score import score_judge
+    from eval.running.loop import run_all
 
     ahead = JudgingAhead()
     for run in runs:

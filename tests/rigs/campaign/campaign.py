@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from eval.store import RunError
+from eval.files.store import RunError
 from tests.rigs.campaign import replies
 from tests.rigs.campaign.tasks import PARTS
 from tests.rigs.campaign.trial import ROOT, Outcome, environment

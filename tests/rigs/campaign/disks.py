@@ -59,7 +59,7 @@ def jump_clocks(memory: str, runs: int, folder: Path, seed: int) -> Outcome:
 @contextmanager
 def _ground(memory: str, folder: Path) -> Iterator[tuple[list[str], Any, dict[str, bytes]]]:
     """A command on a history, as written and composed, with a server; and what an undisturbed run of it leaves."""
-    from scripts.experiment.launch import composed
+    from scripts.setup.launch import composed
 
     with serving(application(Mock())) as url:
         place = folder / "undisturbed"

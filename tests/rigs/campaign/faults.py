@@ -23,7 +23,7 @@ def _said(body: dict[str, Any], key: str) -> str:
 
 def through_faults(memory: str, folder: Path, seed: int) -> Outcome:
     """One memory with three judges: with patience nothing is lost; without, a healthy rerun makes up for all of it."""
-    from scripts.experiment.launch import composed
+    from scripts.setup.launch import composed
 
     outcome, data, judges = Outcome("faults"), history(folder / "data"), f"protocol.judges=[{','.join(JUDGES)}]"
 

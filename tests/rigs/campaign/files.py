@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import DataError
-from eval.store import RunError
+from eval.files.store import RunError
 from scripts.mock.endpoint import Mock, application, serving
 from tests.rigs.campaign.mutations import BROKEN_BYTES, mutated
 from tests.rigs.campaign.trial import (
@@ -73,7 +73,7 @@ def mutate_data(count: int, folder: Path, seed: int) -> Outcome:
     """Broken copies of the shipped samples: a loader takes them or says what is wrong with them."""
     from hydra.utils import instantiate
 
-    from scripts.experiment.options import load_option
+    from scripts.setup.options import load_option
 
     outcome, dice = Outcome("mutated files"), random.Random(seed)
     for number in range(count):
@@ -100,7 +100,7 @@ def mutate_data(count: int, folder: Path, seed: int) -> Outcome:
 
 def mutate_runs(memory: str, count: int, folder: Path, seed: int) -> Outcome:
     """Broken copies of the files of a finished run: the next run goes through, or names the file, without which all is as it was."""
-    from scripts.experiment.launch import composed
+    from scripts.setup.launch import composed
 
     outcome, dice, results = Outcome("mutated files"), random.Random(f"{seed} {memory}"), folder / "run"
     with serving(application(Mock())) as url:
@@ -156,7 +156,7 @@ def deleted(path: Path, results: Path, message: str) -> bool:
 
 def _looked_at(run_folder: Path) -> Iterator[str]:
     """A look at the structure and the record."""
-    from scripts.experiment.run_folder import record_of, trees_of
+    from scripts.assembly.run_folder import record_of, trees_of
 
     try:
         trees_of(run_folder, record_of(run_folder))

@@ -29,7 +29,7 @@ from tests.rigs.campaign.trial import SIGNALS, Outcome, settings
 
 IMPORTED_BY_RUNS = (
     *("aiohttp.web", "bm25s", "hydra", "jsonschema_rs", "numpy", "pydantic", "uvloop"),
-    *("scripts.experiment.launch", "scripts.experiment.single", "scripts.commands.run"),
+    *("scripts.setup.launch", "scripts.lab.single", "scripts.commands.run"),
 )
 """A list only to save time: what is missing here or not installed is imported by each task that needs it."""
 
@@ -45,7 +45,7 @@ def warm() -> None:
             import_module(module)
     from eval.metrics.lexical import nltk_bleu, splitter
     from memsys.tokens import count_tokens
-    from scripts.experiment.launch import composed
+    from scripts.setup.launch import composed
 
     composed("config", settings("bm25", "http://127.0.0.1:9/v1", Path("unused")))
     count_tokens("a few words")

@@ -41,7 +41,7 @@ REAL, REPEATED = "of the command line", "calls repeated"
 
 def killed_round(memory: str, kills: int, real: int, folder: Path, seed: int) -> Outcome:
     """One run that is killed so many times, at moments drawn from its calls, and resumed; `real` kills are of the command line."""
-    from scripts.experiment.launch import composed
+    from scripts.setup.launch import composed
 
     outcome, dice, mock = Outcome("kills"), random.Random(f"{seed} {memory}"), Mock()
     with serving(application(mock)) as url:

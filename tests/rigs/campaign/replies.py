@@ -98,7 +98,7 @@ def systems() -> list[str]:
 
 
 def _first_of_each(kind_of: Callable[[Any], str]) -> list[str]:
-    from scripts.experiment.options import load_option, memories_here
+    from scripts.setup.options import load_option, memories_here
 
     kinds: dict[str, str] = {}
     for name in memories_here():  # what products and services do with bad replies is theirs
@@ -148,15 +148,15 @@ def pairs(names: Sequence[str], share: float, seed: int) -> dict[str, list[int]]
 def _embeds(memory: str) -> bool:
     from hydra.utils import instantiate
 
-    from eval.run import needs
-    from scripts.experiment.options import load_option
+    from eval.running.run import needs
+    from scripts.setup.options import load_option
 
     return "embedder" in needs(instantiate(load_option("memory", memory)["build"], _convert_="all"))
 
 
 def meet(memory: str, numbers: Iterable[int], folder: Path) -> Outcome:
     """One memory and replies of the catalogue, by their places in it."""
-    from scripts.experiment.launch import composed
+    from scripts.setup.launch import composed
 
     outcome, server, data = Outcome("bad replies"), BadServer(), history(folder / "data")
     with serving(application(server)) as url:

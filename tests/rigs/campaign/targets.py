@@ -179,7 +179,7 @@ def serve(line: socket.socket) -> Callable[[], int]:
 
 @cache
 def _composed(overrides: tuple[str, ...]) -> DictConfig:
-    from scripts.experiment.launch import composed
+    from scripts.setup.launch import composed
 
     return composed("config", overrides)
 
@@ -187,7 +187,7 @@ def _composed(overrides: tuple[str, ...]) -> DictConfig:
 def _command(cfg: DictConfig, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
     """What `python -m scripts run` does after its start-up."""
     from scripts.commands import run
-    from scripts.experiment.exits import guarded
+    from scripts.setup.exits import guarded
 
     for descriptor, standard in zip(descriptors, (1, 2), strict=True):
         os.dup2(descriptor, standard)

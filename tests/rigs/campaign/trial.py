@@ -106,7 +106,7 @@ def quick(memory: str) -> list[str]:
 
     from hydra.utils import get_class
 
-    from scripts.experiment.options import load_option
+    from scripts.setup.options import load_option
 
     takes = inspect.signature(get_class(load_option("memory", memory)["build"]["_target_"])).parameters
     wanted = {"reducer": "pca", "max_components": 4}
@@ -119,8 +119,8 @@ def run_here(cfg: DictConfig, **changed: Any) -> Ended:
     Raises:
         TimeoutError: it did not end within `PATIENCE`.
     """
-    from scripts.experiment.exits import guarded
-    from scripts.experiment.single import run_single
+    from scripts.lab.single import run_single
+    from scripts.setup.exits import guarded
 
     ours = deepcopy(cfg)
     for name, value in changed.items():

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eval.intervals import Interval
-from eval.judge_card import Card, Corrected, Line, Share, corrected
-from eval.prediction_powered import prediction_powered
-from eval.stats import estimate, preferred_interval
+from eval.judging.judge_card import Card, Corrected, KindErrors, Share, corrected
+from eval.judging.prediction_powered import prediction_powered
+from eval.statistics.intervals import Interval
+from eval.statistics.stats import estimate, preferred_interval
 from tests.rigs.coverage.rows import Row
 
 SIZES = (154, 82, 154, 201, 182, 124, 150, 192, 156, 145)
@@ -127,8 +127,10 @@ def _run(mixture: Mixture, rng: np.random.Generator) -> _Run:
 
 def _card(mixture: Mixture, rng: np.random.Generator) -> Card:
     accepts, keeps = (rng.binomial(PROBES, shares[mixture.judge]) / PROBES for shares in (WRONG, RIGHT))
-    lines = [Line(f"wrong {place}", False, PROBES, 0, float(share), None) for place, share in enumerate(accepts)]
-    lines += [Line(f"right {place}", True, PROBES, 0, 1.0 - float(share), None) for place, share in enumerate(keeps)]
+    lines = [KindErrors(f"wrong {place}", False, PROBES, 0, float(share), None) for place, share in enumerate(accepts)]
+    lines += [
+        KindErrors(f"right {place}", True, PROBES, 0, 1.0 - float(share), None) for place, share in enumerate(keeps)
+    ]
     rejected, accepted = (
         Share(float(errors.mean()), float(errors.size * PROBES), errors.size * PROBES)
         for errors in (1.0 - keeps, accepts)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from eval.budgets import AtBudget, band, curve, tokens_within
+from eval.analysis.budgets import AtBudget, band, curve, tokens_within
 from tests.rigs.coverage.rows import Row, homes_of, repeated, shares_by_history
 
 REPETITIONS = 400

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from eval.families import LEVEL, Gaps, Tested, single_step
-from eval.power import detectable
-from eval.stats import Sampling, difference, holm
+from eval.statistics.families import LEVEL, Gaps, Tested, single_step
+from eval.statistics.power import detectable
+from eval.statistics.stats import Sampling, difference, holm
 from tests.rigs.coverage.rows import LOCOMO, Row, repeated
 
 SHARED = 0.5
@@ -48,7 +48,7 @@ def draw(
 
 
 def _sampling(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Means, jackknife errors by history and degrees of freedom, as `eval.stats` has them, for many rows at once."""
+    """Means, jackknife errors by history and degrees of freedom, as `eval.statistics.stats` has them, for many rows at once."""
     total, size = counts.sum(), counts.size
     means = sums.sum(axis=0) / total
     gaps = (sums.sum(axis=0) - sums) / (total - counts)[:, None] - means

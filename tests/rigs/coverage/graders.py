@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from eval.agreement import agreement
+from eval.judging.agreement import agreement
 from tests.rigs.coverage.rows import Row, covered, homes_of, repeated, shares_by_history
 
 REPETITIONS = 400

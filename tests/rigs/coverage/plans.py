@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from eval.intervals import t_point
-from eval.variance import PARTS, Components, Design, Draws, Tokens, cheapest, components, contributions
+from eval.statistics.intervals import t_point
+from eval.statistics.variance import PARTS, Components, Design, Draws, Tokens, cheapest, components, contributions
 from tests.rigs.coverage.rows import Row, covered, repeated
 
 REPETITIONS = 60

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn
-from eval.case_log import effort
-from eval.judge import Judge
-from eval.reader import Reader
-from eval.records import Prediction
+from eval.files.records import Prediction
+from eval.files.store import item_key, item_record, replace_file, write_lines
+from eval.judging.judge import Judge
 from eval.report.cell import Cell, Column
 from eval.report.published import Published
 from eval.report.scores import asked, outcomes
 from eval.report.table_file import as_json
 from eval.report.tables import Row, Table
-from eval.store import item_key, item_record, replace_file, write_lines
+from eval.running.case_log import effort
+from eval.running.reader import Reader
 from memsys.interface import Item
 from memsys.llm.meter import Ledger
 from memsys.prompts import Prompts

@@ -12,11 +12,11 @@ import pytest
 
 from scripts.answers.manifest import AnswersFile, Claim, Printed
 from scripts.answers.matching import Asked
-from scripts.answers.scoring import MEASURES, Scored, fingerprint
+from scripts.answers.scoring import MEASURES, ScoredClaim, fingerprint
 
 CASES = 10
 NOUNS = ("harbour", "violin", "lemon", "market", "sister", "engine", "garden", "letter", "winter", "bakery")
-Invent = Callable[..., Scored]
+Invent = Callable[..., ScoredClaim]
 
 
 def questions(count: int) -> tuple[Asked, ...]:
@@ -34,8 +34,8 @@ def questions(count: int) -> tuple[Asked, ...]:
     )
 
 
-def scored_claim(name: str, count: int = 40, seed: int = 0, **more: Any) -> Scored:
-    """A claim with answers, verdicts and scores that a seed gives; fields of the claim and of `Scored` by name."""
+def scored_claim(name: str, count: int = 40, seed: int = 0, **more: Any) -> ScoredClaim:
+    """A claim with answers, verdicts and scores that a seed gives; fields of the claim and of `ScoredClaim` by name."""
     rng = np.random.default_rng(seed)
     asked = more.pop("asked", questions(count))
     answerable = np.array([float(each.answerable) for each in asked])
@@ -79,7 +79,7 @@ def scored_claim(name: str, count: int = 40, seed: int = 0, **more: Any) -> Scor
     facts |= {"claimed": (Printed(0.99, 2, "judge", "all", "README"),)}
     fields = {"changed": False, "listed": (), "counts": Counter(), "sha256": hashlib.sha256(name.encode()).hexdigest()}
     fields |= {key: more.pop(key) for key in list(more) if key in fields}
-    return Scored(
+    return ScoredClaim(
         Claim(name, **{**facts, **more}),
         asked=asked,
         measures=measures,
@@ -101,7 +101,7 @@ def invent() -> Invent:
 
 
 @pytest.fixture(scope="session")
-def many() -> Callable[[int, int], list[Scored]]:
+def many() -> Callable[[int, int], list[ScoredClaim]]:
     """Makes as many claims on as many questions as wanted; the first is full context."""
     return lambda claims, count: [
         scored_claim(f"claim-{at}", count, at, product="full context" if at == 0 else f"product {at // 3}")

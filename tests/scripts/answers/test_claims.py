@@ -29,7 +29,7 @@ from scripts.answers.matching import Asked, Questions, match
 from scripts.answers.parsing import GZIP, Parsed, parse, parsed
 from scripts.answers.questions import questions_of
 from scripts.answers.reanalysis import lenience, regression, spreads
-from scripts.answers.scoring import Scored, rouge_l, says_unknown, score_claim, unigram_bleu
+from scripts.answers.scoring import ScoredClaim, rouge_l, says_unknown, score_claim, unigram_bleu
 from scripts.commands import check_answers
 from scripts.commands.claims import chosen, page, scored_claims
 
@@ -51,7 +51,7 @@ QUESTIONS = Questions(
     tuple(f"c{case}" for case in range(6)),
 )
 ANSWERABLE = 60
-Make = Callable[..., Scored]
+Make = Callable[..., ScoredClaim]
 
 
 def rows(
@@ -77,7 +77,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(scoring, "questions_of", lambda title, root: QUESTIONS)
     monkeypatch.setattr(audit, "WHOLE", {"LoCoMo": ANSWERABLE})
 
-    def scored(records: Any, name: str = "one", form: str = "extract", **more: Any) -> Scored:
+    def scored(records: Any, name: str = "one", form: str = "extract", **more: Any) -> ScoredClaim:
         place = tmp_path / FOLDER / f"{name}.json"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(records), encoding="utf-8")

@@ -15,13 +15,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from eval.files.store import RunError
 from eval.report.rendering import number
-from eval.store import RunError
 from scripts.answers import claim_head
 from scripts.answers.claim_tables import as_json, rows_of
 from scripts.answers.manifest import AnswersFile, Printed
 from scripts.answers.matching import Asked
-from scripts.answers.scoring import Scored
+from scripts.answers.scoring import ScoredClaim
 from scripts.claim_pages.build import APART_EACH, Wanted, build
 from scripts.claim_pages.feed import ATOM
 from scripts.claim_pages.licences import EXCERPT, EXCERPTS, data_terms, terms_of
@@ -29,12 +29,12 @@ from scripts.claim_pages.questions import LONGEST, disagreements
 from scripts.command import verb
 from scripts.commands import claims_site
 
-Invent = Callable[..., Scored]
+Invent = Callable[..., ScoredClaim]
 DAY = Wanted("2026-11-24")
 FREE, CLOSED = terms_of("MIT", False), terms_of("none stated", False)
 
 
-def site(folder: Path, *scored: Scored, wanted: Wanted = DAY, missing: dict[str, str] | None = None) -> Path:
+def site(folder: Path, *scored: ScoredClaim, wanted: Wanted = DAY, missing: dict[str, str] | None = None) -> Path:
     return build(scored, rows_of(scored), missing or {}, folder / "site", wanted).parent
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scripts.answers.claim_tables import rows_of
-from scripts.answers.scoring import Scored
+from scripts.answers.scoring import ScoredClaim
 from scripts.claim_pages.build import Wanted, build
 from tests.rigs.reporting.browser import Browser, program
 
@@ -22,10 +22,10 @@ SCRIPTS = "<script>document.title = 'taken'</script>"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, many: Callable[[int, int], list[Scored]]) -> Path:
+def site(tmp_path_factory: pytest.TempPathFactory, many: Callable[[int, int], list[ScoredClaim]]) -> Path:
     scored = many(CLAIMS, QUESTIONS)
     nasty = (f"{SCRIPTS}\u202e reversed", *scored[7].texts[1:])
-    scored[7] = Scored(**{**vars(scored[7]), "texts": nasty})
+    scored[7] = ScoredClaim(**{**vars(scored[7]), "texts": nasty})
     return build(scored, rows_of(scored), {}, tmp_path_factory.mktemp("claims") / "site", Wanted("2026-11-24")).parent
 
 

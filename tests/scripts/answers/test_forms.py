@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from data_loaders.schema import DataError
-from eval.store import RunError
+from eval.files.store import RunError
 from scripts.answers.declared import forms, read_declared
 from scripts.answers.manifest import claims
 from scripts.answers.matching import Asked, Questions, match

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from data_loaders.schema import DataError
-from eval.costs import costs
-from eval.imported import NOT_RECORDED
+from eval.analysis.costs import costs
+from eval.files.imported import NOT_RECORDED
+from eval.files.store import RunError, read_predictions, read_record
+from eval.judging.score_files import read_scores
 from eval.report.rendering import markdown
-from eval.score_files import read_scores
-from eval.store import RunError, read_predictions, read_record
 from scripts.answers.formats import read_answers
 from scripts.answers.importing import Origin
 from scripts.answers.matching import Questions

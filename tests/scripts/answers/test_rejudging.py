@@ -12,9 +12,9 @@ import pytest
 
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim
 from scripts.answers.parsing import parsed
-from scripts.answers.rejudging import Grader, rejudge, shown
 from scripts.command import verb
 from scripts.door import Lab
+from scripts.lab.rejudging import Grader, rejudge, shown
 from scripts.mock.endpoint import Mock, application, serving
 
 FACTS = dict.fromkeys(("product", "by", "repository", "commit", "date", "licence", "answer_model"), "x")

@@ -1,0 +1,304 @@
+"""What a memory costs, from the effort lines of its run: tokens, calls, seconds and money, by phase."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eval.files.imported import NOT_RECORDED, imported_facts, recorded
+from eval.files.store import AGAIN, RunError, read_lines, read_record
+
+BUILD = ("embed", "write", "consolidate")
+ROLES = {**dict.fromkeys((*BUILD, "read"), "memory"), "answer": "reader"}
+"""The role whose model works in a phase, apart from the calls that a memory makes to the probe."""
+PROBE = "probe"
+"""The role whose calls effort lines keep apart (`Effort.roles`), because another model may fill it than the memory's."""
+
+Price = Callable[[int, int, int], float | None]
+"""US dollars for tokens in, out and cached; None when the price is unknown."""
+
+PREFIX_AGAIN = ".prefix_again"
+"""End of the name of a note that counts repeated prompt tokens: an earlier prompt of the same read began with them already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Sums and means over a run; a mean is None where nothing was measured or the effort file of a case is missing."""
+
+    units: int
+    questions: int
+    recalled_tokens: float | None
+    """Tokens of recalled text shown to the reader, mean per question."""
+    inference_tokens: float | None
+    """Model tokens in and out of reading and answering, mean per question."""
+    inference_tokens_prefix_once: float | None
+    """The same, but a prefix that prompts of one read share counts once, as on a server that caches it (xMemory's release)."""
+    build_tokens_per_unit: float | None
+    """Model tokens in and out of building, per unit; without embedding tokens."""
+    embedding_tokens_per_unit: float | None
+    calls_per_insertion: float | None
+    """Logical model calls of building per unit, consolidations included (amortised)."""
+    calls_per_query: float | None
+    """Logical model calls of reading, mean per question, without the reader's own call."""
+    recall_seconds_p50: float | None
+    """Own CPU plus provider seconds on the critical path of a read: median over questions."""
+    recall_seconds_p95: float | None
+    recall_seconds_sum_p50: float | None
+    """The same median with concurrent calls added up."""
+    build_seconds: float
+    """Own CPU plus provider seconds of all building."""
+    parse_failures: int
+    cut: int
+    """Replies to the memory that were cut at their token limit, within the answer or before it."""
+    failed_calls: int
+    dropped_items: int
+    """Recalled items that did not fit the reader's token budget."""
+    held: int
+    """Entries in the largest memory of any case."""
+    embedding_tokens: int
+    missing: str
+    """Why there are no means: how many cases have no effort file, or `not recorded` for imported answers; empty when all have one."""
+
+
+SUMMED = (
+    "sent",
+    "tokens_in",
+    "tokens_out",
+    "tokens_cached",
+    "embedding_tokens",
+    "own_cpu_seconds",
+    "provider_seconds",
+    "provider_seconds_sum",
+    "context_tokens",
+    "dropped_items",
+)
+COUNTED = ("calls", "failures", "parse_failures")
+"""Fields of an effort line that hold counts by purpose."""
+PER_QUESTION = ("read", "answer")
+"""Phases whose lines belong to a question."""
+NEEDED = ("case_id", "phase", "subject", "held", "notes", *SUMMED, *COUNTED)
+
+
+class _Sums(Counter[str]):
+    """Effort lines added up; `steps` counts the lines, `probe.<field>` holds the probe's share."""
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        self["steps"] += 1
+        for name in SUMMED:
+            self[name] += line[name]
+        for name in COUNTED:
+            self[name] += sum(line[name].values())
+        self["cut"] += sum(
+            count for name, count in line["notes"].items() if name.endswith((": cut", ": cut in thought"))
+        )
+        self["prefix_again"] += sum(count for name, count in line["notes"].items() if name.endswith(PREFIX_AGAIN))
+        for name, count in line.get("roles", {}).get(PROBE, {}).items():  # lines of earlier versions have no roles
+            self[f"{PROBE}.{name}"] += count
+
+    @property
+    def tokens(self) -> int:
+        return self["tokens_in"] + self["tokens_out"]
+
+
+def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None) -> Costs:
+    """Add up all effort lines of a run; of imported answers, what their file says.
+
+    Args:
+        questions: case and question ids of those whose reads and answers count; None counts all. Builds count in either case, and what
+            is recorded of imported answers is not told apart.
+    """
+    if imported_facts(run_folder) is not None:
+        return _recorded_costs(run_folder)
+    by_phase, seconds, summed_seconds, held = _spent(run_folder, _stamp(run_folder), questions)
+    missing = effort_missing(run_folder)
+    units, reads, answers = by_phase["write"]["steps"], by_phase["read"], by_phase["answer"]
+    inference = reads.tokens + answers.tokens
+    built, memory, everything = _Sums(), _Sums(), _Sums()
+    for phase, sums in by_phase.items():
+        for total, belongs in ((built, phase in BUILD), (memory, ROLES[phase] == "memory"), (everything, True)):
+            if belongs:
+                total.update(sums)
+
+    def mean(total: float, count: int) -> float | None:
+        return total / count if count and not missing else None
+
+    return Costs(
+        units=units,
+        questions=reads["steps"],
+        recalled_tokens=mean(answers["context_tokens"], answers["steps"]),
+        inference_tokens=mean(inference, reads["steps"]),
+        inference_tokens_prefix_once=mean(inference - reads["prefix_again"], reads["steps"]),
+        build_tokens_per_unit=mean(built.tokens, units),
+        embedding_tokens_per_unit=mean(built["embedding_tokens"], units),
+        calls_per_insertion=mean(built["calls"], units),
+        calls_per_query=mean(reads["calls"], reads["steps"]),
+        recall_seconds_p50=None if missing else _percentile(seconds, 50),
+        recall_seconds_p95=None if missing else _percentile(seconds, 95),
+        recall_seconds_sum_p50=None if missing else _percentile(summed_seconds, 50),
+        build_seconds=float(built["own_cpu_seconds"] + built["provider_seconds"]),
+        parse_failures=everything["parse_failures"],
+        cut=memory["cut"],
+        failed_calls=everything["failures"],
+        dropped_items=everything["dropped_items"],
+        held=held,
+        embedding_tokens=everything["embedding_tokens"],
+        missing=missing,
+    )
+
+
+def _recorded_costs(run_folder: Path) -> Costs:
+    """The costs of imported answers: a value that the file does not have is None, and counts are 0 because nothing was counted."""
+    values: dict[str, Any] = {field.name: None if "None" in str(field.type) else 0 for field in fields(Costs)}
+    tokens, seconds = recorded(run_folder, "recalled_tokens"), recorded(run_folder, "recall_seconds")
+    values["recalled_tokens"] = sum(tokens) / len(tokens) if tokens else None
+    values["recall_seconds_p50"], values["recall_seconds_p95"] = (_percentile(seconds, each) for each in (50, 95))
+    return Costs(**{**values, "missing": NOT_RECORDED})
+
+
+RECORDED_COSTS = ("recalled_tokens", "recall_seconds_p50", "recall_seconds_p95")
+"""Fields of `Costs` that the file of imported answers may have."""
+
+
+def cost_missing(run_folder: Path, name: str) -> str:
+    """Why a run has no such cost (a field of `Costs`, or another name that `eval.report.measures.cost` takes); empty when it has one."""
+    missing = effort_missing(run_folder)
+    known = missing == NOT_RECORDED and name in RECORDED_COSTS and getattr(costs(run_folder), name) is not None
+    return "" if known else missing
+
+
+def effort_missing(run_folder: Path) -> str:
+    """Says how many cases have answers but no effort file, or `not recorded` for imported answers; empty when nothing is missing."""
+    if imported_facts(run_folder) is not None:
+        return NOT_RECORDED
+    cases = [path.parent for path in run_folder.glob("cases/*/predictions.jsonl")]
+    lost = sum(not (case / "effort.jsonl").is_file() for case in cases)
+    return f"effort of {lost} of {len(cases)} cases missing" if lost else ""
+
+
+@lru_cache(maxsize=512)  # more than the runs of any table: a table asks for the same sums several times
+def _spent(
+    run_folder: Path, stamp: object, questions: frozenset[tuple[str, str]] | None = None
+) -> tuple[dict[str, _Sums], list[float], list[float], int]:
+    """Sums by phase, seconds of each read (critical path, then concurrent calls summed), most entries held.
+
+    Args:
+        stamp: of the effort files, so that sums are not taken from the cache once a file has changed.
+    """
+    by_phase = {phase: _Sums() for phase in ROLES}
+    seconds: list[float] = []
+    summed_seconds: list[float] = []
+    held = 0
+    for line in efforts(run_folder):
+        if (
+            questions is not None
+            and line["phase"] in PER_QUESTION
+            and (line["case_id"], line["subject"]) not in questions
+        ):
+            continue
+        by_phase[line["phase"]].add(line)
+        held = max(held, line["held"])
+        if line["phase"] == "read":
+            seconds.append(line["own_cpu_seconds"] + line["provider_seconds"])
+            summed_seconds.append(line["own_cpu_seconds"] + line["provider_seconds_sum"])
+    return by_phase, seconds, summed_seconds, held
+
+
+def _stamp(run_folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Path, size and time of each effort file: they differ once one is written."""
+    stats = [(path, path.stat()) for path in sorted(run_folder.glob("cases/*/effort.jsonl"))]
+    return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats)
+
+
+def efforts(run_folder: Path) -> Iterator[dict[str, Any]]:
+    """The effort lines of a run, case by case."""
+    for path in sorted(run_folder.glob("cases/*/effort.jsonl")):
+        yield from read_lines(path, again=False, fields=NEEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Calls and tokens of one role."""
+
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    tokens_cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCost:
+    """Sums over one phase of a run, or over one judge."""
+
+    phase: str
+    role: str
+    """memory or reader; of a judge, the identity of its model."""
+    probe: Usage
+    """The part of the sums that the memory asked of the probe."""
+    steps: int
+    calls: int
+    sent: int
+    """Calls that were not answered from the cache."""
+    tokens_in: int
+    tokens_out: int
+    tokens_cached: int
+    embedding_tokens: int
+    own_cpu_seconds: float
+    provider_seconds: float
+    """On the critical path of each step."""
+    provider_seconds_sum: float
+    """Concurrent calls added up."""
+
+    @property
+    def by_role(self) -> dict[str, Usage]:
+        """The sums split by the role whose model is paid for them: `role`, and the probe where it was asked."""
+        names = [field.name for field in fields(Usage)]
+        own = Usage(**{name: getattr(self, name) - getattr(self.probe, name) for name in names})
+        return {self.role: own, **({PROBE: self.probe} if self.probe.calls else {})}
+
+
+def phases(run_folder: Path) -> list[PhaseCost]:
+    """What each phase of a run cost, in order, then what each judge cost."""
+    by_phase = _spent(run_folder, _stamp(run_folder))[0]
+    made = [_phase(phase, ROLES[phase], sums) for phase, sums in by_phase.items() if sums["steps"]]
+    for path in sorted(run_folder.glob("scores/*.effort.jsonl")):
+        name = path.name.removesuffix(".effort.jsonl")
+        settings = path.with_name(f"{name}.json")
+        model = read_record(settings).get("model")
+        if not isinstance(model, str):
+            raise RunError(f"{settings} names no model; {AGAIN}")
+        sums = _Sums()
+        for line in read_lines(path, again=False, fields=NEEDED):
+            sums.add(line)
+        made.append(_phase(name.rpartition("-")[0], model, sums))
+    return made
+
+
+def _phase(phase: str, role: str, sums: _Sums) -> PhaseCost:
+    names = (field.name for field in fields(PhaseCost) if field.name not in ("phase", "role", "probe"))
+    probe = Usage(**{field.name: sums[f"{PROBE}.{field.name}"] for field in fields(Usage)})
+    return PhaseCost(phase, role, probe, **{name: sums[name] for name in names})
+
+
+def dollars(cost: PhaseCost, prices: Mapping[str, Price]) -> list[float | None]:
+    """What each priced model of a phase cost; None where the price is unknown. Offline engines have no price and are left out."""
+    tokens = {role: (usage.tokens_in, usage.tokens_out, usage.tokens_cached) for role, usage in cost.by_role.items()}
+    tokens["embedder"] = (cost.embedding_tokens, 0, 0)
+    return [prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts)]
+
+
+def by_purpose(run_folder: Path, counter: str = "calls") -> Counter[str]:
+    """Calls (or attempts, failures, parse failures, notes) of a run by purpose."""
+    total: Counter[str] = Counter()
+    for line in efforts(run_folder):
+        total.update(line[counter])
+    return total
+
+
+def _percentile(values: Sequence[float], percent: float) -> float | None:
+    return float(np.percentile(values, percent)) if values else None

@@ -1,0 +1,233 @@
+"""How alike two memories behave on the same units and questions: paired differences of costs, and overlaps of what they hold and recall.
+
+Read from two run folders; nothing is asked again. Two texts are alike when they share four fifths of their words, leaving out the time
+in front; two recalls overlap as the sets of turns do that their items come from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval.analysis.costs import efforts
+from eval.files.store import read_items, read_lines, read_predictions
+from eval.statistics.stats import Difference, Estimate, difference, estimate
+from memsys.tokens import count_tokens
+
+ALIKE = 0.8
+"""Share of common words (Jaccard) from which on two texts count as one."""
+Place = tuple[str, str]
+"""Case and unit, or case and question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One quantity of both memories."""
+
+    what: str
+    first: float
+    second: float
+    gap: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """One measure of agreement, over questions or over stored texts."""
+
+    what: str
+    value: Estimate | None
+    """None where there is nothing to compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """Everything that is compared."""
+
+    per_unit: tuple[Compared, ...]
+    per_question: tuple[Compared, ...]
+    overlaps: tuple[Overlap, ...]
+    purposes: tuple[Mapping[str, float], Mapping[str, float]]
+    """Calls per unit by purpose."""
+    notes: tuple[Mapping[str, int], Mapping[str, int]]
+    """Events of the builds: misfits, fallbacks, what was stored."""
+
+
+def compared(first: Path, second: Path, k: int) -> Fidelity:
+    """Compare two run folders on one data set.
+
+    Args:
+        k: length of the recalls that are compared.
+
+    Raises:
+        ValueError: the two have no unit or no question in common.
+    """
+    runs = (_read(first), _read(second))
+    units = [place for place in runs[0].writes if place in runs[1].writes]
+    questions = [place for place in runs[0].recalls if place in runs[1].recalls]
+    if not units or not questions:
+        raise ValueError(
+            "the runs have no unit or no question in common: another unit rule, another cut, or an unfinished run"
+        )
+    return Fidelity(
+        tuple(_gaps(_UNIT_MEASURES, units, *(run.writes for run in runs))),
+        tuple(_gaps(_QUESTION_MEASURES, questions, *(run.recalls for run in runs))),
+        (*_recall_overlaps(questions, *runs, k=k), *_stored_overlaps(*runs)),
+        (_purposes(runs[0]), _purposes(runs[1])),
+        (_notes(runs[0]), _notes(runs[1])),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    writes: Mapping[Place, Mapping[str, Any]]
+    """Effort of each write, with `stored` added: how many entries it left more."""
+    recalls: Mapping[Place, Mapping[str, Any]]
+    """Items and answer of each question."""
+    nodes: Mapping[str, Sequence[Mapping[str, Any]]]
+    """Stored texts by case."""
+
+
+_UNIT_MEASURES = (
+    "model calls",
+    "tokens in",
+    "tokens out",
+    "embedding requests",
+    "embedding tokens",
+    "entries more",
+    "own CPU s",
+)
+_QUESTION_MEASURES = ("items recalled", "tokens recalled", "embedding tokens", "words of the answer")
+
+
+def _read(folder: Path) -> _Run:
+    writes: dict[Place, dict[str, Any]] = {}
+    reads: dict[Place, Mapping[str, Any]] = {}
+    held: Counter[str] = Counter()
+    for line in efforts(folder):
+        place = line["case_id"], line["subject"]
+        if line["phase"] == "write":
+            writes[place] = {**line, **_unit_measures(line, line["held"] - held[place[0]])}
+            held[place[0]] = line["held"]
+        elif line["phase"] == "read":
+            reads[place] = line
+    recalls, nodes = {}, {}
+    for case in sorted((folder / "cases").iterdir()):
+        items = read_items(case)
+        for prediction in read_predictions(case).values():
+            place = prediction.case_id, prediction.question_id
+            shown = [items[key] for key in prediction.items]
+            recalls[place] = {"items": shown, "answer": prediction.answer} | _question_measures(
+                shown, prediction.answer, reads.get(place, {})
+            )
+            if (case / "nodes.jsonl").is_file() and prediction.case_id not in nodes:
+                nodes[prediction.case_id] = [
+                    node for node in read_lines(case / "nodes.jsonl") if node["kind"] != "entity"
+                ]
+    return _Run(writes, recalls, nodes)
+
+
+def _unit_measures(line: Mapping[str, Any], more: int) -> dict[str, float]:
+    counts = (
+        sum(line["calls"].values()),
+        line["tokens_in"],
+        line["tokens_out"],
+        line["embedding_calls"],
+        line["embedding_tokens"],
+        more,
+        line["own_cpu_seconds"],
+    )
+    return dict(zip(_UNIT_MEASURES, map(float, counts), strict=True))
+
+
+def _question_measures(items: Sequence[Mapping[str, Any]], answer: str, effort: Mapping[str, Any]) -> dict[str, float]:
+    tokens = sum(count_tokens(item["text"]) for item in items)
+    counts = (len(items), tokens, effort.get("embedding_tokens", 0), len(answer.split()))
+    return dict(zip(_QUESTION_MEASURES, map(float, counts), strict=True))
+
+
+def _gaps(
+    measures: Sequence[str],
+    places: Sequence[Place],
+    first: Mapping[Place, Mapping[str, Any]],
+    second: Mapping[Place, Mapping[str, Any]],
+) -> Iterator[Compared]:
+    clusters = [case for case, _ in places]
+    for measure in measures:
+        ours, theirs = ([side[place][measure] for place in places] for side in (first, second))
+        gap = difference(ours, theirs, clusters)
+        yield Compared(measure, sum(ours) / len(ours), sum(theirs) / len(theirs), gap)
+
+
+def _recall_overlaps(places: Sequence[Place], first: _Run, second: _Run, *, k: int) -> Iterator[Overlap]:
+    clusters = [case for case, _ in places]
+    turns, texts, tops, answers = [], [], [], []
+    for place in places:
+        ours, theirs = first.recalls[place], second.recalls[place]
+        shown = [list(each["items"][:k]) for each in (ours, theirs)]
+        sets = [{turn for item in side for turn in item["sources"]} for side in shown]
+        turns.append(_jaccard(*sets))
+        texts.append(_matched([item["text"] for item in shown[0]], [item["text"] for item in shown[1]]))
+        first_turns = [set(side[0]["sources"]) if side else set() for side in shown]
+        tops.append(float(bool(first_turns[0] & first_turns[1]) or not any(first_turns)))
+        answers.append(float(_words(ours["answer"]) == _words(theirs["answer"])))
+    named = {
+        f"turns behind the first {k} items, common share": turns,
+        f"texts of the first {k} items with one alike on the other side": texts,
+        "first item from the same unit": tops,
+        "answers with the same words": answers,
+    }
+    for what, values in named.items():
+        yield Overlap(what, estimate(values, clusters))
+
+
+def _stored_overlaps(first: _Run, second: _Run) -> Iterator[Overlap]:
+    cases = [case for case in first.nodes if case in second.nodes]
+    for what, one, other in (("first", first, second), ("second", second, first)):
+        values, clusters = [], []
+        for case in cases:
+            known = [_words(node["text"]) for node in other.nodes[case]]
+            for node in one.nodes[case]:
+                words = _words(node["text"])
+                values.append(float(any(_jaccard(words, each) >= ALIKE for each in known)))
+                clusters.append(case)
+        yield Overlap(
+            f"texts stored by the {what} memory that the other stores alike",
+            estimate(values, clusters) if values else None,
+        )
+
+
+def _matched(ours: Sequence[str], theirs: Sequence[str]) -> float:
+    """Share of the texts of both sides that have one alike on the other; 1 where there are none."""
+    sides = [[_words(text) for text in texts] for texts in (ours, theirs)]
+    pairs = [(words, sides[1]) for words in sides[0]] + [(words, sides[0]) for words in sides[1]]
+    alike = [any(_jaccard(words, each) >= ALIKE for each in known) for words, known in pairs]
+    return sum(alike) / len(alike) if alike else 1.0
+
+
+def _words(text: str) -> frozenset[str]:
+    """The words of a text without the time in front, roles, and case."""
+    bare = re.sub(r"^\[[^\]]*\]\s*", "", text.lower())
+    return frozenset(re.findall(r"\w+", bare)) - {"user", "assistant"}
+
+
+def _jaccard(first: frozenset[str] | set[str], second: frozenset[str] | set[str]) -> float:
+    union = first | second
+    return len(first & second) / len(union) if union else 1.0
+
+
+def _purposes(run: _Run) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for line in run.writes.values():
+        total.update(line["calls"])
+    return {purpose: count / len(run.writes) for purpose, count in sorted(total.items())}
+
+
+def _notes(run: _Run) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for line in run.writes.values():
+        total.update(line["notes"])
+    return dict(sorted(total.items()))

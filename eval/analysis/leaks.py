@@ -1,0 +1,177 @@
+"""Does an answer key reach a memory? A run on data whose gold is marked, with everything looked into that a memory and a model receive.
+
+Every text of the gold (answers, evidence, category, groups, the tempting answer, details) is replaced by a mark that occurs nowhere else.
+The memory is built and read as in any run, and these are searched for marks: what it is constructed with, each unit and question that it
+is handed, each text that is embedded, each request to a model with its fields, and each file that the run writes. A memory may be handed
+a `Unit` and a `Question` and nothing else: anything else could carry gold where no text shows it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from data_loaders.lazy import as_lazy
+from data_loaders.schema import Case, Gold, Question, Unit
+from eval.files.store import RunError
+from eval.running.loop import run_all
+from eval.running.run import Run, no_rehearsal
+from memsys.embed import Embedder
+from memsys.interface import MemorySystem, Recall
+from memsys.llm.protocol import LLM, Completion, Request
+
+MARK = "goldmarkzq"
+"""Begins every mark; the rest of a mark says which field of which question it stands for."""
+_MARKED = re.compile(rf"{MARK}-([\w.-]*)", re.IGNORECASE)  # memories may fold case
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was looked into, and what was found."""
+
+    looked: Mapping[str, int]
+    """Objects by channel: constructed, written, read, embedded, asked, files."""
+    leaks: tuple[str, ...]
+    """Channel and mark of each, in alphabetical order."""
+    marks: int
+    """Gold texts that were marked."""
+
+
+class Watch:
+    """Looks into what passes by. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.looked: Counter[str] = Counter()
+        self.leaks: set[str] = set()
+
+    def look(self, channel: str, text: str) -> None:
+        """Search a text for marks."""
+        marks = _MARKED.findall(text)
+        with self._lock:
+            self.looked[channel] += 1
+            self.leaks |= {f"{channel}: {mark}" for mark in marks}
+
+    def handed(self, channel: str, thing: object, kind: type) -> None:
+        """Search what a memory is handed, which must be of exactly this kind."""
+        if type(thing) is not kind:
+            with self._lock:
+                self.leaks.add(f"{channel}: a {type(thing).__name__} in place of a {kind.__name__}")
+        self.look(channel, repr(thing))
+
+
+def check(run: Run, threads: int | None = None) -> Report:
+    """Run a memory on marked data in the run's folder, which should be empty, and search everything.
+
+    Raises:
+        RunError: the run is a control, which is given the answer key.
+    """
+    if run.control is not None:
+        raise RunError(f"{run.name} is a control: it is given the answer key on purpose")
+    watch, made = Watch(), [marked(run.cases[index]) for index in range(len(run.cases))]
+    cases = as_lazy([case for case, _ in made])
+    services = replace(
+        run.services,
+        llm=_WatchedLLM(run.services.llm, watch),
+        reader=_WatchedLLM(run.services.reader, watch),
+        probe=_WatchedLLM(run.services.probe, watch),
+        embedder=_WatchedEmbedder(run.services.embedder, watch),
+    )
+    build = watched(run.build, watch)
+    run_all(
+        [replace(run, cases=cases, build=build, services=services, rehearse=no_rehearsal, shared="")], threads=threads
+    )
+    for path in sorted(each for each in run.folder.rglob("*") if each.is_file()):
+        watch.look("files", path.read_bytes().decode("latin-1"))
+    return Report(dict(watch.looked), tuple(sorted(watch.leaks)), sum(count for _, count in made))
+
+
+def marked(case: Case) -> tuple[Case, int]:
+    """The case with every text of its gold replaced by a mark, and how many there are."""
+    golds = [(question, _marked_gold(gold, f"{case.id}.{question.id}")) for question, gold in case.questions]
+    return replace(case, questions=tuple(golds)), len(_MARKED.findall(repr([gold for _, gold in golds])))
+
+
+def _marked_gold(gold: Gold, where: str) -> Gold:
+    place = re.sub(r"[^\w-]", "_", where)
+
+    def mark(field: str) -> str:
+        return f"{MARK}-{place}.{field}"
+
+    return Gold(
+        tuple(mark(f"answer{number}") for number in range(max(1, len(gold.answers)))),
+        tuple(mark(f"evidence{number}") for number in range(max(1, len(gold.evidence)))),
+        mark("category"),
+        gold.answerable,
+        mark("trap"),
+        {name: mark(re.sub(r"\W", "_", name)) for name in ("reference", *gold.detail)},
+        tuple(mark(f"group{number}") for number in range(max(1, len(gold.groups)))),
+    )
+
+
+def watched(build: Callable[..., MemorySystem], watch: Watch) -> Callable[..., MemorySystem]:
+    """The same build of a memory, whose methods show `watch` what they are handed."""
+    target, given = (build.func, build.keywords) if isinstance(build, partial) else (build, {})
+    assert isinstance(target, type), "a memory is built by its class"
+    return partial(_watched_class(target, watch), **given)
+
+
+def _watched_class(memory: type[MemorySystem], watch: Watch) -> type[MemorySystem]:
+    def construct(self: MemorySystem, **given: Any) -> None:
+        watch.look("constructed", repr(given))
+        memory.__init__(self, **given)
+
+    def write(self: MemorySystem, unit: Unit) -> None:
+        watch.handed("written", unit, Unit)
+        memory.write(self, unit)
+
+    def end_session(self: MemorySystem, session_id: str) -> None:
+        watch.handed("written", session_id, str)
+        memory.end_session(self, session_id)
+
+    def read(self: MemorySystem, question: Question) -> Recall:
+        watch.handed("read", question, Question)
+        return memory.read(self, question)
+
+    methods = {"__init__": construct, "write": write, "end_session": end_session, "read": read}
+    # The signature says which services the run has to offer.
+    names = {"__signature__": inspect.signature(memory), "__module__": memory.__module__, "__doc__": memory.__doc__}
+    return type(memory.__name__, (memory,), {**names, **methods})
+
+
+class _WatchedLLM:
+    """A model whose requests are looked into, with the fields that only offline engines read."""
+
+    def __init__(self, llm: LLM, watch: Watch) -> None:
+        self._llm, self._watch = llm, watch
+
+    def submit(self, request: Request) -> Future[Completion]:
+        self._watch.look("asked", repr((request.messages, dict(request.fields), request.schema)))
+        return self._llm.submit(request)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+
+class _WatchedEmbedder:
+    """An embedder whose texts are looked into."""
+
+    def __init__(self, embedder: Embedder, watch: Watch) -> None:
+        self._embedder, self._watch = embedder, watch
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
+        for text in texts:
+            self._watch.look("embedded", text)
+        return self._embedder.embed(texts, query=query)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._embedder, name)

@@ -1,0 +1,54 @@
+"""Runs whose answers were read from a file of somebody else: what their folder says, and what nobody recorded.
+
+Such a folder has `imported` in its `run.json`. It holds no recall, and no effort lines; what the file says about latency or recalled
+tokens stands in `recorded.jsonl` of each case. Everything else about cost is `NOT_RECORDED`, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eval.files.store import read_lines, read_record
+
+NOT_RECORDED = "not recorded"
+RECORDED = "recorded.jsonl"
+"""File of a case: one line a question, with those fields of `RECORDABLE` that the imported file has."""
+RECORDABLE = ("recalled_tokens", "recall_seconds")
+THEIRS = "theirs_"
+"""Beginning of the names of score files that hold the authors' own grades."""
+
+
+def imported_facts(run_folder: Path) -> Mapping[str, Any] | None:
+    """What `run.json` says about the imported file; None for a run of our own.
+
+    Raises:
+        RunError: `run.json` is damaged.
+    """
+    path = run_folder / "run.json"
+    facts = read_record(path).get("imported") if path.is_file() else None
+    return facts if isinstance(facts, dict) else None
+
+
+def recorded(run_folder: Path, name: str) -> list[float]:
+    """The values of a field of `RECORDABLE` that the imported file has, over all questions."""
+    lines = (line for path in sorted(run_folder.glob(f"cases/*/{RECORDED}")) for line in read_lines(path))
+    return [float(line[name]) for line in lines if line.get(name) is not None]
+
+
+def described(facts: Mapping[str, Any]) -> str:
+    """One line about an imported file, for captions and pages: who answered, file, sha256, format, licence, what was joined."""
+    parts = [f"by {facts['by']}" if facts.get("by") else "by an author who is not named"]
+    parts += [f"{facts['file']} (sha256 {facts['sha256'][:12]}, format {facts['format']})"]
+    parts += [f"licence {facts['licence'] or NOT_RECORDED}"]
+    parts += [f"from {facts['source']}"] if facts.get("source") else []
+    count = f"{facts['joined']} of {facts['answers']} answers joined"
+    if facts.get("mismatches"):
+        count += f", {len(facts['mismatches'])} not: {_first(facts['mismatches'])}"
+    return "; ".join([*parts, count])
+
+
+def _first(mismatches: Sequence[str], shown: int = 2) -> str:
+    rest = len(mismatches) - shown
+    return "; ".join(mismatches[:shown]) + (f"; and {rest} more (run.json)" if rest > 0 else "")

@@ -1,0 +1,265 @@
+"""Where a number comes from: the identity of a run, and the versions that are recorded beside it.
+
+A run's identity covers its settings (without runtime settings, metrics and judge), the prompts that it uses, the sha256 of its data, the
+code of loader, memory and run loop (without docstrings, comments and formatting), and the versions of the packages that they import. Runs
+with the same identity share a folder; another identity gets another folder, which is filled from the cache as far as possible.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("data_loaders", "memsys", "eval")
+
+
+def identity(parts: Mapping[str, Any]) -> str:
+    """Twelve hex digits that identify these settings and contents."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def source_digest(modules: Iterable[str]) -> str:
+    """sha256 of the code (see `code_only`) of these modules and of the modules that they import, directly or indirectly.
+
+    Imports of installed packages and of Python's own modules are not followed; imports of the project and of a user's own working copy
+    are. A module that is named in `modules` is hashed with the rest of its package even if it is installed.
+    """
+    hashed = hashlib.sha256()
+    for name, path in sorted({item for module in modules for item in _closure(module).files}):
+        hashed.update(name.encode() + b"\0" + code_only(path.read_text(encoding="utf-8")).encode() + b"\0")
+    return hashed.hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def code_only(source: str) -> str:
+    """The code of a Python file as text that docstrings, comments and formatting do not change, in every version of Python the same.
+
+    Strings that stand alone, as docstrings do, are left out. A file that does not parse is returned as it is.
+    """
+    try:
+        return _written(_parsed(source))
+    except SyntaxError:
+        return source
+
+
+@lru_cache(maxsize=1024)
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def _written(part: Any) -> str:
+    """A syntax tree as text. Empty fields are left out: newer versions of Python add fields that are empty for older code."""
+    if isinstance(part, ast.Constant):
+        return repr(part.value)
+    if isinstance(part, ast.JoinedStr):  # Python 3.12 ends some formats with an empty string
+        return f"JoinedStr({','.join(_written(item) for item in part.values if _written(item) != repr(''))})"
+    if isinstance(part, ast.AST):
+        values = ((name, value) for name, value in ast.iter_fields(part) if name != "ctx")
+        return (
+            f"{type(part).__name__}({','.join(f'{n}={_written(v)}' for n, v in values if v is not None and v != [])})"
+        )
+    if isinstance(part, list):
+        return f"[{','.join(_written(item) for item in part if not _is_prose(item))}]"
+    return repr(part)
+
+
+def _is_prose(node: Any) -> bool:
+    """Whether a statement is a string alone: a docstring, or the description under a field."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def has_source(module: str) -> bool:
+    """Whether the source of a module can be read here."""
+    return _path(module) is not None
+
+
+def distributions(modules: Iterable[str]) -> dict[str, str]:
+    """Versions of the installed distributions that these modules, and the modules that `source_digest` follows, import."""
+    tops = sorted({name for module in modules for name in _closure(module).packages})
+    versions = {name: _version(name) for top in tops for name in _distributions_of().get(top, [top])}
+    return {name: version for name, version in versions.items() if version is not None}
+
+
+def own_modules(modules: Iterable[str]) -> list[Path]:
+    """Files and package folders outside this project, and not installed, that these modules are or import: a user's own working copy."""
+    tops = {name.split(".")[0] for module in modules for name in _closure(module).modules} - {*PACKAGES}
+    paths = [path for path in map(_found, sorted(tops)) if path is not None and not _installed(path)]
+    return [path.parent if path.name == "__init__.py" else path for path in paths]
+
+
+@lru_cache(maxsize=512)
+def _version(distribution: str) -> str | None:
+    """The installed version; None for an optional package that is missing."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """The source files and packages that a module depends on."""
+
+    files: frozenset[tuple[str, Path]]
+    """Name and file of each module that is followed."""
+    modules: frozenset[str]
+    """Names of these modules."""
+    packages: frozenset[str]
+    """Top-level names of the installed packages that they import."""
+
+
+@lru_cache(maxsize=512)
+def _closure(module: str) -> Closure:
+    own = module.split(".")[0]
+    files: dict[str, Path] = {}
+    packages: set[str] = set()
+    seen: set[str] = set()
+    open_modules = [module]
+    while open_modules:
+        name = open_modules.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        top, package = name.split(".")[0], name.rpartition(".")[0]
+        open_modules += [package] if package else []  # importing a module runs its package first
+        path = _path(name)
+        if path is None:
+            if top not in PACKAGES and _installed(_found(top)):
+                packages.add(top)
+        elif top not in (*PACKAGES, own) and _installed(path):
+            packages.add(top)
+        else:
+            files[name] = path
+            open_modules += _imports(path, name)
+    return Closure(
+        frozenset((_named(name, path), path) for name, path in files.items()), frozenset(files), frozenset(packages)
+    )
+
+
+def _named(module: str, path: Path) -> str:
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else module
+
+
+def _path(module: str) -> Path | None:
+    """The source file of a module; None for a module without source and for names that are no modules."""
+    if module.split(".")[0] in PACKAGES:
+        stem = ROOT.joinpath(*module.split("."))
+        return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
+    path = _found(module)
+    return path if path is not None and path.suffix == ".py" else None
+
+
+@lru_cache(maxsize=4096)
+def _found(module: str) -> Path | None:
+    """The file that Python would import a module from; None when there is none."""
+    if module.split(".")[0] in sys.stdlib_module_names:
+        return None
+    above, _, last = module.rpartition(".")
+    if above:  # searched in the package's folder, because find_spec would import the package
+        package = _found(above)
+        folder = package.parent if package is not None and package.name == "__init__.py" else package
+        files = () if folder is None else (folder / f"{last}.py", folder / last / "__init__.py", folder / last)
+        return next((path for path in files if path.is_file() or path.is_dir()), None)
+    try:
+        spec = find_spec(module)
+    except (ImportError, AttributeError, ValueError):
+        return None
+    if spec is None:
+        return None
+    places = list(spec.submodule_search_locations or ())
+    return Path(spec.origin) if spec.has_location and spec.origin else Path(places[0]) if places else None
+
+
+def _installed(path: Path | None) -> bool:
+    """Whether a file belongs to an installed package, not to a working copy."""
+    return path is not None and bool({"site-packages", "dist-packages"} & set(path.parts))
+
+
+@lru_cache(maxsize=1)
+def _distributions_of() -> Mapping[str, list[str]]:
+    from importlib.metadata import packages_distributions
+
+    return {name: sorted(set(found)) for name, found in packages_distributions().items()}
+
+
+def _imports(path: Path, module: str) -> list[str]:
+    """Modules that a file imports, also inside functions; names imported from a package are included, as they may be modules."""
+    names: list[str] = []
+    for node in _import_statements(path.read_text(encoding="utf-8")):
+        words = [alias.name for alias in node.names]
+        if isinstance(node, ast.Import):
+            names += words
+        else:
+            whole = _absolute(node, module, path)
+            names += [whole, *(f"{whole}.{word}" for word in words)]
+    return names
+
+
+@lru_cache(maxsize=1024)
+def _import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
+    try:
+        nodes = ast.walk(_parsed(source))
+    except SyntaxError:  # it cannot be imported by this version of Python, either
+        return []
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def _absolute(node: ast.ImportFrom, module: str, path: Path) -> str:
+    """The absolute name of `base` in `from base import …`; leading dots are relative to the module's package."""
+    base = node.module or ""
+    if not node.level:
+        return base
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    return ".".join([*package[: len(package) - (node.level - 1)], *([base] if base else [])])
+
+
+COMPUTING = (
+    *("numpy", "scipy", "bm25s", "nltk", "rouge-score", "sacrebleu", "bpe-openai", "PyStemmer"),
+    *("scikit-learn", "umap-learn"),
+)
+"""Packages that can change a number."""
+
+
+def surroundings() -> dict[str, Any]:
+    """Commit, Python version and versions of the packages that can change a number."""
+    return {"commit": _commit(), "python": platform.python_version(), "packages": versions()}
+
+
+def versions(*more: str) -> dict[str, str]:
+    """Versions of the packages that can change a number, and of `more`."""
+    return {name: _version(name) or "not installed" for name in (*COMPUTING, *more)}
+
+
+def _commit() -> str:
+    """The checkout's commit, with `-dirty` after it where a tracked file differs; `unknown` outside a checkout.
+
+    Not `git describe --dirty`: it rewrites the checkout's index, also where another process works with it.
+    """
+    commit = _git("describe", "--always", "--abbrev=12")
+    changes = _git("status", "--porcelain", "--untracked-files=no")
+    if not commit or changes is None:
+        return "unknown"
+    return f"{commit}-dirty" if changes else commit
+
+
+def _git(*arguments: str) -> str | None:
+    """What a git command on the checkout prints; None when it fails. It writes nothing."""
+    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if done.returncode else done.stdout.strip()

@@ -1,0 +1,285 @@
+"""Files of a run: one folder per run, one per case, JSON lines that are appended while the run goes on.
+
+A last line that was cut when the process died is dropped when the file is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from eval.files.fields import wrong_field
+from eval.files.records import Prediction
+from memsys.folders import alone
+from memsys.interface import Item
+from memsys.jsons import canonical, decoded, encoded, fields_of
+from memsys.llm.secrets import redact_bytes
+
+
+class RunError(RuntimeError):
+    """An experiment cannot go on; the message says what to do."""
+
+
+AGAIN = "delete the file and run the same command again"
+
+
+NO_MODEL = ("extractive", "hashing")
+"""Engines without a model."""
+
+
+def stand_ins(record: Mapping[str, Any]) -> list[str]:
+    """Roles of a run that an engine without a model filled."""
+    return [role for role, model in record["models"].items() if model.get("engine") in NO_MODEL]
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        RunError: the file holds anything else.
+    """
+    try:
+        record = decoded(path.read_bytes())
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise RunError(f"{path} is damaged: it holds no JSON object; {AGAIN}")
+    return record
+
+
+def safe_name(identifier: str) -> str:
+    """A file name for an id from the data: letters, digits and `._-` only; a hash keeps different ids apart.
+
+    Ids that differ only in upper and lower case get different names on every file system.
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", identifier).strip("._") or "case"
+    if plain == identifier.lower() and len(plain) <= 80:  # many file systems take `A` and `a` for one name
+        return plain
+    return f"{plain[:60]}-{hashlib.sha256(identifier.encode()).hexdigest()[:8]}"
+
+
+def read_lines(path: Path, *, again: bool = True, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """The JSON objects of a file, one per line; empty when there is no file.
+
+    Args:
+        again: keep the lines in memory, because the file will soon be read again.
+        fields: keys that every line must have.
+
+    Raises:
+        RunError: a line is not JSON (a last line that was cut is dropped instead), lacks a field, or holds one of another type.
+    """
+    if not path.is_file():
+        return []
+    known = path.stat()
+    lines = list(_kept_lines(path, known.st_size, known.st_mtime_ns) if again else _lines(path))
+    needed = set(fields)
+    for number, record in enumerate(lines, 1):
+        if not record.keys() >= needed:
+            raise RunError(f"{path}: line {number} has no {min(needed - record.keys())}; {AGAIN}")
+    return lines
+
+
+@lru_cache(maxsize=16)
+def _kept_lines(path: Path, size: int, changed: int) -> tuple[dict[str, Any], ...]:
+    """The lines of a file with this size and time."""
+    return tuple(_lines(path))
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    pieces = path.read_bytes().split(b"\n")
+    lines = [piece for piece in pieces if piece.strip()]
+    try:  # all lines at once, which is faster and lets the records share their keys
+        records = decoded(b"[" + b",".join(lines) + b"]")
+        if len(records) != len(lines) or not all(isinstance(record, dict) for record in records):
+            raise ValueError("some line is no object")
+    except ValueError:
+        records = list(_one_by_one(path, pieces))
+    if path.suffix == ".jsonl" and (wrong := wrong_field(records)) is not None:
+        number, name = wrong
+        raise RunError(f"{path}: line {number} holds no {name}, but {str(records[number - 1][name])[:40]!r}; {AGAIN}")
+    return list(records)
+
+
+def _one_by_one(path: Path, pieces: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    for number, piece in enumerate(pieces, 1):
+        if not piece.strip():
+            continue
+        try:
+            record = decoded(piece)
+        except ValueError:
+            # The last piece has no newline: it was being written when the process died.
+            if number < len(pieces):
+                raise RunError(f"{path}: line {number} is not JSON; {AGAIN}") from None
+            return
+        if not isinstance(record, dict):
+            raise RunError(f"{path}: line {number} is no JSON object; {AGAIN}")
+        yield record
+
+
+def write_lines(path: Path, records: Iterable[Any]) -> None:
+    """Replace a file by these lines, atomically."""
+    replace_file(path, b"".join(map(line, records)))
+
+
+def linked(stored: Path, place: Path, content: bytes) -> bool:
+    """Whether `place` became a hard link to `stored`: its content must be the same, and the file system must know hard links."""
+    try:
+        if stored.read_bytes() != content:
+            return False
+        place.unlink(missing_ok=True)
+        place.hardlink_to(stored)
+    except (OSError, NotImplementedError):
+        return False
+    return True
+
+
+def replace_file(path: Path, content: bytes | str) -> None:
+    """Replace a file, atomically; of two processes that do, the later one wins. Secrets in text are redacted."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
+    draft.write_bytes(content if isinstance(content, bytes) else redact_bytes(content.encode()))
+    os.replace(draft, path)
+
+
+def line(record: Any) -> bytes:
+    """A mapping, or a dataclass with slots, as one JSON line without secrets."""
+    plain = record if isinstance(record, Mapping) else fields_of(record)
+    return redact_bytes(encoded(plain)) + b"\n"
+
+
+MOST_OPEN = 96
+"""Files that all appenders of a process hold open at once; macOS allows a process 256 by default."""
+_opened: dict[Appender, None] = {}
+"""Appenders whose file is open, the one that opened it first in front."""
+_opening = threading.Lock()
+
+
+class Appender:
+    """A file that several threads append lines to; each line is flushed at once.
+
+    Hundreds of cells have appenders at the same time, so a file is closed when others need its place, and opened again for the next line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._lock = path, threading.Lock()
+        self._file: BinaryIO | None = None
+        with self._lock:
+            self._writable()
+
+    def add(self, record: Any) -> None:
+        text = line(record)
+        with self._lock:
+            file = self._writable()
+            file.write(text)
+            file.flush()
+
+    def close(self) -> None:
+        with self._lock:
+            self._shut()
+            with _opening:
+                _opened.pop(self, None)
+
+    def _writable(self) -> BinaryIO:
+        """The open file; the caller holds the lock."""
+        if self._file is None:
+            self._file = self._path.open("ab")
+            with _opening:
+                _opened[self] = None
+                self._make_room()
+        return self._file
+
+    def _make_room(self) -> None:
+        for other in list(_opened)[: max(0, len(_opened) - MOST_OPEN)]:
+            if other is not self and other._lock.acquire(blocking=False):  # one that is writing keeps its file
+                other._shut()
+                del _opened[other]
+                other._lock.release()
+
+    def _shut(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a run folder against other processes; while another process holds it, say so on standard error and wait.
+
+    To avoid deadlocks, several folders must be locked in the order of their paths.
+    """
+
+    def say() -> None:
+        print(f"waiting for another process that is writing {folder}", file=sys.stderr, flush=True)
+
+    with alone(folder, say):
+        yield
+
+
+def item_key(item: Item) -> str:
+    """The hash that identifies a recalled item in `items.jsonl`."""
+    parts = [item.id, item.text, item.sources, item.kind, item.level]
+    return hashlib.sha256(canonical(parts)).hexdigest()[:16]
+
+
+def item_record(key: str, item: Item) -> dict[str, Any]:
+    """An item as a line of `items.jsonl`."""
+    return {
+        "key": key,
+        "id": item.id,
+        "text": item.text,
+        "sources": item.sources,
+        "kind": item.kind,
+        "level": item.level,
+    }
+
+
+def read_predictions(case_folder: Path) -> dict[str, Prediction]:
+    """Predictions of a case by question id; a later line replaces an earlier one.
+
+    Raises:
+        RunError: a line is not a prediction.
+    """
+    path = case_folder / "predictions.jsonl"
+    try:
+        return {record["question_id"]: prediction(record) for record in read_lines(path)}
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{path}: a line is no prediction ({error}); {AGAIN}") from error
+
+
+def prediction(record: Mapping[str, Any]) -> Prediction:
+    """A line of `predictions.jsonl` as a record."""
+    if len(record["items"]) != len(record["scores"]):
+        raise TypeError(f"{len(record['items'])} items with {len(record['scores'])} scores")
+    return Prediction(**{**record, "items": tuple(record["items"]), "scores": tuple(record["scores"])})
+
+
+def read_items(case_folder: Path) -> dict[str, dict[str, Any]]:
+    """Recalled items of a case by their hash.
+
+    Raises:
+        RunError: a line is not an item.
+    """
+    path = case_folder / "items.jsonl"
+    records = read_lines(path, fields=("key", "id", "text", "sources", "kind", "level"))
+    return Items(path, {record["key"]: record for record in records})
+
+
+class Items(dict[str, dict[str, Any]]):
+    """Recalled items by hash; looking up an unknown hash raises `RunError`, because the file must be damaged."""
+
+    def __init__(self, path: Path, items: Mapping[str, dict[str, Any]]) -> None:
+        super().__init__(items)
+        self._path = path
+
+    def __missing__(self, key: str) -> dict[str, Any]:
+        folder = self._path.parent
+        raise RunError(f"{self._path} lacks the item {key} that a prediction names; delete {folder} and run again")

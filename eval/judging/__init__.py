@@ -1,0 +1,1 @@
+"""Judges and scores: verdicts, their cards, agreement, corrections."""

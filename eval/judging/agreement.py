@@ -1,0 +1,133 @@
+"""How far graders agree beyond chance: Cohen's kappa of two, Krippendorff's alpha of any number, with intervals.
+
+Verdicts are right or wrong (nominal). Krippendorff, "Content Analysis" (2004), chapter 11: values that only one grader gave are left out.
+The interval is a jackknife over histories (over questions below five histories) with Student's t on Fisher's z, which keeps it below 1.
+Where the histories do not differ, as under perfect agreement, it is Wilson's interval of the disagreement on the effective number of
+answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eval.statistics.intervals import Interval, on_effective_number, t_point
+from eval.statistics.stats import ENOUGH_CLUSTERS
+
+RIGHT = 0.5
+"""A score from here on calls an answer right, wherever answers are sorted into right and wrong."""
+
+Verdicts = Mapping[Any, bool]
+"""Whether a grader calls an answer right, by question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The agreement of graders."""
+
+    n: int
+    """Answers that two graders at least have graded."""
+    agreeing: float
+    """Share of the pairs of verdicts on one answer that are the same."""
+    kappa: float | None
+    """Cohen's; None for more than two graders, or where chance alone explains all agreement."""
+    kappa_interval: Interval | None
+    alpha: float | None
+    """Krippendorff's; None where all verdicts are the same."""
+    alpha_interval: Interval | None
+
+
+def agreement(graders: Sequence[Verdicts], clusters: Mapping[Any, str] | None = None) -> Agreement | None:
+    """The agreement of two or more graders; None without an answer that two of them graded.
+
+    Args:
+        clusters: history of each question; None leaves out one question at a time.
+    """
+    keys = [
+        key
+        for key in sorted({key for grader in graders for key in grader}, key=repr)
+        if sum(key in grader for grader in graders) > 1
+    ]
+    if not keys:
+        return None
+    homes = _homes(len(keys), None if clusters is None else [clusters[key] for key in keys])
+    pairs = _coincidences([[grader[key] for grader in graders if key in grader] for key in keys])
+    both: tuple[float | None, Interval | None] = None, None
+    if len(graders) == 2:
+        tables = np.zeros((len(keys), 2, 2))
+        first, second = ([int(grader[key]) for key in keys] for grader in graders)
+        tables[np.arange(len(keys)), first, second] = 1.0
+        both = _with_interval(tables, homes, _kappa)
+    agreeing = float((pairs[:, 0, 0] + pairs[:, 1, 1]).sum() / pairs.sum())
+    return Agreement(len(keys), agreeing, *both, *_with_interval(pairs, homes, _alpha))
+
+
+def kappa(first: Verdicts, second: Verdicts) -> float | None:
+    """Cohen's kappa over what both graded; None without common verdicts, or where chance alone explains all agreement."""
+    both = agreement([first, second])
+    return None if both is None else both.kappa
+
+
+def alpha(graders: Sequence[Verdicts]) -> float | None:
+    """Krippendorff's alpha; None without an answer that two graded, or where all verdicts are the same."""
+    both = agreement(graders)
+    return None if both is None else both.alpha
+
+
+def _coincidences(verdicts: Sequence[Sequence[bool]]) -> np.ndarray:
+    """Krippendorff's coincidences of each answer: ordered pairs of verdicts, divided by their number less one, float64 [n, 2, 2]."""
+    right = np.array([sum(own) for own in verdicts], dtype=float)
+    size = np.array([len(own) for own in verdicts], dtype=float)
+    wrong = size - right
+    pairs = np.array([[wrong * (wrong - 1), wrong * right], [wrong * right, right * (right - 1)]])
+    return np.ascontiguousarray(np.moveaxis(pairs / (size - 1), -1, 0))
+
+
+def _homes(n: int, clusters: Sequence[str] | None) -> np.ndarray:
+    """The unit that is left out with each answer, numbers from 0: its history where there are enough, else the answer alone."""
+    codes: np.ndarray = np.unique(np.asarray(clusters or [""] * n), return_inverse=True)[1]
+    return codes if codes.max() + 1 >= ENOUGH_CLUSTERS else np.arange(n)
+
+
+Disagreement = tuple[np.ndarray, np.ndarray]
+"""Observed share of disagreement, and the share by chance, of each summed table; agreement beyond chance is 1 - observed / by chance."""
+
+
+def _with_interval(
+    tables: np.ndarray, homes: np.ndarray, disagreement: Callable[[np.ndarray], Disagreement]
+) -> tuple[float | None, Interval | None]:
+    """The agreement beyond chance of tables [answers, 2, 2] with its interval; None where it is not defined."""
+    groups = np.zeros((int(homes.max()) + 1, 2, 2))
+    np.add.at(groups, homes, tables)
+    total = groups.sum(axis=0)
+    (observed,), (chance,) = disagreement(total[None])
+    if chance < 1e-12:
+        return None, None
+    value = float(1.0 - observed / chance)
+    if len(groups) < 2:
+        return value, None
+    left, by_chance = disagreement(total - groups)
+    if (by_chance < 1e-12).any():  # one history alone holds all that differs
+        return value, None
+    gaps = (1.0 - left / by_chance) - value
+    error = float(((len(groups) - 1) / len(groups) * (gaps**2).sum()) ** 0.5)
+    if error < 1e-9 or abs(value) >= 1.0:
+        share = on_effective_number(float(observed), np.full(len(homes), 1 / len(homes)), homes, None)
+        return value, Interval(max(-1.0, 1.0 - share.high / float(chance)), 1.0 - share.low / float(chance))
+    half = t_point(len(groups) - 1) * error / (1.0 - value**2)
+    return value, Interval(float(np.tanh(np.arctanh(value) - half)), float(np.tanh(np.arctanh(value) + half)))
+
+
+def _kappa(tables: np.ndarray) -> Disagreement:
+    total = tables.sum(axis=(1, 2))
+    rows, columns = tables.sum(axis=2) / total[:, None], tables.sum(axis=1) / total[:, None]
+    return (tables[:, 0, 1] + tables[:, 1, 0]) / total, 1.0 - (rows * columns).sum(axis=1)
+
+
+def _alpha(tables: np.ndarray) -> Disagreement:
+    total, values = tables.sum(axis=(1, 2)), tables.sum(axis=2)
+    expected = 2.0 * values[:, 0] * values[:, 1] / (total * (total - 1.0))
+    return 2.0 * tables[:, 0, 1] / total, expected

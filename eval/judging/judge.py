@@ -1,0 +1,270 @@
+"""Judges: the request that asks a grading model about one answer, and the score in its reply.
+
+The prompts are in `memsys/prompts/judge`, in our own words. The benchmarks' modules in `eval.metrics` (locomo, longmemeval, msc, realmem)
+decide which rule a question gets and what a reply means. A reply without a verdict is a score without a value, never a zero.
+
+| rule        | used by              | the reply                     | value                                   |
+|-------------|----------------------|-------------------------------|-----------------------------------------|
+| label       | Mem0, MemGPT (DMR)   | JSON {reason, label}          | 1 for CORRECT                           |
+| binary      | MemTree              | a digit                       | 1 for 1                                 |
+| beam        | BEAM                 | JSON {reason, score 0-1}, yes or no | of each rubric item or pair of events (`judge_parts`) |
+| grade       | SegTreeMem, RealMem  | JSON {reason, score 0-3}      | 1 from `threshold` on; the grade is kept |
+| longmemeval | LongMemEval, MAB     | yes or no, by one of 5 prompts | 1 for yes; `reading` decides what is yes |
+| locomo_plus | LoCoMo-Plus          | JSON {label, reason}          | 1 for correct                           |
+| memory      | RealMem              | JSON, of the `top` retrieved texts | recall in [0, 1]; helpfulness is kept |
+| rubric      | a judge of your own  | JSON {reason, label}          | 1 for CORRECT, .5 for PARTIAL           |
+
+A rubric needs no code: its text stands in the judge's file and says when an answer is CORRECT, PARTIAL or WRONG (conf/judge/rubric.yaml).
+
+A judge's reasoning is never read (`memsys.llm.replies`). A reply that was cut counts only if its verdict is complete before the cut: a
+closed field of a JSON reply, or the word or digit that the reply begins with, followed by more text.
+
+Labels, digits, yes and no must stand alone (`eval.metrics.labels`): "NOT CORRECT" is no verdict.
+
+Deviations: a LongMemEval reply that does not state yes or no has no verdict. The official script takes any "yes" in it for yes, and
+everything else for no: so does `reading="official"` (conf/judge/longmemeval_official.yaml), with the same prompts. Replies that are
+empty or refused, which the script counts as no, have no verdict here either way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from data_loaders.schema import Gold, Question
+from eval.files.records import Score
+from eval.files.store import RunError
+from eval.metrics import beam, locomo, locomo_plus, longmemeval, msc, realmem
+from eval.metrics.labels import stated
+from memsys.llm.protocol import Completion, Request
+from memsys.llm.replies import why_none
+from memsys.prompts import Prompts
+
+Rule = Literal["beam", "binary", "grade", "label", "locomo_plus", "longmemeval", "memory", "rubric"]
+RUBRIC = {"CORRECT": 1.0, "PARTIAL": 0.5, "WRONG": 0.0}
+"""Value by label of a rubric."""
+NO_MEMORY = "(no memory is needed for this message)"
+UNANSWERABLE = "This is not mentioned in the conversation."
+
+_FILES = {"knowledge-update": "update"}
+_EVENT = "judge/beam_event"
+_LONGMEMEVAL = ("standard", "temporal", "update", "preference", "abstention")
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """How answers are graded: one file of `conf/judge`."""
+
+    name: str
+    title: str
+    rule: Rule
+    prompt: str
+    """Name of the prompt file; with the rule `longmemeval` the common beginning of five names."""
+    threshold: int = 3
+    """With the rule `grade`: the lowest grade that counts as right."""
+    gold_as_list: bool = False
+    """Whether the gold answers are shown as a bracketed list, as MemoryAgentBench does."""
+    rubric: str = ""
+    """Of `rubric`: when an answer is CORRECT, PARTIAL or WRONG, in the user's words."""
+    reading: beam.Reading = "corrected"
+    """Of `beam`, `locomo_plus` and `longmemeval`: whether replies, and BEAM's answers, are read as by its own script or strictly."""
+    halves: bool = True
+    """Of `beam`: whether half a rubric item counts .5; the official script truncates it to 0."""
+    order: beam.Order = "final"
+    """Of `beam`: the score of event ordering. Published is `tau_norm`."""
+    top: int = 0
+    """Of `memory`: how many of the recalled items with the highest scores are judged; 0 judges all."""
+
+    def __post_init__(self) -> None:
+        if (self.rule == "rubric") != bool(self.rubric.strip()):
+            wants = (
+                "needs a text in `rubric`" if self.rule == "rubric" else "takes no `rubric`; only the rule rubric does"
+            )
+            raise RunError(f"judge {self.name}: the rule {self.rule} {wants}")
+
+    @property
+    def prompt_names(self) -> tuple[str, ...]:
+        """Names of the prompt files that the judge may use."""
+        if self.rule == "beam":
+            return (self.prompt, _EVENT)
+        return tuple(f"{self.prompt}_{rule}" for rule in _LONGMEMEVAL) if self.rule == "longmemeval" else (self.prompt,)
+
+
+def judge_request(
+    judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0
+) -> Request:
+    """The request that asks for a verdict on an answer; with the rule `memory`, on the recalled texts.
+
+    Args:
+        sample: number of the repeat; requests that differ in it are separate draws.
+
+    Raises:
+        ValueError: a LongMemEval question of an unknown type.
+        PromptError: the judge's prompt is missing or needs a field that judges do not have.
+    """
+    request = prompts[_prompt(judge, question, gold)].render(
+        {
+            "question": question.text,
+            "gold": _gold(judge, gold),
+            "answer": answer,
+            "category": gold.category,
+            "reference": gold.detail.get("reference", ""),
+            "unanswerable": not gold.answerable,
+            **({"rubric": judge.rubric.strip()} if judge.rule == "rubric" else {}),
+        }
+    )
+    return replace(request, sample=sample)
+
+
+def judged(judge: Judge, reply: Completion, gold: Gold) -> Score:
+    """The score in a judge's reply; without a value, but with the reason, when the reply is empty or was cut before its verdict."""
+    if not reply.usable:
+        return Score(None, f"no verdict: {why_none(reply)}")
+    if reply.stopped != "cut" or _is_read_whole(judge):
+        return verdict(judge, reply.text, gold)
+    rule: Rule = "longmemeval" if _is_pair(judge, gold) else judge.rule  # both are yes or no
+    complete = _COMPLETE[rule](reply.text)
+    score = verdict(judge, complete, gold) if complete else Score(None)
+    return (
+        score
+        if score.value is not None
+        else Score(None, f"no verdict before the judge's reply was cut: {reply.text[:200]!r}")
+    )
+
+
+def verdict(judge: Judge, text: str, gold: Gold) -> Score:
+    """The score in the text of a judge's reply; without a value when the text has no verdict.
+
+    Replies are parsed strictly: a missing label or number is not guessed from the prose around it.
+    """
+    score = _pair(judge, text) if _is_pair(judge, gold) else _READINGS[judge.rule](judge, text)
+    return Score(None, f"no verdict in the reply: {text[:200]!r}") if score is None else score
+
+
+def _prompt(judge: Judge, question: Question, gold: Gold) -> str:
+    if _is_pair(judge, gold):
+        return _EVENT
+    if judge.rule != "longmemeval":
+        return judge.prompt
+    rule = longmemeval.judge_rule(
+        str(gold.detail.get("question_id", question.id)), str(gold.detail.get("question_type", ""))
+    )
+    return f"{judge.prompt}_{_FILES.get(rule.name, rule.name)}"
+
+
+def _gold(judge: Judge, gold: Gold) -> str | tuple[str, ...]:
+    """The reference answer as the judge sees it; never the tempting wrong answer of an unanswerable question."""
+    if "gold_memories" in gold.detail and judge.rule in ("grade", "memory"):
+        return tuple(gold.detail["gold_memories"]) or NO_MEMORY
+    if judge.rule == "grade" and "category_id" in gold.detail:
+        return locomo.judge_gold(gold)
+    if judge.gold_as_list:
+        return str(list(gold.answers))
+    return " / ".join(gold.answers) or UNANSWERABLE
+
+
+def _is_pair(judge: Judge, gold: Gold) -> bool:
+    """Whether the judge is asked if a line and an event are the same."""
+    return judge.rule == "beam" and gold.category == "event_ordering"
+
+
+def _is_read_whole(judge: Judge) -> bool:
+    """Whether a reply is read as it is, cut or not: LongMemEval's script looks for a word anywhere in the first ten tokens."""
+    return judge.rule == "longmemeval" and judge.reading == "official"
+
+
+def _pair(judge: Judge, text: str) -> Score | None:
+    return _binary(beam.same_event(text, official=judge.reading == "official"))
+
+
+def _rubric_item(judge: Judge, text: str) -> Score | None:
+    value = beam.item_score(text, official=judge.reading == "official")
+    if not judge.halves:
+        value = beam.truncated(value, text)
+    return None if value is None else Score(value)
+
+
+def _uses_cue(judge: Judge, text: str) -> Score | None:
+    value = locomo_plus.official_score(text) if judge.reading == "official" else locomo_plus.verdict(text)
+    return None if value is None else Score(value)
+
+
+def _label(judge: Judge, text: str) -> Score | None:
+    return _binary(locomo.label_verdict(text))
+
+
+def _digit(judge: Judge, text: str) -> Score | None:
+    return _binary(msc.memtree_verdict(text))
+
+
+def _grade(judge: Judge, text: str) -> Score | None:
+    grade = realmem.qa_score(text)
+    return (
+        None if grade is None else Score(float(locomo.graded_correct(grade, judge.threshold)), detail={"grade": grade})
+    )
+
+
+def _yes_or_no(judge: Judge, text: str) -> Score | None:
+    return _binary(longmemeval.official_verdict(text) if _is_read_whole(judge) else longmemeval.stated_verdict(text))
+
+
+def _memory(judge: Judge, text: str) -> Score | None:
+    verdict = realmem.memory_verdict(text)
+    if verdict is None:
+        return None
+    detail = {} if verdict.helpful is None else {"helpful": verdict.helpful}
+    return Score(
+        verdict.recall, "" if verdict.recall is not None else f"no recall in the reply: {text[:200]!r}", detail=detail
+    )
+
+
+def _by_rubric(judge: Judge, text: str) -> Score | None:
+    """The JSON field decides where there is one, else a phrase that is nothing but the label; two labels are no verdict."""
+    labels = set(re.findall(r'"label"\s*:\s*"([^"]*)"', text))
+    if not labels and len(set(re.findall(r"\b(?:CORRECT|PARTIAL|WRONG)\b", text))) == 1:
+        labels = {stated(text, tuple(RUBRIC), capitals=True)}
+    value = RUBRIC.get(labels.pop()) if len(labels) == 1 else None
+    return None if value is None else Score(value)
+
+
+def _binary(right: bool | None) -> Score | None:
+    return None if right is None else Score(float(right))
+
+
+_READINGS: Mapping[Rule, Callable[[Judge, str], Score | None]] = {
+    "beam": _rubric_item,
+    "label": _label,
+    "binary": _digit,
+    "grade": _grade,
+    "locomo_plus": _uses_cue,
+    "longmemeval": _yes_or_no,
+    "memory": _memory,
+    "rubric": _by_rubric,
+}
+
+
+def _field(pattern: str) -> Callable[[str], str]:
+    """A parser that returns the deciding field as a JSON object if it is closed and always has the same value, else nothing."""
+    field = re.compile(pattern)
+    return lambda text: "{" + closed.pop() + "}" if len(closed := set(field.findall(text))) == 1 else ""
+
+
+def _beginning(pattern: str) -> Callable[[str], str]:
+    """A parser that returns the beginning of the text if it matches, else nothing."""
+    start = re.compile(rf"[\s\"'`*(]*({pattern})", re.IGNORECASE)
+    return lambda text: match[1] if (match := start.match(text)) else ""
+
+
+_COMPLETE: Mapping[Rule, Callable[[str], str]] = {
+    "beam": _field(r'("score"\s*:\s*(?:0\.5|[01](?:\.0)?))\s*[,}]'),
+    "label": _field(r'"label"\s*:\s*"[^"]*"'),
+    "locomo_plus": _field(r'"label"\s*:\s*"[^"]*"'),
+    "rubric": _field(r'"label"\s*:\s*"[^"]*"'),
+    "grade": _field(r'("score"\s*:\s*\d+)\s*[,}]'),
+    "binary": _beginning(r"[01](?=[^\w.]|\.\D)"),
+    "longmemeval": _beginning(r"(?:yes|no)(?=\W)"),
+    "memory": lambda text: text,  # its parser accepts only a closed JSON object
+}
+"""Parsers by rule: the part of a cut reply that holds a complete verdict."""

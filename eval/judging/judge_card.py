@@ -1,0 +1,316 @@
+"""What a judge's verdicts are worth: its errors by kind of probe, its consistency, and scores corrected for its errors.
+
+The corrected score is Rogan and Gladen's (1978): with the share `a` of right answers that the judge accepts and the share `r` of wrong
+answers that it rejects, an observed share `p` estimates the true share `(p + r - 1) / (a + r - 1)`. Its interval is a parametric
+bootstrap that carries the uncertainty of all three shares: each is drawn from its Jeffreys posterior, with as many trials as independent
+answers would need for the same standard error (that of the observed share by case, those of the judge by question).
+
+The correction holds if answers err like the probes, which nothing in the data can show. So a corrected score has three parts: the point
+under the mix below, its interval under the same mix, and the range of points over the kinds of probe, each taken for all errors alone.
+The mix: probes count, not kinds, so kinds weigh as often as the data's answers allow them. Refusals are not mixed: an answer that
+refuses a question with an answer is wrong for certain, so it is counted as wrong without correction, and only the other answers are
+corrected, by the probes that say something. Probes that give the judge an order are left out; no memory answers so.
+
+At the ends a point is 0 or 1, and its interval is clipped there, so it is one-sided. A score further out than two standard errors has no
+correction: no share of right answers gives it, so the answers err in other ways than the probes.
+
+Where a judge is asked several times, its repeats are averaged, as tables do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from eval.files.store import RunError, read_lines, write_lines
+from eval.judging.agreement import RIGHT, Agreement, agreement
+from eval.statistics.stats import Estimate, Interval, by_question
+
+DRAWS = 4000
+UNSAID = frozenset({"refusal", "empty", "an order to the judge"})
+"""Kinds of wrong probes that say nothing: refusals are known without a judge, and no memory gives orders."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeVerdicts:
+    """A judge's verdicts on one probe."""
+
+    kind: str
+    right: bool
+    values: tuple[float | None, ...]
+    """By repeat; None where the judge gave no verdict."""
+    question: tuple[str, str] = ("", "")
+    """Case and question that the probe was made from."""
+    answer_first: float | None = None
+    """The verdict when the answer stands before the reference in the prompt; None where it was not asked or gave none."""
+
+    @property
+    def accepts(self) -> list[bool]:
+        """Whether each repeat with a verdict accepts."""
+        return [value >= RIGHT for value in self.values if value is not None]
+
+    @property
+    def error(self) -> float | None:
+        """Share of the repeats that are wrong; None without a verdict."""
+        accepts = self.accepts
+        return None if not accepts else accepts.count(not self.right) / len(accepts)
+
+
+@dataclass(frozen=True, slots=True)
+class KindErrors:
+    """A judge's errors on one kind of probe."""
+
+    kind: str
+    right: bool
+    n: int
+    """Probes with a verdict."""
+    unscored: int
+    errors: float
+    """Share of wrong answers that were accepted, or of right ones that were rejected."""
+    interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A mean share with the number of independent trials that would make it as uncertain."""
+
+    mean: float
+    trials: float
+    n: int
+
+    @property
+    def interval(self) -> Interval:
+        """95 % of its Jeffreys posterior, open to the side of an extreme mean."""
+        from scipy.special import betaincinv  # imported here: it takes half a second
+
+        right, wrong = self.mean * self.trials + 0.5, (1.0 - self.mean) * self.trials + 0.5
+        low, high = (float(betaincinv(right, wrong, each)) for each in (0.025, 0.975))
+        return Interval(0.0 if self.mean == 0.0 else low, 1.0 if self.mean == 1.0 else high)
+
+    def drawn(self, rng: np.random.Generator) -> np.ndarray:
+        """Draws from its Jeffreys posterior, float64 [DRAWS]."""
+        return rng.beta(self.mean * self.trials + 0.5, (1.0 - self.mean) * self.trials + 0.5, DRAWS)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A judge's errors on all probes."""
+
+    lines: tuple[KindErrors, ...]
+    rejected: Share | None
+    """Right answers that it rejects, the mean over probes; None without such a probe."""
+    accepted: Share | None
+    """Wrong answers that it accepts, the mean over the probes that say something; None without a wrong probe."""
+    repeats: Agreement | None
+    """Of the judge with itself, asked again; None for one repeat."""
+    order: Agreement | None
+    """Of the judge with itself, when the answer stands before the reference; None where that was not asked."""
+
+    @property
+    def discriminates(self) -> bool:
+        """Whether it accepts more of the right answers than of the wrong ones."""
+        return (
+            self.rejected is not None
+            and self.accepted is not None
+            and 1.0 - self.rejected.mean - self.accepted.mean > 0.0
+        )
+
+
+def card(verdicts: Sequence[ProbeVerdicts]) -> Card:
+    """The card of a judge, kinds in the order in which they first appear."""
+    kinds: dict[tuple[str, bool], list[ProbeVerdicts]] = {}
+    for verdict in verdicts:
+        kinds.setdefault((verdict.kind, verdict.right), []).append(verdict)
+    most = max((len(verdict.values) for verdict in verdicts), default=0)
+    repeats = [_given(verdicts, [verdict.values[each : each + 1] for verdict in verdicts]) for each in range(most)]
+    usual = _given(verdicts, [verdict.values[:1] for verdict in verdicts])
+    turned = _given(verdicts, [(verdict.answer_first,) for verdict in verdicts])
+    clusters = {place: verdict.question[0] for place, verdict in enumerate(verdicts)}
+    said = [verdict for verdict in verdicts if not verdict.right and verdict.kind not in UNSAID]
+    return Card(
+        tuple(_line(kind, right, group) for (kind, right), group in kinds.items()),
+        _share([verdict for verdict in verdicts if verdict.right]),
+        _share(said or [verdict for verdict in verdicts if not verdict.right]),
+        agreement(repeats, clusters) if most > 1 else None,
+        agreement([usual, turned], clusters) if turned else None,
+    )
+
+
+def _given(verdicts: Sequence[ProbeVerdicts], values: Sequence[Sequence[float | None]]) -> dict[int, bool]:
+    """Whether the answer was accepted, by number of the probe; probes without a verdict are left out."""
+    return {
+        place: value >= RIGHT
+        for place, own in zip(range(len(verdicts)), values, strict=True)
+        for value in own
+        if value is not None
+    }
+
+
+def _line(kind: str, right: bool, verdicts: Sequence[ProbeVerdicts]) -> KindErrors:
+    errors = [error for verdict in verdicts if (error := verdict.error) is not None]
+    mean = fmean(errors) if errors else 0.0
+    return KindErrors(
+        kind, right, len(errors), len(verdicts) - len(errors), mean, by_question(errors) if errors else None
+    )
+
+
+def _share(verdicts: Sequence[ProbeVerdicts]) -> Share | None:
+    """The mean error over probes. Its standard error is clustered by question: one question gives probes of many kinds."""
+    errors = [(verdict.question, error) for verdict in verdicts if (error := verdict.error) is not None]
+    if not errors:
+        return None
+    mean, size = fmean(error for _, error in errors), len(errors)
+    pull: dict[tuple[str, str], float] = {}
+    for question, error in errors:
+        pull[question] = pull.get(question, 0.0) + (error - mean) / size
+    questions = len(pull)
+    clustered = sum(each**2 for each in pull.values()) * questions / max(questions - 1, 1)
+    smooth = (mean * size + 0.5) / (size + 1)  # no error, or nothing else, is luck: half a probe more on either side
+    variance = max(clustered, smooth * (1.0 - smooth) / size)
+    # At an extreme mean the variance says nothing: then every question is a trial.
+    trials = mean * (1.0 - mean) / variance if 0.0 < mean < 1.0 else float(questions)
+    return Share(mean, min(trials, float(size)), size)
+
+
+MISFIT = "its card does not fit"
+"""End of the reason where a score lies outside what the judge gives to wrong and to right probes."""
+CLEAR = 2.0
+"""Standard errors from which such a score is no longer luck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """A share of right answers, corrected for a judge's errors: true if the answers err like the probes."""
+
+    mean: float
+    interval: Interval
+    by_kind: Interval
+    """Not an interval of confidence: the least and the largest point if all errors were like those of one kind of probe."""
+
+
+def corrected(
+    observed: Estimate, judge: Card, refused: float = 0.0, accepted_refusals: float = 0.0, seed: int = 0
+) -> Corrected | str:
+    """The score that a judge without errors would give if answers err like its probes, or why there is none.
+
+    Args:
+        observed: a mean of verdicts that are 0 or 1.
+        refused: share of the answers that refuse a question with an answer.
+        accepted_refusals: share of all answers that are such refusals and were accepted.
+    """
+    nothing = "by its card the judge does not tell right from wrong"
+    if judge.rejected is None or judge.accepted is None or not judge.discriminates:
+        return nothing
+    rest = 1.0 - refused
+    if rest <= 0.0:
+        return "all answers are refusals, which need no judge"
+    rng = np.random.default_rng(seed)
+    given = min(max((observed.mean - accepted_refusals) / rest, 0.0), 1.0)
+    share = Share(given, _trials(observed, given, rest), observed.n)
+    draws = share.drawn(rng), judge.rejected.drawn(rng), judge.accepted.drawn(rng)
+    informed = 1.0 - draws[1] - draws[2] > 1e-3
+    if not informed.any():
+        return nothing
+    rejected, accepted = judge.rejected.mean, judge.accepted.mean
+    below, above = accepted - given, given - (1.0 - rejected)
+    if below > CLEAR * float(np.std(draws[0] - draws[2])):
+        return f"it accepts fewer of these answers than of the wrong probes, so {MISFIT}"
+    if above > CLEAR * float(np.std(draws[0] + draws[1])):
+        return f"it accepts more of these answers than of the right probes, so {MISFIT}"
+    point = _true_share(given, rejected, accepted)
+    every = np.clip((draws[0] - draws[2])[informed] / (1.0 - draws[1] - draws[2])[informed], 0.0, 1.0)
+    low, high = np.quantile(every, (0.025, 0.975))
+    return Corrected(
+        rest * point, Interval(rest * float(low), rest * float(high)), _over_kinds(judge, given, rest, rest * point)
+    )
+
+
+def _true_share(given: float, rejected: float, accepted: float) -> float:
+    """Rogan and Gladen's estimate within [0, 1]; 0 or 1 where the judge accepts as many wrong answers as right ones."""
+    gap = 1.0 - rejected - accepted
+    if gap <= 0.0:
+        return 0.0 if given <= accepted else 1.0
+    return min(max((given - accepted) / gap, 0.0), 1.0)
+
+
+def _over_kinds(judge: Card, given: float, rest: float, point: float) -> Interval:
+    right = [line.errors for line in judge.lines if line.right and line.n]
+    wrong = [line.errors for line in judge.lines if not line.right and line.n and line.kind not in UNSAID]
+    points = [point, *(rest * _true_share(given, miss, accept) for miss in right for accept in wrong)]
+    return Interval(min(points), max(points))
+
+
+def _trials(observed: Estimate, given: float, rest: float) -> float:
+    """Trials that make the share among the answers that say something as uncertain as the observed share among all."""
+    most, spread = observed.n * rest, observed.mean * (1.0 - observed.mean)
+    if spread == 0.0 or not 0.0 < given < 1.0:
+        return max(most, 1.0)
+    return max(min(most, given * (1.0 - given) * rest**2 * _effective(observed) / spread), 1.0)
+
+
+def _effective(observed: Estimate) -> float:
+    """Questions that independent ones would need for as wide an interval as that by case; at most their number."""
+    if observed.by_case is None or not 0.0 < observed.mean < 1.0:
+        return float(observed.n)
+    half = (observed.by_case.high - observed.by_case.low) / 2
+    independent = 1.96**2 * observed.mean * (1.0 - observed.mean) / max(half, 1e-6) ** 2
+    return float(min(observed.n, max(independent, 1.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """The card by which the scores of a judge are corrected."""
+
+    card: Card | None
+    """None where the judge has none."""
+    remedy: str
+    """What makes a card, for a judge without one."""
+
+    def of(self, observed: Estimate, values: Iterable[float], refusals: Sequence[float] = ()) -> Corrected | str:
+        """The corrected score, or why there is none.
+
+        Args:
+            values: the verdicts behind the observed mean.
+            refusals: the mean verdict on each answer that refuses a question with an answer.
+        """
+        if self.card is None:
+            return f"no judge card; {self.remedy}"
+        if any(value not in (0.0, 1.0) for value in values):
+            return "the judge gives grades between right and wrong, and the correction is for right and wrong only"
+        return corrected(observed, self.card, len(refusals) / observed.n, sum(refusals) / observed.n)
+
+
+# --- files ---------------------------------------------------------------------------------------------------------------
+
+
+def write_card(path: Path, verdicts: Sequence[ProbeVerdicts]) -> None:
+    """Keep a card as the verdicts that it is made of, one line a probe."""
+    write_lines(path, [asdict(verdict) for verdict in verdicts])
+
+
+def read_card(path: Path) -> Card | None:
+    """The card in a file; None where there is no such file.
+
+    Raises:
+        RunError: a line is damaged.
+    """
+    if not path.is_file():
+        return None
+    return card([_verdict(path, line) for line in read_lines(path, fields=("kind", "right", "values", "question"))])
+
+
+def _verdict(path: Path, line: Mapping[str, Any]) -> ProbeVerdicts:
+    values, question, turned = line["values"], line["question"], line.get("answer_first")
+    numbers = [*values, turned] if isinstance(values, list) else [""]
+    if not all(value is None or isinstance(value, int | float) for value in numbers) or not isinstance(
+        line["right"], bool
+    ):
+        raise RunError(f"{path}: a damaged verdict: {str(line)[:100]}; make the card again")
+    if not isinstance(question, list) or len(question) != 2:
+        raise RunError(f"{path}: a verdict without case and question: {str(line)[:100]}; make the card again")
+    return ProbeVerdicts(str(line["kind"]), line["right"], tuple(values), (str(question[0]), str(question[1])), turned)

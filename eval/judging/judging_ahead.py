@@ -1,0 +1,124 @@
+"""Judging as soon as an answer is saved, while other memories are still being built.
+
+A verdict's call is sent with the least urgency, so it takes only places that nothing else wants. `eval.judging.score.score_judge` takes
+such a call in place of one of its own, with the ledger that it was charged to: score files and costs are what they would be without it. A
+kill loses no verdict that came back, because the cache has it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from data_loaders.schema import Case
+from eval.files.records import Prediction
+from eval.judging.judge_parts import judge_requests
+from eval.judging.score import Judging, Sent, VerdictKey, verdict_key
+from eval.running.cells import JUDGING
+from eval.running.run import OUTSTANDING, Run
+from memsys.llm.limits import urgent
+from memsys.llm.meter import metering
+from memsys.llm.protocol import Completion, EndOfRun, Request
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A verdict that is to be asked for."""
+
+    judging: Judging
+    requests: tuple[Request, ...]
+
+
+@dataclass(slots=True)
+class _State:
+    """What is waiting to be sent, and what was sent and not taken yet."""
+
+    waiting: dict[VerdictKey, _Waiting] = field(default_factory=dict)
+    sent: dict[VerdictKey, Sent] = field(default_factory=dict)
+    ended: EndOfRun | None = None
+
+
+class JudgingAhead:
+    """Verdicts that are asked for while a run is still answering. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._judges: dict[Path, list[Judging]] = {}
+        self._state = _State()
+        self._changed = threading.Condition()
+        self._outstanding, self._most = 0, OUTSTANDING
+        self._thread: threading.Thread | None = None
+
+    def expect(self, run: Run, judges: Sequence[Judging]) -> None:
+        """Have the answers of a run judged by these judges. Those that grade recalled texts are left to `score_judge`."""
+        self._most = max(self._most, run.outstanding)
+        self._judges[run.folder] = [judging for judging in judges if judging.judge.rule != "memory"]
+
+    def on_answer(self, run: Run, case: Case, prediction: Prediction) -> None:
+        """An answer was saved: ask for its verdicts.
+
+        Raises:
+            EndOfRun: no further call can be made, as an earlier verdict's call has shown.
+        """
+        judges = self._judges.get(run.folder)
+        if not judges or prediction.outcome != "answered" or prediction.empty:
+            return
+        question, gold = next(each for each in case.questions if each[0].id == prediction.question_id)
+        with self._changed:
+            if self._state.ended is not None:
+                raise self._state.ended
+            for judging in judges:
+                for repeat in range(judging.repeats):
+                    key = verdict_key(
+                        run, judging, prediction.case_id, prediction.question_id, prediction.answer, repeat
+                    )
+                    answer, prompts = prediction.answer, judging.prompts
+                    requests = judge_requests(judging.judge, prompts, question, gold, answer, sample=repeat)
+                    self._state.waiting[key] = _Waiting(judging, requests)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send_on, name="judging", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def take(self, key: VerdictKey) -> Sent | None:
+        """The calls that were sent for a verdict, with their ledger; None when the caller is to send them."""
+        with self._changed:
+            self._state.waiting.pop(key, None)
+            return self._state.sent.pop(key, None)
+
+    def _send_on(self) -> None:
+        while True:
+            with self._changed:
+                while not self._state.waiting or self._outstanding >= self._most:
+                    self._changed.wait()
+                key = next(iter(self._state.waiting))
+                waiting = self._state.waiting.pop(key)
+                if self._state.ended is not None:
+                    continue
+                self._outstanding += len(waiting.requests)
+                # Submitted with the lock held: `take` must not find it neither waiting nor sent.
+                with metering() as ledger:
+                    calls = tuple(_submitted(waiting.judging, request) for request in waiting.requests)
+                self._state.sent[key] = (ledger, calls)
+            for call in calls:
+                call.add_done_callback(self._on_reply)
+
+    def _on_reply(self, call: Future[Completion]) -> None:
+        error = call.exception()
+        with self._changed:
+            self._outstanding -= 1
+            if isinstance(error, EndOfRun) and self._state.ended is None:
+                self._state.ended = error
+            self._changed.notify()
+
+
+def _submitted(judging: Judging, request: Request) -> Future[Completion]:
+    try:
+        with urgent(JUDGING):
+            return judging.llm.submit(request)
+    except BaseException as error:
+        refused: Future[Completion] = Future()
+        refused.set_exception(error)
+        return refused

@@ -1,0 +1,96 @@
+"""A run's score from a judge's verdicts on all answers and a person's on a random sample of them; it needs no card of the judge.
+
+Prediction-powered inference (Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023, Science 382), tuned as in PPI++ (Angelopoulos, Duchi
+and Zrnic 2023, section 6): the mean of the person's verdicts, plus `weight` times what the judge gives to all answers more than to the
+sample. The weight is the one with the least variance, so a judge that errs at random is not listened to.
+
+Standard error by question: that of the sum of influences of the answers. By case: the delete-one-history jackknife, never below the error
+by question. A sample in which person and judge happen to agree says little about how seldom they differ, so its variance is never below
+that of a sample with two differences more (as Agresti and Coull's interval counts). Both intervals are Wilson's with Student's quantile,
+for the number of rated answers that would have the same standard error: near 0 and 1 they cover what a symmetric interval does not.
+
+The sample must be random: `sample_order` says which answers to rate first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, t_point
+
+Key = tuple[str, str]
+"""Case and question."""
+FEWEST = 20
+"""With fewer ratings there is no score."""
+
+
+def sample_order(keys: Iterable[Key]) -> list[Key]:
+    """The questions in the order in which a person should rate them: that of a hash, so every beginning is a random sample."""
+    return sorted(keys, key=lambda key: hashlib.sha256("\x00".join(key).encode()).digest())
+
+
+def prediction_powered(verdicts: Sequence[float], clusters: Sequence[str], ratings: Sequence[float | None]) -> Estimate:
+    """The mean verdict that the person would give to all answers, with its intervals.
+
+    Args:
+        verdicts: the judge's, one per answer, from 0 to 1.
+        clusters: history of each answer, same length.
+        ratings: the person's, None for an answer that was not rated, same length.
+
+    Raises:
+        ValueError: fewer than `FEWEST` ratings, or the lengths differ.
+    """
+    judged, rated = np.asarray(verdicts, dtype=float), np.asarray(ratings, dtype=float)
+    if not judged.size == rated.size == len(clusters):
+        raise ValueError(f"{judged.size} verdicts, {rated.size} ratings and {len(clusters)} histories")
+    is_rated = ~np.isnan(rated)
+    n = int(is_rated.sum())
+    if n < FEWEST:
+        raise ValueError(f"{n} ratings of the random sample; at least {FEWEST} are needed")
+    homes: np.ndarray = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    weight = _weight(judged, rated, is_rated)
+    rest = np.where(is_rated, rated - weight * judged, 0.0)
+    mean = weight * float(judged.mean()) + float(rest.sum()) / n
+    size = int(homes.max()) + 1
+    all_of, rated_of = np.bincount(homes, minlength=size), np.bincount(homes[is_rated], minlength=size)
+    influence = weight * (judged - judged.mean()) / judged.size + is_rated * (rest - rest.sum() / n) / n
+    differing = float(((rest - rest.sum() / n)[is_rated] ** 2).sum()) + 2.0
+    variance = max(float((influence**2).sum()) * n / (n - 1), differing / (n + 4) / n)
+    by_case = None
+    if size >= ENOUGH_CLUSTERS and (rated_of < n).all():
+        judged_of, rest_of = np.bincount(homes, judged, size), np.bincount(homes, rest, size)
+        without = weight * (judged.sum() - judged_of) / (judged.size - all_of) + (rest.sum() - rest_of) / (n - rated_of)
+        jackknife = float(((without - mean) ** 2).sum()) * (size - 1) / size
+        share = all_of / judged.size
+        by_case = _interval(mean, max(jackknife, variance), max(1.0, 1.0 / float((share**2).sum()) - 1.0), n)
+    by_question = _interval(mean, variance, n - 1.0, n)
+    return Estimate(min(max(mean, 0.0), 1.0), n, by_question, by_case, size)
+
+
+def _weight(judged: np.ndarray, rated: np.ndarray, is_rated: np.ndarray) -> float:
+    own, spread = judged[is_rated], float(judged.var())
+    if spread == 0.0:
+        return 0.0
+    together = float(((own - own.mean()) * (rated[is_rated] - rated[is_rated].mean())).mean())
+    return float(np.clip(together / spread / (1.0 + own.size / judged.size), 0.0, 1.0))
+
+
+def _interval(mean: float, variance: float, freedom: float, n: int) -> Interval:
+    """Wilson's interval for the number of independent ratings that has this variance.
+
+    Args:
+        n: ratings.
+    """
+    inside, smooth, quantile = (
+        min(max(mean, 0.0), 1.0),
+        (min(max(mean, 0.0), 1.0) * n + 2.0) / (n + 4),
+        t_point(freedom),
+    )
+    trials = smooth * (1.0 - smooth) / variance
+    whole = 1.0 + quantile**2 / trials
+    centre = (inside + quantile**2 / (2.0 * trials)) / whole
+    half = quantile / whole * (inside * (1.0 - inside) / trials + quantile**2 / (4.0 * trials**2)) ** 0.5
+    return Interval(max(0.0, centre - half), min(1.0, centre + half))

@@ -1,0 +1,200 @@
+"""Score files: one line a score, in `scores/<metric>-<hash of its settings>.jsonl` of a run folder.
+
+A line names the answer that it scored by a hash, and stays valid as long as the answer is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from data_loaders.schema import Case, Gold, Question
+from eval.files.fields import EVIDENCE
+from eval.files.provenance import identity
+from eval.files.records import Prediction, Score
+from eval.files.store import AGAIN, RunError, read_lines, read_predictions, replace_file, write_lines
+from eval.running.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One line of a score file."""
+
+    case_id: str
+    question_id: str
+    repeat: int
+    value: float | None
+    why: str
+    detail: Mapping[str, Any]
+    answer: str
+    """Hash of the scored text: the answer, or the recalled items."""
+
+
+def answers_of(
+    run: Run, scored_text: Callable[[Prediction], str] = lambda prediction: prediction.answer
+) -> set[tuple[str, str, str]]:
+    """(case id, question id, hash of the scored text) of every prediction that can be scored."""
+    return {
+        (prediction.case_id, prediction.question_id, hash_of(scored_text(prediction)))
+        for folder in sorted((run.folder / "cases").glob("*"))
+        for prediction in read_predictions(folder).values()
+        if prediction.outcome != "error"
+    }
+
+
+def scored_answers(path: Path) -> set[tuple[str, str, str]]:
+    return {answer_key(record) for record in score_lines(path, "answer")}
+
+
+def answer_key(record: Mapping[str, Any]) -> tuple[str, str, str]:
+    return record["case_id"], record["question_id"], record.get("answer", "")  # a line without a hash is stale
+
+
+def save_grades(run: Run, name: str, settings: Mapping[str, Any], grades: Iterable[tuple[Prediction, Score]]) -> Path:
+    """Write grades that were given elsewhere as a score file of the run; returns it.
+
+    Args:
+        name: beginning of the file's name.
+        settings: where the grades come from; the file's name holds their hash, and the file beside it the settings.
+    """
+    path = score_file(run, name, settings)
+    write_lines(path, [scored_line(each.case_id, each, score, each.answer) for each, score in grades])
+    return path
+
+
+def score_files(run_folder: Path, name: str = "*") -> list[Path]:
+    """The score files of a run by a metric or judge, or all of them, without those of their costs."""
+    return sorted(path for path in run_folder.glob(f"scores/{name}-*.jsonl") if not path.name.endswith(".effort.jsonl"))
+
+
+def graded_files(run_folder: Path) -> list[Path]:
+    """Score files of a run that grade answers: all but those of the evidence."""
+    return [path for path in score_files(run_folder) if not path.name.startswith("evidence@")]
+
+
+def only_score_file(run_folder: Path, name: str) -> Path:
+    """The score file of a run by a metric or judge.
+
+    Raises:
+        RunError: there is none, or there are several with different settings.
+    """
+    files = score_files(run_folder, name)
+    if len(files) != 1:
+        known = sorted({path.name.rpartition("-")[0] for path in score_files(run_folder)})
+        raise RunError(
+            f"{run_folder}: expected one file of scores by {name}, found {len(files)}; there are: {', '.join(known)}"
+        )
+    return files[0]
+
+
+def answered(run: Run) -> Iterator[tuple[str, Question, Gold, Prediction]]:
+    """Case id, question, gold and prediction of every question that can be scored, in the order of the data."""
+    for case in cases_of(run):
+        predictions = read_predictions(run.case_folder(case.id))
+        for question, gold in case.questions:
+            prediction = predictions.get(question.id)
+            if prediction is not None and prediction.outcome != "error":
+                yield case.id, question, gold, prediction
+
+
+def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Score lines by (case, question), repeats in order.
+
+    Raises:
+        RunError: there is no such file, or a line is damaged.
+    """
+    if not path.is_file():
+        raise RunError(f"{path} does not exist: run the experiment again to score it")
+    by_question: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for record in score_lines(path, "repeat"):
+        by_question.setdefault((record["case_id"], record["question_id"]), []).append(record)
+    return by_question
+
+
+def mean_values(path: Path) -> dict[tuple[str, str], float]:
+    """The mean over repeats of each question that has a score.
+
+    Raises:
+        RunError: there is no such file, or a line is damaged.
+    """
+    given = {
+        key: [line["value"] for line in lines if line["value"] is not None] for key, lines in read_scores(path).items()
+    }
+    return {key: fmean(values) for key, values in given.items() if values}
+
+
+def read_evidence(path: Path) -> list[dict[str, Any]]:
+    """The lines of an evidence score file that have a value, each with its whole detail.
+
+    Raises:
+        RunError: there is no such file, or a line is damaged.
+    """
+    scored = [line for lines in read_scores(path).values() for line in lines if line["value"] is not None]
+    for line in scored:
+        detail = line.get("detail", {})
+        for name, check in EVIDENCE.items():
+            if name not in detail or not check(detail[name]):
+                where = f"the line of {line['case_id']}/{line['question_id']}"
+                raise RunError(f"{path}: {where} holds no {name}, but {str(detail.get(name))[:40]!r}; {AGAIN}")
+    return scored
+
+
+def score_lines(path: Path, *more: str) -> list[dict[str, Any]]:
+    """The lines of a score file.
+
+    Args:
+        more: fields that every line must have, beside the ids and the value.
+
+    Raises:
+        RunError: a line is damaged or lacks a field.
+    """
+    return read_lines(path, fields=("case_id", "question_id", "value", *more))
+
+
+def cases_of(run: Run) -> Iterator[Case]:
+    return (run.cases[index] for index in range(len(run.cases)))
+
+
+def score_file(run: Run, name: str, settings: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> Path:
+    """The score file for these settings, which are saved beside it as JSON.
+
+    Args:
+        facts: saved with the settings; they do not decide which file it is.
+    """
+    path = place_of(run, name, settings)
+    if not path.with_suffix(".json").is_file():
+        replace_file(
+            path.with_suffix(".json"), json.dumps({**settings, **(facts or {})}, indent=1, sort_keys=True, default=str)
+        )
+    return path
+
+
+def place_of(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
+    return run.folder / "scores" / f"{name}-{identity(settings)}.jsonl"
+
+
+def scored_line(case_id: str, prediction: Prediction, score: Score, scored: str) -> Scored:
+    """A line of a score file.
+
+    Args:
+        scored: the text that was scored.
+    """
+    value = None if score.value is None else round(float(score.value), 6)
+    return Scored(case_id, prediction.question_id, score.repeat, value, score.why, score.detail, hash_of(scored))
+
+
+def hash_of(answer: str) -> str:
+    return hashlib.sha256(answer.encode(errors="replace")).hexdigest()[:12]
+
+
+def order_of(run: Run) -> Callable[[Mapping[str, Any]], tuple[int, int]]:
+    places: dict[tuple[str, str], int] = {}
+    for case in cases_of(run):
+        for question, _ in case.questions:
+            places[case.id, question.id] = len(places)
+    return lambda record: (places.get((record["case_id"], record["question_id"]), -1), record["repeat"])

@@ -1,0 +1,293 @@
+"""One case: a fresh memory; write unit after unit; where questions are due, consolidate and read them; save the structure.
+
+Answers arrive in the background and never block writing. A failing question is one line with `error`; a failing build is one line for
+each question that was still to be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_loaders.schema import Case, DataError, Question, Unit
+from data_loaders.units import make_units
+from eval.files.records import Prediction
+from eval.files.store import AGAIN, RunError, read_predictions
+from eval.running.case_log import CaseLog, metered_step
+from eval.running.cells import READING, OpenCell
+from eval.running.failures import described, raise_if_stopped, stops
+from eval.running.question import Lanes, Reading, ask_all
+from eval.running.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
+from memsys.interface import MemorySystem
+from memsys.llm.limits import urgent
+from memsys.tokens import count_tokens
+
+
+def run_case(
+    runs: Sequence[Run], case: Case, lanes: Lanes, cell: OpenCell, on_progress: OnProgress = ignore_progress
+) -> None:
+    """Run one case of runs that share their builds, from the first unit to sorted files; complete runs are left alone.
+
+    Raises:
+        EndOfRun: no further call can be made.
+        DataError: a question is asked after a turn that does not exist.
+        RunError: the case's files are damaged.
+    """
+    questions = [question for question, _ in case.questions if runs[0].questions(case.id, question.id)]
+    logs: list[CaseLog] = []
+    try:
+        for run in runs:
+            folder = run.case_folder(case.id)
+            done = _answered(case, folder)
+            left = {question.id for question in questions} - done.keys()
+            if kept := len(questions) - len(left):
+                on_progress(Progress(run.name, case.id, "", "kept", kept))
+            if left or not _is_complete(run, folder):
+                logs.append(CaseLog(run, case, folder, done, left, lanes.on_answer))
+        if logs:
+            _build_and_answer(case, questions, logs, lanes, cell, on_progress)
+        else:
+            on_progress(Progress(runs[0].name, case.id, "", "begun"))
+    finally:
+        for log in logs:
+            log.close()
+    for run in runs:
+        on_progress(Progress(run.name, case.id, "", "complete"))
+
+
+def is_answered(runs: Sequence[Run], case: Case) -> bool:
+    """Whether a case needs no further work in any of these runs.
+
+    Raises:
+        RunError: the case's files are damaged.
+    """
+    questions = {question.id for question, _ in case.questions if runs[0].questions(case.id, question.id)}
+    folders = [(run, run.case_folder(case.id)) for run in runs]
+    return all(_is_complete(run, folder) and questions <= _answered(case, folder).keys() for run, folder in folders)
+
+
+def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> None:
+    """Report the progress of a case that is answered already, as `run_case` would."""
+    kept = sum(runs[0].questions(case.id, question.id) for question, _ in case.questions)
+    for run in runs:
+        if kept:
+            on_progress(Progress(run.name, case.id, "", "kept", kept))
+    on_progress(Progress(runs[0].name, case.id, "", "begun"))
+    for run in runs:
+        on_progress(Progress(run.name, case.id, "", "complete"))
+
+
+def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress = ignore_progress) -> None:
+    """Give a case up that cannot be worked on: every open question becomes an error, which the next start of the run tries again."""
+    questions = [question for question, _ in case.questions if runs[0].questions(case.id, question.id)]
+    for run in runs:
+        folder = run.case_folder(case.id)
+        done = _answered(case, folder)
+        left = {question.id for question in questions} - done.keys()
+        log = CaseLog(run, case, folder, done, left)
+        for question in questions:
+            if question.id in left:
+                log.predicted(question.id, "error", "", why[:500])
+                on_progress(Progress(run.name, case.id, question.id, "error"))
+        log.finish(case, make_units(case.sessions, count=count_tokens, **run.unit).dropped)
+        on_progress(Progress(run.name, case.id, "", "complete"))
+
+
+def _answered(case: Case, folder: Path) -> dict[str, Prediction]:
+    """Predictions that need not be made again, by question id."""
+    known = {question.id for question, _ in case.questions}
+    predictions = read_predictions(folder)
+    for prediction in predictions.values():
+        if prediction.case_id != case.id or prediction.question_id not in known:
+            raise RunError(
+                f"{folder / 'predictions.jsonl'}: expected questions of case {case.id}, found {prediction.question_id!r} "
+                f"of case {prediction.case_id!r}; {AGAIN}"
+            )
+    return {key: prediction for key, prediction in predictions.items() if prediction.outcome != "error"}
+
+
+def _is_complete(run: Run, folder: Path) -> bool:
+    """Whether a case is finished, with its nodes' vectors if the run keeps them."""
+    if not (folder / "case.json").is_file():
+        return False
+    return not run.vectors or not (folder / "nodes.jsonl").is_file() or (folder / "vectors.npy").is_file()
+
+
+def _build_and_answer(
+    case: Case,
+    questions: Sequence[Question],
+    logs: Sequence[CaseLog],
+    lanes: Lanes,
+    cell: OpenCell,
+    on_progress: OnProgress,
+) -> None:
+    logs[0].run.rehearse()
+    life = _Life(case, questions, logs, lanes, cell, on_progress)
+    life.live()
+    cell.built()
+    wait(life.answers)
+    for answer in life.answers:
+        answer.result()
+    for log in logs:
+        log.finish(case, life.dropped)
+
+
+def schedule(case: Case, units: Sequence[Unit], questions: Sequence[Question]) -> dict[int, list[Question]]:
+    """Questions by the number of units that are written before they are asked, in ascending order.
+
+    A question is asked once every unit that ends at its turn `after` or earlier is written; with `after=None` after the last unit,
+    with `after=""` before the first.
+
+    Raises:
+        DataError: a question is asked after a turn that does not exist.
+    """
+    place = {turn.id: index for index, turn in enumerate(case.turns)}
+    ends = np.asarray([max((place[turn.id] for turn in unit.turns), default=-1) for unit in units], dtype=np.int64)
+    due: dict[int, list[Question]] = {}
+    for question in questions:
+        if question.after is None:
+            position = len(units)
+        elif question.after == "":
+            position = 0
+        elif question.after in place:
+            later = np.flatnonzero(ends > place[question.after])
+            position = int(later[0]) if len(later) else len(units)
+        else:
+            raise DataError(
+                f"{case.id}: question {question.id} is asked after turn {question.after!r}, which does not exist"
+            )
+        due.setdefault(position, []).append(question)
+    return dict(sorted(due.items()))
+
+
+class _Life:
+    """One memory on one case, from the first unit to the last question; its answers may still be on their way."""
+
+    def __init__(
+        self,
+        case: Case,
+        questions: Sequence[Question],
+        logs: Sequence[CaseLog],
+        lanes: Lanes,
+        cell: OpenCell,
+        on_progress: OnProgress,
+    ) -> None:
+        self.case, self.logs, self.lanes, self.cell, self.on_progress = case, logs, lanes, cell, on_progress
+        self.run = logs[0].run  # the others differ in read knobs and folder only
+        made = make_units(case.sessions, count=count_tokens, **self.run.unit)
+        self.units, self.dropped = made.units, made.dropped
+        # Answered questions count here, too: a resumed run rebuilds at the same points as the first.
+        self.points = list(schedule(case, self.units, questions))
+        open_questions = [question for question in questions if any(question.id in log.left for log in logs)]
+        self.due = schedule(case, self.units, open_questions)
+        self.unasked = [question for due in self.due.values() for question in due]
+        self.answers: list[Future[None]] = []
+        self.built = 0
+        """Units that the last consolidation has seen."""
+
+    def live(self) -> None:
+        """Write, consolidate and read; a failure becomes the error of every question that was not asked.
+
+        Raises:
+            EndOfRun: no further call can be made.
+        """
+        self._report("begun", units=len(self.units))
+        memory: MemorySystem | None = None
+        try:
+            memory = build_memory(self.run, self.case)
+            knobs = [_read_knobs(log.run, self.case) if len(self.logs) > 1 else {} for log in self.logs]
+            self._embed_ahead(memory)
+            builds = self._builds(memory)
+            for position, unit in enumerate([*self.units, None]):
+                if position in builds:
+                    self._consolidate(memory, position)
+                if position in self.due:
+                    self._ask(memory, knobs, position)
+                if unit is not None:
+                    self._write(memory, unit, position)
+            for log, own in zip(self.logs, knobs, strict=True):
+                log.structure(_with_knobs(memory, own), None if log is self.logs[0] else self.logs[0])
+        except Exception as error:
+            if stops(error):
+                wait(self.answers)
+                raise
+            raise_if_stopped(error)
+            self._give_up(error)
+        finally:
+            if memory is not None:
+                memory.close()
+
+    def _builds(self, memory: MemorySystem) -> set[int]:
+        """Positions at which the memory consolidates: every due point, or every n-th of an offline memory."""
+        every = self.run.rebuild_every if memory.OFFLINE else 1
+        return {self.points[self.points.index(position) // every * every] for position in self.due}
+
+    def _embed_ahead(self, memory: MemorySystem) -> None:
+        """Embed all unit texts in batches before the first write; the cache then answers the memory's own calls."""
+        if memory.EMBEDS_UNITS and "embedder" in needs(self.run.build) and self.units:
+            with metered_step(self.logs, "embed", "", lambda: 0):
+                self.run.services.embedder.embed([unit.text for unit in self.units])
+
+    def _write(self, memory: MemorySystem, unit: Unit, position: int) -> None:
+        following = self.units[position + 1] if position + 1 < len(self.units) else None
+        with urgent(self.cell.remaining), metered_step(self.logs, "write", unit.id, lambda: memory.held) as ledger:
+            memory.write(unit)
+            if following is None or following.session_id != unit.session_id:
+                memory.end_session(unit.session_id)
+        self.cell.step(ledger.dependent, 1 / len(self.units))
+        self._report("written")
+
+    def _consolidate(self, memory: MemorySystem, position: int) -> None:
+        subject = str(self.points.index(position))
+        with (
+            urgent(self.cell.remaining),
+            metered_step(self.logs, "consolidate", subject, lambda: memory.held) as ledger,
+        ):
+            memory.consolidate()
+        self.cell.step(ledger.dependent, 0.0)
+        self.built = position
+
+    def _ask(self, memory: MemorySystem, knobs: Sequence[Mapping[str, Any]], position: int) -> None:
+        raw = self.units[self.built : position] if memory.OFFLINE else ()
+        last = position == len(self.units)
+        if last:
+            self.cell.built()  # cells that wait for reads leave room for builds
+        urgency = READING if last else self.cell.remaining
+        readings = [
+            Reading(log.run, _with_knobs(memory, own), raw, log, self.lanes, self.on_progress, urgency)
+            for log, own in zip(self.logs, knobs, strict=True)
+        ]
+        self.answers += ask_all(readings, self.due[position])
+        self.unasked = self.unasked[len(self.due[position]) :]
+
+    def _give_up(self, error: Exception) -> None:
+        for log in self.logs:
+            log.trouble(error)
+            for question in self.unasked:
+                if question.id in log.left:
+                    log.predicted(question.id, "error", "", f"build: {described(error)}")
+                    self.on_progress(Progress(log.run.name, self.case.id, question.id, "error"))
+
+    def _report(self, outcome: str, units: int = 0) -> None:
+        self.on_progress(Progress(self.run.name, self.case.id, "", outcome, units=units))
+
+
+def _read_knobs(run: Run, case: Case) -> dict[str, Any]:
+    """The run's read knobs as the memory's constructor checks and normalises them."""
+    memory = build_memory(run, case)
+    return {name: getattr(memory, name) for name in memory.READ_KNOBS}
+
+
+def _with_knobs(memory: MemorySystem, knobs: Mapping[str, Any]) -> MemorySystem:
+    """A shallow copy of the memory with these read knobs; without knobs the memory itself."""
+    if not knobs:
+        return memory
+    view = copy(memory)
+    for name, value in knobs.items():
+        setattr(view, name, value)
+    return view

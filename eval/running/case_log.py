@@ -1,0 +1,250 @@
+"""The files of one case while it runs, and the lines that say what each step cost."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_loaders.schema import Case
+from eval.files.records import Effort, Outcome, Prediction
+from eval.files.store import (
+    Appender,
+    item_key,
+    item_record,
+    linked,
+    read_items,
+    read_lines,
+    read_predictions,
+    replace_file,
+    write_lines,
+)
+from eval.running.run import OnAnswer, Run, ignore_answer
+from memsys.interface import Item, MemorySystem, NodeView
+from memsys.llm import stopping
+from memsys.llm.meter import Ledger, metering
+from memsys.llm.secrets import redact
+
+Recalled = tuple[tuple[str, ...], tuple[float, ...]]
+"""Hashes of the recalled items, and the memory's own score of each, to four decimals."""
+NOTHING: Recalled = (), ()
+
+
+class CaseLog:
+    """The open files of one case: predictions, recalled items and effort; several threads may write."""
+
+    def __init__(
+        self,
+        run: Run,
+        case: Case,
+        folder: Path,
+        done: Mapping[str, Prediction],
+        left: Collection[str],
+        on_answer: OnAnswer = ignore_answer,
+    ) -> None:
+        self._case, self._on_answer = case, on_answer
+        self.run, self.case_id, self.left, self._folder = run, case.id, left, folder
+        self._items = read_items(folder)
+        write_lines(folder / "predictions.jsonl", done.values())
+        write_lines(folder / "items.jsonl", self._items.values())
+        write_lines(folder / "effort.jsonl", _kept_effort(folder, done))
+        self._predictions = Appender(folder / "predictions.jsonl")
+        self._item_lines = Appender(folder / "items.jsonl")
+        self._efforts = Appender(folder / "effort.jsonl")
+        self._lock = threading.Lock()
+        self._trouble: list[str] = []
+        self._report: dict[str, Any] = {}
+        self._hidden_root = False
+
+    def recalled(self, items: Sequence[Item]) -> Recalled:
+        """Save the items that are not saved yet; returns what the prediction stores of all of them."""
+        keys = tuple(map(item_key, items))
+        for key, item in zip(keys, items, strict=True):
+            with self._lock:  # held until the line is written: another thread's prediction may name the item next
+                if key not in self._items:
+                    self._items[key] = item_record(key, item)
+                    self._item_lines.add(self._items[key])
+        return keys, tuple(round(float(item.score), 4) for item in items)
+
+    def predicted(
+        self,
+        question_id: str,
+        outcome: Outcome,
+        answer: str,
+        error: str = "",
+        recalled: Recalled = NOTHING,
+        cut: bool = False,
+    ) -> None:
+        """Save the line of a question."""
+        prediction = Prediction(self.case_id, question_id, answer, *recalled, outcome, error, cut)
+        self._predictions.add(prediction)
+        self._on_answer(self.run, self._case, prediction)
+
+    def trouble(self, error: BaseException) -> None:
+        """Keep the traceback of an error, without secrets, for `errors.log`."""
+        with self._lock:
+            self._trouble.append(redact("".join(traceback.format_exception(error))))
+
+    def spent(self, effort: Effort) -> None:
+        """Save what a step cost."""
+        self._efforts.add(effort)
+
+    def structure(self, memory: MemorySystem, first: CaseLog | None = None) -> None:
+        """Save the memory's nodes: `nodes.jsonl`, and `vectors.npy` with one row per node (zeros for a node without a vector).
+
+        An empty file says that the memory is empty; there is none where it does not show its nodes.
+
+        Args:
+            memory: the memory after its last question was read.
+            first: a log of the same build that is saved already; equal vectors are linked to its file, not stored again.
+        """
+        self._report, self._hidden_root = memory.report(), memory.HIDDEN_ROOT
+        place = self._folder / "vectors.npy"
+        place.unlink(missing_ok=True)
+        nodes = list(memory.nodes())
+        hides = (
+            type(memory).nodes is MemorySystem.nodes or memory.held or self._items
+        )  # an empty memory recalls nothing
+        if not nodes and hides:
+            return
+        write_lines(
+            self._folder / "nodes.jsonl",
+            (
+                {
+                    "id": node.id,
+                    "parents": node.parents,
+                    "level": node.level,
+                    "kind": node.kind,
+                    "text": node.text,
+                    "sources": node.sources,
+                    "start": node.start.isoformat() if node.start else None,
+                    "end": node.end.isoformat() if node.end else None,
+                }
+                for node in nodes
+            ),
+        )
+        if self.run.vectors:
+            content = _as_npy(nodes)
+            if first is None or not linked(first._folder / "vectors.npy", place, content):
+                replace_file(place, content)
+
+    def finish(self, case: Case, dropped: Sequence[str]) -> None:
+        """Sort the lines, which arrived in any order, and write `case.json`, the sign that the case is complete."""
+        self.close()
+        order = {question.id: index for index, (question, _) in enumerate(case.questions)}
+        lines = read_predictions(self._folder)
+        write_lines(
+            self._folder / "predictions.jsonl", sorted(lines.values(), key=lambda line: order[line.question_id])
+        )
+        write_lines(self._folder / "items.jsonl", sorted(self._items.values(), key=lambda item: str(item["key"])))
+        if self._trouble:
+            (self._folder / "errors.log").write_text("\n".join(self._trouble), encoding="utf-8", errors="replace")
+        write_lines(
+            self._folder / "case.json",
+            [
+                {
+                    "case_id": case.id,
+                    "cluster": case.cluster or case.id,
+                    "dropped_turns": dropped,
+                    "notes": case.notes,
+                    "memory": self._report,
+                    "hidden_root": self._hidden_root,
+                }
+            ],
+        )
+
+    def close(self) -> None:
+        """Close the files; closing twice does no harm."""
+        for file in (self._predictions, self._item_lines, self._efforts):
+            file.close()
+
+
+def _as_npy(nodes: Sequence[NodeView]) -> bytes:
+    """The nodes' vectors, float32 [nodes, d], in the `.npy` format."""
+    width = max((len(node.vector) for node in nodes if node.vector is not None), default=0)
+    rows = [np.zeros(width, dtype=np.float32) if node.vector is None else node.vector for node in nodes]
+    content = io.BytesIO()
+    np.save(content, np.stack(rows) if width else np.empty((len(nodes), 0), dtype=np.float32))
+    return content.getvalue()
+
+
+@contextmanager
+def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callable[[], int]) -> Iterator[Ledger]:
+    """Measure CPU seconds and calls of one step, and save them to the logs when it ends, also when it fails; gives its ledger.
+
+    Args:
+        subject: unit id or question id, or empty.
+        held: entries in the memory, counted after the step.
+
+    Raises:
+        Stopped: the user asked for a stop before the step.
+    """
+    stopping.check()
+    started = time.thread_time()
+    with metering() as ledger:
+        try:
+            yield ledger
+        finally:
+            own = max(0.0, time.thread_time() - started - ledger.service_cpu) + ledger.worker_cpu
+            line = effort(logs[0].case_id, phase, subject, held(), ledger, own)
+            for log in logs:
+                log.spent(line)
+
+
+def effort(
+    case_id: str,
+    phase: str,
+    subject: str,
+    held: int,
+    ledger: Ledger,
+    own_cpu: float,
+    context_tokens: int = 0,
+    dropped: int = 0,
+) -> Effort:
+    """A line of `effort.jsonl` from the ledger of a step.
+
+    Args:
+        own_cpu: CPU seconds of the memory itself, without those of services.
+        context_tokens: of an answer, tokens of the recalled text shown to the reader.
+        dropped: of an answer, recalled items that did not fit the token budget.
+    """
+    return Effort(
+        case_id=case_id,
+        subject=subject,
+        phase=phase,
+        held=held,
+        calls=dict(ledger.calls),
+        attempts=dict(ledger.attempts),
+        failures=dict(ledger.failures),
+        parse_failures=dict(ledger.parse_failures),
+        notes=dict(ledger.notes),
+        sent=ledger.sent,
+        tokens_in=ledger.tokens_in,
+        tokens_out=ledger.tokens_out,
+        tokens_cached=ledger.tokens_cached,
+        tokens_reasoning=ledger.tokens_reasoning,
+        embedding_calls=ledger.embedding_calls,
+        embedding_tokens=ledger.embedding_tokens,
+        provider_seconds=round(ledger.critical_seconds, 6),
+        provider_seconds_sum=round(ledger.seconds, 6),
+        own_cpu_seconds=round(own_cpu, 6),
+        context_tokens=context_tokens,
+        dropped_items=dropped,
+        roles={role: dict(counts) for role, counts in ledger.roles.items()},
+    )
+
+
+def _kept_effort(folder: Path, done: Mapping[str, Prediction]) -> list[dict[str, Any]]:
+    """The effort lines that a resumed case keeps: those of answered questions. Its build is repeated, from the cache, and counted anew."""
+    return [
+        record
+        for record in read_lines(folder / "effort.jsonl", fields=("phase", "subject"))
+        if record["phase"] in ("read", "answer") and record["subject"] in done
+    ]

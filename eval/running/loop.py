@@ -1,0 +1,129 @@
+"""The run loop: a cell is one memory on one case, and every cell of every run is worked on here.
+
+`eval.running.cells` decides when a cell is opened, `eval.running.case` lives through one, `eval.running.question` reads, answers and saves
+one question. The questions of one due point are read concurrently in a pool of their own, so that a cell that waits for its questions
+never holds a thread that they need.
+
+Runs that differ only in read knobs share a cell: it is built once, and every run reads from it with its own settings. Each run folder
+gets what it would hold if the run had been alone, the cost of building included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from eval.files.store import MOST_OPEN, locked, replace_file
+from eval.running.case import run_case
+from eval.running.cells import OpenCell, Opening
+from eval.running.pool import Threads, UrgentPool
+from eval.running.question import Lanes
+from eval.running.run import OnAnswer, OnProgress, Run, build_memory, ignore_answer, ignore_progress, innermost
+from eval.running.work import Executor, builds_of
+
+OTHER_FILES = 256
+"""Files that a run holds besides the locks of its folders and the files of its cells: connections, the cache, modules."""
+
+
+def run_all(
+    runs: Sequence[Run],
+    *,
+    threads: int | None = None,
+    on_progress: OnProgress = ignore_progress,
+    on_answer: OnAnswer = ignore_answer,
+    executor: Executor | None = None,
+) -> None:
+    """Run every cell of every run that is not complete, those with the longest chain of calls first.
+
+    Args:
+        threads: most memories that are built at once; None: as many as keep the endpoint busy, or a few without one.
+        on_answer: called when an answer is saved (`eval.judging.judging_ahead`); with an executor, when the answer's cell is finished.
+        executor: works on the cells in place of the threads of this process (`eval.executors`).
+
+    Raises:
+        EndOfRun: the spending cap was reached, the user asked for a stop, or a server is gone. Questions that were not reached have no
+            line and are counted as not reached.
+        DataError: a question is asked after a turn that does not exist.
+    """
+    from threadpoolctl import threadpool_limits
+
+    groups = _sharing_builds(runs)
+    allow_files(len(runs) + MOST_OPEN + OTHER_FILES)
+    with ExitStack() as locks:
+        # One core per matrix product: the sums are the same on every machine, and the cells keep the cores busy.
+        locks.enter_context(threadpool_limits(1))
+        for folder in sorted({run.folder for run in runs}):
+            locks.enter_context(locked(folder))
+        for run in runs:
+            replace_file(run.folder / "run.json", json.dumps(run.record, indent=1, sort_keys=True, default=str))
+        clear_up(runs)
+        if executor is not None:
+            executor(builds_of(groups), on_progress, on_answer)
+            return
+        _run_cells(Opening(groups, threads), on_progress, on_answer)
+
+
+def clear_up(runs: Sequence[Run]) -> None:
+    """Have services delete what killed runs left with them, and say on standard error how much it was."""
+    for run in runs:
+        lives_elsewhere = run.control is None and not getattr(innermost(run.build), "REPLAYABLE", True)
+        if lives_elsewhere and run.cases and (said := build_memory(run, run.cases[0]).clear_up()):
+            print(f"note: {run.name}: {said}", file=sys.stderr, flush=True)
+
+
+def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -> None:
+    """Give each cell a thread when it is opened, and wait for all; the first failure ends the run once the open cells have ended."""
+    in_flight = sum(gauge.load()[1] for gauge in opening.gauges)
+    failures: list[BaseException] = []
+    with (
+        UrgentPool(1, "answer") as saving,
+        UrgentPool(max(64, 2 * in_flight), "question", spacing=opening.spacing) as questions,
+    ):
+        lanes, threads = Lanes(questions, saving, max(opening.outstanding, 2 * in_flight), on_answer), Threads("cell")
+
+        def work(cell: OpenCell) -> None:
+            try:
+                run_case(cell.group, cell.group[0].cases[cell.index], lanes, cell, on_progress)
+            except BaseException as error:
+                failures.append(error)
+                opening.stop()
+            finally:
+                cell.end()
+
+        try:
+            for cell in opening:
+                threads.start(work, cell)
+            threads.join()
+        except BaseException:
+            opening.stop()
+            threads.join()
+            raise
+    if failures:
+        raise failures[0]
+
+
+def _sharing_builds(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs grouped by the build that they share; a run that shares none is a group of its own."""
+    groups: dict[Any, list[Run]] = {}
+    for run in {run.folder: run for run in runs}.values():
+        groups.setdefault((run.shared, run.questions) if run.shared else run.folder, []).append(run)
+    return list(groups.values())
+
+
+def allow_files(count: int) -> None:
+    """Raise the open-file limit to `count` files beside those that are open now, or to the maximum allowed.
+
+    Where the system refuses (macOS above `kern.maxfilesperproc`, whatever the maximum says), the limit stays as it is.
+    """
+    allowed, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + len(os.listdir("/dev/fd"))
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (wanted if maximum == resource.RLIM_INFINITY else min(wanted, maximum), maximum)
+            )

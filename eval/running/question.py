@@ -1,0 +1,168 @@
+"""One question: read from the memory, send the reader's call, save the answer when it arrives."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+from data_loaders.schema import Question, Unit
+from eval.files.records import Outcome
+from eval.running.case_log import NOTHING, CaseLog, effort, metered_step
+from eval.running.cells import ANSWERING, READING
+from eval.running.failures import described, raise_if_stopped, stops
+from eval.running.pool import UrgentPool
+from eval.running.reader import Rendered, render
+from eval.running.run import OUTSTANDING, OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
+from memsys.interface import MemorySystem, Recall, unit_item
+from memsys.llm.futures import waiting
+from memsys.llm.limits import urgent
+from memsys.llm.meter import Ledger, metering
+from memsys.llm.protocol import Completion, ContextOverflow
+from memsys.llm.replies import why_none
+
+
+class Lanes:
+    """What the cells of an experiment share: threads that read questions, others that save answers, and a limit on outstanding answers.
+
+    Args:
+        saving: not those of the questions, because all of these may wait until an answer is saved.
+        outstanding: answers that may be outstanding at once.
+        on_answer: called when an answer is saved.
+    """
+
+    def __init__(
+        self,
+        questions: UrgentPool,
+        saving: UrgentPool,
+        outstanding: int = OUTSTANDING,
+        on_answer: OnAnswer = ignore_answer,
+    ) -> None:
+        self.questions, self.saving, self.on_answer = questions, saving, on_answer
+        self.answers = threading.Semaphore(outstanding)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the questions of one run at one due point have in common."""
+
+    run: Run
+    memory: MemorySystem
+    raw: Sequence[Unit]
+    """Units since an offline memory was last built: shown as they are, after what it recalls."""
+    log: CaseLog
+    lanes: Lanes
+    on_progress: OnProgress
+    urgency: float = READING
+    """Of reading: a read in mid-history holds up the rest of the build."""
+
+
+def ask_all(readings: Sequence[Reading], questions: Sequence[Question]) -> list[Future[None]]:
+    """Ask the open questions of a due point; each returned future ends when its line is saved.
+
+    Reads that call a model or a service run concurrently. Others run in this thread, because threads would only queue for the same core.
+    """
+    work = [(reading, question) for reading in readings for question in questions if question.id in reading.log.left]
+    if not (needs(readings[0].run.build) & {"llm", "probe", "embedder"} or readings[0].memory.WAITS_TO_READ):
+        return [ask(reading, question) for reading, question in work]
+    asked = [reading.lanes.questions.submit(reading.urgency, ask, reading, question) for reading, question in work]
+    return [future.result() for future in asked]
+
+
+def ask(reading: Reading, question: Question) -> Future[None]:
+    """Read from the memory, then send the reader's call; the returned future ends when the answer's line is saved."""
+    answer = _Answer(reading, question)
+    rendered = answer.read()
+    if rendered is not None:
+        answer.send(rendered)
+    return answer.saved
+
+
+class _Answer:
+    """The answer to one question, on its way from the memory to its line in the log."""
+
+    def __init__(self, reading: Reading, question: Question) -> None:
+        self.reading, self.question = reading, question
+        self.run, self.log = reading.run, reading.log
+        self.recalled = NOTHING
+        self.saved: Future[None] = Future()
+
+    def read(self) -> Rendered | None:
+        """What the reader is asked; None when the line is saved already: the read failed, was aborted, or gave the answer itself."""
+        memory, question = self.reading.memory, self.question
+        try:
+            with urgent(self.reading.urgency), metered_step([self.log], "read", question.id, lambda: memory.held):
+                recall = _recall(self.reading, question)
+            self.recalled = self.log.recalled(recall.items)
+            if recall.aborted or recall.answer is not None:
+                self.save("aborted" if recall.aborted else "answered", recall.answer or "", recall.aborted)
+                return None
+            return render(self.run.reader, self.run.services.prompts, question, recall, sample=self.run.replicate)
+        except Exception as error:
+            if stops(error):
+                raise
+            raise_if_stopped(error)
+            self.log.trouble(error)
+            self.save("error", "", f"read: {described(error)}")
+            return None
+
+    def send(self, rendered: Rendered) -> None:
+        """Submit the reader's call once an answer slot is free; another thread saves its reply.
+
+        The thread that brings the reply brings those of builds, too, and these must not wait for files to be written.
+        """
+        slots, saving = self.reading.lanes.answers, self.reading.lanes.saving
+        with waiting():  # for an answer to be saved, which another thread does
+            slots.acquire()
+        self.saved.add_done_callback(lambda _: slots.release())
+        try:
+            with urgent(ANSWERING), metering() as ledger:
+                call = self.run.services.reader.submit(rendered.request)
+        except BaseException as error:  # re-raised; only releases the answer slot
+            self.saved.set_exception(error)
+            raise
+        call.add_done_callback(lambda done: saving.submit(0, self._settle, done, rendered, ledger))
+
+    def _settle(self, done: Future[Completion], rendered: Rendered, ledger: Ledger) -> None:
+        try:
+            error = done.exception()
+            if error is not None and stops(error):
+                raise error
+            context, dropped = rendered.context_tokens, rendered.dropped
+            self.log.spent(effort(self.log.case_id, "answer", self.question.id, 0, ledger, 0.0, context, dropped))
+            self.save(*_outcome(done))
+        except BaseException as error:  # futures swallow a callback's exception, and the case would wait for ever
+            self.saved.set_exception(error)
+
+    def save(self, outcome: Outcome, answer: str, error: str = "", cut: bool = False) -> None:
+        """Write the question's line; `saved` ends."""
+        self.log.predicted(self.question.id, outcome, answer, error, self.recalled, cut)
+        self.reading.on_progress(Progress(self.run.name, self.log.case_id, self.question.id, outcome))
+        self.saved.set_result(None)
+
+
+def _recall(reading: Reading, question: Question) -> Recall:
+    with waiting() if reading.memory.WAITS_TO_READ else nullcontext():
+        recall = reading.memory.read(question)
+    if not all(math.isfinite(item.score) for item in recall.items):
+        raise ValueError(f"{reading.run.name} recalled an item whose score is no finite number")
+    return replace(recall, items=(*recall.items, *map(unit_item, reading.raw))) if reading.raw else recall
+
+
+def _outcome(done: Future[Completion]) -> tuple[Outcome, str, str, bool]:
+    """Outcome of the reader's call, its answer, why there is none, and whether the answer was cut at its token limit.
+
+    A reply that the model ended without a word is an answer, which scores 0, as every official scorer has it: else a model that says
+    nothing where it knows nothing would be scored on the other questions alone. A refusal, a tool call and a reply whose token limit
+    was spent on reasoning are errors: they are the work of the provider or of our settings, and say nothing about the memory.
+    """
+    if (error := done.exception()) is not None:
+        why = f"context overflow: {error}"[:500] if isinstance(error, ContextOverflow) else described(error)
+        return "error", "", f"answer: {why}", False
+    reply = done.result()
+    if not reply.usable and reply.stopped != "empty":
+        return "error", "", f"answer: {why_none(reply)}", False
+    return "answered", reply.text.strip(), "", reply.stopped == "cut"

@@ -1,0 +1,112 @@
+"""A rehearsal before the first timed build: the memory writes and reads a short artificial history with offline engines.
+
+Otherwise, what the first build loads and compiles (twenty seconds for UMAP) would count as the memory's own CPU time. Each class is
+rehearsed once per process and choice of settings. Results and costs of a rehearsal are discarded.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from data_loaders.schema import Case, Gold, Question, Session, Turn
+from data_loaders.units import make_units
+from eval.running.run import innermost, needs
+from memsys.embed import HashingEmbedder
+from memsys.interface import MemorySystem
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.prompts import Prompts
+from memsys.tokens import count_tokens
+
+SESSIONS, TURNS, WORDS = 4, 12, 70
+"""Size of the artificial history: 48 turns of about a hundred tokens, enough for dimension reduction and clustering to run."""
+_VOCABULARY = (
+    "morning garden train letter kitchen music window river market doctor island paper summer bridge winter coffee camera "
+    "lesson mountain ticket family dinner painter harbour village football library engine flower holiday"
+).split()
+
+_done: set[str] = set()
+_lock = threading.Lock()
+
+
+def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: Prompts) -> None:
+    """Build a memory over the artificial history and read from it; memories of the same kind are rehearsed only once.
+
+    A failure is reported on standard error and ignored: the run itself will show it.
+    """
+    key = repr((_kind(build), sorted(unit.items(), key=str)))
+    with _lock:  # other builds wait, because they need the same imports
+        if key in _done:
+            return
+        _done.add(key)
+        try:
+            _live(build, unit, prompts)
+        except Exception as error:
+            name = _kind(build)[0]
+            print(f"note: {name} could not be rehearsed ({type(error).__name__}: {error})"[:300], file=sys.stderr)
+
+
+def made_up() -> Case:
+    """The artificial history: dated sessions of two speakers, with the same words in every process."""
+    rng = np.random.default_rng(0)
+    sessions = tuple(
+        Session(
+            f"s{place}",
+            tuple(
+                Turn(f"s{place}-t{number}", ("Ann", "Bob")[number % 2], _said(rng), ("user", "assistant")[number % 2])
+                for number in range(TURNS)
+            ),
+            datetime(2023, 5, place + 1, 9),
+            f"{place + 1} May 2023",
+        )
+        for place in range(SESSIONS)
+    )
+    question = Question("q", "Where did Ann go with the letter in the morning?", None)
+    return Case("rehearsal", ("Ann", "Bob"), sessions, ((question, Gold((), ())),))
+
+
+def _said(rng: np.random.Generator) -> str:
+    words = rng.choice(_VOCABULARY, WORDS)
+    return ". ".join(" ".join(words[start : start + 10]).capitalize() for start in range(0, WORDS, 10)) + "."
+
+
+def _live(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: Prompts) -> None:
+    if not _rehearsed(build):
+        return
+    llm = ExtractiveLLM()
+    offered = {
+        "llm": llm,
+        "probe": llm,
+        "embedder": HashingEmbedder(),
+        "prompts": prompts,
+        "rng": np.random.default_rng(0),
+    }
+    memory = build(**{name: service for name, service in offered.items() if name in needs(build)})
+    case = made_up()
+    units = make_units(case.sessions, count=count_tokens, **unit).units
+    for place, one in enumerate(units):
+        memory.write(one)
+        if place + 1 == len(units) or units[place + 1].session_id != one.session_id:
+            memory.end_session(one.session_id)
+    memory.consolidate()
+    memory.read(case.questions[0][0])
+
+
+def _rehearsed(build: Any) -> bool:
+    """Whether the innermost memory may be built and written for practice."""
+    return bool(getattr(innermost(build), "REHEARSED", True))
+
+
+def _kind(build: Any) -> tuple[str, ...]:
+    """A memory's class and the settings that decide which code runs: strings and booleans, those of a wrapped memory included."""
+    if not isinstance(build, partial):
+        return (getattr(build, "__qualname__", repr(build)),)
+    choices = [f"{name}={value}" for name, value in sorted(build.keywords.items()) if isinstance(value, str | bool)]
+    inner = _kind(build.keywords["inner"]) if "inner" in build.keywords else ()
+    return (build.func.__qualname__, *choices, *inner)

@@ -1,0 +1,164 @@
+"""What a run is: one memory on one data set, with the services that it is handed and the progress that it reports."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_loaders.schema import Case
+from eval.files.records import Prediction
+from eval.files.store import safe_name
+from eval.running.reader import Reader
+from memsys.embed import Embedder
+from memsys.interface import MemorySystem
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.limits import Gauge
+from memsys.llm.protocol import LLM
+from memsys.prompts import Prompts
+
+OUTSTANDING = 256
+"""Most answers, or judgements, that are outstanding at once: above any in-flight limit, yet their prompts fit into memory."""
+
+
+def every_question(case_id: str, question_id: str) -> bool:
+    """Ask all questions."""
+    return True
+
+
+def no_rehearsal() -> None:
+    """Load nothing before a build."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What memories and readers may use: a model for each role, the embedder, the prompts."""
+
+    llm: LLM
+    reader: LLM
+    probe: LLM
+    embedder: Embedder
+    prompts: Prompts
+    gauges: Mapping[str, Gauge] = field(default_factory=dict)
+    """How busy the endpoint of a role is (`memory`, `probe`, `reader`); roles without an endpoint have none."""
+
+    def gauge_of(self, services: Collection[str]) -> Gauge | None:
+        """How busy the endpoint is that a cell keeps busy: the memory's, or the reader's if building makes no call."""
+        role = "memory" if "llm" in services else "probe" if "probe" in services else "reader"
+        return self.gauges.get(role)
+
+    gateway: Gateway | None = None
+    """Serves programs outside this process; None where there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One memory on one data set, with everything that its cells need."""
+
+    name: str
+    folder: Path
+    cases: Sequence[Case]
+    sizes: Sequence[int]
+    """Approximate work of each case, in any unit; the longest cases start first (`eval.running.cells`)."""
+    build: Callable[..., MemorySystem]
+    reader: Reader
+    unit: Mapping[str, Any]
+    """The unit rule and its settings (`data_loaders.units.make_units`)."""
+    services: Services
+    seed: int = 0
+    replicate: int = 0
+    rebuild_every: int = 1
+    """Offline memories consolidate at the first due point and at every n-th from there; later units are shown raw until then."""
+    questions: Callable[[str, str], bool] = every_question
+    """Which questions are asked."""
+    control: Callable[[Case], MemorySystem] | None = None
+    """Builds a control that needs the case's answer key, in place of `build` (`eval.running.gold_evidence`). None for every memory."""
+    shared: str = ""
+    """Name of the build: runs with the same one differ only in read knobs (`MemorySystem.READ_KNOBS`) and are built together.
+    Empty: the run is built alone."""
+    rehearse: Callable[[], None] = no_rehearsal
+    """Called before a case is built: loads and compiles what would otherwise be counted as the first build's time."""
+    outstanding: int = OUTSTANDING
+    """Most answers, or judgements, that are outstanding at once; many more where they come in batches."""
+    vectors: bool = True
+    """Whether the nodes' vectors are saved; they are most of a run folder, and few tools read them."""
+    chain: float = 0.0
+    """Dependent calls per unit of `sizes`, estimated before the run; 0 = unknown. Only the order of opening cells depends on it."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """The parts of the run's identity and the versions it was made with: written to `run.json`."""
+
+    def case_folder(self, case_id: str) -> Path:
+        """Where the files of a case are."""
+        return self.folder / "cases" / safe_name(case_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One step of a run: a question is done, or (with an empty `question_id`) a case begins, a unit is written, a case is complete."""
+
+    run: str
+    case_id: str
+    question_id: str
+    outcome: str
+    """A question's outcome, or of a case `begun`, `written`, `kept` or `complete`."""
+    kept: int = 0
+    """With `kept`: questions of the case that were answered in an earlier run."""
+    units: int = 0
+    """With `begun`: units of the case; 0 when all its questions are answered already."""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def ignore_progress(progress: Progress) -> None:
+    """For callers that show no progress."""
+
+
+OnAnswer = Callable[[Run, Case, Prediction], None]
+"""Called with the run, the case and the answer once its line is saved; may raise `EndOfRun` to end the run."""
+
+
+def ignore_answer(run: Run, case: Case, prediction: Prediction) -> None:
+    """For callers that do nothing with answers."""
+
+
+def build_memory(run: Run, case: Case) -> MemorySystem:
+    """A fresh memory for a case, given the services that its constructor names; of a control, the control for this case."""
+    if run.control is not None:
+        return run.control(case)
+    code = np.frombuffer(case.id.encode() or b"\0", dtype=np.uint8)
+    offered: dict[str, Any] = {
+        "llm": run.services.llm,
+        "probe": run.services.probe,
+        "embedder": run.services.embedder,
+        "prompts": run.services.prompts.only(declared_prompts(run.build)),
+        "gateway": run.services.gateway,
+        "rng": np.random.default_rng([run.seed, run.replicate, *map(int, code)]),
+    }
+    return run.build(**{name: service for name, service in offered.items() if name in needs(run.build)})
+
+
+def declared_prompts(build: Callable[..., MemorySystem]) -> tuple[str, ...]:
+    """Prompt folders that a memory's class declares, followed by those of the memory that it wraps."""
+    target, given = (build.func, build.keywords) if isinstance(build, partial) else (build, {})
+    inner = declared_prompts(given["inner"]) if "inner" in given else ()
+    return (*getattr(target, "PROMPTS", ()), *inner)
+
+
+def innermost(build: Callable[..., MemorySystem]) -> Any:
+    """The class, or the function, that makes the memory inside all wrappers."""
+    while isinstance(build, partial) and "inner" in build.keywords:
+        build = build.keywords["inner"]
+    return build.func if isinstance(build, partial) else build
+
+
+def needs(build: Callable[..., MemorySystem]) -> frozenset[str]:
+    """Parameters of a memory's constructor that its configuration leaves open; services are among them."""
+    target = build.func if isinstance(build, partial) else build
+    given = build.keywords if isinstance(build, partial) else {}
+    return frozenset(inspect.signature(target).parameters) - frozenset(given)

@@ -1,0 +1,1 @@
+"""Means, intervals, tests, families, power and components of variance."""

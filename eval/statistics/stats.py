@@ -1,0 +1,301 @@
+"""Uncertainty of a mean: intervals by question and by case, paired differences, a permutation test, Holm's adjustment.
+
+Papers print intervals by question. Intervals by case treat whole histories as the sample, because questions about one history are
+correlated. Tables show both. Nothing here uses a global random state.
+
+The interval by case:
+
+- Standard error: the delete-one-history jackknife of the mean. For histories of equal size it gives Student's interval. For unequal
+  sizes it corrects the linearised ratio for the leverage of large histories (MacKinnon, Nielsen and Webb 2023, "Leverage, influence, and
+  the jackknife in clustered regression models", Stata Journal 23). A mean of group means is jackknifed as it stands.
+- Degrees of freedom: Kish's effective number of histories minus one. With G histories of equal size this is G - 1; it is smaller when few
+  histories hold most of the questions.
+- Shares (all values in [0, 1]) get their interval on the logit scale, as survey packages do for proportions: near 0 and 1 the histories'
+  means are skewed, and a symmetric interval covers too little. Differences and other quantities stay on their own scale.
+- There is no interval for fewer than five histories, or when the histories' means are equal: the spread is not known then. `cautious`
+  stands in its place.
+
+Intervals by question and the scales are those of `eval.statistics.intervals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eval.statistics.intervals import (
+    LEVEL,
+    Interval,
+    Sampling,
+    are_scores,
+    around,
+    by_question,
+    by_question_in_groups,
+    independent,
+    matched,
+    mean_interval,
+    on_effective_number,
+    shares,
+    t_point,
+    wilson,
+)
+
+__all__ = [
+    "ENOUGH_CLUSTERS", "Difference", "Estimate", "Interval", "Sampling", "by_question", "difference", "estimate", "holm",
+    "permutation_p", "preferred_interval", "stratified", "t_point", "weights", "wilson",
+]  # fmt: skip
+
+ENOUGH_CLUSTERS = 5
+"""With fewer histories there is no interval by case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean with its intervals."""
+
+    mean: float
+    n: int
+    by_question: Interval | None
+    """Wilson for 0/1 values, Student's t on the logit scale for other scores; None for fewer than two values."""
+    by_case: Interval | None
+    """Jackknife over clusters with Student's t; None for fewer than five clusters, or when their means are equal."""
+    clusters: int
+    cautious: Interval | None = None
+    """Where a score has no `by_case` and there are two clusters at least: Wilson's interval on the effective number of questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A paired difference, first minus second, over the questions that both have a score for."""
+
+    mean: float
+    n: int
+    by_question: Interval | None
+    by_case: Interval | None
+    p: float | None
+    """Two-sided sign-flip permutation test over questions; None for fewer than two pairs."""
+    p_by_case: float | None
+    """Two-sided t-test with the standard error of `by_case`; None where `by_case` is."""
+    clusters: int
+    sampling: Sampling | None
+    """Sampling error by case where there is an interval by case, else by question; None for fewer than two pairs."""
+
+
+def estimate(
+    values: Sequence[float], clusters: Sequence[str], without: Sequence[float] | None = None, level: float = LEVEL
+) -> Estimate:
+    """The mean of scores with both intervals.
+
+    Args:
+        values: one per scored question.
+        clusters: history of each question, same length.
+        without: the mean without each cluster, in the order of sorted names; needed only when leaving out a cluster changes the values
+            of the others (the best of several memories would be chosen anew).
+        level: coverage of the intervals.
+
+    Raises:
+        ValueError: there are no values, or the lengths differ.
+    """
+    array, codes = _array(values, clusters), numbered(clusters)
+    return _estimate(
+        float(array.mean()), array, np.zeros(array.size, dtype=int), codes, without, by_question(array, level), level
+    )
+
+
+def preferred_interval(ours: Estimate) -> Interval | None:
+    """The interval that verdicts and figures use: by case, else the cautious one, which histories that are alike need, too.
+
+    By question only for a single history, and for quantities that are no scores with fewer than five.
+    """
+    own = ours.by_case if ours.clusters >= ENOUGH_CLUSTERS else None
+    question = ours.by_question if ours.clusters < ENOUGH_CLUSTERS else None
+    return own or ours.cautious or question
+
+
+def difference(
+    first: Sequence[float] | np.ndarray,
+    second: Sequence[float] | np.ndarray,
+    clusters: Sequence[str] | np.ndarray,
+    seed: int = 0,
+    without: Sequence[float] | None = None,
+    test: bool = True,
+    groups: Sequence[str] | np.ndarray | None = None,
+) -> Difference:
+    """A paired comparison of two systems: the difference of their means, with the weights of those means.
+
+    Args:
+        first, second: scores of the same questions in the same order.
+        clusters: history of each question, same length.
+        seed: of the permutation test.
+        without: as for `estimate`, of the difference.
+        test: False leaves out the permutation test, the slow part; `p` is then None.
+        groups: group of each question where the means are those of `stratified`; None weighs questions equally.
+
+    Raises:
+        ValueError: there are no pairs, or the lengths differ.
+    """
+    one, two, codes = _array(first, clusters), _array(second, clusters), numbered(clusters)
+    gap, strata = one - two, np.zeros(one.size, dtype=int) if groups is None else numbered(groups)
+    weighted = gap * weights(strata)
+    mean, scores = float(weighted.mean()), are_scores(one) and are_scores(two)
+    case = _jackknife(gap, strata, codes, without)
+    centre, question = matched(gap, strata) if scores else (mean, independent(gap, strata))
+    return Difference(
+        mean,
+        gap.size,
+        by_question=None if question is None else around(centre, question),
+        by_case=None if case is None else around(mean, case),
+        p=permutation_p(weighted, seed) if test else None,
+        p_by_case=None if case is None else _t_test(mean, case),
+        clusters=int(codes.max()) + 1,
+        sampling=case or question,
+    )
+
+
+def permutation_p(gap: np.ndarray, seed: int = 0, flips: int = 10_000, most: int = 200_000) -> float | None:
+    """Two-sided p of a paired difference: the share of sign flips whose mean is at least as far from 0; None for fewer than two pairs.
+
+    Exact when all non-zero gaps have one size; otherwise from random sign flips and the observed one: `flips`, and more up to `most` until
+    ten are as extreme, so that a small p is resolved (Besag and Clifford 1991, "Sequential Monte Carlo p-values").
+    """
+    if gap.size < 2:
+        return None
+    moved = gap[gap != 0.0]
+    if not moved.size:
+        return 1.0
+    if (np.abs(moved) == abs(moved[0])).all():
+        # Only signs differ: their sum is binomial and p is exact (McNemar's test for 0/1 scores).
+        from scipy.special import bdtr
+
+        return min(1.0, float(2 * bdtr(min((moved > 0).sum(), (moved < 0).sum()), moved.size, 0.5)))
+    rng = np.random.default_rng(seed)
+    observed, extreme, drawn = abs(float(moved.sum())) - 1e-12, 0, 0
+    while drawn < flips or (extreme < 10 and drawn < most):
+        size = 500 if drawn >= flips else min(500, flips - drawn)
+        signs = rng.integers(0, 2, (size, moved.size), dtype=np.int8) * 2 - 1
+        extreme += int((np.abs(signs @ moved) >= observed).sum())
+        drawn += size
+    return (extreme + 1) / (drawn + 1)
+
+
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down adjustment (1979), which bounds the probability of any false positive among all tests.
+
+    None stays None and does not count as a test.
+    """
+    known = sorted((p, place) for place, p in enumerate(ps) if p is not None)
+    adjusted: list[float | None] = [None] * len(ps)
+    largest = 0.0
+    for rank, (p, place) in enumerate(known):
+        largest = max(largest, min(1.0, (len(known) - rank) * p))
+        adjusted[place] = largest
+    return adjusted
+
+
+def _t_test(mean: float, sampling: Sampling) -> float:
+    """Two-sided p of the null hypothesis that the mean is 0."""
+    from scipy.special import stdtr
+
+    return float(2 * stdtr(sampling.freedom, -abs(mean) / sampling.error))
+
+
+def weights(groups: Sequence[str] | np.ndarray) -> np.ndarray:
+    """The weight of each question in the mean of group means: float64 [n] with mean 1; questions of a group weigh the same.
+
+    Everything that a column prints (mean, intervals, differences, bounds, ceiling, verdict) is about the mean with these weights.
+
+    Args:
+        groups: group of each question; with a single group the mean is that of the questions.
+    """
+    codes = numbered(groups)
+    counts = np.bincount(codes)
+    return np.asarray(codes.size / (counts[codes] * counts.size))  # exactly 1 for a single group
+
+
+def _estimate(
+    mean: float,
+    array: np.ndarray,
+    groups: np.ndarray,
+    clusters: np.ndarray,
+    without: Sequence[float] | None,
+    question: Interval | None,
+    level: float = LEVEL,
+) -> Estimate:
+    size = int(clusters.max()) + 1
+    case = mean_interval(mean, array, _jackknife(array, groups, clusters, without), level)
+    cautious = None
+    if case is None and size > 1 and are_scores(array):
+        sampling = _jackknife(array, groups, clusters, without, least=2)
+        error = None if sampling is None else sampling.error
+        cautious = on_effective_number(mean, shares(groups), clusters, error, level)
+    return Estimate(mean, array.size, question, case, size, cautious)
+
+
+def _jackknife(
+    array: np.ndarray,
+    groups: np.ndarray,
+    clusters: np.ndarray,
+    without: Sequence[float] | None = None,
+    least: int = ENOUGH_CLUSTERS,
+) -> Sampling | None:
+    """Jackknife error of the unweighted mean of group means; with one group, of the plain mean. None where it cannot be estimated.
+
+    A group without remaining questions is left out of a replicate's mean.
+
+    Args:
+        groups, clusters: numbers from 0, one per value.
+        without: the means without each cluster, where they differ from the means of the remaining values.
+        least: the fewest clusters from which an error is taken.
+    """
+    size = int(clusters.max()) + 1
+    if size < least:
+        return None
+    sums, counts = np.zeros((size, int(groups.max()) + 1)), np.zeros((size, int(groups.max()) + 1))
+    np.add.at(sums, (clusters, groups), array)
+    np.add.at(counts, (clusters, groups), 1.0)
+    total, questions = sums.sum(axis=0), counts.sum(axis=0)
+    left = questions - counts
+    means = np.divide(total - sums, left, out=np.full_like(sums, np.nan), where=left > 0)
+    gaps = (np.nanmean(means, axis=1) if without is None else np.asarray(without)) - (total / questions).mean()
+    error = float(((size - 1) / size * (gaps**2).sum()) ** 0.5)
+    if error < 1e-9:  # only rounding errors: the clusters do not differ
+        return None
+    weights = (counts / questions).mean(axis=1)
+    return Sampling(error, max(1.0, 1 / float((weights**2).sum()) - 1))
+
+
+def numbered(names: Sequence[str] | np.ndarray) -> np.ndarray:
+    """The place of each name among the sorted names, from 0; numbers are numbered again without gaps."""
+    if isinstance(names, np.ndarray):
+        return np.asarray(np.unique(names, return_inverse=True)[1])
+    places = {
+        name: place for place, name in enumerate(sorted(set(names)))
+    }  # 50 times faster than `unique` on short lists of names
+    return np.fromiter((places[name] for name in names), dtype=int, count=len(names))
+
+
+def _array(values: Sequence[float] | np.ndarray, clusters: Sequence[str] | np.ndarray) -> np.ndarray:
+    if not len(values) or len(values) != len(clusters):
+        raise ValueError(f"{len(values)} values for {len(clusters)} cluster names")
+    return np.asarray(values, dtype=float)
+
+
+def stratified(
+    values: Sequence[float], groups: Sequence[str], clusters: Sequence[str], without: Sequence[float] | None = None
+) -> Estimate:
+    """The unweighted mean of group means: RealMem averages personas, LongMemEval's task average averages question types.
+
+    The intervals are those of any mean; questions of one group weigh the same.
+
+    Args:
+        groups: group of each value, same length.
+        without: as for `estimate`, of the mean of group means.
+
+    Raises:
+        ValueError: there are no values, or the lengths differ.
+    """
+    array, codes = _array(values, clusters), numbered(groups)
+    mean = float((np.bincount(codes, weights=array) / np.bincount(codes)).mean())
+    return _estimate(mean, array, codes, numbered(clusters), without, by_question_in_groups(array, codes))

@@ -1,0 +1,1 @@
+"""From settings to runs: models, data sets, memories, scorers, the plan, and the steps that execute them."""

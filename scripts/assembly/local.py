@@ -1,0 +1,139 @@
+"""The settings `local.*`: real models on this machine in the place of an endpoint, and how many minutes they will take."""
+
+from __future__ import annotations
+
+import atexit
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data_loaders.source import file_sha256
+from memsys.llm.llama import LlamaServer
+from memsys.llm.pricing import ModelSettings
+from scripts.assembly.plan import Plan
+from scripts.checkup.calls import EndpointProbe
+from scripts.checkup.probes import ask
+from scripts.setup.local_files import model_file
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+FREE = {"in": 0.0, "cached": 0.0, "out": 0.0}
+
+
+def use_local_models(cfg: DictConfig) -> None:
+    """Start what `local.model` and `local.embedder` name, and point the configuration at it; does nothing where both are null.
+
+    Raises:
+        RunError: a model is not there.
+        EndOfRun: llama.cpp cannot load it.
+        ImportError: the extra is not installed.
+    """
+    from omegaconf import open_dict
+
+    if cfg.local.model is None and cfg.local.embedder is None:
+        return
+    with open_dict(cfg):
+        if cfg.prices is None:
+            cfg.prices = {}
+        if cfg.local.model is not None:
+            _use_chat_model(cfg, model_file(cfg.local.model))
+        if cfg.local.embedder is not None:
+            _use_embedder(cfg, model_file(cfg.local.embedder))
+
+
+def _use_chat_model(cfg: DictConfig, file: Path) -> None:
+    if not cfg.replay:
+        cfg.endpoint.base_url = _served(file, cfg.local.window, cfg.local.slots, cfg.local.threads, False).base_url
+    else:
+        cfg.endpoint.base_url = "http://127.0.0.1:9/v1"  # a replay sends nothing
+    cfg.endpoint.label = f"local {file_sha256(file)[:12]}, window {cfg.local.window}"
+    cfg.endpoint.in_flight = cfg.local.slots
+    for role in ("memory", "reader", "judge"):
+        cfg.models[role] = cfg.models[role] or file.stem
+    if not isinstance(cfg.prices, str):
+        cfg.prices[file.stem] = FREE
+
+
+def _use_embedder(cfg: DictConfig, place: Path) -> None:
+    if place.is_dir():  # a sentence-transformers model, which `build_models` loads
+        cfg.models.embedder, cfg.local.embedder = "minilm", str(place)
+        return
+    if not cfg.replay:
+        cfg.endpoints.embedder.base_url = _served(place, cfg.local.window, 1, cfg.local.threads, True).base_url
+    cfg.models.embedder = place.stem
+    if not isinstance(cfg.prices, str):
+        cfg.prices[place.stem] = FREE
+
+
+@cache
+def _served(file: Path, window: int, slots: int, threads: int | None, embeds: bool) -> LlamaServer:
+    """The server of a model with these settings; one in a process."""
+    server = LlamaServer(file, window=window, slots=slots, threads=threads, embeds=embeds)
+    atexit.register(server.close)
+    return server
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a local model is."""
+
+    prompt_tokens_a_second: float
+    reply_tokens_a_second: float
+
+
+def pace(base_url: str, model: str) -> Pace:
+    """Measure a model with two calls: a long prompt with a reply of one token, and a short prompt with a longer reply."""
+    settings = ModelSettings(model)
+    with EndpointProbe(base_url, "", settings=settings) as line:
+        long = ask(line, settings, "The weather was fine that day. " * 60, 1)
+        short = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", 32)
+    return Pace(
+        (long.tokens("prompt_tokens") or 400) / max(long.seconds, 1e-3),
+        (short.tokens("completion_tokens") or 32) / max(short.seconds, 1e-3),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDuration:
+    """How long the calls of an experiment take one after the other, because a local model's speed is that of the machine."""
+
+    pace: Pace
+    calls: int
+    tokens_in: int
+    least_tokens_out: int
+    """With replies as short as the plan's."""
+    most_tokens_out: int
+    """With every reply at its limit."""
+
+    @property
+    def minutes(self) -> str:
+        """The range of the estimate in minutes."""
+        reading = self.tokens_in / self.pace.prompt_tokens_a_second
+        least, most = (
+            max(1, round((reading + tokens / self.pace.reply_tokens_a_second) / 60))
+            for tokens in (self.least_tokens_out, self.most_tokens_out)
+        )
+        return f"{least} to {most}"
+
+    @property
+    def text(self) -> str:
+        """The estimate with its reason."""
+        return (
+            f"Local model: {self.calls} calls with {self.tokens_in} prompt tokens, read at {self.pace.prompt_tokens_a_second:.0f} a "
+            f"second and written at {self.pace.reply_tokens_a_second:.0f} a second: about {self.minutes} minutes"
+        )
+
+
+def at_pace(plan: Plan, pace: Pace, most_reply_tokens: int) -> Plan:
+    """The plan with the duration that a local model of this pace needs.
+
+    Args:
+        most_reply_tokens: the limit of a reply.
+    """
+    asked = [share for share in plan.shares if share.role != "embedder"]
+    calls, tokens_in = sum(share.calls for share in asked), sum(share.tokens_in for share in asked)
+    tokens_out = sum(share.tokens_out for share in asked)
+    duration = LocalDuration(pace, calls, tokens_in, tokens_out, max(tokens_out, calls * most_reply_tokens))
+    return replace(plan, duration=duration)

@@ -1,0 +1,297 @@
+"""Build the models of an experiment once: a chat model for each role, the embedder, their cache and spending cap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_loaders.source import file_sha256
+from eval.analysis.costs import Price
+from eval.files.provenance import identity, source_digest
+from eval.files.store import RunError
+from eval.judging.judging_ahead import JudgingAhead
+from eval.running.run import Services
+from memsys.embed import Embedder, HashingEmbedder
+from memsys.lean import prepare_for_many_calls
+from memsys.llm.batching.endpoint import BatchEndpoint
+from memsys.llm.cache import CachedEmbedder, CachedLLM
+from memsys.llm.client import Client, HttpEmbedder
+from memsys.llm.endpoint import Endpoint
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream
+from memsys.llm.meter import Metered
+from memsys.llm.network import forbid_network
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse
+from memsys.llm.store import CacheStore
+from memsys.llm.traffic import Traffic
+from memsys.prompts import Prompts
+from scripts.setup.options import load_option, options
+from scripts.setup.roles import Places, chosen_models
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A chat model with its settings."""
+
+    name: str
+    llm: Metered
+    settings: Mapping[str, Any]
+    """What identifies the model: its settings and endpoint label, or the source of the offline engine."""
+    prices: ModelSettings | None
+    """None for an offline engine."""
+    endpoint: Endpoint | None = None
+    """None for an offline engine."""
+    batched: Metered | None = None
+    """The same model through the batch API; None unless `endpoint.mode` asks for it."""
+    discount: float = 1.0
+    """Price of a batched call divided by that of a live one."""
+
+    @property
+    def unhurried(self) -> Metered:
+        """The model for calls whose replies nobody waits for one by one: through the batch API where there is one."""
+        return self.batched or self.llm
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether an offline engine stands in for a model."""
+        return self.prices is None
+
+    @property
+    def identity(self) -> str:
+        """Hash of the settings that identify the model."""
+        return identity({"model": self.settings})
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEmbedder:
+    """An embedder with its settings."""
+
+    name: str
+    """Model name as tables print it."""
+    embedder: Embedder
+    settings: Mapping[str, Any]
+    """What identifies the embedder."""
+    prices: ModelSettings | None = None
+    """None for an embedder that runs on this machine."""
+    endpoint: Endpoint | None = None
+    """None for an embedder that runs on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The models of an experiment by role, with the prompts, the spending cap and the results folder."""
+
+    memory: Model
+    reader: Model
+    judge: Model
+    probe: Model
+    """Gives log-probabilities; the reader unless the configuration names another."""
+    embedder: Embedder
+    embedder_name: str
+    embedder_settings: Mapping[str, Any]
+    embedder_prices: ModelSettings | None
+    """None for an embedder that runs on this machine."""
+    embedder_stand_in: bool
+    prompts: Prompts
+    purse: Purse
+    results: Path
+    model: Callable[[str], Model]
+    """Return any further model by name, such as a second judge; each is built once."""
+    by_name: Mapping[str, Model]
+    """Models built so far."""
+    embedder_endpoint: Endpoint | None
+    """None for an embedder that runs on this machine."""
+    gateway: Gateway
+    """Serves released products; its server starts with the first."""
+    endpoints: Mapping[tuple[str, str], Endpoint]
+    """Endpoints built so far, by URL and the environment variable of the key."""
+    batches: Mapping[Endpoint, BatchEndpoint]
+    """Batch APIs in use, by their endpoint."""
+    ahead: JudgingAhead = field(default_factory=JudgingAhead)
+    """Verdicts that are asked for while other questions are still being answered."""
+
+    def traffic(self) -> list[Traffic]:
+        """Return the calls in flight at each endpoint, for the progress line; the first one has the dollars of all."""
+        live = [endpoint.snapshot() for endpoint in self.endpoints.values()]
+        every = live + [batches.snapshot() for batches in self.batches.values()]
+        return [replace(each, dollars=self.purse.spent if each is every[0] else 0.0) for each in every]
+
+    @property
+    def services(self) -> Services:
+        """What a run passes to its memory and reader."""
+        probe = self.probe.llm.in_role("probe")  # its tokens are counted and priced apart, whichever model it is
+        roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
+        gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}
+        reader = self.reader.unhurried
+        return Services(self.memory.llm, reader, probe, self.embedder, self.prompts, gauges, self.gateway)
+
+    @property
+    def paid(self) -> bool:
+        """Whether a call of some model is known to cost something."""
+        chat = [model.prices for model in (self.memory, self.reader, self.judge, self.probe)]
+        costs = [settings.cost(1, 1) for settings in chat if settings is not None]
+        costs += [self.embedder_prices.cost(1, 0)] if self.embedder_prices is not None else []
+        return any(cost for cost in costs)
+
+    @property
+    def prices(self) -> dict[str, Price]:
+        """Cost functions by role, and by model identity for judges; offline engines have none."""
+        chat_models = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
+        chat_models |= {model.identity: model for model in self.by_name.values()}
+        prices = {name: model.prices for name, model in chat_models.items()} | {"embedder": self.embedder_prices}
+        costs: dict[str, Price] = {name: price.cost for name, price in prices.items() if price is not None}
+        for name, model in chat_models.items():
+            if model.batched is not None and name not in ("memory", "probe"):
+                costs[name] = _discounted(costs[name], model.discount)
+        return costs
+
+    @property
+    def stand_in_identities(self) -> set[str]:
+        """Identities of the offline engines."""
+        return {model.identity for model in (self.judge, *self.by_name.values()) if model.stand_in}
+
+    @property
+    def stand_ins(self) -> list[str]:
+        """Roles filled by an offline engine."""
+        roles = {"memory": self.memory, "reader": self.reader, "judge": self.judge}
+        if self.probe is not self.reader:
+            roles["probe"] = self.probe
+        in_roles = {id(model) for model in roles.values()}
+        roles |= {f"judge {name}": model for name, model in self.by_name.items() if id(model) not in in_roles}
+        names = [role for role, model in roles.items() if model.stand_in]
+        return [*names, "embedder"] if self.embedder_stand_in else names
+
+
+def _discounted(cost: Price, discount: float) -> Price:
+    def discounted(tokens_in: int, tokens_out: int, tokens_cached: int = 0) -> float | None:
+        dollars = cost(tokens_in, tokens_out, tokens_cached)
+        return None if dollars is None else dollars * discount
+
+    return discounted
+
+
+def build_models(cfg: DictConfig) -> Models:
+    """Build the models, their cache and the embedder from the configuration, each once.
+
+    Raises:
+        RunError: a model has no file in `conf` and no endpoint is configured that could serve it.
+    """
+    forbid_network(not cfg.network)
+    prepare_for_many_calls()
+    results = Path(cfg.results)
+    store = CacheStore(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
+    places = Places(cfg, Purse(cfg.max_usd), store.path)
+    by_name: dict[str, Model] = {}
+
+    def model(name: str, role: str = "judge") -> Model:
+        option = _option_or_any("llm", name, cfg, role)
+        key = places.title(name, option, role)
+        if key not in by_name:
+            by_name[key] = _build_model(cfg, name, option, places, role, store)
+        return by_name[key]
+
+    names = chosen_models(cfg)
+    embedding = _build_embedder(cfg, names["embedder"], store, places)
+    reader = model(names["reader"], "reader")
+    has_probe = cfg.models.probe or cfg.endpoints.probe.base_url or cfg.endpoints.probe.key_env
+    memory = model(names["memory"], "memory")
+    return Models(
+        memory=memory,
+        reader=reader,
+        judge=model(names["judge"], "judge"),
+        probe=model(cfg.models.probe or names["reader"], "probe") if has_probe else reader,
+        embedder=embedding.embedder,
+        embedder_name=embedding.name,
+        embedder_settings=embedding.settings,
+        embedder_prices=embedding.prices,
+        embedder_stand_in=names["embedder"] == "hashing",
+        embedder_endpoint=embedding.endpoint,
+        prompts=Prompts(cfg.prompts_dir),
+        purse=places.purse,
+        results=results,
+        model=model,
+        by_name=by_name,
+        gateway=_gateway(memory, embedding.embedder, store, replay=cfg.replay),
+        endpoints=places.built,
+        batches=places.batched,
+    )
+
+
+def _gateway(memory: Model, embedder: Embedder, store: CacheStore, *, replay: bool) -> Gateway:
+    """The gateway in front of the memory's model. What an offline engine answers is not kept: it would outlive the engine's code."""
+    if memory.endpoint is None or memory.prices is None:
+        return Gateway(EngineUpstream(memory.llm), embedder, None, "live")
+    upstream = EndpointUpstream(memory.endpoint, memory.prices)
+    return Gateway(upstream, embedder, store, "replay" if replay else "record")
+
+
+def _build_model(
+    cfg: DictConfig, name: str, option: Mapping[str, Any], places: Places, role: str, store: CacheStore
+) -> Model:
+    if option["engine"] == "extractive":
+        engine = {key: value for key, value in option.items() if key != "engine"}
+        settings = {"engine": "extractive", "source": source_digest(["memsys.llm.offline.extractive"]), **engine}
+        return Model(name, Metered(ExtractiveLLM(**engine)), settings, None)
+    if (limit := cfg.endpoint.max_output_tokens) is not None:
+        option = {**option, "settings": {**option["settings"], "max_output_tokens": limit}}
+    known, endpoint = places.settings(name, option), places.endpoint(option, role)
+    client = None if cfg.replay else Client(endpoint, known)
+    identifying = {key: value for key, value in option["settings"].items() if key not in KNOWLEDGE}
+    settings = {"endpoint": endpoint.label, **identifying}
+    llm = Metered(CachedLLM(client, store, known, endpoint.label))
+    batches = None if cfg.replay else places.batches(endpoint)
+    batched = None if batches is None else Metered(CachedLLM(Client(batches, known), store, known, endpoint.label))
+    return Model(known.model, llm, settings, known, endpoint, batched, cfg.endpoint.batch.discount if batched else 1.0)
+
+
+def _option_or_any(group: str, name: str, cfg: DictConfig, role: str) -> dict[str, Any]:
+    """Read the model's file; a configured endpoint may serve models that have none.
+
+    Raises:
+        RunError: the model has no file and no endpoint is configured.
+    """
+    if name in options(group):
+        return load_option(group, name)
+    if cfg.endpoints[role].base_url is None and cfg.endpoint.base_url is None:
+        raise RunError(
+            f"no {group} called {name!r} (there are: {', '.join(options(group))}), and no endpoint.base_url that could serve it"
+        )
+    return {"engine": "http", "settings": {"model": name}}
+
+
+def _build_embedder(cfg: DictConfig, name: str, store: CacheStore, places: Places) -> BuiltEmbedder:
+    option = _option_or_any("embedder", name, cfg, "embedder")
+    if option["engine"] == "hashing":
+        settings = {**option, "source": source_digest(["memsys.embed"]), "model": "hashing"}
+        return BuiltEmbedder("hashing", HashingEmbedder(option["dimension"]), settings)
+    if option["engine"] == "local":
+        from memsys.local_embedder import LocalEmbedder
+
+        folder = None if cfg.local.embedder is None else Path(cfg.local.embedder)
+        label = "local" if folder is None else f"local {file_sha256(folder / 'model.safetensors')[:12]}"
+        local = None if cfg.replay else LocalEmbedder(str(folder or option["model"]))
+        if local is not None:
+            local.fetch(
+                ["warm"]
+            )  # the first call takes several times as long as the others; keep it out of the timings
+        return BuiltEmbedder(
+            option["model"], CachedEmbedder(local, store, option["model"], label), {**option, "label": label}
+        )
+    known, endpoint = places.settings(name, option), places.endpoint(option, "embedder")
+    prefix = option.get("query_prefix", "")
+    size, batches = option.get("batch", 128), None if cfg.replay else places.batches(endpoint)
+    inner = None if cfg.replay else HttpEmbedder(endpoint, known, batch=size, query_prefix=prefix, batches=batches)
+    settings = {
+        "endpoint": endpoint.label,
+        "model": known.model,
+        "query_prefix": prefix,
+        "max_input_tokens": known.max_input_tokens,
+    }
+    cached = CachedEmbedder(inner, store, known.model, endpoint.label, query_differs=bool(prefix))
+    return BuiltEmbedder(known.model, cached, settings, known, endpoint)

@@ -1,0 +1,447 @@
+"""Estimate what an experiment will cost before anything is paid for.
+
+Every memory is built on one history of each data set, the one of median size, with the offline engines, and answers some of its
+questions. Calls and tokens are scaled to the histories and questions that are left and priced at the real models' prices. It is an
+estimate: replies of a real model may be longer and the structures it builds different, and what the cache holds is counted as if it had
+to be bought.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from eval.analysis.costs import BUILD, phases
+from eval.files.store import read_lines, read_predictions
+from eval.judging.score import Judging, score_judge
+from eval.report.equivalence import left_open
+from eval.running.run import Run, build_memory
+from eval.statistics.power import POWER, planned
+from eval.statistics.power import shown as detectable
+from memsys.embed import HashingEmbedder
+from memsys.llm.futures import settle
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.llm.meter import Metered
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.llm.pricing import ModelSettings
+from memsys.llm.protocol import LLM, Completion, ContextOverflow, Request
+from memsys.tokens import count_tokens
+from scripts.assembly.models import Model, Models
+from scripts.assembly.scorers import judging
+from scripts.assembly.steps import execute
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+SAMPLED = 10
+"""Questions of the sampled history that are answered, spread evenly over it."""
+BUILT = 3
+"""The same for a memory that is rebuilt before each question."""
+
+ROLES = ("memory", "probe", "reader", "judge", "embedder")
+
+SECONDS_PER_CALL = 1.5
+"""Assumed duration of a call where none was measured; used for the estimated duration only."""
+
+Place = tuple[str, str, str | None]
+"""Case, question, and the last turn before the question (None: the question comes after the whole history)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one role of an experiment will use."""
+
+    role: str
+    model: str
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    usd: float | None
+    """None when the price is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """How long an experiment will take at least, and what decides it."""
+
+    chain: float
+    """Dependent calls of the longest cell, from its first write to the verdict on its last answer."""
+    calls: int
+    in_flight: int
+    latency: float
+    """Seconds a call."""
+    measured: bool
+    """Whether the latency was measured at the endpoint; else it is assumed."""
+    by_rate: float = 0.0
+    """Seconds that the limits of requests and tokens a minute ask for."""
+
+    @property
+    def seconds(self) -> float:
+        """The longest of the times that the chain, the calls in flight and the rates ask for."""
+        return max(self.chain * self.latency, self.calls * self.latency / self.in_flight, self.by_rate)
+
+    @property
+    def minutes(self) -> str:
+        """The estimate in minutes."""
+        return f"{self.seconds / 60:.1f}"
+
+    @property
+    def text(self) -> str:
+        """The estimate with its reason."""
+        reasons = {
+            self.by_rate: "the limits of requests and tokens a minute",
+            self.calls * self.latency / self.in_flight: f"{self.calls} calls, {self.in_flight} in flight",
+            self.chain * self.latency: f"the longest chain of dependent calls ({self.chain:.0f})",
+        }
+        how = "as measured just now" if self.measured else "assumed"
+        return f"about {self.seconds / 60:.0f} minutes at {self.latency:.2g} s a call ({how}); decided by {reasons[self.seconds]}"
+
+
+class Lasting(Protocol):
+    """An estimate of how long an experiment takes."""
+
+    @property
+    def minutes(self) -> str:
+        """The estimate in minutes: a number, or a range."""
+
+    @property
+    def text(self) -> str:
+        """The estimate with its reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The estimate of a whole experiment."""
+
+    shares: tuple[Share, ...]
+    duration: Lasting
+    detectable: tuple[str, ...] = ()
+    """For each data set, a line with the smallest difference between two rows that would be detected."""
+    chains: Mapping[Path, float] = field(default_factory=dict)
+    """Dependent calls per unit of a run's sizes, by its folder."""
+    failures: tuple[str, ...] = ()
+    """For each run whose sample has questions without an answer, a line with their number and the first one's reason."""
+    later: tuple[Share, ...] = ()
+    """What the second and further builds of its rows use; empty where each is built once."""
+    open: tuple[str, ...] = ()
+    """For each data set whose rows are built several times, a line on the gaps that fewer builds could not settle."""
+    costs: Mapping[Path, float] = field(default_factory=dict)
+    """US dollars of a run, by its folder, calls of unknown price left out. Of runs that share a build, the first bears it."""
+
+    @property
+    def usd(self) -> float | None:
+        """Sum over the roles; None when a price is unknown."""
+        return total_usd(self.shares)
+
+    def usd_in_batches(self, discount: float) -> float | None:
+        """The same with `endpoint.mode=batch`, which discounts answers and judgements; None when a price is unknown."""
+        late = sum(share.usd or 0.0 for share in self.shares if share.role in ("reader", "judge"))
+        return None if self.usd is None else self.usd - (1.0 - discount) * late
+
+
+def total_usd(shares: Iterable[Share]) -> float | None:
+    known = [share.usd for share in shares]
+    return None if None in known else sum(filter(None, known))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A run cut down to one history and some questions, with the factors that scale it to the whole run."""
+
+    planned: Run
+    """The whole run."""
+    run: Run
+    questions: int
+    """Questions that the sample answers."""
+    write_factor: float
+    consolidate_factor: float
+    question_factor: float
+    by_history: tuple[int, ...]
+    """Questions of the whole run, by history."""
+
+    def factor(self, phase: str) -> float:
+        """Cost of a phase in the whole run, divided by its cost in the sample."""
+        if phase not in BUILD:
+            return self.question_factor
+        return self.consolidate_factor if phase == "consolidate" else self.write_factor
+
+
+@dataclass(slots=True)
+class Usage:
+    """Calls and tokens of one role, scaled to the whole experiment."""
+
+    calls: float = 0.0
+    tokens_in: float = 0.0
+    tokens_out: float = 0.0
+
+    def add(self, factor: float, calls: int, tokens_in: int, tokens_out: int) -> None:
+        """Add what a sample used, times its factor."""
+        self.calls += factor * calls
+        self.tokens_in += factor * tokens_in
+        self.tokens_out += factor * tokens_out
+
+    def plus(self, other: Usage) -> Usage:
+        """The sum of two usages."""
+        return Usage(self.calls + other.calls, self.tokens_in + other.tokens_in, self.tokens_out + other.tokens_out)
+
+    def share(self, role: str, model: str, prices: ModelSettings | None) -> Share:
+        """This usage, rounded and priced. A stand-in has no prices and costs nothing."""
+        calls, tokens_in, tokens_out = round(self.calls), round(self.tokens_in), round(self.tokens_out)
+        usd = 0.0 if prices is None else prices.cost(tokens_in, tokens_out)
+        return Share(role, model, calls, tokens_in, tokens_out, usd)
+
+
+def plan(
+    cfg: DictConfig, models: Models, runs: Iterable[Run], judges: Mapping[str, list[str]], window: int | None = None
+) -> Plan:
+    """Run a sample offline in a temporary folder, scale it and price it.
+
+    Args:
+        cfg: sets threads and calls in flight.
+        models: the real models, whose prices are used.
+        runs: everything that would be run.
+        judges: names of the judges by data set.
+        window: tokens that a prompt may have at most, where that is known; a longer one fails, as it will, and costs nothing.
+    """
+    engine: LLM = ExtractiveLLM() if window is None else Windowed(ExtractiveLLM(), window)
+    offline = Metered(OneSecond(engine))
+    with tempfile.TemporaryDirectory() as folder:
+        samples = _samples(runs, lambda run: _offline(run, offline, Path(folder)))
+        sizes = {sample.run.folder.parent.name: sample.by_history for sample in samples}
+        samples = [sample for sample in samples if sample.questions]
+        execute([sample.run for sample in samples], sum(s.questions for s in samples), cfg.threads, "planning")
+        chains = {sample.planned.folder: _chain(sample) for sample in samples}
+        longest = max((_longest(sample, chains[sample.planned.folder]) for sample in samples), default=0.0)
+        by_run = _usage(samples, _graders(cfg, models, judges, offline))
+        failures = tuple(line for sample in samples for line in _failures(sample))
+    again = {sample.planned.folder for sample in samples if sample.run.replicate}
+    later = _added(used for folder, used in by_run.items() if folder in again)
+    whole = _added(by_run.values())
+    by_role = {role: getattr(models, role) for role in ROLES[:-1] if role != "probe" or whole["probe"].calls}
+    shares = _shares(whole, by_role, models)
+    lines = tuple(line for name, counts in sizes.items() for line in _detectable(name, counts))
+    most = 1 + max((sample.run.replicate for sample in samples), default=0)
+    left = tuple(f"  {name}: {left_open(sum(counts), most)}" for name, counts in sizes.items() if most > 1)
+    costs = {
+        folder: sum(share.usd or 0.0 for share in _shares(used, by_role, models)) for folder, used in by_run.items()
+    }
+    again_shares = tuple(_shares(later, by_role, models)) if most > 1 else ()
+    lasting = duration(cfg, models, shares, longest)
+    return Plan(tuple(shares), lasting, lines, chains, failures, again_shares, left, costs)
+
+
+def _graders(
+    cfg: DictConfig, models: Models, judges: Mapping[str, list[str]], llm: Metered
+) -> dict[str, list[Judging]]:
+    """The judges of each data set, asked offline."""
+    return {data: [replace(judging(cfg, models, name), llm=llm) for name in names] for data, names in judges.items()}
+
+
+def _usage(samples: Iterable[Sample], judges: Mapping[str, Sequence[Judging]]) -> dict[Path, dict[str, Usage]]:
+    """Usage by run folder and role, scaled to the whole of each run. Of runs that share a build, the first bears it."""
+    builds: set[str] = set()
+    by_run: dict[Path, dict[str, Usage]] = {}
+    for sample in samples:
+        used = by_run.setdefault(sample.planned.folder, {role: Usage() for role in ROLES})
+        _add_run(used, sample, counts_build=sample.run.shared not in builds)
+        builds |= {sample.run.shared} - {""}
+        for judge in judges.get(sample.run.folder.parent.name, ()):
+            _add_judge(used["judge"], sample, judge)
+    return by_run
+
+
+def _added(parts: Iterable[Mapping[str, Usage]]) -> dict[str, Usage]:
+    """Usage by role, added up."""
+    return reduce(
+        lambda one, two: {role: one[role].plus(two[role]) for role in ROLES}, parts, {role: Usage() for role in ROLES}
+    )
+
+
+def _shares(usage: Mapping[str, Usage], by_role: Mapping[str, Model], models: Models) -> list[Share]:
+    shares = [usage[role].share(role, model.name, model.prices) for role, model in by_role.items()]
+    return [*shares, usage["embedder"].share("embedder", models.embedder_name, models.embedder_prices)]
+
+
+def _chain(sample: Sample) -> float:
+    """Dependent calls of a build per unit of the run's sizes."""
+    return dependent_calls(sample.run.folder, BUILD) / max(sample.run.sizes[0], 1)
+
+
+def _longest(sample: Sample, chain: float) -> float:
+    """Dependent calls of a run's longest cell: its build, one read, the answer and its verdict."""
+    return chain * max(sample.planned.sizes) + dependent_calls(sample.run.folder, ("read",)) / sample.questions + 2
+
+
+def dependent_calls(folder: Path, phases: Collection[str]) -> float:
+    """Calls on the critical path of these phases of a sample, in which every call takes a second."""
+    paths = folder.glob("cases/*/effort.jsonl")
+    lines = (line for path in paths for line in read_lines(path, fields=("phase", "provider_seconds")))
+    return float(sum(line["provider_seconds"] for line in lines if line["phase"] in phases))
+
+
+class OneSecond:
+    """A wrapper after which every call takes a second, so that seconds on the critical path are dependent calls."""
+
+    def __init__(self, inner: LLM) -> None:
+        self._inner = inner
+
+    def submit(self, request: Request) -> Future[Completion]:
+        inner, outer = self._inner.submit(request), Future[Completion]()
+        inner.add_done_callback(lambda done: settle(outer, lambda: replace(done.result(), seconds=1.0)))
+        return outer
+
+
+class Windowed:
+    """A wrapper that refuses a prompt that is longer than a model's window, as a server does.
+
+    Tokens are counted with the project's own vocabulary, so a prompt near the limit may fare otherwise at the model.
+    """
+
+    def __init__(self, inner: LLM, window: int) -> None:
+        self._inner = inner
+        self._window = window
+
+    def submit(self, request: Request) -> Future[Completion]:
+        tokens = sum(count_tokens(text) for _, text in request.messages)
+        if tokens <= self._window:
+            return self._inner.submit(request)
+        refused = Future[Completion]()
+        refused.set_exception(ContextOverflow(f"a prompt of about {tokens} tokens in a window of {self._window}"))
+        return refused
+
+
+def _failures(sample: Sample) -> Iterator[str]:
+    """The line of a sample that has questions without an answer."""
+    cases = (sample.run.case_folder(case.id) for case in sample.run.cases)
+    errors = [line.error for case in cases for line in read_predictions(case).values() if line.outcome == "error"]
+    if errors:
+        name = f"{sample.run.folder.parent.name} · {sample.run.name}"
+        yield f"  {name}: {len(errors)} of {sample.questions} sampled questions have no answer: {errors[0]}"
+
+
+def duration(cfg: DictConfig, models: Models, shares: Sequence[Share], longest: float) -> Duration:
+    """How long the calls of these shares take, `longest` of which depend on each other."""
+    endpoints = {id(endpoint): endpoint for endpoint in models.endpoints.values()}
+    measured = [endpoint.latency for endpoint in endpoints.values() if endpoint.latency is not None]
+    latency = sum(measured) / len(measured) if measured else SECONDS_PER_CALL
+    settings = {"memory": models.memory, "reader": models.reader, "judge": models.judge, "probe": models.probe}
+    minutes: dict[str, float] = {}
+    for share in shares:  # roles that share a model share its limits
+        prices = settings[share.role].prices if share.role in settings else models.embedder_prices
+        rpm = (prices.rpm if prices else None) or cfg.endpoint.rpm
+        tpm = (prices.tpm if prices else None) or cfg.endpoint.tpm
+        for kind, used, rate in (("r", share.calls, rpm), ("t", share.tokens_in + share.tokens_out, tpm)):
+            if rate:
+                minutes[share.model + kind] = minutes.get(share.model + kind, 0.0) + used / rate
+    calls = sum(share.calls for share in shares)
+    by_rate = 60.0 * max(minutes.values(), default=0.0)
+    return Duration(longest, calls, cfg.endpoint.in_flight, latency, bool(measured), by_rate)
+
+
+def _add_run(usage: Mapping[str, Usage], sample: Sample, *, counts_build: bool) -> None:
+    """Add what a sample's memory, reader and embedder used; a build that several runs share counts once."""
+    for cost in phases(sample.run.folder):
+        if cost.phase in BUILD and not counts_build:
+            continue
+        factor = sample.factor(cost.phase)
+        for role, used in cost.by_role.items():
+            usage[role].add(factor, used.calls, used.tokens_in, used.tokens_out)
+        usage["embedder"].add(factor, cost.steps if cost.embedding_tokens else 0, cost.embedding_tokens, 0)
+
+
+def _add_judge(usage: Usage, sample: Sample, judge: Judging) -> None:
+    for line in read_lines(score_judge(sample.run, judge).with_suffix(".effort.jsonl")):
+        usage.add(sample.question_factor, sum(line["calls"].values()), int(line["tokens_in"]), int(line["tokens_out"]))
+
+
+def _detectable(dataset: str, sizes: Sequence[int]) -> Iterator[str]:
+    if (difference := planned(sizes)) is not None:
+        yield (
+            f"  {dataset}: {sum(sizes)} questions in {len(sizes)} histories; "
+            f"detectable paired difference at {POWER:.0%} power: {detectable(difference[0])} ({difference[1]})"
+        )
+
+
+def _offline(run: Run, engine: Metered, folder: Path) -> Run:
+    gateway = Gateway(EngineUpstream(engine), HashingEmbedder(), None, "live")
+    services = replace(
+        run.services,
+        llm=engine,
+        reader=engine,
+        probe=engine.in_role("probe"),
+        embedder=HashingEmbedder(),
+        gauges={},
+        gateway=gateway,
+    )
+    return replace(run, services=services, folder=folder / run.folder.parent.name / run.folder.name)
+
+
+def _samples(runs: Iterable[Run], offline: Callable[[Run], Run]) -> list[Sample]:
+    places: dict[int, list[list[Place]]] = {}
+    samples = []
+    for run in runs:
+        if id(run.cases) not in places:  # runs on one data set hold the same cases
+            places[id(run.cases)] = [
+                [(case.id, question.id, question.after) for question, _ in case.questions] for case in run.cases
+            ]
+        samples.append(_sample(run, offline(run), places[id(run.cases)]))
+    return samples
+
+
+def _sample(planned: Run, run: Run, places: Sequence[Sequence[Place]]) -> Sample:
+    """Cut a run down to its history of median size and a few of that history's questions; answered ones are left out."""
+    every_question = [[place for place in history if run.questions(*place[:2])] for history in places]
+    asked = [_open(planned, history) for history in every_question]
+    by_size = sorted((index for index in range(len(asked)) if asked[index]), key=lambda index: run.sizes[index])
+    if not by_size:  # the run is complete
+        return Sample(planned, run, 0, 0.0, 0.0, 0.0, tuple(map(len, every_question)))
+    median = by_size[len(by_size) // 2]
+    history = asked[median]
+    rebuilt = len({after for *_, after in history}) > 1 and build_memory(run, run.cases[median]).OFFLINE
+    count = min(BUILT if rebuilt else SAMPLED, len(history))
+    chosen = [history[(2 * number + 1) * len(history) // (2 * count)] for number in range(count)]
+    every = run.rebuild_every if count == len(history) else 1  # each sampled question stands for several rebuilds
+    builds = [size * _builds(each, run.rebuild_every) for size, each in zip(run.sizes, asked, strict=True)]
+    return Sample(
+        planned,
+        replace(
+            run,
+            cases=[run.cases[median]],
+            sizes=[run.sizes[median]],
+            rebuild_every=every,
+            questions=ChosenQuestions(frozenset(place[:2] for place in chosen)),
+        ),
+        questions=len(chosen),
+        write_factor=sum(run.sizes[index] for index in by_size) / run.sizes[median],
+        consolidate_factor=sum(builds) / (run.sizes[median] * _builds(chosen, every)),
+        question_factor=sum(map(len, asked)) / len(chosen),
+        by_history=tuple(map(len, every_question)),
+    )
+
+
+def _open(run: Run, history: Sequence[Place]) -> list[Place]:
+    """The questions of a history that no earlier command answered."""
+    lines = read_predictions(run.case_folder(history[0][0])) if history else {}
+    return [place for place in history if place[1] not in lines or lines[place[1]].outcome != "answered"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenQuestions:
+    """Tells whether a question is asked. Two with the same ids are equal, so that runs can share a build."""
+
+    ids: frozenset[tuple[str, str]]
+
+    def __call__(self, case_id: str, question_id: str) -> bool:
+        return (case_id, question_id) in self.ids
+
+
+def _builds(places: Sequence[Place], every: int) -> int:
+    """How often an offline memory is built for these questions."""
+    return math.ceil(len({after for *_, after in places}) / every)

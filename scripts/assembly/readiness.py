@@ -1,0 +1,231 @@
+"""Check every endpoint before anything is planned or built: does it answer, accept the key and serve the model?
+
+In the paper profile the doctor examines each model as well (`scripts.checkup`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from eval.files.store import RunError
+from memsys.llm.endpoint import Endpoint
+from memsys.llm.pricing import ModelSettings, SpendingCapReached
+from scripts.assembly.models import Model, Models
+from scripts.checkup.calls import EndpointProbe, Heard
+from scripts.checkup.causes import remedy
+from scripts.checkup.embedding import examine_embedder
+from scripts.checkup.probes import ask, examine
+from scripts.checkup.report import table
+from scripts.settings.prices import how_to_give
+from scripts.terminal.progress import progress_line
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+ATTEMPTS = 3
+"""Tries at an endpoint that answers but is busy; whether it recovers is the run's own concern."""
+PATIENCE = 60.0
+"""Seconds to wait for a reply; a server may have to load the model first."""
+WINDOW = 8000
+"""Tokens of the longest prompt that the doctor sends before a paper's run."""
+SENT = ("token_limit_field", "send_temperature", "reasoning_effort", "extra_body", "json_output")
+"""Settings that change what a request holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model at an endpoint, with the roles it fills."""
+
+    roles: tuple[str, ...]
+    endpoint: Endpoint
+    settings: ModelSettings
+
+    @property
+    def name(self) -> str:
+        """Roles, model and URL, for messages."""
+        return f"{', '.join(self.roles)}: {self.settings.model} at {self.endpoint.base_url}"
+
+
+def prepared(cfg: DictConfig, models: Models) -> Models:
+    """Return the models once every endpoint has answered; in the paper profile with what the doctor learned in their settings.
+
+    Nothing is sent when replaying, or with `endpoint.probe=false`.
+
+    Raises:
+        RunError: there is a spending cap and a model without a price; an endpoint does not answer, refuses the key, or does not serve
+            the model; in the paper profile also when it refuses what the model's settings send, or truncates prompts silently.
+    """
+    chat_models = list(_chat_models(models))
+    if not cfg.replay:
+        check_prices(cfg.max_usd, [*chat_models, *_embedders(models)])
+    if cfg.replay or not cfg.endpoint.probe or not (chat_models or models.embedder_endpoint):
+        return models
+    for served in [*chat_models, *_embedders(models)]:
+        _check_key(served)
+    try:
+        if cfg.profile_name == "paper":
+            return _examined(models, chat_models, cfg.endpoint.timeout)
+        _check_all(models, chat_models, cfg.endpoint.timeout)
+    except SpendingCapReached as error:  # plan and run report the cap for their own calls
+        print(f"note: the endpoints were not asked beforehand: {error}", file=sys.stderr)
+    return models
+
+
+def check_prices(max_usd: float | None, served: Sequence[ServedModel]) -> None:
+    """Refuse models without a price where there is a spending cap, which could not hold.
+
+    Raises:
+        RunError: names every model and the line to add.
+    """
+    unpriced = [each for each in served if each.settings.cost(1, int(each.roles != ("embedder",))) is None]
+    if max_usd is not None and unpriced:
+        models = list(dict.fromkeys(each.settings.model for each in unpriced))
+        named = ", ".join(f"{each.settings.model} ({', '.join(each.roles)})" for each in unpriced)
+        raise RunError(
+            f"max_usd={max_usd:g} needs the price of every model, and there is none for {named}: add {how_to_give(*models)}"
+        )
+
+
+def _check_all(models: Models, chat_models: list[ServedModel], timeout: float) -> None:
+    with progress_line("asking the endpoints", len(chat_models) + bool(models.embedder_endpoint)) as line:
+        for served in chat_models:
+            _check(served, chat=True, timeout=timeout)
+            line.step()
+        for served in _embedders(models):
+            _check(served, chat=False, timeout=timeout)
+            line.step()
+
+
+def _chat_models(models: Models) -> Iterator[ServedModel]:
+    """Chat models at endpoints, each once with all its roles."""
+    roles: dict[tuple[str, str, str], list[str]] = {}
+    by_key: dict[tuple[str, str, str], Model] = {}
+    for role in ("memory", "reader", "judge", "probe"):
+        model: Model = getattr(models, role)
+        if model.endpoint is not None and model.prices is not None:
+            key = (model.endpoint.base_url, model.endpoint.key_env, repr(model.prices))
+            roles.setdefault(key, []).append(role)
+            by_key[key] = model
+    for key, model in by_key.items():
+        assert model.endpoint is not None
+        assert model.prices is not None
+        yield ServedModel(tuple(roles[key]), model.endpoint, model.prices)
+
+
+def _embedders(models: Models) -> Iterator[ServedModel]:
+    """The embedder when it is at an endpoint, else nothing."""
+    if models.embedder_endpoint is not None and models.embedder_prices is not None:
+        yield ServedModel(("embedder",), models.embedder_endpoint, models.embedder_prices)
+
+
+def _line(served: ServedModel, timeout: float) -> EndpointProbe:
+    endpoint = served.endpoint
+    wait = min(timeout, PATIENCE)
+    return EndpointProbe(
+        endpoint.base_url, endpoint.key_env, timeout=wait, settings=served.settings, purse=endpoint.purse
+    )
+
+
+def _check_key(served: ServedModel) -> None:
+    """Refuse a remote endpoint whose key is not in the environment.
+
+    Raises:
+        RunError: the environment variable is not set.
+    """
+    url, key_env = served.endpoint.base_url, served.endpoint.key_env
+    if not os.environ.get(key_env) and urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
+        raise _refusal(served, f"no key for {url} in the environment variable {key_env}")
+
+
+def _check(served: ServedModel, *, chat: bool, timeout: float) -> None:
+    """Send one short request, again while the server is merely busy.
+
+    Raises:
+        RunError: the endpoint does not answer it.
+    """
+    with _line(served, timeout) as line:
+        for _ in range(ATTEMPTS):
+            heard = _short_request(line, served.settings, chat)
+            if not heard.busy:
+                break
+    if heard.busy:
+        print(f"note: {served.name} answers, but is busy or failing: {heard.error}", file=sys.stderr)
+    elif not heard.ok:
+        raise _refusal(served, heard.error, _cure(served, heard.error, chat))
+    else:
+        _note_latency(served.endpoint, heard.seconds)
+
+
+def _note_latency(endpoint: Endpoint, seconds: float) -> None:
+    """Keep the longest latency of an endpoint's models: a short request is answered faster than most."""
+    endpoint.latency = max(endpoint.latency or 0.0, seconds)
+
+
+def _short_request(line: EndpointProbe, settings: ModelSettings, chat: bool) -> Heard:
+    if chat:
+        return ask(line, settings, "Reply with the word ready.", 16)
+    return line.embed({"model": settings.model, "input": ["ready"], **settings.extra_body})
+
+
+def _cure(served: ServedModel, reason: str, chat: bool) -> str:
+    """The remedy where the request says more than the error does; empty elsewhere."""
+    if not chat and re.search(r"HTTP (40[45]|501)\b", reason):
+        return (
+            "this server makes no embeddings, or not with this model: name one that does (make … EMBEDDER_BASE_URL=), take a model of this "
+            "machine (LOCAL_EMBEDDER=minilm), or leave EMBEDDER out, so that a hashing stand-in takes its place"
+        )
+    key_env = served.endpoint.key_env
+    if re.search(r"HTTP 40[13]\b", reason) and not os.environ.get(key_env):
+        return f"the environment variable {key_env} is not set: export it, or name another one (make … KEY_ENV=)"
+    return ""
+
+
+def _refusal(served: ServedModel, reason: str, cure: str = "") -> RunError:
+    return RunError(
+        f"{served.name}: {reason}\n  remedy: {cure or remedy(reason)}\n"
+        "  (asked before anything was planned or built; replay=true answers from the cache alone, endpoint.probe=false does not ask)"
+    )
+
+
+def _examined(models: Models, chat_models: list[ServedModel], timeout: float) -> Models:
+    """Run the doctor on every model, print its tables on standard error, and return the models with what it learned.
+
+    Raises:
+        RunError: a model is unfit; the message lists settings that fit, where the doctor knows some.
+    """
+    learned: dict[str, ModelSettings] = {}
+    calls, before = 0, models.purse.spent
+    for served in chat_models:
+        with _line(served, timeout) as line:
+            examination = examine(line, served.settings, window=WINDOW, brief=True)
+        calls += line.calls
+        _note_latency(served.endpoint, line.seconds / max(1, line.calls))
+        print(f"{served.name} ({line.calls} calls)\n{table(examination.findings)}", file=sys.stderr)
+        if examination.stops:
+            fitting = _differences(served.settings, examination.settings)
+            faults = "; ".join(f"{stop.asked}: {stop.found} ({stop.means})" for stop in examination.stops)
+            advice = f"\n  settings that fit, for conf/llm: {fitting}" if fitting else ""
+            raise RunError(f"{served.name} will not do: {faults}{advice}")
+        facts = {name: getattr(examination.settings, name) for name in ("logprobs", "context_tokens")}
+        learned |= dict.fromkeys(served.roles, replace(served.settings, **facts))
+    for served in _embedders(models):
+        with _line(served, timeout) as line:
+            findings = examine_embedder(line, served.settings)
+        calls += line.calls
+        print(f"{served.name} ({line.calls} calls)\n{table(findings)}", file=sys.stderr)
+        if stops := [finding for finding in findings if finding.level == "stop"]:
+            raise RunError(f"{served.name} will not do: {stops[0].found} ({stops[0].means})")
+    print(f"check-up: {calls} calls, {models.purse.spent - before:.4f} USD at known prices", file=sys.stderr)
+    return replace(
+        models, **{role: replace(getattr(models, role), prices=settings) for role, settings in learned.items()}
+    )
+
+
+def _differences(before: ModelSettings, after: ModelSettings) -> Mapping[str, Any]:
+    return {name: getattr(after, name) for name in SENT if getattr(before, name) != getattr(after, name)}

@@ -1,0 +1,111 @@
+"""The run folders of a results folder, as `memsys-bench runs list` and `list runs` show them."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from eval.files.received import is_linked, run_record
+from eval.files.store import RunError, read_lines
+
+STATES = ("finished", "unfinished", "in use", "damaged")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run as it lies on the disk."""
+
+    path: Path
+    record: Mapping[str, Any]
+    """Of `run.json`; empty when there is none that can be read."""
+    state: str
+    """One of `STATES`."""
+    detail: str
+    """Cases finished, and questions that failed."""
+    started: datetime
+    """When it was last started."""
+
+
+def folders(results: Path) -> list[RunFolder]:
+    """All runs below a results folder, by data set and memory."""
+    return [_run(path) for path in sorted((results / "runs").glob("*/*")) if path.is_dir()]
+
+
+def _run(path: Path) -> RunFolder:
+    file = path / "run.json"
+    started = datetime.fromtimestamp((file if file.is_file() else path).stat().st_mtime)
+    record: dict[str, Any] = {}
+    try:
+        if is_linked(path):
+            raise RunError("a link: the run may lie outside the results; remove the link itself")
+        record = run_record(path) if file.is_file() else {}
+        state, detail = _state(path, record)
+    except RunError as error:
+        state, detail = "damaged", str(error)
+    return RunFolder(path, record, "in use" if held(path) else state, detail, started)
+
+
+def _state(path: Path, record: Mapping[str, Any]) -> tuple[str, str]:
+    done = sorted(path.glob("cases/*/case.json"))
+    lines = [line for one in done for line in read_lines(one.with_name("predictions.jsonl"), again=False)]
+    failed = sum(line.get("outcome") == "error" for line in lines)
+    total = record.get("cases")
+    if "imported" in record:
+        return "finished" if len(done) == total else "unfinished", f"{len(lines)} imported answers"
+    detail = f"{len(done)}{'' if total is None else f' of {total}'} cases" + (f", {failed} errors" if failed else "")
+    return "finished" if len(done) == total and not failed else "unfinished", detail
+
+
+def held(path: Path) -> bool:
+    """Whether another process is writing the run."""
+    lock = path / ".lock"
+    if lock.is_symlink() or not lock.is_file():
+        return False
+    with lock.open("rb") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def sizes(runs: Sequence[RunFolder]) -> list[int]:
+    """Bytes that each run takes of the disk; a file of several names counts for the first that has it."""
+    seen: set[tuple[int, int]] = set()
+    found = []
+    for run in runs:
+        total = 0
+        for path in run.path.rglob("*"):
+            known = path.lstat()
+            if (known.st_dev, known.st_ino) not in seen:
+                seen.add((known.st_dev, known.st_ino))
+                total += known.st_blocks * 512
+        found.append(total)
+    return found
+
+
+def listed(runs: Sequence[RunFolder]) -> list[str]:
+    """The table of `list`."""
+    rows = [("memory", "data set", "started", "state", "size", "folder")]
+    taken = sizes(runs)
+    for run, size in zip(runs, taken, strict=True):
+        name = str(run.record.get("name") or run.path.name.rpartition("-")[0] or run.path.name)
+        when, state = f"{run.started:%Y-%m-%d %H:%M}", f"{run.state} ({run.detail})" if run.detail else run.state
+        rows.append((name, run.path.parent.name, when, state, shown(size), str(run.path)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [*lines, f"{len(runs)} runs, {shown(sum(taken))}"]
+
+
+def shown(size: int) -> str:
+    """Bytes for people."""
+    amount, units = float(size), ("B", "KB", "MB", "GB", "TB")
+    for unit in units[:-1]:
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} {units[-1]}"

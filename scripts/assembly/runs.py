@@ -1,0 +1,274 @@
+"""Describe one run: a memory on a data set, its settings checked, its folder named by everything that can move a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from eval.files.provenance import identity, surroundings
+from eval.files.store import RunError
+from eval.running.gold_evidence import gold_evidence
+from eval.running.reader import Reader
+from eval.running.rehearsal import rehearse
+from eval.running.run import OUTSTANDING, Run, Services, declared_prompts, needs
+from memsys.interface import MemorySystem
+from memsys.jsons import fields_of
+from memsys.llm.replies import POLICY
+from scripts.assembly.datasets import Data
+from scripts.assembly.models import Model, Models
+from scripts.settings.checking import checked_call, checked_option, checked_unit
+from scripts.setup.options import load_option
+from scripts.setup.source_code import sources, used_distributions
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+_surroundings = cache(surroundings)
+BUDGET = ("max_context_tokens", "fill")
+"""Settings of a reader that say how much of a recall it shows."""
+DESCRIBING = ("name", "title", "unit", "waived", "untested", "fitted_to")
+"""Values of a file of `conf/memory` that say what the memory is called and what is known of it: no part of a run's identity."""
+BATCHED = 20_000
+"""Most answers that are outstanding at once in batch mode: their prompts, about 10 kB each, fit into memory."""
+
+
+def reader(name: str) -> Reader:
+    """Build a reader from its file in `conf/reader`."""
+    return Reader(**load_option("reader", name))
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a memory is built on a data set, with every setting checked."""
+
+    memory: Mapping[str, Any]
+    """Values of its file in `conf/memory`."""
+    build: Any
+    """Builds the memory from its services."""
+    classes: tuple[type[MemorySystem], ...]
+    """The memory's class and, for a wrapper, that of its `inner` memory."""
+    unit: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The memory's name, which starts the name of the run folder."""
+        return str(self.memory["name"])
+
+    @property
+    def waived(self) -> dict[str, str]:
+        """Tests of the contract and checks of conformance that it cannot pass, with the reasons."""
+        of_classes = {name: reason for each in self.classes for name, reason in each.WAIVED.items()}
+        return {**of_classes, **self.memory.get("waived", {})}
+
+    @property
+    def services(self) -> frozenset[str]:
+        """Names of the services that the innermost memory uses."""
+        return needs(_innermost(self.build))
+
+
+def memory_run(
+    cfg: DictConfig,
+    models: Models,
+    dataset: Data,
+    memory: Mapping[str, Any],
+    reader: Reader,
+    *,
+    unit: Mapping[str, Any] | None = None,
+    replicate: int = 0,
+) -> Run:
+    """Describe the run of one memory on one data set; nothing is written and no call is made.
+
+    Args:
+        cfg: sets seed, rebuild schedule, prompts folder and whether node vectors are kept.
+        models: models by role.
+        dataset: the data set, loaded and cut.
+        memory: values of a file of `conf/memory`, with settings changed or not; `reader` answers the questions.
+        unit: unit rule; None takes the memory's own, else the data set's.
+        replicate: number of the build, from 0.
+
+    Raises:
+        RunError: a setting of the memory is refused, or a service it needs is missing.
+    """
+    recipe = recipe_of(dataset, memory, unit)
+    parts = _parts(cfg, models, dataset, recipe, reader, replicate)
+    _check_logprobs(_built_once(recipe, models), recipe, models.probe)
+    return Run(
+        name=recipe.name,
+        folder=models.results / "runs" / dataset.name / f"{recipe.name}-{identity(parts)}",
+        cases=dataset.cases,
+        sizes=dataset.cases.sizes,
+        build=recipe.build,
+        reader=reader,
+        unit=dict(recipe.unit),
+        services=_services(models, recipe),
+        outstanding=BATCHED if models.batches else OUTSTANDING,
+        seed=cfg.build.seed,
+        replicate=replicate,
+        rebuild_every=cfg.build.rebuild_every,
+        shared=_shared_build(parts, recipe),
+        rehearse=partial(rehearse, recipe.build, dict(recipe.unit), models.prompts),
+        control=partial(gold_evidence, unit=dict(recipe.unit)) if memory.get("gold_evidence") else None,
+        vectors=bool(cfg.nodes.vectors),
+        record={**parts, **_not_identifying(cfg, recipe, dataset)},
+    )
+
+
+def _services(models: Models, recipe: Recipe) -> Services:
+    """The models of a run; a build of independent calls goes through the batch API where there is one."""
+    suited = all(each.INDEPENDENT_CALLS for each in recipe.classes)
+    return replace(models.services, llm=models.memory.unhurried) if suited else models.services
+
+
+def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] | None = None) -> Recipe:
+    """Check the settings of a memory and find its classes.
+
+    Raises:
+        RunError: a setting or the unit rule is refused.
+    """
+    from hydra.utils import instantiate
+
+    memory = checked_option("memory", memory)
+    memory = {**memory, "build": checked_call(f"memory {memory['name']}", memory["build"])}
+    classes = _classes(memory["build"])
+    build = instantiate(dict(memory["build"]), _convert_="all")
+    unit = unit or unit_of(memory, dataset.config)
+    return Recipe(memory, build, classes, checked_unit(unit, f"memory {memory['name']} on {dataset.name}"))
+
+
+def unit_of(memory: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The unit rule of a memory on a data set where a table sets none: of its file, else its class, else the data set.
+
+    Args:
+        memory: values of a file of `conf/memory`.
+        config: values of a file of `conf/dataset`.
+    """
+    if memory.get("unit"):
+        return dict(memory["unit"])
+    unit: Mapping[str, Any] = next((each.UNIT for each in _classes(memory["build"]) if each.UNIT), config["unit"])
+    return unit
+
+
+def _classes(build: Mapping[str, Any]) -> tuple[type[MemorySystem], ...]:
+    from hydra.utils import get_class
+
+    return tuple(get_class(target) for target in _targets(build))
+
+
+def _parts(
+    cfg: DictConfig, models: Models, dataset: Data, recipe: Recipe, reader: Reader, replicate: int
+) -> dict[str, Any]:
+    """Everything that identifies a run: two runs that agree in these parts give the same numbers."""
+    build, loader = recipe.memory["build"], dataset.config["load"]["_target_"]
+    prompts = [*(name for each in recipe.classes for name in each.PROMPTS), reader.prompt]
+    return {
+        "memory": {name: value for name, value in recipe.memory.items() if name not in DESCRIBING},
+        "unit": dict(recipe.unit),
+        "dataset": {"name": dataset.name, **dataset.settings},
+        "reader": fields_of(reader),
+        "models": {
+            "reader": models.reader.settings,
+            **({"memory": models.memory.settings} if recipe.services & {"llm", "gateway"} else {}),
+            **({"probe": models.probe.settings} if "probe" in recipe.services else {}),
+            **({"embedder": models.embedder_settings} if recipe.services & {"embedder", "gateway"} else {}),
+        },
+        **({"outside": outside} if (outside := _outside(recipe)) else {}),
+        "replies": POLICY,
+        "prompts": models.prompts.digest(prompts),
+        "source": sources(build, loader),
+        "distributions": used_distributions(build, loader),
+        "seed": [cfg.build.seed, replicate],
+        "rebuild_every": cfg.build.rebuild_every if any(each.OFFLINE for each in recipe.classes) else 1,
+    }
+
+
+def _outside(recipe: Recipe) -> dict[str, Any]:
+    """What identifies the programs that the memory runs outside this process.
+
+    Raises:
+        RunError: such a program is not installed.
+    """
+    try:
+        return recipe.classes[-1].outside(_innermost(recipe.build).keywords)
+    except ValueError as error:
+        raise RunError(f"memory {recipe.name}: {error}") from error
+
+
+def _not_identifying(cfg: DictConfig, recipe: Recipe, dataset: Data) -> dict[str, Any]:
+    """The rest of `run.json`: facts that do not decide which folder a run has."""
+    here = all(each.REHEARSED for each in recipe.classes)
+    return {
+        "name": recipe.name,
+        **({} if here or not recipe.waived else {"waived": recipe.waived}),
+        **({"untested": recipe.memory["untested"]} if recipe.memory.get("untested") else {}),
+        "cases": len(dataset.cases),
+        "prompts_dir": cfg.prompts_dir,
+        "data_status": dataset.source.status,
+        "data_file": str(dataset.config["file"]),
+        "made_with": _surroundings(),
+    }
+
+
+def _shared_build(parts: Mapping[str, Any], recipe: Recipe) -> str:
+    """Identity of the build without the settings that only reading uses; empty when reading changes the memory.
+
+    The reader's token budget is one of these settings: a memory is built once for all budgets.
+    """
+    if _innermost(recipe.build).keywords.get("mutate_on_read", False):
+        return ""
+    memory, read_settings = parts["memory"], recipe.classes[0].READ_KNOBS
+    building = {name: value for name, value in memory["build"].items() if name not in read_settings}
+    reader = {name: value for name, value in parts["reader"].items() if name not in BUDGET}
+    return identity({**parts, "memory": {**memory, "build": building}, "reader": reader})
+
+
+def _targets(build: Mapping[str, Any]) -> list[str]:
+    """Class paths of a memory: its own and, for a wrapper, that of its `inner` memory."""
+    return [build["_target_"], *(_targets(build["inner"]) if "inner" in build else [])]
+
+
+def _innermost(build: Any) -> Any:
+    """The memory inside all wrappers, whose services the run uses."""
+    while "inner" in build.keywords:
+        build = build.keywords["inner"]
+    return build
+
+
+def _built_once(recipe: Recipe, models: Models) -> MemorySystem:
+    """Build the memory once, so that a wrong setting is refused before any call is paid for.
+
+    Raises:
+        RunError: the memory refuses a setting.
+    """
+    import numpy as np
+
+    offered = {
+        "llm": models.memory.llm,
+        "probe": models.probe.llm,
+        "embedder": models.embedder,
+        "prompts": models.prompts.only(declared_prompts(recipe.build)),
+        "rng": np.random.default_rng(0),
+        "gateway": models.gateway,
+    }
+    services = {service: offered[service] for service in needs(recipe.build) if service in offered}
+    try:
+        memory: MemorySystem = recipe.build(**services)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"memory {recipe.name}: {error}") from error
+    return memory
+
+
+def _check_logprobs(memory: MemorySystem, recipe: Recipe, probe: Model) -> None:
+    """Refuse a memory that needs log-probabilities when the probe model is known to return none.
+
+    Raises:
+        RunError: the probe's settings, or the doctor, say that it returns no log-probabilities.
+    """
+    innermost: MemorySystem = getattr(memory, "inner", memory)
+    has_none = probe.prices is not None and probe.prices.logprobs is False
+    if "probe" in recipe.services and innermost.asks_logprobs and has_none:
+        raise RunError(
+            f"memory {recipe.name} reads log-probabilities, and the probe {probe.name} gives none; choose a model that does with "
+            "models.probe=… (and endpoints.probe.base_url=… when another server has it)"
+        )

@@ -1,0 +1,107 @@
+"""Judges and lexical metrics by name, as `conf/judge` and `conf/metrics.yaml` configure them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from eval.files.store import RunError
+from eval.judging.judge import Judge
+from eval.judging.score import Judging, Metric, is_judged
+from eval.metrics.lexical import splitter
+from eval.running.case import is_answered
+from eval.running.run import Run
+from scripts.assembly.models import Models
+from scripts.settings.checking import checked_call, nearest
+from scripts.setup.options import load_option, metric_options
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def judging(cfg: DictConfig, models: Models, name: str) -> Judging:
+    """Build a judge from its file in `conf/judge`.
+
+    Args:
+        cfg: sets `judge.repeats`.
+        models: holds the model of the role `judge`.
+        name: the file, or `file@model` to use another model than `models.judge`, such as `mem0@gpt-4o-mini`.
+    """
+    file, _, other = name.partition("@")
+    model = models.model(other) if other else models.judge
+    judge = Judge(**load_option("judge", file))
+    return Judging(judge, model.unhurried, model.identity, models.prompts, cfg.judge.repeats, model.name)
+
+
+def judge_prompts(metric: Mapping[str, Any]) -> set[str]:
+    """Names of the prompts of a metric's judge; none for a metric without a judge."""
+    if "judge" not in metric:
+        return set()
+    return set(Judge(**load_option("judge", metric["judge"].partition("@")[0])).prompt_names)
+
+
+def judge_ahead(cfg: DictConfig, models: Models, runs: Sequence[Run], judges: Mapping[str, Sequence[str]]) -> None:
+    """Have the answers of runs judged while other questions are still being answered, by the judges that are models at an endpoint.
+
+    Args:
+        judges: names of the judges by data set.
+    """
+    for run in runs:
+        graders = [judging(cfg, models, name) for name in judges.get(run.folder.parent.name, ())]
+        models.ahead.expect(run, [grader for grader in graders if grader.model not in models.stand_in_identities])
+
+
+def finished(cfg: DictConfig, models: Models, runs: Sequence[Run], judges: Mapping[str, Sequence[str]]) -> bool:
+    """Whether every question of these runs is answered and judged, so that no model will be asked.
+
+    Args:
+        judges: names of the judges by data set.
+
+    Raises:
+        RunError: a file of a run is damaged.
+    """
+    return all(
+        all(is_answered([run], case) for case in run.cases)
+        and all(is_judged(run, judging(cfg, models, name)) for name in judges.get(run.folder.parent.name, ()))
+        for run in runs
+    )
+
+
+def metrics(names: Sequence[str]) -> list[Metric]:
+    """Build lexical metrics by name.
+
+    Raises:
+        RunError: a name is unknown.
+    """
+    known = metric_options()
+    if unknown := [name for name in names if name not in known]:
+        near = nearest(unknown[0], known)
+        raise RunError(f"no metric called {', '.join(unknown)}{near}; there are: {', '.join(sorted(known))}")
+    return [_metric(name, dict(known[name])) for name in names]
+
+
+def _metric(name: str, option: dict[str, Any]) -> Metric:
+    from hydra.utils import get_method
+
+    option.pop("title", None)
+    splitter_version: dict[str, str] = {}
+    if "sentences" in option:
+        try:
+            option["sentences"], splitter_version = splitter(option["sentences"]), {"nltk": version("nltk")}
+        except ValueError as error:
+            raise RunError(f"metric {name}: {error}") from error
+    option = checked_call(f"metric {name}", {"_target_": option.pop("target", ""), **option})
+    target = option.pop("_target_")
+    return Metric(name, partial(get_method(target), **option), {**option, **splitter_version})
+
+
+def metric_title(name: str) -> str:
+    """Title of a metric's column; it names the implementation, because implementations of one metric differ."""
+    if name.startswith("judge_"):
+        file, _, model = name.removeprefix("judge_").partition("@")
+        return f"{load_option('judge', file)['title']}{f' by {model}' if model else ''}"
+    option = metric_options()[name]
+    by_punkt = option.get("sentences") in ("auto", "punkt") and splitter() == "punkt"
+    return str(option.get("title", name)) + (", sentences by punkt" if by_punkt else "")

@@ -1,1 +1,0 @@
-"""From a configuration to finished tables, figures and sweeps: the library behind the Hydra entry points."""

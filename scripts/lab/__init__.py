@@ -1,0 +1,1 @@
+"""The same steps from Python, and what single commands build on them."""

@@ -1,0 +1,103 @@
+"""Ask the memory of a finished run something that its data set does not ask.
+
+A run folder holds no memory that could be read, so the memory is built again: with the recorded settings, from the cache, which answers
+every call of the first build. The models are those of the given settings; where these make another run, nothing is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_loaders.schema import Case, Question
+from data_loaders.units import make_units
+from eval.files.store import RunError
+from eval.running.reader import Reader
+from eval.running.run import Run, build_memory
+from memsys.interface import Recall
+from memsys.llm.meter import metering
+from memsys.tokens import count_tokens
+from scripts.assembly.run_folder import record_of
+from scripts.assembly.runs import memory_run
+from scripts.lab.lab import Lab
+
+ASKED = "asked"
+"""Id of the question, which no data set has."""
+
+
+def recall_of(
+    run_folder: Path, text: str, case_id: str | None, root: Path | None, settings: Sequence[str] = ()
+) -> tuple[str, Recall]:
+    """What the memory of a case recalls for a text once the whole history is written; also the id of the case.
+
+    Args:
+        case_id: None takes the first case.
+        settings: those with which the run was made, as on its command line: `profile=paper`, `endpoint.base_url=…`, `models.memory=…`.
+
+    Raises:
+        DataError: the data cannot be loaded.
+        RunError: the run has no memory, no such case, or other settings than these.
+    """
+    run = _same_run(run_folder, root, settings)
+    case = _case_of(run, case_id)
+    units = make_units(case.sessions, count=count_tokens, **run.unit).units
+    memory = build_memory(run, case)
+    try:
+        with metering():
+            for unit, following in zip(units, [*units[1:], None], strict=True):
+                memory.write(unit)
+                if following is None or following.session_id != unit.session_id:
+                    memory.end_session(unit.session_id)
+            memory.consolidate()
+            return case.id, memory.read(Question(ASKED, text))
+    finally:
+        memory.close()
+
+
+def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> Run:
+    """The run of the folder, made from its record and the settings; `RunError` where these make another one."""
+    record = record_of(run_folder)
+    if "imported" in record:
+        raise RunError("the answers are imported: there is no memory to ask")
+    lab = Lab(*_data_settings(record["dataset"], str(record["data_status"]), root), *settings)
+    seed, replicate = record["seed"]
+    lab.cfg.build.seed, lab.cfg.build.rebuild_every = seed, record["rebuild_every"]
+    lab.cfg.prompts_dir = record.get("prompts_dir")
+    name = str(record["name"])
+    run = memory_run(
+        lab.cfg,
+        lab.models,
+        lab.load(record["dataset"]["name"]),
+        {**record["memory"], "name": name, "title": name},
+        Reader(**record["reader"]),
+        unit=record["unit"],
+        replicate=replicate,
+    )
+    if run.folder.name != run_folder.resolve().name:
+        differing = [
+            part for part in ("models", "dataset", "prompts", "source", "unit") if run.record[part] != record[part]
+        ]
+        raise RunError(
+            f"these settings make another run ({run.folder.name}), different in {', '.join(differing) or 'versions of libraries'}; "
+            "give those of its command, such as profile=paper models.memory=…"
+        )
+    return run
+
+
+def _case_of(run: Run, case_id: str | None) -> Case:
+    ids = [case.id for case in run.cases]
+    if case_id is not None and case_id not in ids:
+        raise RunError(
+            f"the data have no case {case_id!r}; there are {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}"
+        )
+    return run.cases[0 if case_id is None else ids.index(case_id)]
+
+
+def _data_settings(known: dict[str, object], status: str, root: Path | None) -> list[str]:
+    cuts = [
+        f"data.{name}={'null' if known[name] is None else known[name]}"
+        for name in ("transform", "size", "max_cases", "seed")
+    ]
+    source = "sample" if status == "sample" else "real"
+    folder = [] if root is None else [f"data.root={root}"]
+    return [*cuts, f"data.source={source}", f"data.unpinned={str(status == 'unpinned').lower()}", *folder]

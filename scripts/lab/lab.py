@@ -1,0 +1,375 @@
+"""What a command does with one data set, one memory at a time: load, ask, score, and put into a table (`scripts.door` documents it)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.files.imported import described
+from eval.files.store import RunError
+from eval.report.cell import ALL, Cell, Column
+from eval.report.rendering import intervals, p_text
+from eval.report.scores import Asked, asked, outcomes
+from eval.report.tables import Row, Table, only_about
+from eval.running.run import Run
+from eval.statistics.stats import ENOUGH_CLUSTERS, Difference
+from memsys.interface import MemorySystem
+from memsys.llm import stopping
+from scripts.assembly.confirmation import confirmed
+from scripts.assembly.datasets import Data, data, with_transform
+from scripts.assembly.executors import answer_all
+from scripts.assembly.judge_cards import correction
+from scripts.assembly.local import use_local_models
+from scripts.assembly.models import build_models
+from scripts.assembly.plan import plan
+from scripts.assembly.readiness import prepared
+from scripts.assembly.runs import memory_run, reader
+from scripts.assembly.scorers import finished, judge_ahead, judge_prompts, judging, metric_title, metrics
+from scripts.assembly.steps import score
+from scripts.settings.checking import resolved
+from scripts.setup.launch import composed
+from scripts.setup.options import load_option
+from scripts.setup.replays import workable
+from scripts.tables.captions import caption, imported_caption, prompts_line, use, waivers
+from scripts.tables.evidence import evidence_line, lost_by_row
+from scripts.tables.grid import other_data
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from scripts.answers.importing import Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """A memory's answers to the questions of a data set."""
+
+    title: str
+    dataset: Data
+    questions: tuple[Asked, ...]
+    runs: tuple[Run, ...]
+    """One a replicate (`build.replicates`)."""
+    capped: str = ""
+    """Why not every question was asked (the spending cap); empty when all were."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the first replicate was written."""
+        return self.runs[0].folder
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Answers with their scores."""
+
+    answers: Answers
+    cells: Mapping[str, Cell]
+    """By metric, judges as `judge_<name>`: `cells["locomo_f1"].estimate().mean`."""
+    files: tuple[Mapping[str, Path], ...]
+    """Score files by metric, one mapping a replicate; also `evidence@<k>`."""
+
+    def row(self, name: str) -> Row:
+        """The row of a table under a name that no other row has."""
+        one, dataset = self.answers, self.answers.dataset.name
+        evidence = next(path for key, path in self.files[0].items() if key.startswith("evidence@"))
+        return Row(name, one.title, tuple(self.cells.values()), {dataset: one.folder}, {dataset: evidence})
+
+
+class Lab:
+    """Models, cache and results folder, built once; experiments are made with its methods.
+
+    Args:
+        settings: as on the command line of `memsys-bench run`: `profile=smoke`, `data.size=20`, `endpoint.base_url=…`.
+        cfg: a configuration that is composed and checked already, in place of `settings`.
+        probe: asks every endpoint at once whether it answers; False leaves that to `agreed`, which asks where something is left to do.
+
+    Raises:
+        RunError: a setting is unknown or out of range, or an endpoint does not answer.
+    """
+
+    def __init__(self, *settings: str, cfg: DictConfig | None = None, probe: bool = True) -> None:
+        if cfg is None:
+            stopping.forget()  # the cell of a notebook that was interrupted is over
+            cfg = composed("config", settings)
+        self.cfg = cfg
+        use_local_models(self.cfg)
+        self.models = build_models(self.cfg)
+        self._probed = probe
+        if probe:
+            self.models = prepared(self.cfg, self.models)
+
+    def load(self, name: str | None = None, *, transform: str | None = None) -> Data:
+        """A data set by the name of its file in conf/dataset; None takes the setting `dataset=`.
+
+        Args:
+            transform: in place of `data.transform`.
+
+        Raises:
+            DataError: its files are not there; the message says how to get them.
+            RunError: there is no such data set.
+        """
+        cfg = self.cfg if transform is None else with_transform(self.cfg, transform)
+        return data(cfg, self._chosen("dataset") if name is None else load_option("dataset", name))
+
+    def memory(self, what: str | type[MemorySystem] | None = None, **settings: Any) -> dict[str, Any]:
+        """A memory's configuration, with `settings` laid over those of its file.
+
+        Args:
+            what: the name of a file in conf/memory, a path to a YAML file of one's own (`….yaml`), or a class; None takes `memory=`.
+
+        Raises:
+            RunError: there is no such file, or the class stands in a notebook's cell, where nothing records its source.
+        """
+        option = self._of_class(what) if isinstance(what, type) else self._of_file(what)
+        if settings:
+            option["title"] += f" ({', '.join(f'{name}={value}' for name, value in settings.items())})"
+        return {**option, "build": {**option["build"], **settings}}
+
+    def agreed(self, memories: Sequence[Mapping[str, Any]], dataset: Data, judges: Sequence[str]) -> bool:
+        """Print what asking these memories will cost and ask whether to spend it; True at once where no model has a price.
+
+        Args:
+            memories: as `memory` returns them.
+            judges: files of conf/judge.
+
+        Raises:
+            RunError: an endpoint does not answer; one that is not needed is not asked.
+        """
+        if not self._probed:
+            runs = [run for memory in memories for run in self._runs(memory, dataset)]
+            if finished(self.cfg, self.models, runs, {dataset.name: judges}):
+                return True
+            self.models, self._probed = prepared(self.cfg, self.models), True
+        if self.cfg.replay or not self.models.paid:
+            return True
+        runs = [run for memory in memories for run in self._runs(memory, dataset)]
+        planned = plan(self.cfg, self.models, workable(self.cfg, runs), {dataset.name: list(judges)})
+        return not planned.usd or confirmed(self.cfg, planned)
+
+    def _runs(self, memory: Mapping[str, Any], dataset: Data, builds: int | None = None) -> list[Run]:
+        reading, unit = reader(self.cfg.protocol.reader or dataset.config["reader"]), self.cfg.protocol.unit
+        return [
+            memory_run(self.cfg, self.models, dataset, memory, reading, unit=unit, replicate=replicate)
+            for replicate in range(self.cfg.build.replicates if builds is None else builds)
+        ]
+
+    def ask(
+        self,
+        memory: str | type[MemorySystem] | Mapping[str, Any] | None = None,
+        dataset: Data | str | None = None,
+        *,
+        judges: Sequence[str] = (),
+        builds: int | None = None,
+        **settings: Any,
+    ) -> Answers:
+        """Build a memory on every history of a data set and answer the questions that have no answer yet.
+
+        Args:
+            memory, settings: as for `memory`, or what it returned.
+            dataset: what `load` returned or takes.
+            judges: files of conf/judge; these judges grade each answer as soon as it is there, and `score` takes their verdicts.
+            builds: replicates, in place of `build.replicates`.
+
+        Raises:
+            RunError: a setting of the memory is refused.
+        """
+        own = dataset if isinstance(dataset, Data) else self.load(dataset)
+        option = {**memory} if isinstance(memory, Mapping) else self.memory(memory, **settings)
+        runs, questions = self._runs(option, own, builds), asked(own.cases)
+        judge_ahead(self.cfg, self.models, runs, {own.name: list(judges)})
+        capped = answer_all(self.cfg, self.models, runs, len(questions) * len(runs))
+        return Answers(option["title"], own, questions, tuple(runs), capped)
+
+    def judges(self, dataset: Data) -> list[str]:
+        """The judges of a data set: `protocol.judges=`, else those of its file."""
+        chosen = self.cfg.protocol.judges
+        return list(dataset.config.get("judges", []) if chosen is None else chosen)
+
+    def imported(
+        self, file: Path | str, origin: Origin, dataset: Data | str | None = None, format: str | None = None
+    ) -> Answers:
+        """Answers of others from a file (`scripts.answers`), as a run like any other; `score` adds our scores to their own grades.
+
+        Args:
+            origin: name of the run, and what is known about the file.
+            format: None finds out.
+
+        Raises:
+            DataError, RunError: the file cannot be read, or does not belong to the data.
+        """
+        from scripts.answers.formats import read_answers
+        from scripts.answers.importing import import_run
+
+        own = dataset if isinstance(dataset, Data) else self.load(dataset)
+        run = import_run(self.cfg, self.models, own, partial(read_answers, path=Path(file), wanted=format), origin)
+        return Answers(origin.title or origin.name, own, asked(own.cases), (run,))
+
+    def score(
+        self, answers: Answers, names: Sequence[str] | None = None, judges: Sequence[str] | None = None
+    ) -> Scored:
+        """Score answers: what is scored already is read from its file.
+
+        Args:
+            names: metrics of conf/metrics.yaml; None takes the data set's.
+            judges: files of conf/judge, `mem0@gpt-4o-mini` for another model; None takes `protocol.judges=`, else the data set's.
+
+        Raises:
+            RunError: an unknown metric or judge.
+        """
+        config, cfg = answers.dataset.config, self.cfg
+        if judges is None:
+            judges = self.judges(answers.dataset)
+        chosen = metrics(config["metrics"] if names is None else names)
+        grading = {name: judging(cfg, self.models, name) for name in judges}
+        count, traffic, ahead = len(answers.questions), self.models.traffic, self.models.ahead
+        files = tuple(score(run, chosen, grading, cfg.k_evidence, count, traffic, ahead) for run in answers.runs)
+        reached = outcomes((run.folder for run in answers.runs), answers.questions)
+        cells = {}
+        for name in [*(f"judge_{judge}" for judge in judges), *(metric.name for metric in chosen)]:
+            column = Column(
+                answers.dataset.name,
+                answers.dataset.title,
+                metric_title(name),
+                answers.questions,
+                config["aggregate"][0],
+                config.get("answerable", "answerable"),
+            )
+            fix = None
+            if cfg.judge.corrected and name.startswith("judge_"):
+                fix = correction(cfg, self.models, name.removeprefix("judge_"), answers.dataset)
+            own = tuple(found[name] for found in files)
+            cells[name] = Cell(column, reached, own, repeats=cfg.judge.repeats, correction=fix)
+        return Scored(answers, cells, files)
+
+    def table(self, first: Scored, *others: Scored, title: str | None = None, primary: str | None = None) -> Table:
+        """Scored answers as the rows of a table, with its caption; every other row is compared with the first.
+
+        Args:
+            primary: the metric whose differences are tested, a key of `cells`; None takes the first. The others are exploratory.
+
+        Raises:
+            RunError: they are not scored alike, or not on the same data, or the primary metric is none of theirs.
+        """
+        if primary is not None and primary not in first.cells:
+            raise RunError(f"no metric {primary!r}; there are: {', '.join(first.cells)}")
+        for other in others:
+            _check_alike(first, other)
+            if first.cells.keys() != other.cells.keys():
+                raise RunError("rows of a table need the same metrics; score them alike")
+        one, names = first.answers, [scored.answers.runs[0].name for scored in (first, *others)]
+        if len(set(names)) < len(names):  # settings of one memory
+            names = [scored.answers.folder.name for scored in (first, *others)]
+        rows = tuple(scored.row(name) for name, scored in zip(names, (first, *others), strict=True))
+        capped = [scored.answers.capped for scored in (first, *others) if scored.answers.capped]
+        facts = [
+            run.record["imported"] for row in (first, *others) if "imported" in (run := row.answers.runs[0]).record
+        ]
+        judged = any(name.startswith("judge_") for name in first.cells)
+        answers = {row.title: scored.answers for row, scored in zip(rows, (first, *others), strict=True)}
+        said = [*self._said(answers, facts, judged), self._prompts_line(first.cells, answers.values())]
+        return Table(
+            one.runs[0].name,
+            title or f"{', '.join(row.title for row in rows)} on {one.dataset.title}",
+            (*filter(None, said), *waivers(run for row in (first, *others) for run in row.answers.runs), *capped),
+            tuple(cell.column for cell in first.cells.values()),
+            rows,
+            reference=rows[0].name if others else "",
+            prices=self.models.prices,
+            use=use(self._reasons(one.dataset, judged, imported=len(facts) == len(rows)), published=False),
+            primary=frozenset([0 if primary is None else list(first.cells).index(primary)] if first.cells else []),
+        )
+
+    def _said(self, answers: Mapping[str, Answers], facts: Sequence[Mapping[str, Any]], judged: bool) -> Sequence[str]:
+        """Caption lines about models, data and evidence; `answers` by the title of their row."""
+        dataset = next(iter(answers.values())).dataset
+        if len(facts) == len(answers):
+            return imported_caption(self.cfg, self.models, dataset, facts, judged)
+        ours = {title: each.runs[0] for title, each in answers.items() if "imported" not in each.runs[0].record}
+        units = {title: dict(run.unit) for title, run in ours.items()}
+        first = next(iter(ours.values()))
+        return [
+            *caption(self.cfg, self.models, [(dataset, first.reader, first.unit)]),
+            evidence_line(dataset.title, units, lost_by_row(dataset.cases, units)),
+            *(f"Imported: {fact['title']}: {described(fact)}." for fact in facts),
+        ]
+
+    def _prompts_line(self, scores: Iterable[str], answers: Iterable[Answers]) -> str:
+        names = {name for each in answers for run in each.runs for name in run.record.get("prompts", ())}
+        judges = [name.removeprefix("judge_") for name in scores if name.startswith("judge_")]
+        asked = (prompt for judge in judges for prompt in judge_prompts({"judge": judge}))
+        return prompts_line(self.models.prompts, names.union(asked))
+
+    def _reasons(self, dataset: Data, judged: bool, *, imported: bool) -> set[str]:
+        """Why a table on these data says nothing beyond itself. Of imported answers, only our judge may be a stand-in."""
+        stand_ins = set(self.models.stand_ins)
+        if imported:
+            stand_ins &= {"judge"} if judged else set()
+        return {"stand-in"} if stand_ins else {other_data(self.cfg, dataset)} - {""}
+
+    def _chosen(self, group: str) -> dict[str, Any]:
+        from omegaconf import OmegaConf
+
+        return dict(OmegaConf.to_container(self.cfg[group], resolve=True))  # type: ignore[arg-type]
+
+    def _of_file(self, name: str | None) -> dict[str, Any]:
+        from omegaconf import OmegaConf
+
+        if name is None:
+            return self._chosen("memory")
+        if not name.endswith(".yaml"):
+            return load_option("memory", name)
+        if not Path(name).is_file():
+            raise RunError(f"no file {name}")
+        return dict(resolved(OmegaConf.load(name)))
+
+    def _of_class(self, target: type[MemorySystem]) -> dict[str, Any]:
+        if target.__module__ == "__main__":
+            raise RunError(
+                f"{target.__name__} stands in a notebook's cell, and a run's identity needs its source: "
+                f"begin the cell with `%%writefile my_memory.py`, then `from my_memory import {target.__name__}`"
+            )
+        path = f"{target.__module__}.{target.__qualname__}"
+        return {
+            "name": target.__name__.lower(),
+            "title": target.__name__,
+            "build": {"_target_": path, "_partial_": True},
+        }
+
+
+def compare(first: Scored, second: Scored, metric: str, category: str = ALL) -> Difference:
+    """The paired difference, first minus second, over the questions that both have a score for.
+
+    Args:
+        metric: a key of both `cells`.
+        category: of the questions; `answerable`, or one of the data set's.
+
+    Raises:
+        RunError: the two are about different data, lack the metric, or share no scored question.
+    """
+    _check_alike(first, second)
+    for scored in (first, second):
+        if metric not in scored.cells:
+            raise RunError(f"no {metric} for {scored.answers.title}; there are: {', '.join(scored.cells)}")
+    gap = first.cells[metric].minus(second.cells[metric], category)
+    if gap is None:
+        raise RunError(f"no question of {category} is scored for both")
+    return gap
+
+
+def in_words(gap: Difference) -> str:
+    """A paired difference in one line: mean, interval {by case}, then by question, p by case, number of pairs.
+
+    For fewer than five histories p is that of a permutation over questions, and is said to be about these histories alone.
+    """
+    few = gap.clusters < ENOUGH_CLUSTERS
+    p = f"p {p_text(gap.p)} {only_about(gap.clusters)}" if few else f"p {p_text(gap.p_by_case)}"
+    return f"{gap.mean:+.3f} {intervals(gap)}, {p}, n {gap.n}"
+
+
+def _check_alike(first: Scored, second: Scored) -> None:
+    ours, theirs = first.answers.dataset, second.answers.dataset
+    if (ours.name, ours.settings) != (theirs.name, theirs.settings):
+        raise RunError(f"answers to different data cannot be compared: {ours.title} and {theirs.title}, or other cuts")

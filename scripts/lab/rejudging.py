@@ -1,0 +1,195 @@
+"""Judge the answers of published claims again, with judges of ours, and compare every grader (`claims NAME --judge mem0`).
+
+The answers become a run folder, as `import_answers` makes it, so verdicts are kept and cached, failed calls are counted and asked again the
+next time, and `inspect`, `runs` and `judge_card --run` read it. Of two graders Cohen's kappa is shown, over the answers that both graded.
+Where the stored verdicts are those of people, they give a prediction-powered score from each judge of ours.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data_loaders.schema import DataError
+from eval.analysis.run_losses import shown_estimate
+from eval.files.imported import THEIRS
+from eval.files.store import RunError, read_lines, read_record
+from eval.judging.agreement import RIGHT, agreement
+from eval.judging.prediction_powered import prediction_powered, sample_order
+from eval.judging.score import score_judge, verdicts_name
+from eval.judging.score_files import mean_values, read_scores, score_files
+from eval.report.rendering import grid, number, span
+from eval.report.scores import asked
+from eval.running.run import Run
+from eval.statistics.stats import estimate
+from memsys.inert import visible
+from memsys.llm.meter import Metered
+from memsys.llm.offline.extractive import ExtractiveLLM
+from scripts.answers.declared import forms
+from scripts.answers.formats import best_reading
+from scripts.answers.importing import Origin, import_run
+from scripts.answers.manifest import Claim, files_of
+from scripts.assembly.confirmation import confirmed
+from scripts.assembly.plan import Plan, Usage, duration
+from scripts.assembly.scorers import judging
+from scripts.lab.lab import Answers, Lab
+
+DATASETS = {"LoCoMo": "locomo", "LongMemEval": "longmemeval_oracle"}
+"""Files of conf/dataset with the questions of a claim's data set."""
+PEOPLE = "people"
+"""The judge of a claim whose stored verdicts are labels by people."""
+SAMPLED = 200
+"""Labels that count where people labelled every answer: the first of `sample_order`."""
+STORED = f"{THEIRS}judge"
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Grader:
+    """The verdicts of one judge on the answers of a claim."""
+
+    name: str
+    values: Mapping[Key, float]
+    """By case and question, repeats averaged; answers without a verdict are left out."""
+    failed: int
+    """Answers that were to be judged and have no verdict."""
+
+
+def rejudge(claims: Sequence[Claim], judges: Sequence[str], lab: Lab, root: Path) -> tuple[str, int]:
+    """Judge claims; returns a Markdown page, and 0, or 1 where answers have no verdict or claims no files, or 3 where the plan is declined.
+
+    Args:
+        judges: files of conf/judge, or `file@model`.
+        root: folder of the raw files.
+    """
+    answers: list[tuple[Claim, Answers]] = []
+    missing = []
+    for claim in claims:
+        try:
+            answers.append((claim, imported(claim, lab, root)))
+        except (DataError, RunError) as error:
+            missing.append(f"- {visible(claim.name)}: {visible(str(error))}")
+    if not answers:
+        raise RunError(f"no claim can be judged; {missing[0][2:]}" if missing else "no claim can be judged")
+    if lab.models.paid and not lab.cfg.replay:
+        planned = judging_plan(lab, [each.runs[0] for _, each in answers], judges)
+        if planned.usd != 0.0 and not confirmed(lab.cfg, planned):
+            return "", 3
+    parts = ["# Published answers, judged again", ""]
+    if "judge" in lab.models.stand_ins:
+        parts += ["STAND-IN: an engine without a model is the judge; its verdicts say nothing about the answers.", ""]
+    failed = 0
+    for claim, each in answers:
+        lab.score(each, [], judges)
+        graders = graders_of(each.folder)
+        failed += sum(grader.failed for grader in graders if grader.name != STORED)
+        parts += [*shown(claim, graders, {question.key: question.cluster for question in each.questions}), ""]
+    parts += ["## Not judged", "", *missing] if missing else []
+    return "\n".join(parts), 1 if missing or failed else 0
+
+
+def imported(claim: Claim, lab: Lab, root: Path) -> Answers:
+    """A claim's answers as a run folder.
+
+    Raises:
+        DataError: its files are not there or damaged.
+        RunError: its data set's questions are not joined.
+    """
+    if claim.dataset not in DATASETS:
+        raise RunError(f"the answers are not joined with the questions of {claim.dataset}")
+    dataset, files = lab.load(DATASETS[claim.dataset]), files_of(claim, root)
+    read = partial(best_reading, claim.name, files, known=forms(), wanted=claim.form, options=claim.options)
+    origin = Origin(claim.name, claim.system, claim.by, claim.licence, claim.urls[0])
+    run = import_run(lab.cfg, lab.models, dataset, read, origin)
+    return Answers(claim.system, dataset, asked(dataset.cases), (run,))
+
+
+def judging_plan(lab: Lab, runs: Sequence[Run], judges: Sequence[str]) -> Plan:
+    """What judging these answers will use: every prompt is made and counted with the offline engine, and kept verdicts cost nothing."""
+    shares = []
+    with tempfile.TemporaryDirectory() as folder:
+        copies = [replace(run, folder=Path(folder) / run.folder.parent.name / run.folder.name) for run in runs]
+        for run, copy in zip(runs, copies, strict=True):
+            shutil.copytree(run.folder, copy.folder)
+        for name in judges:
+            grading, usage = judging(lab.cfg, lab.models, name), Usage()
+            other = name.partition("@")[2]
+            model = lab.models.model(other) if other else lab.models.judge
+            for copy in copies:
+                path = copy.folder / "scores" / f"{verdicts_name(grading)}.jsonl"
+                kept = {_key(line) for line in read_lines(path) if line["value"] is not None}
+                score_judge(copy, replace(grading, llm=Metered(ExtractiveLLM())))
+                for line in read_lines(path.with_suffix(".effort.jsonl")):
+                    if _key(line) not in kept:
+                        usage.add(1.0, sum(line["calls"].values()), int(line["tokens_in"]), int(line["tokens_out"]))
+            shares.append(usage.share("judge", model.name, model.prices))
+    return Plan(tuple(shares), duration(lab.cfg, lab.models, shares, 1.0))
+
+
+def _key(line: Mapping[str, Any]) -> tuple[str, str, int]:
+    return line["case_id"], line["question_id"], line["repeat"]
+
+
+def graders_of(folder: Path) -> list[Grader]:
+    """The stored verdicts of an imported run, where it has any, and those of every judge that graded it."""
+    graders = []
+    for path in score_files(folder):
+        name = path.stem.rpartition("-")[0]
+        if name != STORED and not name.startswith("judge_"):
+            continue
+        values, model = mean_values(path), read_record(path.with_suffix(".json")).get("model_name")
+        title = STORED if name == STORED else f"{name.removeprefix('judge_')}{f' by {model}' if model else ''}"
+        graders.append(Grader(title, values, len(read_scores(path).keys() - values.keys())))
+    return sorted(graders, key=lambda grader: grader.name != STORED)
+
+
+def shown(claim: Claim, graders: Sequence[Grader], clusters: Mapping[Key, str]) -> list[str]:
+    """The section of one claim: the mean of every grader, kappa of every two, and prediction-powered scores."""
+    people = claim.judge == PEOPLE and graders[0].name == STORED
+    titles = [(PEOPLE if people else "stored verdict") if each.name == STORED else each.name for each in graders]
+    rows = []
+    for at, grader in enumerate(graders):
+        kappas = (
+            f"{title} {_kappa(grader, other, clusters)}"
+            for title, other in zip(titles, graders, strict=True)
+            if other is not grader
+        )
+        rows.append(
+            [titles[at], str(len(grader.values)), str(grader.failed), _mean(grader, clusters), "; ".join(kappas) or "–"]
+        )
+    lines = [f"## {visible(claim.name)}", "", grid(["grader", "judged", "failed", "mean", "kappa with"], rows)]
+    if people:
+        lines += ["", *(f"- {_powered(grader, graders[0], clusters)}" for grader in graders[1:])]
+    return lines
+
+
+def _mean(grader: Grader, clusters: Mapping[Key, str]) -> str:
+    values = grader.values
+    return shown_estimate(estimate(list(values.values()), [clusters[key] for key in values])) if values else "–"
+
+
+def _kappa(one: Grader, other: Grader, clusters: Mapping[Key, str]) -> str:
+    sides = [{key: value >= RIGHT for key, value in each.values.items()} for each in (one, other)]
+    both = agreement(sides, clusters)
+    if both is None:
+        return "– (no common answer)"
+    return f"{number(both.kappa)} {span(both.kappa_interval)}".strip() + f" on {both.n}"
+
+
+def _powered(judge: Grader, people: Grader, clusters: Mapping[Key, str]) -> str:
+    """The score that people would give to all answers, from the judge's verdicts and their labels."""
+    keys = list(judge.values)
+    known = {key: people.values[key] for key in keys if key in people.values}
+    if len(known) == len(keys):  # all labels would be their own mean; a random part shows what a judge adds to few
+        known = {key: known[key] for key in sample_order(keys)[:SAMPLED]}
+    labels = [known.get(key) for key in keys]
+    try:
+        score = prediction_powered([judge.values[key] for key in keys], [clusters[key] for key in keys], labels)
+    except ValueError as error:
+        return f"no prediction-powered score from {judge.name}: {error}"
+    return f"prediction-powered by {judge.name}: {shown_estimate(score)} from {score.n} labels and {len(keys)} verdicts"

@@ -1,0 +1,44 @@
+"""Body of `memsys-bench run`, in its own module so that `--help` imports nothing heavy."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from eval.files.store import replace_file
+from eval.report.rendering import markdown
+from eval.report.wandb_log import log_table
+from scripts.assembly.steps import complain
+from scripts.lab.lab import Lab
+from scripts.setup.exits import configured
+from scripts.terminal.printing import print_table
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def run_single(cfg: DictConfig) -> int:
+    """Run, score and print; return exit code 1 if too many questions are unscored, 2 if the input is wrong, 3 if the plan is declined."""
+    return configured(cfg, "config", _run_single)
+
+
+def _run_single(cfg: DictConfig) -> int:
+    from omegaconf import OmegaConf
+
+    lab = Lab(cfg=cfg, probe=False)
+    dataset = lab.load()
+    judges = lab.judges(dataset)
+    if not lab.agreed([lab.memory()], dataset, judges):
+        return 3
+    answers = lab.ask(dataset=dataset, judges=judges)
+    table = lab.table(lab.score(answers))
+    print_table(table, cfg.print)
+    file = answers.folder / "table.md"
+    replace_file(file, markdown(table))
+    print(f"run folder: {answers.folder}")
+    print(f"written: {file} (with categories, evidence and costs by phase)")
+    log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
+    code = complain(table, cfg.max_unscored)
+    if stop := lab.models.purse.stop:
+        print(stop, file=sys.stderr)
+    return code

@@ -1,0 +1,88 @@
+"""Start and end a Hydra command: one job or several (`-m`), one exit code, one sentence for a wrong command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from scripts.setup.exits import guarded
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+CONF = str(Path(__file__).resolve().parents[2] / "conf")
+
+
+def launch(job: Callable[[DictConfig], int], primary: str, *, keep_record: bool = False) -> int:
+    """Compose the command line and run its jobs; the exit code is the highest of the jobs, 2 for a wrong command line.
+
+    Args:
+        job: does the work of one configuration and returns its exit code.
+        primary: the primary file of `conf`, such as `reproduce`.
+        keep_record: keep Hydra's record of a multirun (`multirun.yaml`) where the configuration puts it; else it is deleted.
+    """
+    if "--traceback" in sys.argv:  # Hydra's command line accepts settings only
+        sys.argv[:] = [*(argument for argument in sys.argv if argument != "--traceback"), "traceback=true"]
+    sys.argv[1:] = [readable(argument) for argument in sys.argv[1:]]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them; `guarded` prints one line
+    codes: list[int] = []
+
+    @wraps(job)  # Hydra names the command after the file of `job`
+    def run(cfg: DictConfig) -> None:
+        codes.append(job(cfg))
+
+    def work() -> int:
+        import hydra
+
+        with TemporaryDirectory() as folder:
+            if not keep_record and not any(argument.startswith("hydra.sweep.dir=") for argument in sys.argv):
+                sys.argv.append(f"hydra.sweep.dir={quoted(folder)}")
+            hydra.main(version_base="1.3", config_path=CONF, config_name=primary)(run)()
+        return max(codes, default=0)
+
+    return guarded(work, traceback="traceback=true" in sys.argv)
+
+
+PATHS = ("data.root", "results", "cache", "prompts_dir", "prices", "local.model", "local.embedder")
+"""Settings that hold a path, whose characters mean nothing to Hydra: `a,b` is one folder and not two jobs."""
+
+
+def readable(argument: str) -> str:
+    """A setting as Hydra reads it: paths in quotes, `budget=1000,2000` as a list instead of two jobs; other arguments as they are."""
+    name, _, value = argument.partition("=")
+    if name == "budget" and value and not value.startswith("["):
+        return f"{name}=[{value}]"
+    if name in PATHS and value not in ("", "null") and value[0] not in "'\"{":
+        return f"{name}={quoted(value)}"
+    return argument
+
+
+def quoted(text: str) -> str:
+    """A text in Hydra's quotes: a quote inside has a backslash before it, and backslashes before a quote are doubled."""
+    escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + "\\'", text)
+    return "'" + re.sub(r"(\\+)$", lambda found: found[1] * 2, escaped) + "'"
+
+
+def composed(primary: str, overrides: Sequence[str]) -> DictConfig:
+    """Compose the configuration of a command as its command line would, and check every setting.
+
+    Raises:
+        RunError: a setting is unknown, missing, of another type or out of range.
+    """
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+
+    from eval.files.store import RunError
+    from scripts.settings.checking import checked, composition_error
+
+    try:
+        with initialize_config_dir(CONF, version_base="1.3"):
+            return checked(compose(primary, [readable(each) for each in overrides]), primary)
+    except HydraException as error:
+        raise RunError(composition_error(error)) from error

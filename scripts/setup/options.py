@@ -1,0 +1,82 @@
+"""Read the YAML files of `conf`: one option (a file) of a configuration group, checked against its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from eval.files.provenance import ROOT
+from eval.files.store import RunError
+from scripts.settings.checking import checked_option, nearest, resolved
+
+CONF = ROOT / "conf"
+
+
+def folders() -> tuple[Path, ...]:
+    """Where files of `conf` are looked for: a `conf` folder of the working folder first, then the shipped one."""
+    own = Path.cwd() / "conf"
+    return (own, CONF) if own.is_dir() and own != CONF else (CONF,)
+
+
+def options(group: str) -> list[str]:
+    """Names of the files of a configuration group, sorted."""
+    return sorted({path.stem for folder in folders() for path in (folder / group).glob("*.yaml")})
+
+
+def load_option(group: str, name: str) -> dict[str, Any]:
+    """Read one file of a configuration group; the caller may change the returned copy.
+
+    Raises:
+        RunError: the file does not exist (the message lists those that do), or its schema refuses a value.
+    """
+    paths = (folder / group / f"{name}.yaml" for folder in folders())
+    path = next((path for path in paths if path.is_file()), None)
+    if "/" in name or path is None:
+        known = options(group)
+        raise RunError(f"no {group} called {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
+    return deepcopy(_checked_file(group, path))
+
+
+def profile_settings(profile: str) -> Mapping[str, Any]:
+    """The settings of a profile by section: `conf/common.yaml`, overlaid by the profile's own."""
+    from omegaconf import OmegaConf
+
+    paths = [path for folder in folders() for path in [folder / "profile" / f"{profile}.yaml"] if path.is_file()]
+    merged = OmegaConf.merge(OmegaConf.load(CONF / "common.yaml"), *map(OmegaConf.load, paths[:1]))
+    return {name: merged[name] for name in merged if name != "hydra"}  # type: ignore[misc, index]
+
+
+def memories_here() -> list[str]:
+    """Names of the memories that live in this process; the others need a product, a service or a server to be there."""
+    from hydra.utils import get_class
+
+    def lives_here(name: str) -> bool:
+        classes: list[Any] = [get_class(target) for target in _targets(load_option("memory", name)["build"])]
+        return all(each.REHEARSED for each in classes)
+
+    return [name for name in options("memory") if lives_here(name)]
+
+
+def _targets(build: dict[str, Any]) -> list[str]:
+    return [build["_target_"], *(_targets(build["inner"]) if "inner" in build else [])]
+
+
+def metric_options() -> dict[str, Any]:
+    """Settings of every lexical metric, by name (`conf/metrics.yaml`)."""
+    return deepcopy(_parsed(CONF / "metrics.yaml"))
+
+
+@cache
+def _checked_file(group: str, path: Path) -> dict[str, Any]:
+    return checked_option(group, _parsed(path), path.relative_to(path.parents[2]))
+
+
+@cache
+def _parsed(path: Path) -> dict[str, Any]:
+    """Parse a file once: a table with sweeps asks for the same few files hundreds of times."""
+    return dict(resolved(OmegaConf.load(path)))

@@ -1,0 +1,1 @@
+"""Tables, sweeps and figures: their rows and columns, their runs, their captions."""

@@ -1,0 +1,187 @@
+"""Captions of tables and figures: which models, data, units and readers made the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from eval.files.imported import described
+from eval.files.store import read_record
+from eval.running.reader import Reader
+from eval.running.run import Run
+from memsys.prompts import UNKNOWN, Prompts
+from scripts.assembly.datasets import Data
+from scripts.assembly.models import Models
+from scripts.tables.evidence import lost
+from scripts.tables.layout import TableRow
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def caption(cfg: DictConfig, models: Models, used: Sequence[tuple[Data, Reader, Mapping[str, Any]]]) -> tuple[str, ...]:
+    """Lines below a table's title: models by role, each data set with its status and unit, how to read a cell.
+
+    Args:
+        cfg: the checked configuration.
+        models: models by role; offline engines are named first.
+        used: each data set with its reader and its unit rule.
+    """
+    lines = []
+    if models.stand_ins:
+        lines.append(
+            f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines without a model. "
+            "These numbers test the machinery; they say nothing about models and are never compared with published ones."
+        )
+    probe = "" if models.probe.name == models.reader.name else f", probe {models.probe.name}"
+    names = f"memory {models.memory.name}, reader {models.reader.name}, judge {models.judge.name}{probe}"
+    lines.append(f"Models: {names}; embedder {models.embedder_name}.")
+    if models.batches:
+        lines.append(
+            "Answers and judgements came through the batch API: their prices are discounted, and their seconds were not measured (0)."
+        )
+    if cfg.build.rebuild_every > 1:
+        lines.append(
+            f"Offline memories are rebuilt at every {cfg.build.rebuild_every}th question point only; they show units written since "
+            "the last build as raw text. The costs below follow this schedule."
+        )
+    lines += [_dataset_line(cfg, dataset, reader, unit) for dataset, reader, unit in used]
+    built, published = f"{cfg.build.replicates}x", cfg.build.published or cfg.build.replicates
+    if published != cfg.build.replicates:
+        built += f", rows with a published number {published}x"
+    lines.append(
+        "Cells: mean {95 % by case} [95 % by question] · scored/unscored/errored/not reached. "
+        "{n cases}: too few cases for an interval; {no spread}: all cases have the same mean. "
+        "Two numbers behind that: Wilson's interval on the effective number of questions. "
+        f"Judged {cfg.judge.repeats}x, built {built} (± standard deviation between builds, of one build between its judgements)."
+    )
+    return tuple(lines)
+
+
+def prompts_line(prompts: Prompts, names: Iterable[str]) -> str:
+    """The caption sentence about prompts: whose words they are, and which of their sources' texts are unknown; empty for no prompts.
+
+    Args:
+        names: of all prompts behind the table, as in the records of its runs.
+    """
+    used = [prompts[name] for name in sorted(set(names))]
+    ours = [prompt for prompt in used if prompt.text != "theirs"]
+    if not ours:
+        return f"Prompts: {', '.join(prompt.name for prompt in used)}, the sources' own texts." if used else ""
+    unknown: dict[str, list[str]] = {}
+    for prompt in ours:
+        if prompt.text in UNKNOWN:
+            folder, _, step = prompt.name.partition("/")
+            same = any(name.startswith(f"{folder}/") for name in unknown.setdefault(prompt.source, []))
+            unknown[prompt.source].append(step if same else prompt.name)  # lattice/describe, keywords, leaf
+    named = "; ".join(f"{', '.join(each)} ({source})" for source, each in unknown.items())
+    kept = ", ".join(prompt.name for prompt in used if prompt.text == "theirs")
+    return (
+        f"Prompts are ours, written from described duties and not the sources' texts"
+        f"{f', but {kept}' if kept else ''}{f'; unknown is the source text of {named}' if named else ''}."
+    )
+
+
+def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
+    """Lines below a table: which memories are untested, which tests programs outside this process cannot pass, and why, and which products
+    ran without a sandbox."""
+    made = list(runs)
+    records = {run.name: run.record for run in made}
+    lines = [f"UNTESTED: {name}: {record['untested']}." for name, record in records.items() if "untested" in record]
+    for name, record in records.items():
+        reasons = "; ".join(f"{promise} ({reason})" for promise, reason in record.get("waived", {}).items())
+        lines += [f"Waived for {name}: {reasons}."] if reasons else []
+    bare = dict.fromkeys(run.name for run in made if "waived" in run.record and "none" in _sandboxes(run))
+    if bare:
+        rights = "they had the user's rights, could read the user's files and reach the network; only Python's own connections were refused"
+        lines.append(f"NO SANDBOX: {', '.join(bare)}: {rights}.")
+    return tuple(lines)
+
+
+def unfitted(lines: Iterable[TableRow], models: Models) -> tuple[str, ...]:
+    """A caption line for the rows whose threshold was fitted to another embedder than the one in use; empty without such rows."""
+    fitted_to = {line.title: line.memory["fitted_to"] for line in lines if line.memory and "fitted_to" in line.memory}
+    wrong = {title: embedder for title, embedder in fitted_to.items() if embedder != models.embedder_name}
+    if not wrong:
+        return ()
+    named = ", ".join([*wrong][:3]) + (f" and {len(wrong) - 3} more rows" if len(wrong) > 3 else "")
+    embedders = ", ".join(sorted(set(wrong.values())))
+    return (
+        f"NOT CALIBRATED: the threshold of {named} was fitted to the embedder {embedders}, not to {models.embedder_name}; these trees "
+        "may be flat or too deep. `make calibrate` fits it.",
+    )
+
+
+def _sandboxes(run: Run) -> set[str]:
+    """The sandboxes in which the products of a run's finished cases ran."""
+    reports = [read_record(path).get("memory") or {} for path in run.folder.glob("cases/*/case.json")]
+    return {str((report.get("abilities") or {}).get("sandbox", "")) for report in reports}
+
+
+def imported_caption(
+    cfg: DictConfig, models: Models, dataset: Data, facts: Sequence[Mapping[str, Any]], judged: bool
+) -> tuple[str, ...]:
+    """Lines below the title of a table of imported answers: where they come from, the data, the judge if one was asked.
+
+    Args:
+        facts: `imported` of each run's record.
+        judged: whether our judge graded the answers.
+    """
+    lines = [f"Imported: {fact['title']}: {described(fact)}." for fact in facts]
+    if judged and "judge" in models.stand_ins:
+        lines.append(
+            "STAND-IN: judge filled by an offline engine without a model. Its column says nothing about the answers."
+        )
+    elif judged:
+        lines.append(f"Judge: {models.judge.name}, {cfg.judge.repeats}x.")
+    questions = sum(len(dataset.cases[index].questions) for index in range(len(dataset.cases)))
+    lines.append(
+        f"{dataset.title}: {dataset.source.status} data (sha256 {dataset.source.sha256[:12]}), {len(dataset.cases)} histories, "
+        f"{questions} questions. Cells: mean {{95 % by case}} [95 % by question] · scored/unscored/errored/not reached; "
+        "a question that the file does not answer is not reached."
+    )
+    return tuple(lines)
+
+
+def use(reasons: Collection[str], *, published: bool = True) -> str:
+    """What a table may be used for, in one line.
+
+    Args:
+        reasons: why its numbers are not comparable with the published ones (`scripts.tables.grid.why_not_comparable`); empty when
+            they are.
+        published: whether the table has published numbers.
+    """
+    not_theirs = ", not with the paper" if published else ""
+    if "stand-in" in reasons:
+        return "testing the machinery; stand-ins for models say nothing about memories."
+    if "sample data" in reasons:
+        return "trying things out; the data is a shipped sample, not the benchmark."
+    if reasons:
+        return f"comparing its rows with each other{not_theirs} ({', '.join(sorted(reasons))})."
+    return f"comparing its rows with each other{' and with the paper' if published else ''}."
+
+
+def engine(models: Models) -> str:
+    """Models by role in one line, offline engines marked STAND-IN; for figures and their CSV."""
+    names = {"memory": models.memory.name, "reader": models.reader.name, "judge": models.judge.name}
+    names["embedder"] = models.embedder_name
+    real = ", ".join(f"{role} {name}" for role, name in names.items() if role not in models.stand_ins)
+    if not models.stand_ins:
+        return f"Models: {real}"
+    rest = f"; {real}" if real else ""
+    return f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines without a model{rest}"
+
+
+def _dataset_line(cfg: DictConfig, dataset: Data, reader: Reader, unit: Mapping[str, Any]) -> str:
+    gone = lost(dataset.cases, unit)
+    counts = [(len(case.questions), len(case.notes)) for case in dataset.cases]
+    questions, notes = sum(count for count, _ in counts), sum(count for _, count in counts)
+    rule = ", ".join(f"{name} {value}" if name != "rule" else str(value) for name, value in unit.items())
+    transform = "" if cfg.data.transform == "none" else f", transform {cfg.data.transform}"
+    return (
+        f"{dataset.title}: {dataset.source.status} data (sha256 {dataset.source.sha256[:12]}), "
+        f"{dataset.note + '; ' if dataset.note else ''}"
+        f"{len(dataset.cases)} histories, {questions} questions{', ' + dataset.fewer if dataset.fewer else ''}"
+        f"{transform}; default unit {rule} drops {gone.dropped} of {gone.turns} turns ({len(gone.some)} questions lose evidence); "
+        f"{notes} loader notes; reader {reader.name}."
+    )

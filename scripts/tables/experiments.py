@@ -1,0 +1,234 @@
+"""The experiment behind a table or a figure: load its data sets, describe its runs, run what is missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from eval.files.store import RunError
+from eval.running.run import Run
+from scripts.assembly.actual import Meter, meter, side_by_side
+from scripts.assembly.confirmation import confirmed
+from scripts.assembly.datasets import Data, fetch_missing
+from scripts.assembly.executors import answer_all
+from scripts.assembly.local import at_pace, pace, use_local_models
+from scripts.assembly.models import Models, build_models
+from scripts.assembly.plan import Plan, plan
+from scripts.assembly.readiness import prepared
+from scripts.assembly.runs import memory_run
+from scripts.assembly.scorers import finished, judge_ahead, judging
+from scripts.assembly.steps import score
+from scripts.setup.replays import workable
+from scripts.setup.roles import chosen_models
+from scripts.tables.column_groups import ColumnGroup, column_group
+from scripts.tables.grid import Grid, Key, with_our_judge
+from scripts.tables.layout import (
+    TableRow,
+    belongs,
+    published_of,
+    read_lines_of,
+    table_unit,
+    wanted_columns,
+    wanted_rows,
+)
+from scripts.tables.published import published_answers
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A table before it is printed: rows, column groups, runs, and the grid that makes its cells."""
+
+    models: Models
+    backbone: Mapping[str, Any]
+    groups: Sequence[ColumnGroup]
+    lines: Sequence[TableRow]
+    runs: Mapping[Key, Run]
+    grid: Grid
+    capped: str
+    """Why the runs stopped before the end; empty when they did not."""
+    only: frozenset[str] | None
+    """Names of the rows that `only` asks for; None for all."""
+    planned: Plan | None
+    """The estimate that was agreed to; None where nothing was planned."""
+    before: Meter
+    """What had been used before the first run."""
+
+    def outcome(self) -> str:
+        """The plan beside what was used up to now; empty where nothing was planned."""
+        return "" if self.planned is None else side_by_side(self.planned, meter(self.models).since(self.before))
+
+
+def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -> Experiment | None:
+    """Describe the runs of a table and run what is missing; None when nobody agreed to the cost.
+
+    Args:
+        cfg: the checked configuration; its models are filled in, and `only` is changed to names.
+        table: values of a file of `conf/table`.
+        run: False runs nothing.
+
+    Raises:
+        RunError: the backbone, a row or a column group is unknown, or no data set is there.
+    """
+    from omegaconf import open_dict
+
+    use_local_models(cfg)
+    backbone = _backbone(table, cfg.backbone)
+    with open_dict(cfg):
+        cfg.models.update(chosen_models(cfg, backbone["models"]))
+        if cfg.profile_name == "paper":
+            cfg.judge.repeats = max(cfg.judge.repeats, table.get("repeats", 1))
+    if cfg.profile_name == "paper" and cfg.data.source == "real":
+        fetch_missing(cfg, table)
+    if cfg.nodes.vectors is None:
+        cfg.nodes.vectors = any("spread" in metric for column in table["columns"] for metric in column["metrics"])
+    models = build_models(cfg)
+    groups = [column_group(cfg, option) for option in wanted_columns(table, cfg.columns)]
+    if all(group.dataset is None for group in groups):
+        raise RunError("none of the data sets is there: " + "; ".join(group.missing for group in groups))
+    lines = read_lines_of(table, cfg.backbone)
+    only = wanted_rows(table, lines, cfg.only)
+    cfg.only = None if only is None else sorted(only)  # the user may have given titles; from here on they are names
+    answers, absent = published_answers(cfg, models, groups, lines)
+    runs = {**_runs(cfg, models, groups, lines), **answers}
+    wanted = [each for key, each in runs.items() if cfg.only is None or key[0] in cfg.only]
+    run = run and not finished(cfg, models, wanted, _judges(cfg, backbone, groups))
+    if run and (examined := prepared(cfg, models)) is not models:  # the doctor has learned settings, a part of a run
+        models, runs = examined, {**_runs(cfg, examined, groups, lines), **answers}
+    planned = _planned(cfg, models, backbone, groups, runs) if run else None
+    if planned is not None:
+        if not _agreed(cfg, planned):
+            return None
+        runs = {key: replace(each, chain=planned.chains.get(each.folder, 0.0)) for key, each in runs.items()}
+    before = meter(models)
+    capped = _execute(cfg, models, backbone, groups, runs, planned) if run else ""
+    grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone), absent)
+    return Experiment(models, backbone, groups, lines, runs, grid, capped, only, planned, before)
+
+
+def _backbone(table: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
+    known = table["backbones"]
+    if (name or "default") not in known:
+        raise RunError(f"{table['name']} has no backbone {name!r}; there are: {', '.join(known)}")
+    return dict(known[name or "default"])
+
+
+def _runs(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[TableRow]) -> dict[Key, Run]:
+    """One run for each row, column group and replicate; without the rows not asked for whose packages are not installed."""
+    runs: dict[Key, Run] = {}
+    for group in groups:
+        for line in lines:
+            if group.dataset is None or line.memory is None or not belongs(line, group.option):
+                continue
+            for replicate in range(_builds(cfg, line)):
+                try:
+                    runs[line.name, group.name, replicate] = _run(cfg, models, group, group.dataset, line, replicate)
+                except ImportError as error:
+                    if cfg.only is None or line.name in cfg.only:
+                        raise ImportError(
+                            f"{line.title}: {error}; or name the rows that you want with only=[…]"
+                        ) from error
+    return runs
+
+
+def _builds(cfg: DictConfig, line: TableRow) -> int:
+    """How often a row is built: a verdict on a published number needs the error between builds."""
+    return int(cfg.build.replicates if line.published is None else cfg.build.published or cfg.build.replicates)
+
+
+def _run(cfg: DictConfig, models: Models, group: ColumnGroup, dataset: Data, line: TableRow, replicate: int) -> Run:
+    assert line.memory is not None
+    unit = table_unit(line, group.option)
+    run = memory_run(cfg, models, dataset, line.memory, group.reader, unit=unit, replicate=replicate)
+    if "ask" not in group.option:
+        return run
+    first = {question.case_id: question.question_id for question in reversed(group.questions)}
+    return replace(run, questions=lambda case_id, question_id: first[case_id] == question_id)
+
+
+def _asked_for(cfg: DictConfig, runs: Mapping[Key, Run]) -> dict[Key, Run]:
+    """The runs of the rows that `only` asks for; imported answers are there already."""
+    wanted = {key: run for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
+    return {key: run for key, run in wanted.items() if "imported" not in run.record}
+
+
+def _planned(
+    cfg: DictConfig,
+    models: Models,
+    backbone: Mapping[str, Any],
+    groups: Sequence[ColumnGroup],
+    runs: Mapping[Key, Run],
+) -> Plan | None:
+    """The plan of the runs asked for, each folder once; None where nothing is paid for and no model runs on this machine."""
+    local = cfg.profile_name == "local" and models.memory.endpoint is not None and not cfg.replay
+    if cfg.profile_name != "paper" and not local and (cfg.replay or not models.paid):
+        return None
+    by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
+    window = cfg.local.window if local and cfg.local.model is not None else None
+    planned = plan(cfg, models, workable(cfg, list(by_folder.values())), _judges(cfg, backbone, groups), window)
+    if not local:
+        return planned
+    return at_pace(planned, pace(cfg.endpoint.base_url, models.memory.name), cfg.endpoint.max_output_tokens or 512)
+
+
+def _agreed(cfg: DictConfig, planned: Plan) -> bool:
+    """Print the plan and ask whether to spend that; for a model on this machine print how many minutes it takes."""
+    if cfg.profile_name == "paper" or planned.usd:
+        return confirmed(cfg, planned)
+    print("\n".join([planned.duration.text, *planned.failures]), file=sys.stderr)
+    return True
+
+
+def _judges(cfg: DictConfig, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
+    """Names of the judges by data set, each once."""
+    judges: dict[str, list[str]] = {}
+    for group in groups:
+        if group.dataset is not None:
+            metrics = [with_our_judge(cfg, backbone, metric) for metric in group.option["metrics"]]
+            names = [metric["judge"] for metric in metrics if "judge" in metric]
+            judges[group.dataset.name] = list(dict.fromkeys([*judges.get(group.dataset.name, ()), *names]))
+    return judges
+
+
+def _execute(
+    cfg: DictConfig,
+    models: Models,
+    backbone: Mapping[str, Any],
+    groups: Sequence[ColumnGroup],
+    runs: Mapping[Key, Run],
+    planned: Plan | None,
+) -> str:
+    """Run what is asked for; returns why it stopped early, or nothing.
+
+    Under a spending cap one row follows another, the cheap ones first, each judged before the next begins: a cap leaves complete rows.
+    """
+    counts = {
+        group.name: len({question.case_id for question in group.questions})
+        if "ask" in group.option
+        else len(group.questions)
+        for group in groups
+    }
+    # Two column groups may share a folder: the one with more questions comes last and is kept.
+    by_size = sorted(_asked_for(cfg, runs).items(), key=lambda item: counts[item[0][1]])
+    chosen = {run.folder: (run, counts[key[1]]) for key, run in by_size}
+    judges = _judges(cfg, backbone, groups)
+    judge_ahead(cfg, models, [run for run, _ in chosen.values()], judges)
+    if cfg.max_usd is None:
+        return answer_all(cfg, models, [run for run, _ in chosen.values()], sum(count for _, count in chosen.values()))
+    rows: dict[str, list[tuple[Run, int]]] = {}
+    for run, count in chosen.values():
+        rows.setdefault(run.name, []).append((run, count))
+    costs = planned.costs if planned is not None else {}
+    said = ""
+    for row in sorted(rows.values(), key=lambda row: sum(costs.get(run.folder, 0.0) for run, _ in row)):
+        said = answer_all(cfg, models, [run for run, _ in row], sum(count for _, count in row))
+        for run, count in row:
+            grading = {name: judging(cfg, models, name) for name in judges.get(run.folder.parent.name, ())}
+            score(run, (), grading, cfg.k_evidence, count, models.traffic, models.ahead)
+        if models.purse.reached:
+            break
+    return said

@@ -1,0 +1,381 @@
+"""The cells of a table: scores from the score files of its runs, other measures from their folders, differences and best rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.analysis.costs import cost_missing
+from eval.files.imported import THEIRS
+from eval.files.store import RunError
+from eval.judging.agreement import RIGHT
+from eval.judging.judge_card import Correction
+from eval.judging.score import score_paths
+from eval.report.best_of import choose, choose_again, composed
+from eval.report.cell import ALL, Cell, Column
+from eval.report.equivalence import MARGIN
+from eval.report.measures import cost, coverage, report, spread, statistic, tree
+from eval.report.published import Published, find
+from eval.report.scores import outcomes
+from eval.report.tables import AnyCell, Measure
+from eval.running.run import Run
+from eval.statistics.stats import Estimate
+from scripts.assembly.datasets import Data
+from scripts.assembly.errata import layer_of
+from scripts.assembly.judge_cards import correction
+from scripts.assembly.models import Models
+from scripts.assembly.scorers import judge_prompts, judging, metrics
+from scripts.assembly.steps import score
+from scripts.setup.roles import other_models
+from scripts.tables.column_groups import ColumnGroup
+from scripts.tables.layout import (
+    FIGURES,
+    SCORES,
+    TableRow,
+    belongs,
+    candidates,
+    cells_of,
+    kind_of,
+    reference,
+    score_name,
+    title_of,
+)
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+Key = tuple[str, str, int]
+"""Row, column group, replicate."""
+OURS = ("judge", "metric")
+"""Scores that every row can have."""
+NO_MEMORY = "nothing"
+"""The memory that recalls nothing."""
+PROMPTS_OURS = "prompts ours"
+"""Said after a verdict on a number that prompts in our own words made."""
+STRUCTURE = ("report", "tree", "spread", "coverage", "data")
+"""Measures of what a memory built, in which no reader took part."""
+CHOOSES = "chooses the questions left out"
+"""Printed for the row `nothing` where it has no second build."""
+NOTHING = "–"
+"""Printed where a row has nothing to say in a column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The cells of a table. A cell is made when it is first asked for, because differences and best rows need other cells."""
+
+    cfg: DictConfig
+    models: Models
+    backbone: Mapping[str, Any]
+    groups: Sequence[ColumnGroup]
+    lines: Sequence[TableRow]
+    runs: Mapping[Key, Run]
+    numbers: Sequence[Published]
+    """Published numbers of the backbone."""
+    absent: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Why the answers of others are not there, by row and column group."""
+    _cells: dict[tuple[str, str, str], AnyCell] = field(default_factory=dict)
+    _files: dict[tuple[str, str], list[dict[str, Path]]] = field(default_factory=dict)
+    _guessable: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
+    _errata: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+
+    def cell(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
+        """The cell of a row, a column group and a metric; a string says why there is no number."""
+        key = (line.name, group.name, f"{title_of(metric)} {metric.get('minus')}")
+        if key not in self._cells:
+            cell = self._cell(line, group, metric)
+            self._cells[key] = cell if isinstance(cell, str) else self._with_published(cell, line, group, metric)
+        return self._cells[key]
+
+    def _with_published(
+        self, cell: Cell | Measure, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]
+    ) -> AnyCell:
+        fields = reference(self.backbone, line, group.option, metric)
+        published = None if fields is None else find(self.numbers, fields)
+        why_not = self._why_not_theirs(group, metric) if line.answers is not None else self._why_not(group, metric)
+        names = prompts_behind(self, line, group, metric)
+        qualifier = PROMPTS_OURS if any(self.models.prompts[name].text != "theirs" for name in names) else ""
+        return replace(cell, published=published, why_not=why_not, qualifier=qualifier)
+
+    def _cell(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
+        if group.dataset is None:
+            return group.missing
+        if not belongs(line, group.option) or line.data_only != ("data" in metric):
+            return NOTHING
+        if "minus" in metric:
+            return self._difference(line, group, metric)
+        if "best_of" in line.option:
+            return self._best(line, group, metric)
+        if (line.name, group.name) in self.absent:
+            return self.absent[line.name, group.name]
+        if line.memory is not None and not self._replicates(line, group):
+            return "not installed"
+        if line.memory is None and line.answers is None and not line.data_only:
+            return "pending"
+        if "theirs" in metric and score_name(metric) not in self.files(line, group)[0]:
+            return NOTHING
+        if kind_of(metric) == "cost" and (
+            missing := cost_missing(self._replicates(line, group)[0].folder, metric["cost"])
+        ):
+            return missing
+        if kind_of(metric) in FIGURES:
+            return Measure(group.column(metric), self._measure(line, group, metric))
+        chooses = (
+            self.cfg.get("guessable") == "exclude" and line.memory is not None and line.memory["name"] == NO_MEMORY
+        )
+        if chooses and len(self._replicates(line, group)) < 2:
+            return CHOOSES
+        return self._scores(line, group, metric, builds=slice(1, None) if chooses else slice(None))
+
+    def _scores(
+        self,
+        line: TableRow,
+        group: ColumnGroup,
+        metric: Mapping[str, Any],
+        column: Column | None = None,
+        builds: slice = slice(None),
+    ) -> Cell:
+        name = score_name(with_our_judge(self.cfg, self.backbone, metric))
+        files = tuple(files[name] for files in self.files(line, group)[builds] if name in files)
+        reached = outcomes((run.folder for run in self._replicates(line, group)[builds]), group.questions)
+        repeats = None if "theirs" in metric else self.cfg.judge.repeats
+        column = column or self.column(group, metric)
+        fix = self._correction(group, metric)
+        return Cell(column, reached, files, repeats=repeats, correction=fix, errata=self.errata())
+
+    def column(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Column:
+        """The column of a metric, without guessable questions where `guessable=exclude` leaves them out."""
+        column = group.column(metric)
+        if self.cfg.get("guessable") != "exclude":
+            return column
+        left_out = self.guessable(group)
+        return replace(column, questions=tuple(each for each in column.questions if each.key not in left_out))
+
+    def guessable(self, group: ColumnGroup) -> dict[tuple[str, str], float]:
+        """The answerable questions of a column group that the row `nothing` answers right, with its score in the first metric.
+
+        The row's first build chooses; where the table leaves them out, the row itself is scored by its other builds (it would be 0 by
+        construction), and has no number without any.
+
+        Raises:
+            RunError: the table has no such row, or it has no scores.
+        """
+        if group.name not in self._guessable:
+            self._guessable[group.name] = self._guessed(group)
+        return self._guessable[group.name]
+
+    def _guessed(self, group: ColumnGroup) -> dict[tuple[str, str], float]:
+        metric = next((each for each in cells_of(group.option) if kind_of(each) in OURS and "minus" not in each), None)
+        if group.dataset is None or metric is None:
+            return {}
+        nothing = [line for line in self.lines if line.memory is not None and line.memory["name"] == NO_MEMORY]
+        lines = [line for line in nothing if belongs(line, group.option)]
+        whole = {**metric, "category": ALL}
+        scores = self._scores(lines[0], group, whole, group.column(whole), slice(1)).scores if lines else {}
+        if not scores:
+            raise RunError(
+                f"guessable={self.cfg.guessable}: {group.title} needs scores of the row `{NO_MEMORY}`; "
+                f"add it to the table's rows, and to `only`"
+            )
+        answerable = {question.key for question in group.questions if question.answerable}
+        return {key: score for key, score in scores.items() if key in answerable and score >= RIGHT}
+
+    def errata(self) -> frozenset[tuple[str, str]]:
+        """Questions whose gold answer is known to be wrong, as `errata=` says; empty where nobody asked.
+
+        Raises:
+            RunError: they name no question of the table.
+        """
+        name = self.cfg.get("errata")
+        if name and name not in self._errata:
+            root = None if self.cfg.data.root is None else Path(self.cfg.data.root).expanduser()
+            self._errata[name] = frozenset(layer_of(name, root).gold)
+            if not any(question.key in self._errata[name] for group in self.groups for question in group.questions):
+                raise RunError(f"errata={name} names no question of this table")
+        return self._errata[name] if name else frozenset()
+
+    def _correction(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Correction | None:
+        if not self.cfg.judge.corrected or group.dataset is None:
+            return None
+        if metric.get("theirs") == "judge":
+            return Correction(None, "the judge of these grades is the authors', and cannot be asked")
+        name = with_our_judge(self.cfg, self.backbone, metric).get("judge")
+        return None if name is None else correction(self.cfg, self.models, name, group.dataset)
+
+    def _difference(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
+        """The paired difference from another row or group, as `minus` says."""
+        minus, plain = (
+            metric["minus"],
+            {name: value for name, value in metric.items() if name not in ("minus", "title")},
+        )
+        other_line = next(each for each in self.lines if each.name == minus.get("row", line.name))
+        other_group = next((each for each in self.groups if each.name == minus.get("group", group.name)), None)
+        if other_group is None:  # left out by `columns`
+            return NOTHING
+        first, second = self.cell(line, group, plain), self.cell(other_line, other_group, plain)
+        if first is second or not (isinstance(first, Cell) and isinstance(second, Cell)):
+            return first if isinstance(first, str) else NOTHING
+        gap = first.minus(second)
+        estimate = None if gap is None else Estimate(gap.mean, gap.n, gap.by_question, gap.by_case, gap.clusters)
+        return Measure(group.column(metric), estimate, margin=MARGIN, runs=first.runs.plus(second.runs))
+
+    def _best(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
+        """For each history, the scores of the candidate chosen for it."""
+        if kind_of(metric) not in SCORES:
+            return NOTHING
+        choice = self._choice(line, group)
+        if isinstance(choice, str):
+            return choice
+        again = choose_again(self._deciding_cells(line, group), held_out=_held_out(line))
+        return composed(self._candidate_cells(line, group, metric), choice, again, held_out=_held_out(line))
+
+    def _candidate_cells(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> dict[str, Cell]:
+        cells = {each.name: self.cell(each, group, metric) for each in candidates(line, self.lines)}
+        return {name: cell for name, cell in cells.items() if isinstance(cell, Cell)}
+
+    def _deciding_cells(self, line: TableRow, group: ColumnGroup) -> dict[str, Cell]:
+        """The candidates' cells in the group's first metric, which decides."""
+        return self._candidate_cells(line, group, cells_of(group.option)[0])
+
+    def _choice(self, line: TableRow, group: ColumnGroup) -> dict[str, str] | str:
+        """The best candidate by history, or why none can be chosen."""
+        try:
+            return choose(self._deciding_cells(line, group), held_out=_held_out(line))
+        except ValueError as error:
+            return str(error)
+
+    def choices(self) -> list[str]:
+        """A caption line for each best row and column group: which candidates were chosen, and on which questions."""
+        lines = []
+        for line in self.lines:
+            for group in self.groups if "best_of" in line.option else ():
+                if group.dataset is not None and belongs(line, group.option):
+                    choice = self._choice(line, group)
+                    names = choice if isinstance(choice, str) else "; ".join(dict.fromkeys(choice.values()))
+                    warning = "" if _held_out(line) else " Chosen on the reported questions: biased upwards."
+                    lines.append(f"{line.title} on {group.title}: {names}.{warning}")
+        return lines
+
+    def _measure(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> Estimate | None:
+        """The value of a metric that is no score: of the data, or of the first replicate's run folder."""
+        assert group.dataset is not None
+        kind, settings = kind_of(metric), line.option.get("measure", {})
+        over, name = metric.get("over", "mean"), metric[kind]
+        if kind == "data":
+            category = metric["category"]
+            return statistic(group.dataset.cases, name, group.unit, "" if category == ALL else category)
+        folder = self._replicates(line, group)[0].folder
+        if kind == "cost":
+            category = metric.get("category", ALL)
+            return cost(folder, name, None if category == ALL else group.keys(category))
+        if kind == "report":
+            return report(folder, name, over=over, per=metric.get("per", ""))
+        if kind == "tree":
+            return tree(folder, name, over=over, chains=settings.get("chains", True))
+        if kind == "spread":
+            return spread(folder, name, settings["level"])
+        return coverage(folder, group.dataset.cases, name)
+
+    def _replicates(self, line: TableRow, group: ColumnGroup) -> list[Run]:
+        return [run for (row, name, _), run in self.runs.items() if (row, name) == (line.name, group.name)]
+
+    def files(self, line: TableRow, group: ColumnGroup) -> list[dict[str, Path]]:
+        """Score files by metric, one mapping per replicate.
+
+        A row that `only` leaves out is not scored: its mappings hold the score files that exist already.
+        """
+        key = (line.name, group.name)
+        if key not in self._files:
+            chosen = [with_our_judge(self.cfg, self.backbone, metric) for metric in group.option["metrics"]]
+            names = [metric["judge"] for metric in chosen if "judge" in metric]
+            judges = {name: judging(self.cfg, self.models, name) for name in names}
+            lexical = metrics(list(dict.fromkeys(metric["metric"] for metric in chosen if "metric" in metric)))
+            k, count = self.cfg.k_evidence, len(group.questions)
+            if self.cfg.only is None or line.name in self.cfg.only:
+                self._files[key] = [
+                    score(run, lexical, judges, k, count, self.models.traffic, self.models.ahead)
+                    for run in self._replicates(line, group)
+                ]
+            else:
+                places = [score_paths(run, lexical, judges, k) for run in self._replicates(line, group)]
+                self._files[key] = [{name: path for name, path in each.items() if path.is_file()} for each in places]
+            if line.answers is not None:
+                self._files[key] = [{**files, **_their_files(files)} for files in self._files[key]]
+        return self._files[key]
+
+    def _why_not(self, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
+        if group.dataset is None:
+            return ""
+        if "data" in metric:
+            return other_data(self.cfg, group.dataset)
+        if self.cfg.get("guessable") == "exclude" and self.guessable(group):
+            return "questions left out"
+        reason = why_not_comparable(self.cfg, self.models, self.backbone, group.dataset)
+        other_judge = with_our_judge(self.cfg, self.backbone, metric) != metric
+        return reason or ("other model" if other_judge else "")
+
+    def _why_not_theirs(self, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
+        """Why a published number may not be compared with our score of the same answers: another judge, or other data."""
+        assert group.dataset is not None
+        if "judge" in metric:
+            return "stand-in" if "judge" in self.models.stand_ins else "other judge"
+        return other_data(self.cfg, group.dataset)
+
+
+def prompts_behind(grid: Grid, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> set[str]:
+    """Names of the prompts that made a cell: the memory's, the reader's unless the memory's structure is measured, and the judge's."""
+    rows = {each.name for each in (candidates(line, grid.lines) if "best_of" in line.option else [line])}
+    runs = [run for (row, name, _), run in grid.runs.items() if row in rows and name == group.name]
+    names = {name for run in runs for name in run.record.get("prompts", ())}
+    if kind_of(metric) in STRUCTURE:
+        names.discard(group.reader.prompt)
+    return names | judge_prompts(with_our_judge(grid.cfg, grid.backbone, metric))
+
+
+def all_prompts(grid: Grid) -> set[str]:
+    """Names of the prompts that made the cells of a table, or the points of a figure that is drawn from it."""
+    cells = [(line, group, metric) for line in grid.lines for group in grid.groups for metric in cells_of(group.option)]
+    return {name for line, group, metric in cells for name in prompts_behind(grid, line, group, metric)}
+
+
+def _their_files(files: Mapping[str, Path]) -> dict[str, Path]:
+    """The score files of the authors' own grades, which stand beside ours."""
+    folder = next((path.parent for path in files.values()), None)
+    if folder is None:  # a row that `only` leaves out, and that was never scored
+        return {}
+    return {path.stem.rpartition("-")[0]: path for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))}
+
+
+def _held_out(line: TableRow) -> bool:
+    """Whether a best row is chosen for each history on the others."""
+    return bool(line.option["chosen_on"] == "others")
+
+
+def with_our_judge(cfg: DictConfig, backbone: Mapping[str, Any], metric: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metric with the judge that is asked: `judge@model` keeps its model only where `models.judge` is the paper's, too."""
+    papers_judge = cfg.profile_name == "paper" and cfg.models.judge == backbone["models"]["judge"]
+    if "judge" not in metric or papers_judge:
+        return metric
+    return {**metric, "judge": metric["judge"].partition("@")[0]}
+
+
+def why_not_comparable(cfg: DictConfig, models: Models, backbone: Mapping[str, Any], dataset: Data) -> str:
+    """Why our numbers may not be compared with the paper's; empty when they may."""
+    if models.stand_ins:
+        return "stand-in"
+    if other_models(cfg, backbone):
+        return "other model"
+    return other_data(cfg, dataset)
+
+
+def other_data(cfg: DictConfig, dataset: Data) -> str:
+    """Why the data are not the paper's; empty when they are."""
+    if dataset.source.status != "official":
+        return f"{dataset.source.status} data"
+    if cfg.data.size != "all" or cfg.data.max_cases is not None:
+        return "subset"
+    if cfg.data.transform != "none":
+        return "other data"
+    return ""

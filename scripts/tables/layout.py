@@ -1,0 +1,334 @@
+"""Read the YAML of a table: its rows, its columns, and which published number belongs to which cell. Nothing is run.
+
+A row names a memory (`memory`, with settings changed under `build`), answers of others (`answers`, a file of `conf/answers`), the best of
+other rows (`best_of`), or only the data (`name` alone). A column group names a data set. Each of its metrics is a score (`judge`, a lexical
+`metric`, or `theirs`: the grades that came with answers of others) or another measure (`cost`, `report`, `tree`, `spread`, `coverage`,
+`data`). `by` gives a metric one column per category; `minus` subtracts another row or group; `primary` names the score of a group whose
+differences from the table's `reference` are tested, in place of the first one; the other metrics are exploratory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from itertools import product
+from re import sub
+from typing import TYPE_CHECKING, Any
+
+from eval.files.imported import THEIRS
+from eval.files.store import RunError
+from eval.report.cell import ALL
+from eval.report.published import Published, read_published
+from scripts.assembly.scorers import metric_title
+from scripts.setup.options import load_option, options, profile_settings
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+DATA_CUTS = ("source", "size", "max_cases", "transform", "seed")
+"""Settings of `data` that choose histories and questions."""
+FIGURES = ("cost", "report", "tree", "spread", "coverage", "data")
+SCORES = ("judge", "metric", "theirs")
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row of the table before it is run."""
+
+    name: str
+    title: str
+    memory: Mapping[str, Any] | None
+    """None when the memory is not implemented, or the row has none."""
+    option: Mapping[str, Any]
+    """The row as the table's YAML describes it."""
+    ruled: bool
+    """Whether a rule stands above the row."""
+    answers: Mapping[str, Any] | None = None
+    """Values of the file of `conf/answers` whose answers the row shows; None for every other row."""
+
+    @property
+    def published(self) -> Mapping[str, str] | None:
+        """Fields that identify the row in the published table; None for a row that is not in it."""
+        return self.option.get("published")
+
+    @property
+    def data_only(self) -> bool:
+        """Whether the row describes the data and has no memory."""
+        return not {"memory", "best_of", "answers"} & self.option.keys()
+
+
+def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[TableRow]:
+    """Return all rows: the published ones, then the others below a rule.
+
+    Raises:
+        RunError: two rows share a name or title, a `best_of` matches no row, or a row below the rule names an unknown memory.
+    """
+    printed = [option for row in table.get(f"rows_{backbone}") or table["rows"] for option in _swept(row)]
+    others = [
+        option for row in table.get("others", ()) for option in _swept({"memory": row} if isinstance(row, str) else row)
+    ]
+    known = options("memory")
+    for option in others:  # a published row may name a memory that is not implemented yet
+        if "memory" in option and option["memory"] not in known:
+            near = _near(str(option["memory"]), known)
+            raise RunError(f"{table['name']}: others name {option['memory']!r}, which is not a memory{near}")
+    lines = [_line(option, known, place == len(printed)) for place, option in enumerate([*printed, *others])]
+    for attribute in ("name", "title"):
+        values = [getattr(line, attribute) for line in lines]
+        if repeated := {value for value in values if values.count(value) > 1}:
+            raise RunError(f"{table['name']}: rows of the same {attribute}: {', '.join(sorted(repeated))}")
+    for line in lines:
+        if "best_of" in line.option and not candidates(line, lines):
+            raise RunError(f"{table['name']}: no row matches best_of of {line.name}")
+    return lines
+
+
+def wanted_columns(table: Mapping[str, Any], columns: Sequence[str] | None) -> list[Mapping[str, Any]]:
+    """The column groups that `columns` names or gives by title; None means all.
+
+    Raises:
+        RunError: one of them is unknown.
+    """
+    known = {group_name(option): option for option in table["columns"]}
+    if columns is None:
+        return list(known.values())
+    titles = {
+        name: str(option.get("title") or load_option("dataset", option["dataset"])["title"])
+        for name, option in known.items()
+    }
+    names = named(columns, titles, f"columns: {{}} is no column group of {table['name']}")
+    return [option for name, option in known.items() if name in names]
+
+
+def wanted_rows(
+    table: Mapping[str, Any], lines: Sequence[TableRow], only: Sequence[str] | None
+) -> frozenset[str] | None:
+    """Names of the rows that `only` names or gives by title; None means all.
+
+    Raises:
+        RunError: one of them is unknown.
+    """
+    if only is None:
+        return None
+    titles = {line.name: line.title for line in lines}
+    return frozenset(named(only, titles, f"only: {{}} is no row of {table['name']}"))
+
+
+def named(wanted: Sequence[str], titles: Mapping[str, str], message: str) -> list[str]:
+    """The names in `titles` whose name or title is in `wanted`.
+
+    Args:
+        titles: by name; a title that several names share selects all of them.
+        message: the error, with `{}` for the unknown names.
+
+    Raises:
+        RunError: a name is unknown; `message`, the nearest name and all known names.
+    """
+    matches = {word: [name for name, title in titles.items() if word in (name, title)] for word in wanted}
+    if unknown := [word for word, names in matches.items() if not names]:
+        near = _near(unknown[0], [*titles, *titles.values()])
+        known = ", ".join(name if name == title else f"{name} ({title})" for name, title in titles.items())
+        raise RunError(f"{message.format(', '.join(unknown))}{near}; there are, by name (title): {known}")
+    return [name for names in matches.values() for name in names]
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    """The nearest known names as a question; empty when none is near."""
+    folded = {name.casefold(): name for name in reversed(known)}
+    near = [folded[match] for match in get_close_matches(word.casefold(), folded, cutoff=0.5)]
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
+
+
+def restriction(
+    table: Mapping[str, Any], full: Mapping[str, Any], only: Sequence[str] | None, columns: Sequence[str] | None
+) -> str:
+    """Suffix for the file names of a restricted table, which keeps the files of the whole table; empty for the whole table.
+
+    Args:
+        table: as composed, with the changes of the command line.
+        full: as its file in `conf/table` has it.
+        only: names of the rows asked for; None for all.
+        columns: names of the column groups asked for; None for all.
+    """
+    changed = [part for part in ("rows", "others", "columns") if table.get(part) != full.get(part)]
+    parts = [("only", only), ("columns", columns)]
+    if {"rows", "others"} & set(changed):
+        parts.append(("rows", [line.name for line in read_lines_of(table, None)]))
+    if "columns" in changed:
+        parts.append(("groups", [group_name(column) for column in table["columns"]]))
+    return "".join(f"-{part}-{_brief(names)}" for part, names in parts if names is not None)
+
+
+def variation(cfg: DictConfig) -> str:
+    """Suffix for the file names of a table with other data, sizes or models than its profile's; empty where there are none.
+
+    Two commands that differ in these write two tables, and neither takes the place of the other's. Read before models are filled in.
+    """
+    usual = profile_settings(cfg.profile_name)
+    parts = [(name, [str(cfg.data[name])]) for name in DATA_CUTS if cfg.data[name] != usual["data"][name]]
+    named = [str(name).rpartition("/")[2] for name in [*cfg.models.values(), cfg.local.model] if name is not None]
+    models = [name for name in dict.fromkeys(named) if name != usual["local"]["model"]]
+    return "".join(f"-{part}-{_brief(values)}" for part, values in [*parts, *([("models", models)] if models else [])])
+
+
+def _brief(names: Sequence[str]) -> str:
+    """Names joined for a file name; a long list becomes its length and a hash."""
+    text = "+".join(sub(r"[^\w.=-]+", "_", name) for name in names)
+    return text if len(text) <= 60 else f"{len(names)}_{sha256(text.encode()).hexdigest()[:8]}"
+
+
+def candidates(line: TableRow, lines: Sequence[TableRow]) -> list[TableRow]:
+    """The rows that a `best_of` row chooses from (names or patterns), in the order of the table."""
+    patterns = line.option["best_of"]
+    return [row for row in lines if row.memory is not None and any(fnmatchcase(row.name, each) for each in patterns)]
+
+
+def _swept(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The row itself, or one row for each combination of the values under `sweep`."""
+    grid = row.get("sweep")
+    if grid is None:
+        yield row
+        return
+    for values in product(*grid.values()):
+        setting = dict(zip(grid, values, strict=True))
+        suffix = " ".join(f"{name}={value}" for name, value in setting.items())
+        rest = {key: value for key, value in row.items() if key != "sweep"}
+        title = f"{row.get('title', row['memory'])}, {suffix}"
+        build = {**row.get("build", {}), **setting}
+        yield {**rest, "name": f"{row['memory']} {suffix}", "title": title, "build": build}
+
+
+def _line(option: Mapping[str, Any], known: Sequence[str], ruled: bool) -> TableRow:
+    file = option.get("memory")
+    answers = load_option("answers", option["answers"]) if "answers" in option else None
+    name = str(option.get("name") or file or option.get("answers"))
+    memory = load_option("memory", file) if file in known and file is not None else None
+    if memory is not None and "build" in option:
+        memory = {**memory, "build": {**memory["build"], **option["build"]}}
+    title = option.get("title") or ((memory or answers or {}).get("title") or name)
+    return TableRow(name, title, memory, option, ruled, answers)
+
+
+def group_name(column: Mapping[str, Any]) -> str:
+    """Name of a column group: its `group`, else its data set."""
+    return str(column.get("group") or column["dataset"])
+
+
+def cells_of(column: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The metrics of a column group, repeated for each category under `by`."""
+    cells: list[Mapping[str, Any]] = []
+    for metric in column["metrics"]:
+        for ours, printed in metric.get("by", {ALL: None}).items():
+            named = {} if printed is None else {"category": printed}
+            cells.append({**metric, "category": ours, "published": {**metric.get("published", {}), **named}})
+    return cells
+
+
+def primary_of(column: Mapping[str, Any]) -> list[int]:
+    """Places of a column group's primary metric among `cells_of`: the one marked `primary: true`, else the first score.
+
+    A metric that is split by category is tested over all questions if the table prints that, else in each category.
+
+    Raises:
+        RunError: several are marked, or a metric that is no score.
+    """
+    cells = list(enumerate(cells_of(column)))
+    scores = [(place, cell) for place, cell in cells if kind_of(cell) in SCORES and "minus" not in cell]
+    if len([metric for metric in column["metrics"] if metric.get("primary")]) > 1:
+        raise RunError(f"{group_name(column)}: one metric can be primary")
+    if any(cell.get("primary") and (place, cell) not in scores for place, cell in cells):
+        raise RunError(f"{group_name(column)}: only a score can be primary")
+    marked = [(place, cell) for place, cell in scores if cell.get("primary")] or scores
+    own = [
+        (place, cell)
+        for place, cell in marked
+        if title_of({**cell, "category": ALL}) == title_of({**marked[0][1], "category": ALL})
+    ]
+    overall = [place for place, cell in own if cell["category"] == ALL]
+    return overall[:1] or [place for place, _ in own]
+
+
+def kind_of(metric: Mapping[str, Any]) -> str:
+    """The kind of a metric: one of `SCORES` or `FIGURES`.
+
+    Raises:
+        RunError: it names none of them, or several.
+    """
+    kinds = [kind for kind in (*SCORES, *FIGURES) if kind in metric]
+    if len(kinds) != 1:
+        raise RunError(f"a metric must name one of {', '.join((*SCORES, *FIGURES))}; found {sorted(metric)}")
+    return kinds[0]
+
+
+def score_name(metric: Mapping[str, Any]) -> str:
+    """Name of a metric's score file."""
+    if "theirs" in metric:
+        return f"{THEIRS}{metric['theirs']}"
+    return f"judge_{metric['judge']}" if "judge" in metric else str(metric["metric"])
+
+
+def title_of(metric: Mapping[str, Any]) -> str:
+    """Title of a metric's column."""
+    kind = kind_of(metric)
+    plain = metric_title(score_name(metric)) if kind in ("judge", "metric") else f"{kind} {metric[kind]}"
+    title = str(metric.get("title") or plain)
+    category = metric.get("category", ALL)
+    return title if category == ALL else f"{title}, {category}"
+
+
+def belongs(line: TableRow, column: Mapping[str, Any]) -> bool:
+    """Whether a row has cells in a column group."""
+    name = group_name(column)
+    return line.name in column.get("rows", [line.name]) and name in line.option.get("groups", [name])
+
+
+def table_unit(line: TableRow, column: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The unit rule that a table sets for a row, or else for the column group; None leaves it to the memory and the data set."""
+    unit: Mapping[str, Any] | None = line.option.get("unit") or column.get("unit")
+    return unit
+
+
+def reference(
+    backbone: Mapping[str, Any], line: TableRow, column: Mapping[str, Any], metric: Mapping[str, Any]
+) -> dict[str, str] | None:
+    """Fields that identify the published number of a cell; None for a cell that is not in the paper."""
+    if line.published is None or not belongs(line, column) or line.name not in metric.get("rows", [line.name]):
+        return None
+    parts = (backbone.get("published"), column.get("published"), metric.get("published"), line.published)
+    wanted = {name: value for part in parts for name, value in (part or {}).items()}
+    return wanted if "metric" in wanted else None
+
+
+def references(table: Mapping[str, Any], backbone: str) -> Iterator[tuple[str, str, str, dict[str, str]]]:
+    """Row, column group, metric and published fields of every cell that is in the paper."""
+    chosen = table["backbones"][backbone]
+    for line in read_lines_of(table, None if backbone == "default" else backbone):
+        for column in table["columns"]:
+            for metric in cells_of(column):
+                if (wanted := reference(chosen, line, column, metric)) is not None:
+                    yield line.name, group_name(column), str(metric[kind_of(metric)]), wanted
+
+
+def published_of(backbone: Mapping[str, Any]) -> tuple[Published, ...]:
+    """Published numbers of a backbone, from its `file` or files."""
+    return tuple(number for file in published_files(backbone) for number in read_published(file))
+
+
+def published_files(backbone: Mapping[str, Any]) -> list[str]:
+    """Names of the files of `results/published` that hold a backbone's numbers."""
+    return [backbone["file"]] if isinstance(backbone["file"], str) else list(backbone["file"])
+
+
+def excused(table: Mapping[str, Any], number: Published) -> str:
+    """Why a published number is not reproduced (`not_reproduced`); empty when no entry matches it."""
+    for entry in table.get("not_reproduced", ()):
+        if all(getattr(number, name) in _several(value) for name, value in entry["match"].items()):
+            return str(entry["reason"])
+    return ""
+
+
+def _several(value: Any) -> Sequence[str]:
+    return value if isinstance(value, list) else [str(value)]

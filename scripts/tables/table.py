@@ -1,0 +1,186 @@
+"""What `memsys-bench reproduce` does: run a paper's table, score it, and write it beside the published numbers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.files.imported import described
+from eval.files.store import RunError, replace_file
+from eval.report.rendering import as_csv, latex, markdown
+from eval.report.table_file import as_json
+from eval.report.tables import Row, Table
+from eval.report.wandb_log import log_table
+from scripts.assembly.steps import complain
+from scripts.setup.exits import configured
+from scripts.setup.launch import composed
+from scripts.setup.options import load_option
+from scripts.setup.roles import other_models
+from scripts.tables.captions import caption, prompts_line, unfitted, use, waivers
+from scripts.tables.evidence import evidence_lines
+from scripts.tables.experiments import Experiment, experiment
+from scripts.tables.grid import all_prompts, why_not_comparable
+from scripts.tables.guessable import guessable_notes, write_guessable
+from scripts.tables.layout import TableRow, cells_of, primary_of, published_files, restriction, variation, wanted_rows
+from scripts.terminal.outcome import Outcome
+from scripts.terminal.printing import print_table
+from scripts.terminal.progress import progress_line
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def reproduce(cfg: DictConfig) -> int:
+    """Make the table; the exit code is 1 when too much is not scored, 2 when the input is wrong, 3 when nobody agreed to the cost."""
+    return configured(cfg, "reproduce", _table_and_report)
+
+
+def _table_and_report(cfg: DictConfig) -> int:
+    made = make_table(cfg)
+    if cfg.report and made.file is not None:
+        from scripts.tables.html_report import write_report
+
+        root = None if cfg.data.root is None else Path(cfg.data.root).expanduser()
+        print(f"open in a browser: {write_report(Path(cfg.results), root=root)}")
+    return made.code
+
+
+def make_table(cfg: DictConfig) -> Outcome:
+    """Run what is missing, score, print, and write `<results>/tables/<name>-<profile>.md`, `.csv`, `.tex` and `.json`."""
+    from omegaconf import OmegaConf
+
+    option: dict[str, Any] = dict(OmegaConf.to_container(cfg.table, resolve=True))  # type: ignore[arg-type]
+    varied = variation(cfg)
+    behind = experiment(cfg, option)
+    if behind is None:
+        return Outcome(3)
+    table = _table(cfg, option, behind)
+    name = "-".join([option["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + varied
+    columns = None if cfg.columns is None else [group.name for group in behind.groups]
+    stem = f"{name}{restriction(option, load_option('table', option['name']), cfg.only, columns)}"
+    stem += "-unguessable" if cfg.guessable == "exclude" else ""
+    file = behind.models.results / "tables" / f"{stem}.md"
+    if cfg.guessable != "keep":
+        write_guessable(behind, file.with_suffix(".guessable.csv"))
+    origins = as_json(table, behind.models.results)
+    for suffix, text in ((".md", markdown(table)), (".csv", as_csv(table)), (".tex", latex(table)), (".json", origins)):
+        replace_file(file.with_name(stem + suffix), text)
+    print_table(table, cfg.print)
+    if outcome := behind.outcome():
+        print(outcome)
+    print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex, .json")
+    log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
+    code = complain(table, cfg.max_unscored)
+    if stop := behind.models.purse.stop:
+        print(stop, file=sys.stderr)
+    return Outcome(code, file)
+
+
+def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
+    """A table from the runs and score files that are there, and the place of its files without an ending; nothing is run or judged.
+
+    Args:
+        name: a file of `conf/table`.
+        settings: as `memsys-bench reproduce` takes them.
+
+    Raises:
+        RunError: a setting is refused, or no data set is there.
+    """
+    cfg = composed("reproduce", [f"table={name}", *settings, "replay=true", "yes=true"])
+    wanted, option, varied = cfg.only, load_option("table", name), variation(cfg)
+    cfg.only = []  # nobody's scores are made anew
+    behind = experiment(cfg, option, run=False)
+    assert behind is not None, "nothing is run, so nobody is asked"
+    table = _table(cfg, option, behind)
+    if wanted is not None:
+        chosen = wanted_rows(option, behind.lines, wanted)
+        table = replace(table, rows=tuple(row for row in table.rows if chosen is None or row.name in chosen))
+    table = replace(table, wanted=None)  # all rows that are left were asked for
+    if cfg.data.size != "all" or cfg.data.max_cases is not None:
+        cut = f"SUBSET: data.size={cfg.data.size}, data.max_cases={cfg.data.max_cases}, seed {cfg.data.seed}; not the whole data set."
+        table = replace(table, caption=(cut, *table.caption))
+    stem = "-".join([name, *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + varied
+    return table, behind.models.results / "tables" / stem
+
+
+def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Table:
+    rows = []
+    with progress_line("scoring", len(behind.lines)) as progress:
+        for line in behind.lines:
+            rows.append(_row(cfg, behind, line))
+            progress.step()
+    used = [(group.dataset, group.reader, group.unit) for group in behind.groups if group.dataset is not None]
+    reasons = {why_not_comparable(cfg, behind.models, behind.backbone, dataset) for dataset, _, _ in used} - {""}
+    return Table(
+        option["name"],
+        option["title"],
+        (
+            *caption(cfg, behind.models, used),
+            *evidence_lines(behind.groups, behind.lines),
+            *_notes(cfg, option, behind),
+        ),
+        tuple(behind.grid.column(group, metric) for group in behind.groups for metric in cells_of(group.option)),
+        tuple(rows),
+        option.get("reference", ""),
+        behind.models.prices,
+        behind.only,
+        use(reasons, published=any(line.published is not None for line in behind.lines)),
+        _primary(behind),
+    )
+
+
+def _primary(behind: Experiment) -> frozenset[int]:
+    """Numbers of the table's primary columns."""
+    places, start = set(), 0
+    for group in behind.groups:
+        places |= {start + place for place in primary_of(group.option)}
+        start += len(cells_of(group.option))
+    return frozenset(places)
+
+
+def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> list[str]:
+    """Caption lines about the paper: where its numbers stand, its models, what is not reproduced, which best rows were chosen."""
+    backbone = behind.backbone
+    models = ", ".join(f"{role} {model}" for role, model in backbone["models"].items())
+    files = ", ".join(f"{file}.csv" for file in published_files(backbone))
+    notes = [f"Published: {option['paper']}, {files} ({models}).", *option.get("notes", ())]
+    notes += [said] if (said := prompts_line(behind.models.prompts, all_prompts(behind.grid))) else []
+    if cfg.profile_name == "paper" and (others := other_models(cfg, backbone)):
+        notes.insert(
+            0, f"OTHER MODEL than the paper's: {', '.join(others)}. Nothing here is compared with its numbers."
+        )
+    imported = {run.name: run.record["imported"] for run in behind.runs.values() if "imported" in run.record}
+    notes += [f"Imported: {facts['title']}: {described(facts)}." for facts in imported.values()]
+    notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
+    notes += [*guessable_notes(cfg, behind), *waivers(behind.runs.values()), *unfitted(behind.lines, behind.models)]
+    if wrong := behind.grid.errata():
+        notes.append(
+            f"Errata {cfg.errata}: {len(wrong)} gold answers are known to be wrong. A score above the share of sound ones is marked."
+        )
+    stopped = behind.models.purse.stop or behind.capped
+    return [*notes, *behind.grid.choices(), *([stopped] if stopped else [])]
+
+
+def _row(cfg: DictConfig, behind: Experiment, line: TableRow) -> Row:
+    cells = [behind.grid.cell(line, group, metric) for group in behind.groups for metric in cells_of(group.option)]
+    folders = {
+        group: run.folder
+        for (name, group, replicate), run in behind.runs.items()
+        if name == line.name and replicate == 0
+    }
+    evidence = f"evidence@{cfg.k_evidence}"
+    first = {group.name: files[0] for group in behind.groups if (files := behind.grid.files(line, group))}
+    coverage = {group: files[evidence] for group, files in first.items() if evidence in files}
+    return Row(line.name, line.title, tuple(cells), folders, coverage, line.ruled)
+
+
+def refuse_an_empty(table: Table, name: str, settings: Sequence[str]) -> None:
+    """Raise RunError for a table without a number: its runs are not there."""
+    from eval.report.cell import Cell
+
+    if not any(isinstance(cell, Cell) and cell.estimate() is not None for row in table.rows for cell in row.cells):
+        command = " ".join(["python -m scripts reproduce", f"table={name}", *settings])
+        raise RunError(f"no row of {name} has been run with these settings: {command}")

@@ -1,0 +1,106 @@
+"""Live numbers in W&B while a command works: those of its progress lines, and those that `memsys-bench watch` shows of its runs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.analysis.watching import Watcher
+from eval.report.wandb_log import counts_of, logged
+from memsys.llm.secrets import redact
+from scripts.terminal.progress import FOLLOWERS
+from scripts.terminal.progress_screen import State
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+PAUSE = 15.0
+"""Seconds between two entries, as between the progress lines of a log file."""
+NAMES = (
+    "done",
+    "total",
+    "errors",
+    "written",
+    "units",
+    "finished",
+    "retried",
+    "in_flight",
+    "waiting",
+    "batched",
+    "tokens",
+    "dollars",
+)
+"""What is logged of a phase (`State`), as `live/<phase>/<name>`."""
+
+
+class LiveLog:
+    """Logs the state of phases and runs, at most every `PAUSE` seconds and at the end of each phase.
+
+    Args:
+        log: takes one entry, numbers by name; raised errors end the log with a note and leave the command alone.
+        results: the folder whose runs are looked at; those last written before the log began are left out.
+        clock: monotonic, in seconds.
+    """
+
+    def __init__(
+        self, log: Callable[[dict[str, float]], Any], results: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log, self._results, self._clock = log, results, clock
+        self._began, self._due = time.time(), 0.0
+        self._watcher, self._states = Watcher(), dict[str, State]()
+        self._lock = threading.Lock()  # a phase within another has a thread of its own
+        self._broken = False
+
+    def follow(self, state: State, last: bool) -> None:
+        """Note the state of a phase, and log if that is due."""
+        with self._lock:
+            self._states[state.label] = state
+            if not self._broken and (last or self._clock() >= self._due):
+                self._due = self._clock() + PAUSE
+                try:
+                    self._log(self.entry())
+                except Exception as error:  # a logger that fails must not end a run that costs money
+                    self._broken = True
+                    print(f"note: W&B gets no more live numbers: {redact(str(error))}", file=sys.stderr)
+
+    def entry(self) -> dict[str, float]:
+        """The numbers of all phases so far and of all runs that this command has written to."""
+        numbers: dict[str, float] = {}
+        for label, state in self._states.items():
+            values = asdict(state)
+            numbers |= {f"live/{label}/{name}": values[name] for name in NAMES}
+        for seen in self._watcher.runs(self._results):
+            if seen.last >= self._began:
+                numbers |= counts_of(seen, f"live/runs/{seen.folder.parent.name}/{seen.folder.name}")
+        return numbers
+
+
+@contextmanager
+def live(cfg: DictConfig, command: str) -> Iterator[None]:
+    """Keep a W&B run open while the block works and log live numbers to it; without `logger=wandb` this does nothing.
+
+    Raises:
+        RunError: W&B is not installed, or may not connect.
+    """
+    if "logger" not in cfg or cfg.logger.name == "none":
+        yield
+        return
+    from omegaconf import OmegaConf
+
+    config: Mapping[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    names = (config[key]["name"] for key in ("table", "figure", "sweep", "memory") if key in config)
+    with logged(config, next(names, command), command) as run:
+        follower = LiveLog(run.log, Path(config["results"])).follow
+        FOLLOWERS.append(follower)
+        try:
+            yield
+        finally:
+            FOLLOWERS.remove(follower)
+        if folder := getattr(run, "dir", ""):
+            print(f"W&B: {Path(folder).parent}")

@@ -1,0 +1,291 @@
+"""The progress line: what is done, what is in flight, and what the run is waiting for.
+
+A thread of its own shows the line, so that it keeps updating while nothing finishes: a server that never answers, a clustering that
+takes minutes. A terminal gets a few lines that are drawn again in place (`scripts.terminal.progress_screen`); anywhere else a new line
+is printed every fifteen seconds. `FOLLOWERS` are told the same numbers.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from eval.running.run import Progress
+from memsys.llm.protocol import EndOfRun
+from memsys.llm.traffic import Traffic
+from scripts.terminal.progress_screen import SCREEN, State, drawable, duration
+from scripts.terminal.time_left import Expected, TimeLeft
+
+SILENT, TERMINAL_PAUSE, FILE_PAUSE = 2.0, 0.5, 15.0
+"""Seconds before the first line, between updates on a terminal, and between lines in a file."""
+LONG = 10.0
+"""After this many seconds the line names what the run is waiting for."""
+FOLLOWERS: list[Callable[[State, bool], None]] = []
+"""Of this process: called with the state of every line at each update, and with True at its end."""
+
+
+@dataclass
+class _Build:
+    """A memory that is being built on one history."""
+
+    units: int
+    written: int
+    moved: float
+    """When its last unit was written, or its last question answered."""
+
+
+class ProgressLine:
+    """A line on standard error: questions done, units written, calls, tokens per second, time left, what the run waits for.
+
+    Args:
+        total: number of questions, or of whatever `step` counts.
+        histories: number of builds; 0 where nothing is built.
+        traffic: returns the calls in flight at each endpoint.
+        clock: monotonic, in seconds.
+        expected: the cells that are worked on, for the time to go; without them it comes from the units and answers so far.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        total: int,
+        *,
+        histories: int = 0,
+        traffic: Callable[[], Sequence[Traffic]] = lambda: (),
+        clock: Callable[[], float] = time.monotonic,
+        expected: Sequence[Expected] = (),
+    ) -> None:
+        self.label, self.total, self.histories, self.done = label, total, histories, 0
+        self.outcomes: Counter[str] = Counter()
+        self._traffic, self._clock = traffic, clock
+        self._started = self._shown = clock()
+        self._first_answer: float | None = None
+        self._left = TimeLeft(expected, self._started)
+        self._begun = self._units = self._written = 0
+        self._open: dict[tuple[str, str], _Build] = {}
+        self._before = _sums(traffic())
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._beating = threading.Thread(target=self._beat_on, name="progress", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread that shows the line."""
+        self._beating.start()
+
+    def step(self, outcome: str = "") -> None:
+        """Count one more as done."""
+        with self._lock:
+            self._first_answer = self._first_answer or self._clock()
+            self.done += 1
+            if outcome:
+                self.outcomes[outcome] += 1
+
+    def on_progress(self, event: Progress) -> None:
+        """Count an event of the run loop."""
+        if event.question_id:
+            self.step(event.outcome)
+        with self._lock:
+            key = (event.run, event.case_id)
+            self._follow(event)
+            self.total -= event.kept
+            if event.outcome == "begun":
+                self._begun += 1
+                self._units += event.units
+                self._open[key] = _Build(event.units, 0, self._clock())
+            elif event.outcome == "complete":
+                if (ended := self._open.pop(key, None)) is not None:
+                    self._units -= ended.units - ended.written  # a build that failed writes no more
+            elif (build := self._open.get(key)) is not None:
+                build.moved = self._clock()
+                if event.outcome == "written":
+                    build.written += 1
+                    self._written += 1
+
+    def _follow(self, event: Progress) -> None:
+        now, place = self._clock(), (event.run, event.case_id)
+        if event.question_id:
+            self._left.answer(*place)
+        elif event.outcome == "begun":
+            self._left.begin(*place, event.units, now)
+        elif event.outcome == "written":
+            self._left.write(*place, now)
+        elif event.outcome == "complete":
+            self._left.complete(*place, now)
+
+    def line(self) -> str:
+        """The text of the line as of now."""
+        with self._lock:
+            now, traffic = self._clock(), self._traffic()
+            parts = [f"{self.label}: {self.done}/{self.total}", *self._counts(), *self._calls(now, traffic)]
+            if (left := self._seconds_left(now)) is not None:
+                parts.append(f"{duration(left)} to go")
+            waited = self._waited(now, traffic)
+        return ", ".join(parts) + (f" · {waited}" if waited else "")
+
+    def state(self) -> State:
+        """What a terminal shows of the line as of now."""
+        with self._lock:
+            now, traffic = self._clock(), self._traffic()
+            finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
+            return State(
+                label=self.label,
+                done=self.done,
+                total=self.total,
+                errors=self.outcomes["error"],
+                written=self._written,
+                units=self._units,
+                begun=self._begun,
+                histories=self.histories,
+                finished=finished,
+                retried=retried,
+                in_flight=sum(each.in_flight for each in traffic),
+                limit=sum(each.limit for each in traffic),
+                waiting=sum(each.waiting for each in traffic),
+                batched=sum(each.batched for each in traffic),
+                tokens=tokens,
+                tokens_per_second=tokens / max(now - self._started, 0.1),
+                dollars=sum(each.dollars for each in traffic),
+                seconds_left=self._seconds_left(now),
+                waited=self._waited(now, traffic),
+            )
+
+    def beat(self) -> None:
+        """Show the line if its next update is due."""
+        now, terminal = self._clock(), drawable()
+        if now - self._started <= SILENT or now - self._shown < (TERMINAL_PAUSE if terminal else FILE_PAUSE):
+            return
+        self._shown = now
+        if terminal:
+            SCREEN.show(self)
+            return
+        sys.stderr.write(self.line() + "\n")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        """Stop the thread and clear the line."""
+        self._ended.set()
+        if self._beating.is_alive():
+            self._beating.join()
+        SCREEN.drop(self)
+        self._tell(last=True)
+
+    def _tell(self, *, last: bool) -> None:
+        for follower in tuple(FOLLOWERS):
+            follower(self.state(), last)
+
+    def _beat_on(self) -> None:
+        while not self._ended.wait(TERMINAL_PAUSE):
+            self.beat()
+            self._tell(last=False)
+
+    def _counts(self) -> Iterator[str]:
+        if self.outcomes["error"]:
+            yield f"{self.outcomes['error']} errors"
+        if self._units:
+            more = "" if self._begun >= self.histories else f" of {self._begun}/{self.histories} histories"
+            yield f"{self._written}/{self._units} units written{more}"
+
+    def _calls(self, now: float, traffic: Sequence[Traffic]) -> Iterator[str]:
+        finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
+        in_flight, waiting = sum(each.in_flight for each in traffic), sum(each.waiting for each in traffic)
+        if batched := sum(each.batched for each in traffic):
+            yield f"{batched} calls in batches"
+        if finished or in_flight or waiting:
+            retries = f" ({retried} retried)" if retried else ""
+            queued = f", {waiting} queued" if waiting else ""
+            yield f"{finished} calls made{retries}, {in_flight} in flight{_limits(traffic)}{queued}"
+        if tokens:
+            yield f"{tokens / max(now - self._started, 0.1):.0f} tokens/s"
+
+    def _seconds_left(self, now: float) -> float | None:
+        """Time left by the cells where they are known, else the longer of building and answering at their rates; None = unknown."""
+        if self._left.known:
+            return self._left.seconds(now)
+        estimates = []
+        if self._written:
+            units = self._units / self._begun * max(self._begun, self.histories)
+            if units > self._written or self.done:  # everything is built and nothing is answered: no rate is known
+                estimates.append((now - self._started) / self._written * (units - self._written))
+        if self._first_answer is not None and self.done:
+            # While histories are being built, answers come only at question points, so their own rate would mislead.
+            since = self._started if self._written < self._units or not self._units else self._first_answer
+            estimates.append((now - since) / self.done * max(0, self.total - self.done))
+        return max(estimates, default=None)
+
+    def _waited(self, now: float, traffic: Sequence[Traffic]) -> str:
+        """What the run is waiting for: a paused endpoint, an old call, or a memory that makes no call; empty when nothing is slow."""
+        for endpoint in traffic:
+            if endpoint.paused_since is not None:
+                return f"paused since {_time_of_day(time.time() - endpoint.paused_since)}: {endpoint.paused_why}"
+        oldest = max(traffic, key=lambda endpoint: endpoint.oldest_seconds, default=None)
+        if oldest is not None and oldest.in_flight and oldest.oldest_seconds >= LONG:
+            return f"waiting for {oldest.in_flight} calls, the oldest sent at {_time_of_day(oldest.oldest_seconds)}"
+        if self._open and not any(endpoint.in_flight for endpoint in traffic):
+            (run, case), build = min(self._open.items(), key=lambda item: item[1].moved)
+            if now - build.moved >= LONG:
+                place = f"unit {build.written + 1} of {build.units}" if build.written < build.units else "its questions"
+                return f"{run} has been working on {case}, {place}, since {_time_of_day(now - build.moved)}"
+        return ""
+
+
+def _limits(traffic: Sequence[Traffic]) -> str:
+    """The present limits, where they are below what was set or calls are paced; else nothing."""
+    limit, most = sum(each.limit for each in traffic), sum(each.most for each in traffic)
+    rates = [each.rpm for each in traffic if each.rpm is not None]
+    parts = [f"{limit} of {most} allowed"] if limit < most else []
+    parts += [f"{min(rates):.0f} requests/min allowed"] if rates else []
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _sums(traffic: Sequence[Traffic]) -> tuple[int, int, int]:
+    """Calls finished, tokens, retries."""
+    return (
+        sum(each.finished for each in traffic),
+        sum(each.tokens_in + each.tokens_out for each in traffic),
+        sum(each.retried for each in traffic),
+    )
+
+
+def _time_of_day(ago: float) -> str:
+    """The time of day `ago` seconds ago, with that duration."""
+    return f"{time.strftime('%H:%M:%S', time.localtime(time.time() - ago))} ({duration(ago)} ago)"
+
+
+_stopped_lines: list[ProgressLine] = []
+"""Lines of this process that a stop ended, the innermost first."""
+
+
+def stopped_at() -> str:
+    """How far the run came that a stop ended, what it has spent, and how to go on."""
+    again = "the same command resumes"
+    if not _stopped_lines:
+        return f"stopped; {again}"
+    state = _stopped_lines[0].state()
+    spent = f", ${state.dollars:.2f} spent" if state.dollars else ""
+    return f"stopped at {state.done}/{state.total} ({state.label}){spent}; {again}"
+
+
+@contextmanager
+def progress_line(
+    label: str,
+    total: int,
+    *,
+    histories: int = 0,
+    traffic: Callable[[], Sequence[Traffic]] = lambda: (),
+    expected: Sequence[Expected] = (),
+) -> Iterator[ProgressLine]:
+    """Show a progress line while the block runs."""
+    line = ProgressLine(label, total, histories=histories, traffic=traffic, expected=expected)
+    line.start()
+    try:
+        yield line
+    except (KeyboardInterrupt, EndOfRun):
+        _stopped_lines.append(line)
+        raise
+    finally:
+        line.end()
