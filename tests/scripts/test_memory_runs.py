@@ -54,16 +54,11 @@ def test_every_module_of_the_run_loop_is_part_of_a_runs_identity() -> None:
     while open_modules:
         name = open_modules.pop()
         if name not in sources:
-            sources[name] = (CONF.parent / "eval" / f"{name}.py").read_text()
-            open_modules += re.findall(r"^from eval\.(\w+) import", sources[name], re.MULTILINE)
-    formats = {
-        "records",
-        "store",
-        "fields",
-    }  # how lines are written; a change there does not change what is asked or answered
-    scheduling = {"cells", "pace", "pool"}  # when a cell is opened, and in which thread it is worked on
+            sources[name] = (CONF.parent / "eval" / "running" / f"{name}.py").read_text()
+            open_modules += re.findall(r"^from eval\.running\.(\w+) import", sources[name], re.MULTILINE)
+    scheduling = {"cells", "work", "pace", "pool"}  # when a cell is opened, and in which thread it is worked on
     assert {"loop", "case", "question", "run"} <= sources.keys()
-    assert sources.keys() - formats - scheduling <= set(RUN_LOOP)
+    assert sources.keys() - scheduling <= set(RUN_LOOP)
     assert "gold_evidence" in RUN_LOOP, "a control's answers depend on it"
 
 
@@ -80,7 +75,7 @@ def test_another_run_loop_is_another_run(name: str, tmp_path: Path, monkeypatch:
 
     before = folder()
     assert folder() == before
-    source = tmp_path / "eval" / f"{name}.py"
+    source = tmp_path / "eval" / "running" / f"{name}.py"
     source.write_text(source.read_text() + "\nCHANGED = True\n")
     assert folder() != before
 

@@ -93,8 +93,8 @@ class XMemory(MemorySystem):
         extraction: see `memsys.systems.nemori.EpisodeRules`; None for the mode's (`paper`: `direct`, `code`: `predict`).
         buffer_min, buffer_max, enforce_max: see `memsys.systems.nemori.EpisodeRules`.
         representatives, uncertainty, pool, max_themes, max_statements, alpha, beta, probes, max_episodes, tau_expand, originals: see
-            `reading.ReadSettings`.
-        episode_pool, support_over, tau_include, expansion: see `reading.ReadSettings`; None for the mode's (`reading.MODE_DEFAULTS`).
+            `reading.XMemoryReading`.
+        episode_pool, support_over, tau_include, expansion: see `reading.XMemoryReading`; None for the mode's (`reading.MODE_DEFAULTS`).
 
     Raises:
         ValueError: an unknown choice, or a number out of range.

@@ -210,7 +210,7 @@ def test_sacre_bleu_minds_case_unless_told_otherwise() -> None:
 
 
 def test_rouge_sees_only_ascii_letters_and_digits() -> None:
-    assert lexical.rouge("\u6771\u4eac", "\u6771\u4eac", "rouge1") == lexical.Overlap(0, 0, 0)
+    assert lexical.rouge("\u6771\u4eac", "\u6771\u4eac", "rouge1") == lexical.PrecisionRecall(0, 0, 0)
 
 
 def test_the_stemmer_of_rouge_is_off_for_recall_and_on_for_f() -> None:
