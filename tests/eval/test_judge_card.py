@@ -217,6 +217,35 @@ def test_refusals_of_the_run_are_counted_as_wrong_and_the_rest_is_corrected() ->
     assert seeing.mean == pytest.approx(0.6)
 
 
+def test_refusals_that_the_judge_accepted_are_no_right_answers() -> None:
+    """50 right answers, and 30 refusals of which the judge accepted 10; it errs at nothing else."""
+    observed = estimate([1.0] * 60 + [0.0] * 40, ["c"] * 100)
+    seen = Correction(carded(0.0, 0.0), "").of(observed, [1.0, 0.0], [1.0] * 10 + [0.0] * 20)
+    assert isinstance(seen, Corrected)
+    assert seen.mean == pytest.approx(0.5)
+
+
+def test_probes_of_one_question_say_less_than_as_many_of_other_questions() -> None:
+    def trials(questions: int) -> float:
+        verdicts = [
+            ProbeVerdicts("paraphrase", True, (float(at % 40 >= 10),), ("c", f"q{at % questions}")) for at in range(120)
+        ]
+        share = card(verdicts).rejected
+        assert share is not None
+        assert share.mean == pytest.approx(0.25)
+        return share.trials
+
+    assert trials(120) == pytest.approx(119, abs=1.5)
+    assert trials(40) == pytest.approx(39, abs=1.5), "three probes of one question that agree are one"
+
+
+def test_one_error_of_a_hundred_says_less_than_a_hundred_trials() -> None:
+    """Its variance is that of a share half a probe higher: .0149 × .9851 ÷ 100."""
+    share = card([ProbeVerdicts("paraphrase", True, (float(at > 0),), ("c", f"q{at}")) for at in range(100)]).rejected
+    assert share is not None
+    assert share.trials == pytest.approx(0.01 * 0.99 / (0.014851 * 0.985149 / 100), rel=1e-4)
+
+
 def test_a_card_is_read_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     verdicts = [
         ProbeVerdicts("vague", False, (1.0, None), ("c", "q"), 0.0),
