@@ -210,6 +210,15 @@ def test_imports_point_one_way() -> None:
     nobody(imports_upward, MODULES)
 
 
+PLACES = re.compile(r"""/ ["'](cases|scores)["']|["'](cases|scores)/|folder\.parent\.name|["']judge_["']""")
+
+
+def spells_where_a_run_writes(module: Module) -> Iterable[str]:
+    """Only `eval.files.run_folder` does. An importer looks for a run's files in a folder that somebody gives it."""
+    if module.parts[0] != "data_loaders" and module.parts[-1] not in ("run_folder", "formats"):
+        yield from (line.strip() for line in module.source.splitlines() if PLACES.search(line))
+
+
 def imports_a_verb(module: Module) -> Iterable[str]:
     return sorted(each for each in imported(module.nodes) if each.startswith("scripts.commands"))
 
@@ -228,6 +237,10 @@ def test_heavy_packages_are_imported_where_they_are_used() -> None:
 
 def test_a_memory_knows_the_records_of_the_data_and_never_the_answer_key() -> None:
     nobody(knows_more_of_the_data_than_its_records, MEMSYS)
+
+
+def test_one_module_knows_where_a_run_writes() -> None:
+    nobody(spells_where_a_run_writes, MODULES)
 
 
 def test_nothing_that_came_from_outside_is_executed() -> None:
@@ -263,6 +276,8 @@ OFFENCES: list[tuple[Rule, str]] = [
     (imports_upward, "import eval.running.loop"),
     (imports_upward, "from scripts import run"),
     (imports_upward, "from . import dense"),
+    (spells_where_a_run_writes, 'folder.glob("cases/*/case.json")'),
+    (spells_where_a_run_writes, 'run.folder / "scores" / name'),
     (imports_a_verb, "from scripts.commands.runs import folders"),
     (imports_hydra, "def f():\n    from omegaconf import OmegaConf"),
     (imports_heavy_packages_at_once, "if True:\n    import umap.umap_"),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from eval.files.imported import NOT_RECORDED, imported_facts, recorded
+from eval.files.run_folder import RunFolder
 from eval.files.store import AGAIN, RunError, read_lines, read_record
 
 BUILD = ("embed", "write", "consolidate")
@@ -176,7 +177,7 @@ def effort_missing(run_folder: Path) -> str:
     """Says how many cases have answers but no effort file, or `not recorded` for imported answers; empty when nothing is missing."""
     if imported_facts(run_folder) is not None:
         return NOT_RECORDED
-    cases = [path.parent for path in run_folder.glob("cases/*/predictions.jsonl")]
+    cases = [path.parent for path in RunFolder(run_folder).written("predictions.jsonl")]
     lost = sum(not (case / "effort.jsonl").is_file() for case in cases)
     return f"effort of {lost} of {len(cases)} cases missing" if lost else ""
 
@@ -211,13 +212,13 @@ def _spent(
 
 def _stamp(run_folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Path, size and time of each effort file: they differ once one is written."""
-    stats = [(path, path.stat()) for path in sorted(run_folder.glob("cases/*/effort.jsonl"))]
+    stats = [(path, path.stat()) for path in RunFolder(run_folder).written("effort.jsonl")]
     return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats)
 
 
 def efforts(run_folder: Path) -> Iterator[dict[str, Any]]:
     """The effort lines of a run, case by case."""
-    for path in sorted(run_folder.glob("cases/*/effort.jsonl")):
+    for path in RunFolder(run_folder).written("effort.jsonl"):
         yield from read_lines(path, again=False, fields=NEEDED)
 
 
@@ -266,7 +267,7 @@ def phases(run_folder: Path) -> list[PhaseCost]:
     """What each phase of a run cost, in order, then what each judge cost."""
     by_phase = _spent(run_folder, _stamp(run_folder))[0]
     made = [_phase(phase, ROLES[phase], sums) for phase, sums in by_phase.items() if sums["steps"]]
-    for path in sorted(run_folder.glob("scores/*.effort.jsonl")):
+    for path in RunFolder(run_folder).score_costs():
         name = path.name.removesuffix(".effort.jsonl")
         settings = path.with_name(f"{name}.json")
         model = read_record(settings).get("model")

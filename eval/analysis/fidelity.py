@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.analysis.costs import efforts
+from eval.files.run_folder import RunFolder
 from eval.files.store import read_items, read_lines, read_predictions
 from eval.statistics.stats import Difference, Estimate, difference, estimate
 from memsys.tokens import count_tokens
@@ -115,7 +116,7 @@ def _read(folder: Path) -> _Run:
         elif line["phase"] == "read":
             reads[place] = line
     recalls, nodes = {}, {}
-    for case in sorted((folder / "cases").iterdir()):
+    for case in RunFolder(folder).cases():
         items = read_items(case)
         for prediction in read_predictions(case).values():
             place = prediction.case_id, prediction.question_id

@@ -22,6 +22,7 @@ from data_loaders.schema import Case, Question, Session, Turn, Unit
 from data_loaders.units import make_units
 from eval.files.provenance import identity
 from eval.files.records import Effort
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.running.case_log import effort
 from eval.running.run import Run, build_memory
@@ -87,7 +88,7 @@ def growth_file(run: Run, dataset: str, schedule: Schedule) -> Path:
     """The CSV of a run's memory; every schedule has a name of its own."""
     settings = {"run": run.folder.name, "sizes": sorted(set(schedule.sizes)), "window": schedule.window}
     name = identity({**settings, "reads": schedule.reads} if schedule.reads else settings)
-    return run.folder.parents[2] / "growth" / f"{run.name}-{dataset}-{name}.csv"
+    return RunFolder(run.folder).results / "growth" / f"{run.name}-{dataset}-{name}.csv"
 
 
 def measure(run: Run, dataset: str, schedule: Schedule) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 from data_loaders.schema import Case
 from eval.analysis.held import Text, Texts, targets
 from eval.analysis.losses import Loss, Waterfall, loss_of, reach
-from eval.files.store import RunError, read_items, read_lines, read_predictions, safe_name
+from eval.files.run_folder import RunFolder
+from eval.files.store import RunError, read_items, read_lines, read_predictions
 from eval.judging.score_files import mean_values
 from eval.running.reader import within
 from eval.statistics.stats import Estimate
@@ -45,7 +46,7 @@ def losses_of(
         )
     for index in range(len(cases)):
         case = cases[index]
-        folder = run / "cases" / safe_name(case.id)
+        folder = RunFolder(run).case(case.id)
         nodes = _nodes(folder / "nodes.jsonl")
         predictions, items = read_predictions(folder), read_items(folder)
         for question, gold in case.questions:

@@ -10,6 +10,7 @@ from typing import Any
 
 from eval.analysis.costs import PROBE, ROLES
 from eval.files.received import checked_record
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, read_record
 from memsys.jsons import decoded
 
@@ -77,18 +78,19 @@ class Watcher:
             record = checked_record(folder / "run.json", whole=False)
         except (OSError, RunError):
             return None
-        scores = [path for path in folder.glob("scores/judge_*.jsonl") if not path.name.endswith(".effort.jsonl")]
-        answers = [self._file(path, "") for path in folder.glob("cases/*/predictions.jsonl")]
-        efforts = [self._file(path, "") for path in folder.glob("cases/*/effort.jsonl")]
+        run = RunFolder(folder)
+        scores = run.score_files("judge_*")
+        answers = [self._file(path, "") for path in run.written("predictions.jsonl")]
+        efforts = [self._file(path, "") for path in run.written("effort.jsonl")]
         verdicts = [self._file(path, "") for path in scores]
-        judges = [self._file(path, _judge(path)) for path in folder.glob("scores/*.effort.jsonl")]
+        judges = [self._file(path, _judge(path)) for path in run.score_costs()]
         outcomes = Counter(outcome for file in answers for outcome in file.outcomes.values())
         files = [*answers, *efforts, *verdicts, *judges]
-        written = [*folder.glob("cases/*/*.json*"), *folder.glob("scores/*.jsonl"), folder / "run.json"]
+        written = [*run.written("*.json*"), *run.score_files(), *run.score_costs(), folder / "run.json"]
         return Seen(
             folder,
             record,
-            cases=len([*folder.glob("cases/*/case.json")]),
+            cases=len(run.complete()),
             answered=outcomes.total() - outcomes["error"],
             errors=outcomes["error"],
             judged=sum(file.lines for file in verdicts),

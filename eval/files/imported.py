@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eval.files.run_folder import RunFolder
 from eval.files.store import read_lines, read_record
 
 NOT_RECORDED = "not recorded"
@@ -33,7 +34,7 @@ def imported_facts(run_folder: Path) -> Mapping[str, Any] | None:
 
 def recorded(run_folder: Path, name: str) -> list[float]:
     """The values of a field of `RECORDABLE` that the imported file has, over all questions."""
-    lines = (line for path in sorted(run_folder.glob(f"cases/*/{RECORDED}")) for line in read_lines(path))
+    lines = (line for path in RunFolder(run_folder).written(RECORDED) for line in read_lines(path))
     return [float(line[name]) for line in lines if line.get(name) is not None]
 
 

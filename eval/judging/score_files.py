@@ -17,6 +17,7 @@ from data_loaders.schema import Case, Gold, Question
 from eval.files.fields import EVIDENCE
 from eval.files.provenance import identity
 from eval.files.records import Prediction, Score
+from eval.files.run_folder import RunFolder, metric_of
 from eval.files.store import AGAIN, RunError, read_lines, read_predictions, replace_file, write_lines
 from eval.running.run import Run
 
@@ -41,7 +42,7 @@ def answers_of(
     """(case id, question id, hash of the scored text) of every prediction that can be scored."""
     return {
         (prediction.case_id, prediction.question_id, hash_of(scored_text(prediction)))
-        for folder in sorted((run.folder / "cases").glob("*"))
+        for folder in RunFolder(run.folder).cases()
         for prediction in read_predictions(folder).values()
         if prediction.outcome != "error"
     }
@@ -69,7 +70,7 @@ def save_grades(run: Run, name: str, settings: Mapping[str, Any], grades: Iterab
 
 def score_files(run_folder: Path, name: str = "*") -> list[Path]:
     """The score files of a run by a metric or judge, or all of them, without those of their costs."""
-    return sorted(path for path in run_folder.glob(f"scores/{name}-*.jsonl") if not path.name.endswith(".effort.jsonl"))
+    return RunFolder(run_folder).score_files(name)
 
 
 def graded_files(run_folder: Path) -> list[Path]:
@@ -85,7 +86,7 @@ def only_score_file(run_folder: Path, name: str) -> Path:
     """
     files = score_files(run_folder, name)
     if len(files) != 1:
-        known = sorted({path.name.rpartition("-")[0] for path in score_files(run_folder)})
+        known = sorted({metric_of(path) for path in score_files(run_folder)})
         raise RunError(
             f"{run_folder}: expected one file of scores by {name}, found {len(files)}; there are: {', '.join(known)}"
         )
@@ -175,7 +176,7 @@ def score_file(run: Run, name: str, settings: Mapping[str, Any], facts: Mapping[
 
 
 def place_of(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
-    return run.folder / "scores" / f"{name}-{identity(settings)}.jsonl"
+    return RunFolder(run.folder).scores(f"{name}-{identity(settings)}")
 
 
 def scored_line(case_id: str, prediction: Prediction, score: Score, scored: str) -> Scored:

@@ -23,7 +23,8 @@ from statistics import fmean
 from typing import Any
 
 from data_loaders.schema import Case, Gold
-from eval.files.store import read_items, read_predictions, safe_name
+from eval.files.run_folder import RunFolder
+from eval.files.store import read_items, read_predictions
 from memsys.lean import without
 from memsys.tokens import count_tokens
 
@@ -105,7 +106,7 @@ def recalled(run_folder: Path, cases: Iterable[Case]) -> Iterator[tuple[Case, Go
     Items are ranked by the memory's own scores, because the order of a recall may be meant for the reader.
     """
     for case in cases:
-        folder = run_folder / "cases" / safe_name(case.id)
+        folder = RunFolder(run_folder).case(case.id)
         predictions, items = read_predictions(folder), read_items(folder)
         for question, gold in case.questions:
             prediction = predictions.get(question.id)

@@ -25,6 +25,7 @@ import numpy as np
 from data_loaders.schema import Case, Turn
 from data_loaders.units import make_units
 from eval.analysis.costs import by_purpose, costs, efforts
+from eval.files.run_folder import RunFolder
 from eval.files.store import read_record
 from eval.metrics.evidence import recalled
 from eval.statistics.stats import Estimate, estimate
@@ -186,4 +187,4 @@ def _tokens(turns: Iterable[Turn]) -> int:
 
 
 def _dumps(folder: Path, name: str) -> list[Path]:
-    return sorted(folder.glob(f"cases/*/{name}"))
+    return RunFolder(folder).written(name)

@@ -19,6 +19,7 @@ from statistics import fmean
 import numpy as np
 
 from data_loaders.schema import Case
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, read_items, read_predictions
 from eval.report.cell import Cell
 from eval.report.published import Published
@@ -126,7 +127,7 @@ def published(at: Point, number: Published, scale: float = 1.0) -> Point:
 def recalled_levels(folder: Path) -> Counter[int]:
     """Number of recalled items of a run by level, over all questions."""
     counts: Counter[int] = Counter()
-    for case in sorted((folder / "cases").glob("*")):
+    for case in RunFolder(folder).cases():
         levels = {key: int(item["level"]) for key, item in read_items(case).items()}
         for prediction in read_predictions(case).values():
             counts.update(levels[key] for key in prediction.items)

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, read_lines
 from eval.judging.agreement import RIGHT, kappa
 from eval.judging.prediction_powered import sample_order
@@ -91,7 +92,7 @@ def _verdicts(results: Path, run: str) -> dict[str, dict[tuple[str, str], tuple[
     if not folder.is_relative_to((results / "runs").resolve()):
         return {}
     judges: dict[str, dict[tuple[str, str], tuple[str, float]]] = {}
-    for path in sorted((folder / "scores").glob("judge_*.jsonl")):
+    for path in RunFolder(folder).score_files("judge_*"):
         if path.name.endswith(".effort.jsonl"):
             continue
         values: dict[tuple[str, str], list[Mapping[str, Any]]] = {}

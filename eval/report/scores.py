@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import fmean
 
 from data_loaders.schema import Case
-from eval.files.store import read_predictions, safe_name
+from eval.files.run_folder import RunFolder
+from eval.files.store import read_predictions
 from eval.judging.answer_forms import is_refusal
 from eval.judging.score_files import read_scores
 
@@ -56,8 +57,7 @@ def refusals(score_files: Sequence[Path], questions: Iterable[Asked]) -> frozens
     own = [question for question in questions if question.answerable]
     for path in score_files:
         answers = {
-            case_id: read_predictions(path.parents[1] / "cases" / safe_name(case_id))
-            for case_id in {q.case_id for q in own}
+            case_id: read_predictions(RunFolder(path.parents[1]).case(case_id)) for case_id in {q.case_id for q in own}
         }
         keys = {
             q.key
@@ -83,7 +83,7 @@ def outcomes(folders: Iterable[Path], questions: Sequence[Asked]) -> Outcomes:
     by_question: dict[tuple[str, str], frozenset[str]] = {}
     for folder in folders:
         for case_id in dict.fromkeys(question.case_id for question in questions):
-            for prediction in read_predictions(folder / "cases" / safe_name(case_id)).values():
+            for prediction in read_predictions(RunFolder(folder).case(case_id)).values():
                 key = (case_id, prediction.question_id)
                 marks = {name for name in ("cut", "empty") if getattr(prediction, name)}
                 by_question[key] = by_question.get(key, frozenset()) | {prediction.outcome} | marks

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from data_loaders.schema import Case
-from eval.files.store import read_lines, safe_name
+from eval.files.run_folder import RunFolder
+from eval.files.store import read_lines
 from eval.metrics.evidence import evidence
 from eval.report.published import find, read_published
 from eval.structure.manifold import Manifold, manifold
@@ -100,7 +101,7 @@ def _values(means: Shape) -> dict[str, float]:
 
 
 def _calls(run_folder: Path, case_id: str) -> int:
-    return build_calls(run_folder / "cases" / safe_name(case_id))
+    return build_calls(RunFolder(run_folder).case(case_id))
 
 
 def token_lines(trees: Sequence[Tree]) -> list[str]:
@@ -158,7 +159,7 @@ def _leaf_ids(tree: Tree) -> set[str]:
 
 def _written(run_folder: Path, tree: Tree) -> list[str]:
     """Unit ids of a case in the order in which they were written."""
-    lines = read_lines(run_folder / "cases" / safe_name(tree.case_id) / "effort.jsonl", fields=("phase", "subject"))
+    lines = read_lines(RunFolder(run_folder).case(tree.case_id) / "effort.jsonl", fields=("phase", "subject"))
     return [line["subject"] for line in lines if line["phase"] == "write"]
 
 

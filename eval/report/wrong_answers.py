@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import fmean
 
 from eval.files.records import Prediction
+from eval.files.run_folder import RunFolder, judged_by, metric_of
 from eval.files.store import RunError, read_predictions
 from eval.judging.agreement import RIGHT
-from eval.judging.score_files import read_scores
+from eval.judging.score_files import graded_files, read_scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +29,10 @@ def score_file(run_folder: Path, metric: str | None) -> Path:
     Raises:
         RunError: there is none.
     """
-    files = [
-        path
-        for path in sorted((run_folder / "scores").glob("*.jsonl"))
-        if not path.name.startswith("evidence@") and not path.name.endswith(".effort.jsonl")
-    ]
-    names = sorted(
-        {path.stem.rpartition("-")[0] for path in files}, key=lambda name: (not name.startswith("judge_"), name)
-    )
+    files = graded_files(run_folder)
+    names = sorted({metric_of(path) for path in files}, key=lambda name: (judged_by(name) is None, name))
     wanted = metric or (names[0] if names else "a metric")
-    fitting = [path for path in files if path.stem.rpartition("-")[0] == wanted]
+    fitting = [path for path in files if metric_of(path) == wanted]
     if not fitting:
         raise RunError(f"{run_folder} has no scores of {wanted}; there are: {', '.join(names) or 'none'}")
     return max(fitting, key=lambda path: path.stat().st_mtime)
@@ -47,7 +42,7 @@ def wrong_answers(run_folder: Path, scores: Path) -> list[WrongAnswer]:
     """In the order of the cases' folders and of the answers in them."""
     by_question = read_scores(scores)
     wrong = []
-    for folder in sorted(run_folder.glob("cases/*")):
+    for folder in RunFolder(run_folder).cases():
         for prediction in read_predictions(folder).values():
             values = [line["value"] for line in by_question.get((prediction.case_id, prediction.question_id), ())]
             score = _mean(values)

@@ -13,7 +13,7 @@ import numpy as np
 
 from data_loaders.schema import Case
 from eval.files.records import Prediction
-from eval.files.store import safe_name
+from eval.files.run_folder import RunFolder
 from eval.running.reader import Reader
 from memsys.embed import Embedder
 from memsys.interface import MemorySystem
@@ -94,7 +94,12 @@ class Run:
 
     def case_folder(self, case_id: str) -> Path:
         """Where the files of a case are."""
-        return self.folder / "cases" / safe_name(case_id)
+        return RunFolder(self.folder).case(case_id)
+
+    @property
+    def dataset(self) -> str:
+        """Name of the data set (`conf/dataset`), which the folder lies in."""
+        return RunFolder(self.folder).dataset
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from statistics import fmean, median
 import numpy as np
 
 from eval.analysis.costs import BUILD
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, read_lines, read_record
 from memsys.tokens import count_tokens
 
@@ -105,7 +106,7 @@ def _vectors(case_folder: Path) -> np.ndarray:
 
 def read_trees(run_folder: Path, *, vectors: bool = False) -> list[Tree]:
     """The structures of all complete cases of a run, in the order of their folders."""
-    folders = sorted(path.parent for path in run_folder.glob("cases/*/case.json"))
+    folders = RunFolder(run_folder).complete()
     trees = (read_tree(folder, vectors=vectors) for folder in folders)
     return [tree for tree in trees if tree is not None]
 

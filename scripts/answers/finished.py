@@ -11,7 +11,8 @@ from data_loaders.schema import Gold, Question
 from data_loaders.source import manifest
 from eval.files.imported import THEIRS
 from eval.files.records import Prediction
-from eval.files.store import RunError, read_predictions, read_record, safe_name, stand_ins
+from eval.files.run_folder import JUDGE, RunFolder, judged_by, metric_of
+from eval.files.store import RunError, read_predictions, read_record, stand_ins
 from eval.judging.score_files import graded_files
 from eval.report.cell import Cell, Column
 from eval.report.scores import asked, outcomes
@@ -45,7 +46,7 @@ class ScoreFile:
 
     @property
     def judge(self) -> bool:
-        return self.metric.startswith(("judge_", f"{THEIRS}judge"))
+        return self.metric.startswith((JUDGE, f"{THEIRS}judge"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +90,13 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
     cases = data_of(record, root)
     config = load_option("dataset", record["dataset"]["name"])
     histories = [cases[index] for index in range(len(cases))]
-    if open_cases := [
-        case.id for case in histories if not (folder / "cases" / safe_name(case.id) / "case.json").is_file()
-    ]:
+    if open_cases := [case.id for case in histories if not (RunFolder(folder).case(case.id) / "case.json").is_file()]:
         raise RunError(
             f"{folder}: {len(open_cases)} cases are not finished, such as {open_cases[0]}; run its command again"
         )
     lines = []
     for position, case in enumerate(histories):
-        answers = read_predictions(folder / "cases" / safe_name(case.id))
+        answers = read_predictions(RunFolder(folder).case(case.id))
         lines += [
             ExportedAnswer(case.id, position, question, gold, answers.get(question.id))
             for question, gold in case.questions
@@ -107,7 +106,7 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
     reached = outcomes([folder], questions)
     scores = []
     for path in graded_files(folder):
-        metric = path.stem.rpartition("-")[0]
+        metric = metric_of(path)
         column = Column(config["name"], config["title"], score_title(metric), questions, config["aggregate"][0])
         scores.append(
             ScoreFile(
@@ -123,6 +122,6 @@ def score_title(metric: str) -> str:
     """Title of a score file's metric; its name where the metric has no settings any more."""
     if metric.startswith(THEIRS):
         return f"{metric.removeprefix(THEIRS)}, as graded by the authors"
-    if metric.startswith("judge_"):
+    if judged_by(metric) is not None:
         return str(metric)
     return str(metric_options().get(metric, {}).get("title", metric))

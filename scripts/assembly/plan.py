@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from eval.analysis.costs import BUILD, phases
+from eval.files.run_folder import RunFolder
 from eval.files.store import read_lines, read_predictions
 from eval.judging.score import Judging, score_judge
 from eval.report.equivalence import left_open
@@ -214,7 +215,7 @@ def plan(
     offline = Metered(OneSecond(engine))
     with tempfile.TemporaryDirectory() as folder:
         samples = _samples(runs, lambda run: _offline(run, offline, Path(folder)))
-        sizes = {sample.run.folder.parent.name: sample.by_history for sample in samples}
+        sizes = {sample.run.dataset: sample.by_history for sample in samples}
         samples = [sample for sample in samples if sample.questions]
         execute([sample.run for sample in samples], sum(s.questions for s in samples), cfg.threads, "planning")
         chains = {sample.planned.folder: _chain(sample) for sample in samples}
@@ -252,7 +253,7 @@ def _usage(samples: Iterable[Sample], judges: Mapping[str, Sequence[Judging]]) -
         used = by_run.setdefault(sample.planned.folder, {role: Usage() for role in ROLES})
         _add_run(used, sample, counts_build=sample.run.shared not in builds)
         builds |= {sample.run.shared} - {""}
-        for judge in judges.get(sample.run.folder.parent.name, ()):
+        for judge in judges.get(sample.run.dataset, ()):
             _add_judge(used["judge"], sample, judge)
     return by_run
 
@@ -281,7 +282,7 @@ def _longest(sample: Sample, chain: float) -> float:
 
 def dependent_calls(folder: Path, phases: Collection[str]) -> float:
     """Calls on the critical path of these phases of a sample, in which every call takes a second."""
-    paths = folder.glob("cases/*/effort.jsonl")
+    paths = RunFolder(folder).written("effort.jsonl")
     lines = (line for path in paths for line in read_lines(path, fields=("phase", "provider_seconds")))
     return float(sum(line["provider_seconds"] for line in lines if line["phase"] in phases))
 
@@ -322,7 +323,7 @@ def _failures(sample: Sample) -> Iterator[str]:
     cases = (sample.run.case_folder(case.id) for case in sample.run.cases)
     errors = [line.error for case in cases for line in read_predictions(case).values() if line.outcome == "error"]
     if errors:
-        name = f"{sample.run.folder.parent.name} · {sample.run.name}"
+        name = f"{sample.run.dataset} · {sample.run.name}"
         yield f"  {name}: {len(errors)} of {sample.questions} sampled questions have no answer: {errors[0]}"
 
 
@@ -380,7 +381,7 @@ def _offline(run: Run, engine: Metered, folder: Path) -> Run:
         gauges={},
         gateway=gateway,
     )
-    return replace(run, services=services, folder=folder / run.folder.parent.name / run.folder.name)
+    return replace(run, services=services, folder=folder / run.dataset / run.folder.name)
 
 
 def _samples(runs: Iterable[Run], offline: Callable[[Run], Run]) -> list[Sample]:

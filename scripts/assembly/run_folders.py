@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from eval.files.received import is_linked, run_record
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, read_lines
 
 STATES = ("finished", "unfinished", "in use", "damaged")
 
 
 @dataclass(frozen=True, slots=True)
-class RunFolder:
+class ListedRun:
     """A run as it lies on the disk."""
 
     path: Path
@@ -30,12 +31,12 @@ class RunFolder:
     """When it was last started."""
 
 
-def folders(results: Path) -> list[RunFolder]:
+def folders(results: Path) -> list[ListedRun]:
     """All runs below a results folder, by data set and memory."""
     return [_run(path) for path in sorted((results / "runs").glob("*/*")) if path.is_dir()]
 
 
-def _run(path: Path) -> RunFolder:
+def _run(path: Path) -> ListedRun:
     file = path / "run.json"
     started = datetime.fromtimestamp((file if file.is_file() else path).stat().st_mtime)
     record: dict[str, Any] = {}
@@ -46,11 +47,11 @@ def _run(path: Path) -> RunFolder:
         state, detail = _state(path, record)
     except RunError as error:
         state, detail = "damaged", str(error)
-    return RunFolder(path, record, "in use" if held(path) else state, detail, started)
+    return ListedRun(path, record, "in use" if held(path) else state, detail, started)
 
 
 def _state(path: Path, record: Mapping[str, Any]) -> tuple[str, str]:
-    done = sorted(path.glob("cases/*/case.json"))
+    done = RunFolder(path).written("case.json")
     lines = [line for one in done for line in read_lines(one.with_name("predictions.jsonl"), again=False)]
     failed = sum(line.get("outcome") == "error" for line in lines)
     total = record.get("cases")
@@ -73,7 +74,7 @@ def held(path: Path) -> bool:
     return False
 
 
-def sizes(runs: Sequence[RunFolder]) -> list[int]:
+def sizes(runs: Sequence[ListedRun]) -> list[int]:
     """Bytes that each run takes of the disk; a file of several names counts for the first that has it."""
     seen: set[tuple[int, int]] = set()
     found = []
@@ -88,7 +89,7 @@ def sizes(runs: Sequence[RunFolder]) -> list[int]:
     return found
 
 
-def listed(runs: Sequence[RunFolder]) -> list[str]:
+def listed(runs: Sequence[ListedRun]) -> list[str]:
     """The table of `list`."""
     rows = [("memory", "data set", "started", "state", "size", "folder")]
     taken = sizes(runs)

@@ -7,6 +7,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from eval.files.run_folder import judged_by
 from eval.files.store import RunError
 from eval.judging.judge import Judge
 from eval.judging.score import Judging, Metric, is_judged
@@ -49,7 +50,7 @@ def judge_ahead(cfg: DictConfig, models: Models, runs: Sequence[Run], judges: Ma
         judges: names of the judges by data set.
     """
     for run in runs:
-        graders = [judging(cfg, models, name) for name in judges.get(run.folder.parent.name, ())]
+        graders = [judging(cfg, models, name) for name in judges.get(run.dataset, ())]
         models.ahead.expect(run, [grader for grader in graders if grader.model not in models.stand_in_identities])
 
 
@@ -64,7 +65,7 @@ def finished(cfg: DictConfig, models: Models, runs: Sequence[Run], judges: Mappi
     """
     return all(
         all(is_answered([run], case) for case in run.cases)
-        and all(is_judged(run, judging(cfg, models, name)) for name in judges.get(run.folder.parent.name, ()))
+        and all(is_judged(run, judging(cfg, models, name)) for name in judges.get(run.dataset, ()))
         for run in runs
     )
 
@@ -99,8 +100,8 @@ def _metric(name: str, option: dict[str, Any]) -> Metric:
 
 def metric_title(name: str) -> str:
     """Title of a metric's column; it names the implementation, because implementations of one metric differ."""
-    if name.startswith("judge_"):
-        file, _, model = name.removeprefix("judge_").partition("@")
+    if (grading := judged_by(name)) is not None:
+        file, _, model = grading.partition("@")
         return f"{load_option('judge', file)['title']}{f' by {model}' if model else ''}"
     option = metric_options()[name]
     by_punkt = option.get("sentences") in ("auto", "punkt") and splitter() == "punkt"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval.files.provenance import ROOT
+from eval.files.run_folder import RunFolder
 from eval.files.store import read_lines, read_predictions
 
 DOCTOR = "`make doctor BASE_URL=… MODEL=…` shows what the endpoint accepts and writes settings that fit"
@@ -107,7 +108,7 @@ Reason = tuple[str, Path | None]
 
 def _errors(folders: Iterable[Path]) -> Iterator[Reason]:
     for folder in folders:
-        for case in sorted(folder.glob("cases/*")):
+        for case in RunFolder(folder).cases():
             log = case / "errors.log"
             for prediction in read_predictions(case).values():
                 if prediction.outcome == "error":

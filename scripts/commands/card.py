@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval.files.run_folder import RunFolder
 from eval.files.store import replace_file
 from eval.report.card import run_card, table_card
 from scripts.assembly.run_folder import record_of
@@ -41,7 +42,9 @@ def _write(what: Sequence[str], to: Path | None) -> int:
         folders = [Path(name) for name in what]
         text = "\n".join(run_card(folder, record_of(folder)) for folder in folders)
         file = (
-            folders[0].parents[2] / "cards" / f"{folders[0].name}{f'-and-{len(folders) - 1}' if folders[1:] else ''}.md"
+            RunFolder(folders[0]).results
+            / "cards"
+            / f"{folders[0].name}{f'-and-{len(folders) - 1}' if folders[1:] else ''}.md"
         )
     else:
         text, file = _of_table(what[0], what[1:])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, read_predictions, replace_file, safe_name, stand_ins
 from eval.judging.score_files import only_score_file
 from eval.report.cell import ABOVE_CEILING
@@ -84,7 +85,7 @@ def _write(folder: Path, record: Mapping[str, Any], metric: str, layer: Layer, g
     title = f"{record['name']} on {record['dataset']['name']}, {metric}, errata {layer.name}"
     name = f"{folder.name}-{safe_name(metric)}-{safe_name(layer.name)}.json"
     text = json.dumps(as_json(title, groups, stand_ins(record)), indent=1)
-    replace_file(folder.parents[2] / "ceilings" / name, text)
+    replace_file(RunFolder(folder).results / "ceilings" / name, text)
 
 
 def ceilings_of(
@@ -110,7 +111,7 @@ def _again(folder: Path, cases: Sequence[Case], metric: str, layer: Layer) -> di
     (scorer,) = metrics([metric])
     scores = {}
     for case in in_order(cases):
-        predictions = read_predictions(folder / "cases" / safe_name(case.id))
+        predictions = read_predictions(RunFolder(folder).case(case.id))
         for question, gold in case.questions:
             right, prediction = layer.gold.get((case.id, question.id)), predictions.get(question.id)
             if right and prediction is not None and prediction.outcome != "error":

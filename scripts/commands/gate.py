@@ -38,6 +38,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field
 
+from eval.files.run_folder import JUDGE
 from eval.files.store import RunError, replace_file
 from eval.report.cell import Column
 from eval.report.rendering import by_case, grid, number, span
@@ -57,7 +58,7 @@ RUNS_MEMORIES = True
 OF_THIS_MACHINE = ("results", "cache", "data.root", "prompts_dir")
 """Settings that name folders; a baseline does not record them."""
 BUILD = "memory.build."
-EVIDENCE, JUDGE = "evidence@", "judge_"
+EVIDENCE = "evidence@"
 UPDATE = "run the gate with --update and commit the new baseline, if the change is meant"
 
 

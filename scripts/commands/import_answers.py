@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.files.imported import THEIRS
+from eval.files.run_folder import RunFolder, metric_of
 from eval.files.store import RunError, replace_file
 from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories
 from eval.report.rendering import markdown, shown
@@ -104,8 +105,8 @@ def their_cells(answers: Answers) -> dict[str, Cell]:
     folder, dataset = answers.folder, answers.dataset
     reached = outcomes([folder], answers.questions)
     cells = {}
-    for path in sorted((folder / "scores").glob(f"{THEIRS}*.jsonl")):
-        name = path.stem.rpartition("-")[0]
+    for path in RunFolder(folder).score_files(f"{THEIRS}*"):
+        name = metric_of(path)
         title = f"{name.removeprefix(THEIRS)}, as graded by the authors"
         column = Column(
             dataset.name,

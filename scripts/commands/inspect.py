@@ -21,7 +21,8 @@ from typing import Any
 from data_loaders.schema import DataError, Gold, Question
 from eval.files.imported import described
 from eval.files.records import Prediction
-from eval.files.store import RunError, read_items, read_lines, read_predictions, safe_name
+from eval.files.run_folder import RunFolder
+from eval.files.store import RunError, read_items, read_lines, read_predictions
 from eval.judging.score_files import score_lines
 from eval.report.sent_prompt import sent_prompt
 from eval.report.wrong_answers import score_file, wrong_answers
@@ -48,7 +49,7 @@ def find_prediction(run_folder: Path, question_id: str, case_id: str | None) -> 
         RunError: no case, or several, answered a question of that id.
     """
     found = []
-    for folder in sorted(run_folder.glob("cases/*")):
+    for folder in RunFolder(run_folder).cases():
         one = read_predictions(folder).get(question_id)
         if one is not None and case_id in (None, one.case_id):
             found.append((folder, one))
@@ -155,7 +156,7 @@ def _named(names: Sequence[str]) -> str:
 def verdict_lines(run_folder: Path, prediction: Prediction) -> list[str]:
     """Every score of the answer, by metric and repeat."""
     lines = []
-    for path in sorted((run_folder / "scores").glob("*.jsonl")):
+    for path in RunFolder(run_folder).score_files():
         if path.name.endswith(".effort.jsonl"):
             continue
         for line in score_lines(path, "repeat", "detail", "why"):
@@ -263,7 +264,7 @@ def asked_lines(
     from scripts.lab.asked_again import recall_of
 
     case, recall = recall_of(run_folder, text, case_id, root, settings)
-    folder = run_folder / "cases" / safe_name(case)
+    folder = RunFolder(run_folder).case(case)
     page = [
         f"Run       {record_of(run_folder)['name']}, case {case}; built again, no question of the data set",
         f"Query     {text}",

@@ -23,6 +23,7 @@ from statistics import fmean
 from data_loaders.schema import Case
 from eval.analysis.run_losses import shown_estimate
 from eval.files.imported import THEIRS
+from eval.files.run_folder import JUDGE, RunFolder, metric_of
 from eval.files.store import RunError, replace_file
 from eval.judging.agreement import RIGHT, Agreement, Verdicts, agreement
 from eval.judging.judge_card import UNSAID, Card, Correction, KindErrors, ProbeVerdicts, card, write_card
@@ -198,7 +199,7 @@ def run_lines(run: Path, grading: Judging, result: Card, cases: Iterable[Case], 
     Raises:
         RunError: the run has no verdict by the judge.
     """
-    file = run / "scores" / f"{verdicts_name(grading)}.jsonl"
+    file = RunFolder(run).scores(verdicts_name(grading))
     if not file.is_file():
         raise RunError(
             f"{run} has no scores by {grading.judge.name} of this model; score it first (protocol.judges=, or import_answers)"
@@ -239,9 +240,9 @@ def _agreements(
 ) -> Iterator[str]:
     """The agreement with the other judges of a run, with imported grades and with a person, as Markdown."""
     others = {
-        path.stem.rpartition("-")[0]: mean_values(path)
+        metric_of(path): mean_values(path)
         for path in score_files(run)
-        if path != own and path.name.startswith(("judge_", f"{THEIRS}judge"))
+        if path != own and path.name.startswith((JUDGE, f"{THEIRS}judge"))
     }
     if rated is not None:
         others["a person"] = dict(rated)

@@ -16,6 +16,7 @@ from typing import Any
 
 from eval.analysis.losses import Loss, Waterfall, waterfall
 from eval.analysis.run_losses import EVIDENCE, NET, as_json, losses_of, shown_estimate
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, replace_file, safe_name, stand_ins
 from eval.judging.score_files import only_score_file
 from scripts.assembly.run_folder import data_of, record_of
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     title = f"{record['name']} on {record['dataset']['name']}, {options.scores}"
     note, fall = _stand_in_note(record), waterfall(losses)
     _print(title, losses, note)
-    results, name = options.run.parents[2], f"{options.run.name}-{safe_name(options.scores)}"
+    results, name = RunFolder(options.run).results, f"{options.run.name}-{safe_name(options.scores)}"
     place = results / "losses" / f"{name}.json"
     replace_file(place, json.dumps(as_json(title, fall), indent=1))
     files = [place]

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eval.files.run_folder import CASES, RunFolder
 from eval.files.store import RunError, locked, read_record
 from memsys.llm.batching.journal import Journal
 from memsys.llm.schema import DAMAGE, KEY_BYTES, check_schema
@@ -122,7 +123,7 @@ def _settings(run: Path) -> dict[str, object]:
 
 
 def _finished(run: Path) -> list[Path]:
-    return sorted(path.parent for path in (run / "cases").glob("*/case.json"))
+    return RunFolder(run).complete()
 
 
 def _content(path: Path) -> bytes | None:
@@ -140,7 +141,7 @@ def _merge_runs(source: Path, into: Path) -> int:
             if not (target / "run.json").is_file():
                 shutil.copyfile(run / "run.json", target / "run.json")
             for case in _finished(run):
-                copied += _copied(case, target / "cases" / case.name)
+                copied += _copied(case, target / CASES / case.name)
     return copied
 
 

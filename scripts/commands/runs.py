@@ -27,7 +27,7 @@ from eval.files.provenance import has_source
 from eval.files.received import is_linked
 from eval.files.store import RunError, locked
 from memsys.prompts import PromptError, Prompts
-from scripts.assembly.run_folders import RunFolder, folders, listed, shown, sizes
+from scripts.assembly.run_folders import ListedRun, folders, listed, shown, sizes
 from scripts.settings.arguments import as_called
 
 GROUP = "look"
@@ -36,7 +36,7 @@ NEVER_THE_SAME = ("source", "prompts", "distributions", "made_with")
 """Parts of a record that code and prompts decide, not settings."""
 
 
-def named(results: Path, names: Sequence[str]) -> list[RunFolder]:
+def named(results: Path, names: Sequence[str]) -> list[ListedRun]:
     """The runs of these folders, or of these names of folders.
 
     Raises:
@@ -56,7 +56,7 @@ def named(results: Path, names: Sequence[str]) -> list[RunFolder]:
     return list({run.path: run for run in chosen}.values())
 
 
-def garbage(runs: Sequence[RunFolder]) -> Iterator[tuple[RunFolder, str]]:
+def garbage(runs: Sequence[ListedRun]) -> Iterator[tuple[ListedRun, str]]:
     """Runs that nothing needs, each with the reason."""
     todays = {run.path for run in runs if _is_todays(run.record)}
     for run in runs:
@@ -90,7 +90,7 @@ def _is_todays(record: Mapping[str, Any]) -> bool:
         return False
 
 
-def _twins(run: RunFolder, other: RunFolder) -> bool:
+def _twins(run: ListedRun, other: ListedRun) -> bool:
     return _settings(run.record) == _settings(other.record)
 
 
@@ -141,7 +141,7 @@ def _rm(args: argparse.Namespace) -> int:
     return 0
 
 
-def _remove(run: RunFolder) -> None:
+def _remove(run: ListedRun) -> None:
     with locked(run.path):  # whoever starts the run now waits, and begins it anew
         shutil.rmtree(run.path)
 

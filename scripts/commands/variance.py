@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from eval.analysis.costs import BUILD, phases
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, stand_ins
 from eval.judging.score_files import only_score_file
 from eval.report.rendering import grid, span
@@ -127,7 +128,7 @@ def replicated(
 def _tokens(folder: Path, metric: str) -> Tokens:
     """Model tokens of building a history, of a question, and of a grade, on average."""
     costs = phases(folder)
-    histories = max(1, len(list((folder / "cases").iterdir())))
+    histories = max(1, len(RunFolder(folder).cases()))
 
     def mean(names: Sequence[str], per: int) -> float:
         return sum(cost.tokens_in + cost.tokens_out for cost in costs if cost.phase in names) / max(1, per)

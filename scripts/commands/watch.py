@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.analysis.watching import Seen, Watcher
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.report.rendering import money_text
 from memsys.inert import visible
@@ -87,7 +88,7 @@ def row(seen: Seen, prices: PriceList, now: float) -> tuple[str, ...]:
     cases = f"{seen.cases}/{total}" if total is not None else str(seen.cases)
     damage = f" ({seen.damaged} damaged lines)" if seen.damaged else ""
     return (
-        visible(f"{seen.folder.parent.name}/{seen.folder.name}"),
+        visible(RunFolder(seen.folder).key),
         state_of(seen),
         cases,
         str(seen.answered),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.files.imported import described
+from eval.files.run_folder import judged_by
 from eval.files.store import RunError
 from eval.report.cell import ALL, Cell, Column
 from eval.report.rendering import intervals, p_text
@@ -238,8 +239,8 @@ class Lab:
                 config.get("answerable", "answerable"),
             )
             fix = None
-            if cfg.judge.corrected and name.startswith("judge_"):
-                fix = correction(cfg, self.models, name.removeprefix("judge_"), answers.dataset)
+            if cfg.judge.corrected and (judge := judged_by(name)) is not None:
+                fix = correction(cfg, self.models, judge, answers.dataset)
             own = tuple(found[name] for found in files)
             cells[name] = Cell(column, reached, own, repeats=cfg.judge.repeats, correction=fix)
         return Scored(answers, cells, files)
@@ -267,7 +268,7 @@ class Lab:
         facts = [
             run.record["imported"] for row in (first, *others) if "imported" in (run := row.answers.runs[0]).record
         ]
-        judged = any(name.startswith("judge_") for name in first.cells)
+        judged = any(judged_by(name) is not None for name in first.cells)
         answers = {row.title: scored.answers for row, scored in zip(rows, (first, *others), strict=True)}
         said = [*self._said(answers, facts, judged), self._prompts_line(first.cells, answers.values())]
         return Table(
@@ -298,7 +299,7 @@ class Lab:
 
     def _prompts_line(self, scores: Iterable[str], answers: Iterable[Answers]) -> str:
         names = {name for each in answers for run in each.runs for name in run.record.get("prompts", ())}
-        judges = [name.removeprefix("judge_") for name in scores if name.startswith("judge_")]
+        judges = [judge for name in scores if (judge := judged_by(name)) is not None]
         asked = (prompt for judge in judges for prompt in judge_prompts({"judge": judge}))
         return prompts_line(self.models.prompts, names.union(asked))
 

@@ -18,6 +18,7 @@ from typing import Any
 from data_loaders.schema import DataError
 from eval.analysis.run_losses import shown_estimate
 from eval.files.imported import THEIRS
+from eval.files.run_folder import RunFolder, judged_by, metric_of
 from eval.files.store import RunError, read_lines, read_record
 from eval.judging.agreement import RIGHT, agreement
 from eval.judging.prediction_powered import prediction_powered, sample_order
@@ -113,7 +114,7 @@ def judging_plan(lab: Lab, runs: Sequence[Run], judges: Sequence[str]) -> Plan:
     """What judging these answers will use: every prompt is made and counted with the offline engine, and kept verdicts cost nothing."""
     shares = []
     with tempfile.TemporaryDirectory() as folder:
-        copies = [replace(run, folder=Path(folder) / run.folder.parent.name / run.folder.name) for run in runs]
+        copies = [replace(run, folder=Path(folder) / run.dataset / run.folder.name) for run in runs]
         for run, copy in zip(runs, copies, strict=True):
             shutil.copytree(run.folder, copy.folder)
         for name in judges:
@@ -121,7 +122,7 @@ def judging_plan(lab: Lab, runs: Sequence[Run], judges: Sequence[str]) -> Plan:
             other = name.partition("@")[2]
             model = lab.models.model(other) if other else lab.models.judge
             for copy in copies:
-                path = copy.folder / "scores" / f"{verdicts_name(grading)}.jsonl"
+                path = RunFolder(copy.folder).scores(verdicts_name(grading))
                 kept = {_key(line) for line in read_lines(path) if line["value"] is not None}
                 score_judge(copy, replace(grading, llm=Metered(ExtractiveLLM())))
                 for line in read_lines(path.with_suffix(".effort.jsonl")):
@@ -139,11 +140,11 @@ def graders_of(folder: Path) -> list[Grader]:
     """The stored verdicts of an imported run, where it has any, and those of every judge that graded it."""
     graders = []
     for path in score_files(folder):
-        name = path.stem.rpartition("-")[0]
-        if name != STORED and not name.startswith("judge_"):
+        name = metric_of(path)
+        if name != STORED and judged_by(name) is None:
             continue
         values, model = mean_values(path), read_record(path.with_suffix(".json")).get("model_name")
-        title = STORED if name == STORED else f"{name.removeprefix('judge_')}{f' by {model}' if model else ''}"
+        title = STORED if name == STORED else f"{judged_by(name) or name}{f' by {model}' if model else ''}"
         graders.append(Grader(title, values, len(read_scores(path).keys() - values.keys())))
     return sorted(graders, key=lambda grader: grader.name != STORED)
 

@@ -53,7 +53,7 @@ def _check_finished(run: Run) -> None:
     ]
     if unfinished:
         raise RunError(
-            f"replay=true: the run of {run.name} on {run.folder.parent.name} is not finished: {len(unfinished)} of "
+            f"replay=true: the run of {run.name} on {run.dataset} is not finished: {len(unfinished)} of "
             f"{len(open_questions)} histories, {sum(unfinished)} questions without an answer (in {run.folder}). What a service holds "
             "is not in the cache, so nothing but the service can answer them; run the same command without replay=true first"
         )

@@ -227,7 +227,7 @@ def _execute(
     for row in sorted(rows.values(), key=lambda row: sum(costs.get(run.folder, 0.0) for run, _ in row)):
         said = answer_all(cfg, models, [run for run, _ in row], sum(count for _, count in row))
         for run, count in row:
-            grading = {name: judging(cfg, models, name) for name in judges.get(run.folder.parent.name, ())}
+            grading = {name: judging(cfg, models, name) for name in judges.get(run.dataset, ())}
             score(run, (), grading, cfg.k_evidence, count, models.traffic, models.ahead)
         if models.purse.reached:
             break

@@ -240,9 +240,9 @@ def _growth(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment)
     points = []
     for subject in _subjects(experiment, metrics=False):
         run = experiment.runs[subject.line.name, subject.group.name, 0]
-        path = growth_file(run, run.folder.parent.name, schedule)
+        path = growth_file(run, run.dataset, schedule)
         if not path.is_file():
-            replace_file(path, measure(run, run.folder.parent.name, schedule))
+            replace_file(path, measure(run, run.dataset, schedule))
         with path.open(encoding="utf-8", newline="") as handle:
             costs = list(csv.DictReader(handle))
         for panel, (kind, *fields) in options["panels"].items():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.analysis.costs import cost_missing
 from eval.files.imported import THEIRS
+from eval.files.run_folder import metric_of
 from eval.files.store import RunError
 from eval.judging.agreement import RIGHT
 from eval.judging.judge_card import Correction
@@ -345,7 +346,7 @@ def _their_files(files: Mapping[str, Path]) -> dict[str, Path]:
     folder = next((path.parent for path in files.values()), None)
     if folder is None:  # a row that `only` leaves out, and that was never scored
         return {}
-    return {path.stem.rpartition("-")[0]: path for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))}
+    return {metric_of(path): path for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))}
 
 
 def _held_out(line: TableRow) -> bool:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.analysis.costs import costs
 from eval.files.provenance import identity
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, replace_file
 from eval.judging.score_files import score_files
 from eval.report.cell import ALL, Cell, Column
@@ -251,7 +252,7 @@ def _lines(
                 "build_calls": None if calls is None else int(calls.mean),
                 "engine": _engine(models),
                 "prompts": prompts_line(models.prompts, names),
-                "run": f"{runs[0].folder.parent.name}/{runs[0].folder.name}",
+                "run": RunFolder(runs[0].folder).key,
             },
             missing_share,
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.analysis.watching import Watcher
+from eval.files.run_folder import RunFolder
 from eval.report.wandb_log import counts_of, logged
 from memsys.llm.secrets import redact
 from scripts.terminal.progress import FOLLOWERS
@@ -77,7 +78,7 @@ class LiveLog:
             numbers |= {f"live/{label}/{name}": values[name] for name in NAMES}
         for seen in self._watcher.runs(self._results):
             if seen.last >= self._began:
-                numbers |= counts_of(seen, f"live/runs/{seen.folder.parent.name}/{seen.folder.name}")
+                numbers |= counts_of(seen, f"live/runs/{RunFolder(seen.folder).key}")
         return numbers
 
 

@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, stand_ins
 from eval.judging.agreement import RIGHT
 from eval.report.html.cleaning import Cleaner, cleaner
@@ -19,7 +20,7 @@ from eval.report.html.memories import COSTS, memory_page, nodes_page, run_costs
 from eval.report.html.scoring import Scorer, scorers, stale
 from eval.report.html.sets import write_set
 from eval.report.html.shards import Shards
-from eval.report.html.sources import RunFolder, RunSet, Sources, TableFile
+from eval.report.html.sources import ReportedRun, RunSet, Sources, TableFile
 from eval.report.html.waterfalls import waterfalls
 
 MARK = "memsys-report.txt"
@@ -191,7 +192,7 @@ def _cut(dataset: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {dataset[name]}" for name, whole in cuts.items() if dataset.get(name, whole) != whole)
 
 
-def _run_line(run: RunFolder, own: RunSet, number: int, place: int, answered: int) -> dict[str, Any]:
+def _run_line(run: ReportedRun, own: RunSet, number: int, place: int, answered: int) -> dict[str, Any]:
     reader = dict(run.record["models"].get("reader", {}))
     return {
         "key": run.key,
@@ -201,7 +202,7 @@ def _run_line(run: RunFolder, own: RunSet, number: int, place: int, answered: in
         "place": place,
         "answered": answered,
         "asked": len(own.asked),
-        "finished": sum(1 for _ in run.folder.glob("cases/*/case.json")),
+        "finished": len(RunFolder(run.folder).complete()),
         "cases": run.record.get("cases", 0),
         "reader": "answers of others"
         if "imported" in run.record
@@ -221,7 +222,7 @@ def _unfinished(runs: Iterable[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _write_trees(shards: Shards, name: str, run: RunFolder, own: RunSet, most: int) -> dict[str, str]:
+def _write_trees(shards: Shards, name: str, run: ReportedRun, own: RunSet, most: int) -> dict[str, str]:
     """Data file of the nodes of each case, or a sentence that begins with `-`."""
     trees: dict[str, str] = {}
     for number, case_id in enumerate(dict.fromkeys(question.case_id for question in own.asked)):

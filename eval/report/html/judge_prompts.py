@@ -12,11 +12,12 @@ from string import Template
 from typing import Any
 
 from data_loaders.schema import Gold, Question
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, read_record
 from eval.judging.judge import Judge
 from eval.judging.judge_parts import judge_requests
 from eval.judging.score_files import hash_of
-from eval.report.html.sources import RunFolder
+from eval.report.html.sources import ReportedRun
 from memsys.jsons import decoded
 from memsys.llm.protocol import Request
 from memsys.prompts import PromptError, Prompts
@@ -29,7 +30,7 @@ Messages = list[tuple[str, list[str]]]
 
 
 def judge_prompts(
-    run: RunFolder, stem: str, line: Mapping[str, Any], judged: Mapping[str, str], question: Question, gold: Gold
+    run: ReportedRun, stem: str, line: Mapping[str, Any], judged: Mapping[str, str], question: Question, gold: Gold
 ) -> tuple[list[Messages], int]:
     """The first requests for the verdict of a line, and the number of all.
 
@@ -41,7 +42,7 @@ def judge_prompts(
     Raises:
         RunError: what was sent cannot be rendered again, or nothing was sent; the message says why.
     """
-    file = run.folder / "scores" / f"{stem}.json"
+    file = RunFolder(run.folder).scores(stem).with_suffix(".json")
     try:
         settings = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -103,12 +104,12 @@ def _cut(template: str, text: str) -> list[str]:
     return [piece for piece in pieces if piece] if not rest else [text]
 
 
-def judge_templates(run: RunFolder, stems: Sequence[str]) -> dict[str, str]:
+def judge_templates(run: ReportedRun, stems: Sequence[str]) -> dict[str, str]:
     """Names and hashes of the prompts of the judges that have scored a run."""
     names: dict[str, str] = {}
     for stem in stems:
         try:
-            names |= dict(read_record(run.folder / "scores" / f"{stem}.json").get("prompts", {}))
+            names |= dict(read_record(RunFolder(run.folder).scores(stem).with_suffix(".json")).get("prompts", {}))
         except (OSError, RunError):
             continue  # the verdicts are shown all the same, and each says that its settings cannot be read
     return names

@@ -12,7 +12,7 @@ from eval.analysis.costs import BUILD, by_purpose, costs, phases
 from eval.files.store import RunError, read_lines, read_predictions
 from eval.report.html.cleaning import clipped
 from eval.report.html.judge_prompts import judge_templates, loaded_prompts
-from eval.report.html.sources import RunFolder, RunSet, pretty
+from eval.report.html.sources import ReportedRun, RunSet, pretty
 from eval.report.rendering import PHASES
 from eval.structure.tree import read_tree
 from memsys.prompts import PromptError, Prompts
@@ -35,13 +35,13 @@ COSTS = (
 """Costs of a run that a reader can sort and plot by."""
 
 
-def run_costs(run: RunFolder) -> dict[str, float | None]:
+def run_costs(run: ReportedRun) -> dict[str, float | None]:
     """The costs of a run, by field of `eval.analysis.costs.Costs`."""
     found = costs(run.folder)
     return {name: getattr(found, name) for name, _ in COSTS}
 
 
-def memory_page(run: RunFolder, runs: RunSet, trees: Mapping[str, str], judges: Sequence[str] = ()) -> dict[str, Any]:
+def memory_page(run: ReportedRun, runs: RunSet, trees: Mapping[str, str], judges: Sequence[str] = ()) -> dict[str, Any]:
     """Everything about a run but its answers.
 
     Args:
@@ -64,7 +64,7 @@ def memory_page(run: RunFolder, runs: RunSet, trees: Mapping[str, str], judges: 
     }
 
 
-def _outcomes(run: RunFolder, runs: RunSet) -> list[list[Any]]:
+def _outcomes(run: ReportedRun, runs: RunSet) -> list[list[Any]]:
     reached: Counter[str] = Counter()
     for case_id in dict.fromkeys(question.case_id for question in runs.asked):
         for prediction in read_predictions(run.case_folder(case_id)).values():
@@ -81,7 +81,7 @@ def _purposes(folder: Path) -> list[list[Any]]:
     return [[name, *(counter[name] for counter in counters)] for name in names]
 
 
-def growth(run: RunFolder, cases: Sequence[str]) -> list[dict[str, Any]]:
+def growth(run: ReportedRun, cases: Sequence[str]) -> list[dict[str, Any]]:
     """Of the longest histories, what had been spent after each unit: model tokens, calls, seconds."""
     curves: list[tuple[float, dict[str, Any]]] = []
     for case_id in cases:
@@ -105,7 +105,7 @@ def _thinned(points: list[list[float]]) -> list[list[float]]:
     return [*points[:-1:step], points[-1]]
 
 
-def _prompts(run: RunFolder, judges: Sequence[str]) -> list[list[str]]:
+def _prompts(run: ReportedRun, judges: Sequence[str]) -> list[list[str]]:
     """Name, hash and text of each prompt of memory, reader and judges; why there is no text where the file is another one now."""
     pages = []
     try:
@@ -128,7 +128,7 @@ def _digest(known: Prompts, name: str) -> str:
         return ""
 
 
-def _errors(run: RunFolder, cases: Sequence[str]) -> list[list[Any]]:
+def _errors(run: ReportedRun, cases: Sequence[str]) -> list[list[Any]]:
     """The commonest reasons for questions without an answer."""
     reasons = Counter(
         prediction.error

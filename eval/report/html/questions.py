@@ -14,13 +14,14 @@ from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
 from eval.files.records import Prediction
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, read_items, read_lines, read_predictions
 from eval.judging.score_files import read_scores
 from eval.metrics.evidence import answer_words, coverage
 from eval.report.html.cleaning import LONGEST, clipped
 from eval.report.html.judge_prompts import judge_prompts, loaded_prompts
 from eval.report.html.scoring import Scorer
-from eval.report.html.sources import RunFolder
+from eval.report.html.sources import ReportedRun
 from eval.report.sent_prompt import rendered_again
 from memsys.prompts import PromptError, Prompts
 
@@ -52,14 +53,14 @@ class TextPool:
 class CaseFiles:
     """What one run wrote about one case."""
 
-    run: RunFolder
+    run: ReportedRun
     predictions: Mapping[str, Prediction]
     items: Mapping[str, Mapping[str, Any]]
     efforts: Mapping[tuple[str, str], Mapping[str, Any]]
     """Effort lines of reading and answering, by phase and question."""
 
 
-def case_files(run: RunFolder, case_id: str) -> CaseFiles:
+def case_files(run: ReportedRun, case_id: str) -> CaseFiles:
     """Read the files of a case; all empty where the run has not reached it."""
     folder = run.case_folder(case_id)
     lines = read_lines(folder / "effort.jsonl", again=False, fields=("phase", "subject"))
@@ -212,11 +213,11 @@ Verdicts = Mapping[tuple[str, str], Sequence[tuple[int, Mapping[str, Any]]]]
 """Lines of score files with the scorer's place, by case and question."""
 
 
-def verdicts(run: RunFolder, every: Sequence[Scorer]) -> Verdicts:
+def verdicts(run: ReportedRun, every: Sequence[Scorer]) -> Verdicts:
     """Every score of every answer of a run, repeats in order."""
     found: dict[tuple[str, str], list[tuple[int, Mapping[str, Any]]]] = {}
     for place, scorer in enumerate(every):
-        path = run.folder / "scores" / f"{scorer.stem}.jsonl"
+        path = RunFolder(run.folder).scores(scorer.stem)
         for key, lines in read_scores(path).items() if path.is_file() else ():
             found.setdefault(key, []).extend((place, line) for line in lines)
     return found

@@ -8,10 +8,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from eval.files.run_folder import RunFolder, judged_by
 from eval.judging.agreement import RIGHT
 from eval.judging.score_files import score_files
 from eval.report.cell import ALL, Cell, Column, categories
-from eval.report.html.sources import RunFolder, RunSet, TableFile
+from eval.report.html.sources import ReportedRun, RunSet, TableFile
 from eval.report.scores import Asked, outcomes
 from eval.report.table_file import ends
 from eval.statistics.stats import Difference
@@ -31,10 +32,10 @@ class Scorer:
 
     @property
     def is_judge(self) -> bool:
-        return self.stem.startswith("judge_")
+        return judged_by(self.stem) is not None
 
 
-def scorers(runs: Sequence[RunFolder], tables: Sequence[TableFile]) -> list[Scorer]:
+def scorers(runs: Sequence[ReportedRun], tables: Sequence[TableFile]) -> list[Scorer]:
     """Every scorer of a set's runs: those of the tables first, in their order."""
     stems: dict[str, None] = {}
     for run in runs:
@@ -58,9 +59,9 @@ def _title(stem: str, titles: Sequence[str]) -> str:
     return name if titles.count(name) == 1 else f"{name} ({identity[:6]})"
 
 
-def cell(run: RunFolder, scorer: Scorer, column: Column, reached: Mapping[Any, frozenset[str]]) -> Cell | None:
+def cell(run: ReportedRun, scorer: Scorer, column: Column, reached: Mapping[Any, frozenset[str]]) -> Cell | None:
     """The cell of a run; None where the scorer has not scored it."""
-    path = run.folder / "scores" / f"{scorer.stem}.jsonl"
+    path = RunFolder(run.folder).scores(scorer.stem)
     return Cell(column, reached, (path,), repeats=scorer.repeats) if path.is_file() else None
 
 

@@ -17,7 +17,8 @@ from typing import Any
 from data_loaders.schema import Case, DataError
 from eval.files.provenance import identity
 from eval.files.received import is_linked, run_record
-from eval.files.store import RunError, read_predictions, read_record, safe_name
+from eval.files.run_folder import RunFolder
+from eval.files.store import RunError, read_predictions, read_record
 from eval.report.scores import Asked, asked
 
 CasesOf = Callable[[Mapping[str, Any]], Sequence[Case]]
@@ -25,7 +26,7 @@ CasesOf = Callable[[Mapping[str, Any]], Sequence[Case]]
 
 
 @dataclass(frozen=True, slots=True)
-class RunFolder:
+class ReportedRun:
     """One run: a memory on a data set."""
 
     key: str
@@ -35,7 +36,7 @@ class RunFolder:
     title: str
 
     def case_folder(self, case_id: str) -> Path:
-        return self.folder / "cases" / safe_name(case_id)
+        return RunFolder(self.folder).case(case_id)
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class RunSet:
     key: str
     """Name and identity of the data, such as `locomo-0a1b2c`."""
     name: str
-    runs: tuple[RunFolder, ...]
+    runs: tuple[ReportedRun, ...]
     cases: Sequence[Case]
     """Empty where the data could not be read again."""
     why: str = ""
@@ -166,7 +167,7 @@ def _set(
 ) -> RunSet:
     names = [titles.get(run, record["name"]) for run, record in runs]
     folders = tuple(
-        RunFolder(run, results / "runs" / run, record, _unique(name, run, record, names))
+        ReportedRun(run, results / "runs" / run, record, _unique(name, run, record, names))
         for (run, record), name in zip(runs, names, strict=True)
     )
     name = str(runs[0][1]["dataset"]["name"])
@@ -184,10 +185,10 @@ def _unique(name: str, run: str, record: Mapping[str, Any], names: Sequence[str]
     return f"{name} ({f'replicate {replicate}, ' if replicate else ''}{run.rpartition('-')[2][:6]})"
 
 
-def _answered(runs: Sequence[RunFolder]) -> tuple[Asked, ...]:
+def _answered(runs: Sequence[ReportedRun]) -> tuple[Asked, ...]:
     keys: dict[tuple[str, str], str] = {}
     for run in runs:
-        for folder in sorted((run.folder / "cases").glob("*")):
+        for folder in RunFolder(run.folder).cases():
             cluster = read_record(folder / "case.json").get("cluster") if (folder / "case.json").is_file() else None
             for prediction in read_predictions(folder).values():
                 keys.setdefault((prediction.case_id, prediction.question_id), str(cluster or prediction.case_id))

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from eval.analysis.losses import waterfall
 from eval.analysis.run_losses import EVIDENCE, as_json, losses_of
+from eval.files.run_folder import RunFolder
 from eval.report.html.scoring import Scorer
-from eval.report.html.sources import RunFolder, RunSet, TableFile
+from eval.report.html.sources import ReportedRun, RunSet, TableFile
 
 
 def waterfalls(own: RunSet, every: Sequence[Scorer]) -> Iterator[TableFile]:
@@ -29,5 +30,5 @@ def waterfalls(own: RunSet, every: Sequence[Scorer]) -> Iterator[TableFile]:
             yield TableFile(f"{run.folder.name}-{scorer.stem}", {**as_json(title, waterfall(losses)), "from": files})
 
 
-def _file(run: RunFolder, scorer: Scorer) -> Path:
-    return run.folder / "scores" / f"{scorer.stem}.jsonl"
+def _file(run: ReportedRun, scorer: Scorer) -> Path:
+    return RunFolder(run.folder).scores(scorer.stem)

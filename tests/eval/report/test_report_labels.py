@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.report.html.build import set_labels, table_titles
-from eval.report.html.sources import RunFolder, RunSet, TableFile
+from eval.report.html.sources import ReportedRun, RunSet, TableFile
 from eval.report.scores import Asked
 
 
@@ -21,7 +21,7 @@ def test_tables_with_one_title_are_told_apart_by_their_files() -> None:
 
 def made(key: str, questions: int, **dataset: Any) -> RunSet:
     record = {"dataset": {"name": "locomo", "sha256": key * 9, **dataset}}
-    runs = (RunFolder(f"locomo/a-{key}", Path(key), record, "A"),)
+    runs = (ReportedRun(f"locomo/a-{key}", Path(key), record, "A"),)
     own = RunSet(f"locomo-{key}", "locomo", runs, ())
     own.__dict__["asked"] = tuple(Asked("c", f"q{place}", "", "c", True, True) for place in range(questions))
     return own
