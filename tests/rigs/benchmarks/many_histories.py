@@ -21,7 +21,7 @@ from typing import Any
 from tests.rigs.benchmarks.measured import ROOT, Measured
 
 HISTORIES, QUESTIONS, TURNS = 1000, 5, 60
-MOST_BYTES, MOST_FILES = 600 << 20, 1024
+MOST_BYTES, MOST_FILES = 600 << 20, 200
 
 
 def many_histories() -> list[Measured]:
