@@ -36,12 +36,12 @@ def through_faults(memory: str, folder: Path, seed: int) -> Outcome:
         for fault in FAULTS:
             outcome.tried[f"faults: {fault}"] += mock.injected[fault]
         defects = [f"{memory}, {name}: {defect}" for defect in broken_promises(ended, folder / name, QUESTIONS)]
-        if retries > 1 and (ended.code or differing(left_by(folder / name), undisturbed)):
+        if undisturbed and retries > 1 and (ended.code or differing(left_by(folder / name), undisturbed)):
             defects.append(f"{memory}, {name}: exit {ended.code}, or other bytes than undisturbed: {ended.err[-200:]}")
         return defects
 
     undisturbed: dict[str, bytes] = {}
-    outcome.defects += run("undisturbed", 0.0, 1)
+    outcome.defects += run("undisturbed", 0.0, 40)  # with patience, too: a machine under load is slower than the short timeout
     undisturbed = left_by(folder / "undisturbed")
     outcome.defects += run("patient", SHARE, 40)
     outcome.defects += run("impatient", SHARE, 1)
