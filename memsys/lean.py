@@ -54,7 +54,7 @@ def one_core(*modules: str) -> Iterator[None]:
 
 
 @contextmanager
-def without(*modules: str) -> Iterator[None]:
+def hide_modules(*modules: str) -> Iterator[None]:
     """Hide modules from the imports of this block, so that packages for which they are optional do without them.
 
     Only the current thread is affected, and a module that is already loaded is found. nltk would load scikit-learn, SciPy's

@@ -65,7 +65,7 @@ class Reply:
         return self.value
 
 
-class Post(Protocol):
+class CallChannel(Protocol):
     """A worker's way to the driver."""
 
     def ask(self, service: int, payload: Request | EmbeddingBatch) -> Future[Reply]:
@@ -76,8 +76,8 @@ class DriverGone(EndOfRun):
     """The process that owns the services has ended."""
 
 
-class Letters:
-    """A `Post` whose calls and answers are messages of a connection."""
+class CallClient:
+    """A `CallChannel` whose calls and answers are messages of a connection."""
 
     def __init__(self, send: Callable[[Ask], None]) -> None:
         self._send = send
@@ -100,10 +100,10 @@ class Letters:
         future.set_result(reply)
 
 
-_post: Post | None = None
+_post: CallChannel | None = None
 
 
-def open_post(post: Post) -> None:
+def open_post(post: CallChannel) -> None:
     """Use this way to the driver for all stand-ins of this process."""
     global _post
     _post = post

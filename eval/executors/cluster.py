@@ -25,7 +25,7 @@ from typing import Any
 
 from eval.executors.cluster_worker import ClusterWorker, drained, packed, unpacked
 from eval.executors.driver import Died, Worker, work_on
-from eval.executors.home import Home, package_folder, this_home
+from eval.executors.environment import Environment, package_folder, this_home
 from eval.executors.worker import Ready, Template
 from eval.files.provenance import PACKAGES, own_modules
 from eval.files.store import RunError
@@ -219,7 +219,7 @@ class _Actor(Worker):
 
     def __init__(self, cluster: _Cluster, slots: int, files: int) -> None:
         super().__init__(slots)
-        self._cluster, self._home = cluster, Home("a machine of the cluster", {}, "")
+        self._cluster, self._home = cluster, Environment("a machine of the cluster", {}, "")
         self._actor = cluster.actor_class.remote(slots, files, network.forbidden())
         self._outgoing: SimpleQueue[Any] = SimpleQueue()
         self._misread: Exception | None = None

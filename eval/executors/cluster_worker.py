@@ -9,7 +9,7 @@ from multiprocessing.reduction import ForkingPickler
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from eval.executors.home import this_home
+from eval.executors.environment import this_home
 from eval.executors.worker import Cells, Ready
 from eval.running.loop import allow_files
 from memsys.lean import prepare_for_many_calls

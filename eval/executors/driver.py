@@ -1,7 +1,7 @@
 """The driver of a pool of workers: it hands out cells, answers the workers' calls, and passes their progress on.
 
-The driver keeps the run folders locked, reads the cases, and owns the services (`eval.executors.desk`). How workers are started and how
-messages travel is the transport's part: `eval.executors.processes` on this machine, `eval.executors.cluster` on a Ray cluster.
+The driver keeps the run folders locked, reads the cases, and owns the services (`eval.executors.service_host`). How workers are started
+and how messages travel is the transport's part: `eval.executors.processes` on this machine, `eval.executors.cluster` on a Ray cluster.
 
 A worker that dies is replaced. Each cell that it worked on is tried again, in a worker that has nothing else to do; a cell that loses
 too many workers becomes an error for each of its open questions, and the run goes on.
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from eval.executors.case_files import commit, files_of
 from eval.executors.cells import Job, Jobs, order_of, template
 from eval.executors.channel import Ask
-from eval.executors.desk import Desk, runs_anywhere
+from eval.executors.service_host import ServiceHost, runs_anywhere
 from eval.executors.worker import Done, Ready, Steps, Template
 from eval.files.store import RunError, read_predictions
 from eval.running.case import fail_case, is_answered, report_kept
@@ -32,11 +32,11 @@ PAUSE = 0.25
 """Seconds after which the driver looks whether a stop was requested."""
 STILLBORN = 3
 """Workers that may die in a row before they have started, while no other works."""
-BREATH = 1.0
+IDLE_SECONDS = 1.0
 """Seconds between the death of a worker that had not started and the start of the next."""
 MOST_RESIDENT = 1 << 30
 """A worker that occupies more bytes after a cell is replaced."""
-FAREWELL = 5.0
+FAREWELL_SECONDS = 5.0
 """Seconds that workers without work get to end by themselves."""
 
 
@@ -140,7 +140,7 @@ class _Driver:
         self._files = 256 + 3 * slots * max((len(cell.runs) for cell in cells), default=0)
         self._jobs = Jobs([Job(number, cell) for number, cell in enumerate(cells)])
         self._workers: list[Worker] = []
-        self._desk = Desk()
+        self._desk = ServiceHost()
         self._templates: dict[int, Template] = {}
         self._stillborn: list[float] = []  # when workers died before they had started, since one last did start
         self._error: BaseException | None = None
@@ -162,7 +162,7 @@ class _Driver:
         idle = [worker for worker in self._workers if worker.ready and not worker.jobs]
         for worker in idle:
             worker.send(None)
-        deadline = time.monotonic() + FAREWELL
+        deadline = time.monotonic() + FAREWELL_SECONDS
         for worker in idle if not stopping.requested() else ():
             worker.wait(max(0.0, deadline - time.monotonic()))
         for worker in self._workers:
@@ -199,7 +199,7 @@ class _Driver:
 
     def _start_workers(self) -> None:
         """Start as many workers as there may be and as there are jobs for."""
-        if self._stillborn and time.monotonic() < self._stillborn[-1] + BREATH:
+        if self._stillborn and time.monotonic() < self._stillborn[-1] + IDLE_SECONDS:
             return
         starting = sum(not worker.ready for worker in self._workers)
         more = min(self._transport.wanted() - len(self._workers), len(self._jobs.waiting) - starting)
@@ -254,7 +254,7 @@ class _Driver:
         if worker.retiring and not worker.jobs:
             self._workers.remove(worker)
             worker.send(None)  # one that ends by itself gives back what the system holds for it, such as semaphores
-            worker.wait(FAREWELL)
+            worker.wait(FAREWELL_SECONDS)
             worker.kill()
 
     def _tell_answers(self, job: Job) -> None:
@@ -293,7 +293,7 @@ class _Driver:
             raise RunError(f"worker processes do not start: the last one {died.how}; use executor=threads")
 
 
-def _sendable_run(desk: Desk, run: Run) -> Run:
+def _sendable_run(desk: ServiceHost, run: Run) -> Run:
     """The run as workers get it.
 
     Raises:

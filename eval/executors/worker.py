@@ -1,4 +1,4 @@
-"""A worker: it lives through the cells that it is sent, with services whose calls go to the driver."""
+"""A worker process: it runs the cells that it is sent; calls of its services go to the driver."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 
 from eval.executors.case_files import Files
 from eval.executors.cells import Order, runs_of
-from eval.executors.channel import Letters, Reply, open_post
-from eval.executors.desk import sendable, traced
-from eval.executors.home import Home
+from eval.executors.channel import CallClient, Reply, open_post
+from eval.executors.environment import Environment
 from eval.executors.scratch import collected, placed
+from eval.executors.service_host import sendable, traced
 from eval.running.case import run_case
 from eval.running.cells import lone_cell
 from eval.running.loop import allow_files
 from eval.running.pool import UrgentPool
-from eval.running.question import Lanes
+from eval.running.question import AnswerPools
 from eval.running.run import Progress, Run
 from memsys.lean import prepare_for_many_calls
 from memsys.llm.network import forbid_network
@@ -44,7 +44,7 @@ class Template:
 class Ready:
     """The worker has started."""
 
-    home: Home | None = None
+    home: Environment | None = None
     """Where it runs; None on the driver's machine, where everything is the driver's own."""
 
 
@@ -91,7 +91,7 @@ def live(
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1)  # for each cell anew: an earlier cell may have loaded another library
-    run_case(runs, order.case, Lanes(questions, saving, runs[0].outstanding), lone_cell(runs), on_progress)
+    run_case(runs, order.case, AnswerPools(questions, saving, runs[0].outstanding), lone_cell(runs), on_progress)
 
 
 class Cells:
@@ -102,7 +102,7 @@ class Cells:
         self._questions, self._saving = UrgentPool(64, "question"), UrgentPool(1, "answer")
         self._cells = ThreadPoolExecutor(slots, "cell")
         self._templates: dict[int, Run] = {}
-        self._letters = Letters(send)
+        self._letters = CallClient(send)
         self._steps = StepBuffer(lambda steps: send(Steps(steps)))
         open_post(self._letters)
 

@@ -25,7 +25,7 @@ from typing import Any
 from data_loaders.schema import Case, Gold
 from eval.files.run_folder import RunFolder
 from eval.files.store import read_items, read_predictions
-from memsys.lean import without
+from memsys.lean import hide_modules
 from memsys.tokens import count_tokens
 
 _WORD = re.compile(r"\w+(?:'\w+)?")
@@ -166,6 +166,6 @@ def _words(text: str) -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _stop_words() -> frozenset[str]:
-    with without("numba"):
+    with hide_modules("numba"):
         from bm25s.stopwords import STOPWORDS_EN_PLUS
     return frozenset(STOPWORDS_EN_PLUS)

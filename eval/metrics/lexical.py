@@ -33,7 +33,7 @@ from typing import Any, Literal
 
 from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction, Score
-from memsys.lean import without
+from memsys.lean import hide_modules
 
 BleuOrder = Literal[1, 2, 3, 4]
 RougeKind = Literal["rouge1", "rouge2", "rougeL"]
@@ -100,7 +100,7 @@ def _stem(word: str) -> str:
 
 
 def _nltk_alone() -> AbstractContextManager[None]:
-    return without("sklearn", "scipy.stats", "pandas", "matplotlib")
+    return hide_modules("sklearn", "scipy.stats", "pandas", "matplotlib")
 
 
 @lru_cache(maxsize=1)

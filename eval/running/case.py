@@ -21,7 +21,7 @@ from eval.files.store import AGAIN, RunError, read_predictions
 from eval.running.case_log import CaseLog, metered_step
 from eval.running.cells import READING, OpenCell
 from eval.running.failures import described, raise_if_stopped, stops
-from eval.running.question import Lanes, Reading, ask_all
+from eval.running.question import AnswerPools, Reading, ask_all
 from eval.running.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
 from memsys.interface import MemorySystem
 from memsys.llm.limits import urgent
@@ -29,7 +29,7 @@ from memsys.tokens import count_tokens
 
 
 def run_case(
-    runs: Sequence[Run], case: Case, lanes: Lanes, cell: OpenCell, on_progress: OnProgress = ignore_progress
+    runs: Sequence[Run], case: Case, lanes: AnswerPools, cell: OpenCell, on_progress: OnProgress = ignore_progress
 ) -> None:
     """Run one case of runs that share their builds, from the first unit to sorted files; complete runs are left alone.
 
@@ -122,12 +122,12 @@ def _build_and_answer(
     case: Case,
     questions: Sequence[Question],
     logs: Sequence[CaseLog],
-    lanes: Lanes,
+    lanes: AnswerPools,
     cell: OpenCell,
     on_progress: OnProgress,
 ) -> None:
     logs[0].run.rehearse()
-    life = _Life(case, questions, logs, lanes, cell, on_progress)
+    life = CaseRun(case, questions, logs, lanes, cell, on_progress)
     life.live()
     cell.built()
     wait(life.answers)
@@ -165,7 +165,7 @@ def schedule(case: Case, units: Sequence[Unit], questions: Sequence[Question]) -
     return dict(sorted(due.items()))
 
 
-class _Life:
+class CaseRun:
     """One memory on one case, from the first unit to the last question; its answers may still be on their way."""
 
     def __init__(
@@ -173,7 +173,7 @@ class _Life:
         case: Case,
         questions: Sequence[Question],
         logs: Sequence[CaseLog],
-        lanes: Lanes,
+        lanes: AnswerPools,
         cell: OpenCell,
         on_progress: OnProgress,
     ) -> None:

@@ -1,6 +1,6 @@
 """The run loop: a cell is one memory on one case, and every cell of every run is worked on here.
 
-`eval.running.cells` decides when a cell is opened, `eval.running.case` lives through one, `eval.running.question` reads, answers and saves
+`eval.running.cells` decides when a cell is opened, `eval.running.case` runs one, `eval.running.question` reads, answers and saves
 one question. The questions of one due point are read concurrently in a pool of their own, so that a cell that waits for its questions
 never holds a thread that they need.
 
@@ -22,7 +22,7 @@ from eval.files.store import MOST_OPEN, locked, replace_file
 from eval.running.case import run_case
 from eval.running.cells import OpenCell, Opening
 from eval.running.pool import Threads, UrgentPool
-from eval.running.question import Lanes
+from eval.running.question import AnswerPools
 from eval.running.run import OnAnswer, OnProgress, Run, build_memory, ignore_answer, ignore_progress, innermost
 from eval.running.work import Executor, builds_of
 
@@ -84,7 +84,10 @@ def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -
         UrgentPool(1, "answer") as saving,
         UrgentPool(max(64, 2 * in_flight), "question", spacing=opening.spacing) as questions,
     ):
-        lanes, threads = Lanes(questions, saving, max(opening.outstanding, 2 * in_flight), on_answer), Threads("cell")
+        lanes, threads = (
+            AnswerPools(questions, saving, max(opening.outstanding, 2 * in_flight), on_answer),
+            Threads("cell"),
+        )
 
         def work(cell: OpenCell) -> None:
             try:

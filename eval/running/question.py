@@ -25,7 +25,7 @@ from memsys.llm.protocol import Completion, ContextOverflow
 from memsys.llm.replies import why_none
 
 
-class Lanes:
+class AnswerPools:
     """What the cells of an experiment share: threads that read questions, others that save answers, and a limit on outstanding answers.
 
     Args:
@@ -54,7 +54,7 @@ class Reading:
     raw: Sequence[Unit]
     """Units since an offline memory was last built: shown as they are, after what it recalls."""
     log: CaseLog
-    lanes: Lanes
+    lanes: AnswerPools
     on_progress: OnProgress
     urgency: float = READING
     """Of reading: a read in mid-history holds up the rest of the build."""

@@ -20,7 +20,7 @@ from urllib.parse import urljoin
 
 from memsys.llm import network, stopping
 from memsys.llm.futures import Reply, Waited, settle
-from memsys.llm.limits import BUILDS, Places, urgency
+from memsys.llm.limits import BUILDS, CallQueue, urgency
 from memsys.llm.outage import Unreachable, until_back
 from memsys.llm.outcome import Outcome, check_base_url, key_for, located, note_unencrypted, origin, outcome_of
 from memsys.llm.pricing import ModelSettings, Purse
@@ -91,7 +91,7 @@ class Endpoint:
         self._jitter = random.Random(base_url)
         self._lock = threading.Lock()
         self._transport: Transport | None = None
-        self.places = Places(in_flight)
+        self.places = CallQueue(in_flight)
         self.latency: float | None = None
         """Seconds of a short request, measured before the run; None when none was sent."""
         self._tasks: set[asyncio.Task[None]] = set()

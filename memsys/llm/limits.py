@@ -1,7 +1,7 @@
 """How many calls may be in flight at an endpoint, in which order they are sent, and how many a minute.
 
 `Adaptive` is the in-flight limit: it falls by a fifth when the server says that it is overloaded, or becomes slow without doing more,
-and climbs again. `memsys.llm.rates` has the limits of requests and tokens a minute. `Places` is the queue: the most urgent call that
+and climbs again. `memsys.llm.rates` has the limits of requests and tokens a minute. `CallQueue` is the queue: the most urgent call that
 both allow is sent first. Everything except `load` and `urgent` runs in the event loop's thread.
 """
 
@@ -132,7 +132,7 @@ class _Window:
     slowness: float = 0.0
 
 
-class Places:
+class CallQueue:
     """The calls in flight at one endpoint and the queue of those that wait; the most urgent goes first, then the oldest.
 
     Args:

@@ -2,7 +2,7 @@
 
 After the first signal no further call is sent: the main thread gets an `Interrupt`, and calls that were not sent yet fail with
 `Stopped`. Calls in flight get a few seconds to finish, so that answers already paid for reach the cache. The second signal ends the
-process at once. The signals are handled inside `heeded()`, which every entry point enters (`scripts.setup.exits.guarded`).
+process at once. The signals are handled inside `handling_signals()`, which every entry point enters (`scripts.setup.exits.guarded`).
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def await_end() -> int:
 
 
 @contextmanager
-def heeded() -> Iterator[None]:
+def handling_signals() -> Iterator[None]:
     """Handle the three signals inside the `with` block. A signal that the process was started to ignore (nohup) stays ignored."""
     outermost = not _stop.installed and threading.current_thread() is threading.main_thread()
     before = _install() if outermost else {}
@@ -156,7 +156,7 @@ def heeded() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def heed_in_child() -> None:
+def handle_signals_in_child() -> None:
     """Set up a process of a pool: handle the signals also between tasks, print nothing, and stop when the parent process ends."""
     _install()
     _stop.quiet = True

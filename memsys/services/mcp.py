@@ -127,7 +127,7 @@ class McpMemory(ServiceMemory):
 
     def _send_at_last(self, call: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         arguments = filled(call["arguments"], values)
-        self._session().call(call["tool"], arguments, LAST_WORDS, heeded=False)
+        self._session().call(call["tool"], arguments, LAST_WORDS, stoppable=False)
 
     def _session(self) -> Session:
         shared = self._shared

@@ -97,11 +97,11 @@ class Session:
             self.close()
             raise
 
-    def call(self, tool: str, arguments: Mapping[str, Any], seconds: float, *, heeded: bool = True) -> Any:
+    def call(self, tool: str, arguments: Mapping[str, Any], seconds: float, *, stoppable: bool = True) -> Any:
         """Call a tool and return what it gives: its structured content, else the JSON or the text of its first text.
 
         Args:
-            heeded: whether a requested stop ends the wait.
+            stoppable: whether a requested stop ends the wait.
 
         Raises:
             SessionError: the tool reports an error, does not answer in time, or the server is gone.
@@ -109,7 +109,7 @@ class Session:
         if self._life.done() or self._ended.is_set():
             raise SessionError(f"{tool}: the server has ended. {self._tail()}")
         calling = asyncio.run_coroutine_threadsafe(self._client.call_tool(tool, dict(arguments)), event_loop())
-        result = self._awaited(tool, calling, seconds, heeded=heeded)
+        result = self._awaited(tool, calling, seconds, stoppable=stoppable)
         texts = [block.text for block in result.content if getattr(block, "type", "") == "text"]
         if result.is_error:
             raise SessionError(redact(f"{tool}: {' '.join(texts) or 'the tool reports an error without a text'}")[:500])
@@ -124,7 +124,7 @@ class Session:
             self._life.cancel()
         self._forgotten()
 
-    def _awaited(self, what: str, future: Future[Any], seconds: float, *, heeded: bool = True) -> Any:
+    def _awaited(self, what: str, future: Future[Any], seconds: float, *, stoppable: bool = True) -> Any:
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -132,7 +132,7 @@ class Session:
             except NotYet:
                 if future.done():
                     raise SessionError(f"{what}: the server gave up waiting. {self._tail()}") from None
-                if heeded and stopping.requested():
+                if stoppable and stopping.requested():
                     future.cancel()
                     raise stopping.Stopped("stopped before the reply came") from None
                 if time.monotonic() > deadline:

@@ -11,7 +11,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.interface import MemorySystem, Recall, positive, unit_item
-from memsys.lean import without
+from memsys.lean import hide_modules
 from memsys.tokens import stem
 from memsys.vectors import best
 
@@ -75,7 +75,7 @@ def bm25_index(documents: list[list[str]], k1: float, b: float) -> object | None
     """A `bm25s` index over tokenised documents; None where no document has a word."""
     import logging
 
-    with without("numba"):
+    with hide_modules("numba"):
         import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # otherwise it logs every index it builds

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from data_loaders.lazy import as_lazy
 from eval.executors.cluster import in_ray
-from eval.executors.desk import runs_anywhere
 from eval.executors.processes import in_processes
+from eval.executors.service_host import runs_anywhere
 from eval.files.store import RunError
 from eval.running.cells import WORKING
 from eval.running.run import Run, needs

@@ -29,7 +29,7 @@ from memsys.llm.store import CacheStore
 from memsys.llm.traffic import Traffic
 from memsys.prompts import Prompts
 from scripts.setup.options import load_option, options
-from scripts.setup.roles import Places, chosen_models
+from scripts.setup.roles import Endpoints, chosen_models
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -53,7 +53,7 @@ class Model:
     """Price of a batched call divided by that of a live one."""
 
     @property
-    def unhurried(self) -> Metered:
+    def batched_or_live(self) -> Metered:
         """The model for calls whose replies nobody waits for one by one: through the batch API where there is one."""
         return self.batched or self.llm
 
@@ -128,7 +128,7 @@ class Models:
         probe = self.probe.llm.in_role("probe")  # its tokens are counted and priced apart, whichever model it is
         roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
         gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}
-        reader = self.reader.unhurried
+        reader = self.reader.batched_or_live
         return Services(self.memory.llm, reader, probe, self.embedder, self.prompts, gauges, self.gateway)
 
     @property
@@ -186,7 +186,7 @@ def build_models(cfg: DictConfig) -> Models:
     prepare_for_many_calls()
     results = Path(cfg.results)
     store = CacheStore(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
-    places = Places(cfg, Purse(cfg.max_usd), store.path)
+    places = Endpoints(cfg, Purse(cfg.max_usd), store.path)
     by_name: dict[str, Model] = {}
 
     def model(name: str, role: str = "judge") -> Model:
@@ -232,7 +232,7 @@ def _gateway(memory: Model, embedder: Embedder, store: CacheStore, *, replay: bo
 
 
 def _build_model(
-    cfg: DictConfig, name: str, option: Mapping[str, Any], places: Places, role: str, store: CacheStore
+    cfg: DictConfig, name: str, option: Mapping[str, Any], places: Endpoints, role: str, store: CacheStore
 ) -> Model:
     if option["engine"] == "extractive":
         engine = {key: value for key, value in option.items() if key != "engine"}
@@ -265,7 +265,7 @@ def _option_or_any(group: str, name: str, cfg: DictConfig, role: str) -> dict[st
     return {"engine": "http", "settings": {"model": name}}
 
 
-def _build_embedder(cfg: DictConfig, name: str, store: CacheStore, places: Places) -> BuiltEmbedder:
+def _build_embedder(cfg: DictConfig, name: str, store: CacheStore, places: Endpoints) -> BuiltEmbedder:
     option = _option_or_any("embedder", name, cfg, "embedder")
     if option["engine"] == "hashing":
         settings = {**option, "source": source_digest(["memsys.embed"]), "model": "hashing"}

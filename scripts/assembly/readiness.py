@@ -17,7 +17,7 @@ from eval.files.store import RunError
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.pricing import ModelSettings, SpendingCapReached
 from scripts.assembly.models import Model, Models
-from scripts.checkup.calls import EndpointProbe, Heard
+from scripts.checkup.calls import EndpointProbe, ProbeReply
 from scripts.checkup.causes import remedy
 from scripts.checkup.embedding import examine_embedder
 from scripts.checkup.probes import ask, examine
@@ -167,7 +167,7 @@ def _note_latency(endpoint: Endpoint, seconds: float) -> None:
     endpoint.latency = max(endpoint.latency or 0.0, seconds)
 
 
-def _short_request(line: EndpointProbe, settings: ModelSettings, chat: bool) -> Heard:
+def _short_request(line: EndpointProbe, settings: ModelSettings, chat: bool) -> ProbeReply:
     if chat:
         return ask(line, settings, "Reply with the word ready.", 16)
     return line.embed({"model": settings.model, "input": ["ready"], **settings.extra_body})

@@ -118,7 +118,7 @@ def memory_run(
 def _services(models: Models, recipe: Recipe) -> Services:
     """The models of a run; a build of independent calls goes through the batch API where there is one."""
     suited = all(each.INDEPENDENT_CALLS for each in recipe.classes)
-    return replace(models.services, llm=models.memory.unhurried) if suited else models.services
+    return replace(models.services, llm=models.memory.batched_or_live) if suited else models.services
 
 
 def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] | None = None) -> Recipe:

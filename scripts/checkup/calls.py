@@ -26,7 +26,7 @@ STOP_LOOK = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ProbeReply:
     """What came of one call."""
 
     status: int
@@ -111,13 +111,13 @@ class EndpointProbe:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         asyncio.run_coroutine_threadsafe(self._transport.close(), event_loop()).result(timeout=10)
 
-    def chat(self, body: Mapping[str, Any]) -> Heard:
+    def chat(self, body: Mapping[str, Any]) -> ProbeReply:
         return self.together("/chat/completions", [body])[0]
 
-    def embed(self, body: Mapping[str, Any]) -> Heard:
+    def embed(self, body: Mapping[str, Any]) -> ProbeReply:
         return self.together("/embeddings", [body])[0]
 
-    def together(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[Heard]:
+    def together(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[ProbeReply]:
         """Send all at once and wait for all."""
         self.calls += len(bodies)
         under_way = [asyncio.run_coroutine_threadsafe(self._post(path, body), event_loop()) for body in bodies]
@@ -125,7 +125,7 @@ class EndpointProbe:
         self.seconds += sum(reply.seconds for reply in heard)
         return heard
 
-    def _heard(self, under_way: Sequence[Future[Heard]]) -> list[Heard]:
+    def _heard(self, under_way: Sequence[Future[ProbeReply]]) -> list[ProbeReply]:
         """Wait for all replies, but not beyond the user's wish to stop."""
         try:
             while wait(under_way, timeout=STOP_LOOK).not_done:
@@ -142,12 +142,12 @@ class EndpointProbe:
         limit = body.get("max_tokens", body.get("max_completion_tokens", 0))
         return self._settings.cost(len(repr(body).encode()), int(limit))
 
-    def _price(self, heard: Heard) -> float | None:
+    def _price(self, heard: ProbeReply) -> float | None:
         if not heard.ok or self._settings is None:
             return 0.0
         return self._settings.cost(heard.tokens("prompt_tokens"), heard.tokens("completion_tokens"))
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> Heard:
+    async def _post(self, path: str, body: Mapping[str, Any]) -> ProbeReply:
         reserved = await self._purse.admitted(self._worst(body), (self.base_url, body.get("model")))
         heard = None
         try:
@@ -156,25 +156,25 @@ class EndpointProbe:
         finally:
             self._purse.settle(reserved, None if heard is None else self._price(heard))
 
-    async def _sent(self, path: str, body: Mapping[str, Any]) -> Heard:
+    async def _sent(self, path: str, body: Mapping[str, Any]) -> ProbeReply:
         where, started = located(self.base_url, path), time.perf_counter()
         try:
             reply = await self._transport.post(where, body)
         except TimeoutError:
-            return Heard(0, {}, f"{where}: no reply within {self._timeout:.0f} s", time.perf_counter() - started)
+            return ProbeReply(0, {}, f"{where}: no reply within {self._timeout:.0f} s", time.perf_counter() - started)
         except OSError as error:
-            return Heard(0, {}, redact(f"{where}: cannot connect ({error})"), time.perf_counter() - started)
+            return ProbeReply(0, {}, redact(f"{where}: cannot connect ({error})"), time.perf_counter() - started)
         except Exception as error:  # whatever keeps a whole reply away is the result of this call
             why = redact(f"{where}: the reply broke off ({type(error).__name__}: {error})")
-            return Heard(0, {}, why, time.perf_counter() - started, broke_off=True)
+            return ProbeReply(0, {}, why, time.perf_counter() - started, broke_off=True)
         seconds = time.perf_counter() - started
         said = redact(reply.body[:1000].decode(errors="replace"))
         if reply.status >= 400:
-            return Heard(reply.status, {}, f"{where}: HTTP {reply.status}: {said}", seconds)
+            return ProbeReply(reply.status, {}, f"{where}: HTTP {reply.status}: {said}", seconds)
         try:
             value = decoded(reply.body)
         except ValueError:
             value = None
         if not isinstance(value, dict) or not (value.get("choices") or value.get("data")):
-            return Heard(reply.status, {}, f"{where}: the reply is not one of the protocol: {said[:200]}", seconds)
-        return Heard(reply.status, value, "", seconds)
+            return ProbeReply(reply.status, {}, f"{where}: the reply is not one of the protocol: {said[:200]}", seconds)
+        return ProbeReply(reply.status, value, "", seconds)

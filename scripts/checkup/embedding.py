@@ -10,7 +10,7 @@ import numpy as np
 
 from memsys.llm.pricing import ModelSettings
 from memsys.vectors import normalised
-from scripts.checkup.calls import EndpointProbe, Heard
+from scripts.checkup.calls import EndpointProbe, ProbeReply
 from scripts.checkup.causes import remedy
 from scripts.checkup.probes import Checked
 
@@ -58,7 +58,7 @@ def _body(settings: ModelSettings, texts: list[str]) -> dict[str, Any]:
     return {"model": settings.model, "input": texts, **settings.extra_body}
 
 
-def _rows(heard: Heard) -> _Rows | str:
+def _rows(heard: ProbeReply) -> _Rows | str:
     """The vectors of a reply, unit length; or why there are none."""
     data = heard.value.get("data")
     if not isinstance(data, list) or not all(isinstance(row, Mapping) for row in data):
@@ -97,7 +97,7 @@ def _same(first: np.ndarray, second: np.ndarray) -> bool:
     return bool(((first * second).sum(axis=1) >= SAME).all())
 
 
-def _usage(batch: Heard) -> Checked:
+def _usage(batch: ProbeReply) -> Checked:
     if batch.tokens("prompt_tokens"):
         return Checked("embedding usage", "reported", "costs are known")
     return Checked("embedding usage", "not reported", "tokens are counted here", "note")

@@ -18,7 +18,7 @@ from memsys.llm.gateway.accounts import text_of
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Request
 from memsys.tokens import count_tokens
-from scripts.checkup.calls import EndpointProbe, Heard
+from scripts.checkup.calls import EndpointProbe, ProbeReply
 from scripts.checkup.causes import remedy
 
 Level = Literal["ok", "note", "stop"]
@@ -71,7 +71,7 @@ class Examination:
         return [one for one in self.findings if one.level == "stop"]
 
 
-def ask(line: EndpointProbe, settings: ModelSettings, text: str, limit: int = 32, **request: Any) -> Heard:
+def ask(line: EndpointProbe, settings: ModelSettings, text: str, limit: int = 32, **request: Any) -> ProbeReply:
     """One question, sent with the body that a run would send."""
     asked = Request((("user", text),), "doctor.check", max_tokens=limit, **request)
     return line.chat(chat_body(settings, asked))
@@ -106,7 +106,7 @@ def examine(line: EndpointProbe, settings: ModelSettings, *, window: int, brief:
     return Examination(settings, (*findings, at_once), in_flight)
 
 
-def reached(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, list[Checked], Heard]:
+def reached(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, list[Checked], ProbeReply]:
     """Whether it answers at all; a refused token limit field or temperature is left out until it does."""
     other = {"token_limit_field": OTHER_LIMIT[settings.token_limit_field]}
     tries: tuple[dict[str, Any], ...] = ({}, {"send_temperature": False}, other, {**other, "send_temperature": False})
@@ -123,7 +123,7 @@ def reached(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings
     return settings, [Checked("endpoint", _brief(refused), remedy(refused), "stop")], heard
 
 
-def _patient(line: EndpointProbe, settings: ModelSettings) -> Heard:
+def _patient(line: EndpointProbe, settings: ModelSettings) -> ProbeReply:
     """The first answer; a server that is busy or just starting is asked three times."""
     for _ in range(3):
         heard = ask(line, settings, "Reply with the word ready.")
@@ -167,7 +167,7 @@ def thinking(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSetting
     return settings, Checked("thinking", found, "each call pays for thought, and a low limit cuts it off", "note")
 
 
-def _thought(heard: Heard) -> str:
+def _thought(heard: ProbeReply) -> str:
     """Where thought shows in a reply; empty when there is none."""
     details = heard.usage.get("completion_tokens_details")
     counted = details.get("reasoning_tokens") if isinstance(details, Mapping) else 0
@@ -178,7 +178,7 @@ def _thought(heard: Heard) -> str:
     return f"{counted} tokens, hidden" if counted else ""
 
 
-def textless(line: EndpointProbe, settings: ModelSettings, first: Heard) -> Checked | None:
+def textless(line: EndpointProbe, settings: ModelSettings, first: ProbeReply) -> Checked | None:
     """The finding that replies hold no text, which every answer of a run would lack; None where one of three has some.
 
     Args:
@@ -193,7 +193,7 @@ def textless(line: EndpointProbe, settings: ModelSettings, first: Heard) -> Chec
     return None
 
 
-def _silent(heard: Heard) -> bool:
+def _silent(heard: ProbeReply) -> bool:
     """Whether a reply ended and holds neither text nor thought."""
     content = heard.message.get("content")
     said = text_of(content).strip() if isinstance(content, str | list) else content
@@ -315,9 +315,9 @@ def needle(tokens: int, encoding: str) -> str:
 
 def longest_prompt(
     line: EndpointProbe, settings: ModelSettings, most: int, growth: int = 2
-) -> tuple[ModelSettings, Checked, list[Heard]]:
+) -> tuple[ModelSettings, Checked, list[ProbeReply]]:
     """How long a prompt may be before it is refused, or cut without an error; each is `growth` times as long as the one before."""
-    replies: list[Heard] = []
+    replies: list[ProbeReply] = []
     rate, remembered, tokens = 0.0, False, SHORTEST
     while tokens <= most:
         prompt = needle(tokens, settings.encoding)
@@ -346,7 +346,9 @@ def longest_prompt(
     return settings, Checked("window", f"{reach}, {told}", "no prompt was cut; --window=… looks further"), replies
 
 
-def _refused(settings: ModelSettings, heard: Heard, replies: Sequence[Heard]) -> tuple[ModelSettings, Checked]:
+def _refused(
+    settings: ModelSettings, heard: ProbeReply, replies: Sequence[ProbeReply]
+) -> tuple[ModelSettings, Checked]:
     if heard.status not in (400, 413, 422, 500):
         found = f"not found out: {_brief(heard.error)}"
         return settings, Checked("window", found, remedy(heard.error), "note")
@@ -364,7 +366,7 @@ def _cut(settings: ModelSettings, ours: int, theirs: int) -> tuple[ModelSettings
     return replace(settings, context_tokens=theirs or None), Checked("window", found, means, "stop")
 
 
-def reported(first: Heard, replies: Sequence[Heard]) -> list[Checked]:
+def reported(first: ProbeReply, replies: Sequence[ProbeReply]) -> list[Checked]:
     """Whether replies say what they cost, and what came from the server's own cache."""
     if not first.tokens("prompt_tokens") or not first.tokens("completion_tokens"):
         means = "costs are unknown, a cut prompt cannot be noticed, and max_usd assumes the worst"
@@ -375,7 +377,7 @@ def reported(first: Heard, replies: Sequence[Heard]) -> list[Checked]:
     return [Checked("usage", "reported", "costs are known"), Checked("cached tokens", said, price)]
 
 
-def _cached(heard: Heard) -> int:
+def _cached(heard: ProbeReply) -> int:
     details = heard.usage.get("prompt_tokens_details")
     found = details.get("cached_tokens") if isinstance(details, Mapping) else 0
     return found if isinstance(found, int) else 0

@@ -23,7 +23,7 @@ from scripts.assembly.runs import memory_run, reader
 from scripts.lab.lab import Lab
 from scripts.setup.exits import configured
 from scripts.setup.replays import check_no_replay
-from scripts.tables.captions import engine
+from scripts.tables.captions import models_line
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -74,7 +74,7 @@ def _calibrate(cfg: DictConfig) -> int:
     embedder = models.embedder_name
     path = Path(cfg.results) / "calibrated" / f"{memory['name']}-{re.sub(r'[^A-Za-z0-9._-]+', '_', embedder)}.yaml"
     replace_file(path, settings_file(memory, chosen, embedder, f"{dataset.name}, history {case.id}", target))
-    print(f"{memory['title']} on history {case.id} of {dataset.title}, embedder {embedder}. {engine(models)}.")
+    print(f"{memory['title']} on history {case.id} of {dataset.title}, embedder {embedder}. {models_line(models)}.")
     print(shown(trials, chosen, target))
     print(f"written: {path}")
     print(f"copy it to conf/memory/{memory['name']}.yaml of the working folder: tables and figures then take it")

@@ -14,7 +14,7 @@ from scripts.assembly.runs import memory_run, reader, recipe_of
 from scripts.lab.lab import Lab
 from scripts.setup.exits import configured
 from scripts.setup.replays import check_no_replay
-from scripts.tables.captions import engine
+from scripts.tables.captions import models_line
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -41,7 +41,7 @@ def _conformance(cfg: DictConfig) -> int:
     verdict = examine(lambda case: build_memory(run, case), run.unit)
     seconds = time.perf_counter() - started
     print(shown(recipe.name, str(memory["title"]), verdict, recipe.waived))
-    print(f"{seconds:.1f} s. {engine(lab.models)}.")
+    print(f"{seconds:.1f} s. {models_line(lab.models)}.")
     return 1 if verdict.unwaived(recipe.waived) else 0
 
 

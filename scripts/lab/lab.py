@@ -34,7 +34,7 @@ from scripts.settings.checking import resolved
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 from scripts.setup.replays import workable
-from scripts.tables.captions import caption, imported_caption, prompts_line, use, waivers
+from scripts.tables.captions import caption, imported_caption, prompts_line, usage_note, waivers
 from scripts.tables.evidence import evidence_line, lost_by_row
 from scripts.tables.grid import other_data
 
@@ -279,7 +279,7 @@ class Lab:
             rows,
             reference=rows[0].name if others else "",
             prices=self.models.prices,
-            use=use(self._reasons(one.dataset, judged, imported=len(facts) == len(rows)), published=False),
+            use=usage_note(self._reasons(one.dataset, judged, imported=len(facts) == len(rows)), published=False),
             primary=frozenset([0 if primary is None else list(first.cells).index(primary)] if first.cells else []),
         )
 

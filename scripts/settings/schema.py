@@ -175,7 +175,7 @@ class Common(Strict):
 # --- the files of conf --------------------------------------------------------------------------------------------------
 
 
-class Instead(Strict):
+class Fallback(Strict):
     """Data to use when the official release of a data set is not there."""
 
     file: Text
@@ -194,7 +194,7 @@ class Dataset(Strict):
     metrics: list[Text]
     judges: list[Text]
     reader: Text
-    instead: Instead | None = None
+    instead: Fallback | None = None
     also: list[Text] = []
     caption: dict[str, Any] | None = None
     answerable: Text = "answerable"

@@ -139,7 +139,7 @@ class Table(Strict):
     not_reproduced: list[NotReproduced] = []
 
 
-class Stated(Strict):
+class StatedPoint(Strict):
     """A point of a figure that its paper states in a sentence."""
 
     panel: str
@@ -186,7 +186,7 @@ class FigureFields(Strict):
     panels: dict[str, list[Text]] = {}
     marks: Text | None = None
     notes: list[Text] = []
-    published: list[Stated] = []
+    published: list[StatedPoint] = []
     ratios: list[StatedRatio] = []
 
 

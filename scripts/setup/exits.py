@@ -32,7 +32,7 @@ def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
         stopping.forget()
     before = set(stopping.keepers)
     register_environment()
-    with stopping.heeded(), inert_output():
+    with stopping.handling_signals(), inert_output():
         try:
             try:
                 return _worked(work, traceback)

@@ -36,7 +36,7 @@ def other_models(cfg: DictConfig, backbone: Mapping[str, Any]) -> list[str]:
     return [f"{role} {ours[role]} (the paper's: {model})" for role, model in theirs.items() if ours[role] != model]
 
 
-class Places:
+class Endpoints:
     """Endpoints of an experiment. Roles at the same URL with the same key share one."""
 
     def __init__(self, cfg: DictConfig, purse: Purse, cache: Path) -> None:

@@ -144,7 +144,7 @@ def imported_caption(
     return tuple(lines)
 
 
-def use(reasons: Collection[str], *, published: bool = True) -> str:
+def usage_note(reasons: Collection[str], *, published: bool = True) -> str:
     """What a table may be used for, in one line.
 
     Args:
@@ -162,7 +162,7 @@ def use(reasons: Collection[str], *, published: bool = True) -> str:
     return f"comparing its rows with each other{' and with the paper' if published else ''}."
 
 
-def engine(models: Models) -> str:
+def models_line(models: Models) -> str:
     """Models by role in one line, offline engines marked STAND-IN; for figures and their CSV."""
     names = {"memory": models.memory.name, "reader": models.reader.name, "judge": models.judge.name}
     names["embedder"] = models.embedder_name

@@ -109,7 +109,7 @@ def _attempts(names: Sequence[str], overrides: Sequence[str], processes: int) ->
     left = sorted(names, key=_size, reverse=True)
     while left:  # a second round only after a process was killed, which breaks its pool
         spawned = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
-        with ProcessPoolExecutor(processes, spawned, initializer=stopping.heed_in_child) as pool:
+        with ProcessPoolExecutor(processes, spawned, initializer=stopping.handle_signals_in_child) as pool:
             yield from _pooled(pool, left, overrides, processes)
 
 

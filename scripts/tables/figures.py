@@ -22,7 +22,7 @@ from eval.report.wandb_log import log_figure
 from scripts.assembly.models import Models
 from scripts.setup.exits import configured
 from scripts.setup.options import load_option
-from scripts.tables.captions import engine, prompts_line, unfitted
+from scripts.tables.captions import models_line, prompts_line, unfitted
 from scripts.tables.evidence import evidence_lines
 from scripts.tables.experiments import Experiment, experiment
 from scripts.tables.figure_points import SHOWS
@@ -134,7 +134,7 @@ def _published_points(options: Mapping[str, Any]) -> Iterator[Point]:
 
 def footnote(experiments: Sequence[Experiment], options: Mapping[str, Any], points: Sequence[Point]) -> tuple[str, ...]:
     """Notes below a figure: models, data, intervals, missing data sets, prompts, lost evidence, and what published points are."""
-    notes = [f"{engine(each.models)}." for each in experiments]
+    notes = [f"{models_line(each.models)}." for each in experiments]
     stand_in = bool(experiments[0].models.stand_ins)
     if stand_in:
         notes[0] += " The numbers test the machinery only."
@@ -199,5 +199,5 @@ def write_figure(
     """
     files = save(draw(drawing, points), stem, " ".join([drawing.title, *drawing.footnote]), suffixes)
     table = stem.with_name(stem.name + ".csv")
-    replace_file(table, as_csv(points, engine(models)))
+    replace_file(table, as_csv(points, models_line(models)))
     return [*files, table]

@@ -18,7 +18,7 @@ from eval.running.run import Run
 from scripts.assembly.models import Model
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
-from scripts.tables.captions import engine, prompts_line
+from scripts.tables.captions import models_line, prompts_line
 from scripts.tables.experiments import Experiment, experiment
 from scripts.tables.figures import INTERVALS, write_figure
 from scripts.tables.grid import all_prompts
@@ -126,7 +126,7 @@ def pareto_table(points: Sequence[Point]) -> str:
 def _drawing(name: str, behind: Experiment, rows: Sequence[Tradeoff]) -> Sheet:
     metrics = dict.fromkeys(f"{row.dataset} by {row.metric}" for row in rows)
     footnote = (
-        f"{engine(behind.models)}.",
+        f"{models_line(behind.models)}.",
         f"Quality: {'; '.join(metrics)}. {INTERVALS}",
         prompts_line(behind.models.prompts, all_prompts(behind.grid)),
         "Filled, numbered and joined: no other row is as good for less, or better for as much. The CSV file names every row.",

@@ -19,7 +19,7 @@ from scripts.setup.exits import configured
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 from scripts.setup.roles import other_models
-from scripts.tables.captions import caption, prompts_line, unfitted, use, waivers
+from scripts.tables.captions import caption, prompts_line, unfitted, usage_note, waivers
 from scripts.tables.evidence import evidence_lines
 from scripts.tables.experiments import Experiment, experiment
 from scripts.tables.grid import all_prompts, why_not_comparable
@@ -127,7 +127,7 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
         option.get("reference", ""),
         behind.models.prices,
         behind.only,
-        use(reasons, published=any(line.published is not None for line in behind.lines)),
+        usage_note(reasons, published=any(line.published is not None for line in behind.lines)),
         _primary(behind),
     )
 

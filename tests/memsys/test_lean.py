@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memsys.lean import without
+from memsys.lean import hide_modules
 
 OPTIONAL = "optional_part_of_a_package"
 
@@ -25,25 +25,25 @@ def optional_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def test_a_hidden_module_is_not_found_inside_and_is_found_afterwards() -> None:
-    with without(OPTIONAL), pytest.raises(ModuleNotFoundError, match=OPTIONAL):
+    with hide_modules(OPTIONAL), pytest.raises(ModuleNotFoundError, match=OPTIONAL):
         importlib.import_module(OPTIONAL)
     assert importlib.import_module(OPTIONAL).value == 7
 
 
 def test_a_loaded_module_stays_visible() -> None:
     loaded = importlib.import_module(OPTIONAL)
-    with without(OPTIONAL):
+    with hide_modules(OPTIONAL):
         assert importlib.import_module(OPTIONAL) is loaded
 
 
 def test_hiding_in_one_thread_leaves_the_imports_of_another_alone() -> None:
-    with without(OPTIONAL), ThreadPoolExecutor(1) as thread:
+    with hide_modules(OPTIONAL), ThreadPoolExecutor(1) as thread:
         assert thread.submit(importlib.import_module, OPTIONAL).result(10).value == 7
 
 
 def test_an_inner_block_hides_what_the_outer_hides_too() -> None:
-    with without(OPTIONAL):
-        with without("another_part"), pytest.raises(ModuleNotFoundError):
+    with hide_modules(OPTIONAL):
+        with hide_modules("another_part"), pytest.raises(ModuleNotFoundError):
             importlib.import_module(OPTIONAL)
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module(OPTIONAL)

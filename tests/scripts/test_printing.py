@@ -16,7 +16,7 @@ from eval.report.rendering import markdown
 from eval.report.scores import Asked
 from eval.report.tables import Row, Table
 from scripts.setup.launch import composed
-from scripts.tables.captions import use
+from scripts.tables.captions import usage_note
 from scripts.terminal.printing import print_table
 
 
@@ -84,9 +84,11 @@ def test_another_form_is_refused_with_those_that_exist() -> None:
 
 
 def test_the_sentence_about_use_never_promises_more_than_the_weakest_part() -> None:
-    assert use({"stand-in", "subset"}).startswith("testing the machinery")
-    assert use({"sample data", "subset"}).startswith("trying things out")
-    assert use({"subset"}) == "comparing its rows with each other, not with the paper (subset)."
-    assert use({"other model"}, published=False) == "comparing its rows with each other (other model)."
-    assert use(set()) == "comparing its rows with each other and with the paper."
-    assert all(len(f"Use: {use({reason})}") <= 80 for reason in ("stand-in", "sample data", "subset", "other model"))
+    assert usage_note({"stand-in", "subset"}).startswith("testing the machinery")
+    assert usage_note({"sample data", "subset"}).startswith("trying things out")
+    assert usage_note({"subset"}) == "comparing its rows with each other, not with the paper (subset)."
+    assert usage_note({"other model"}, published=False) == "comparing its rows with each other (other model)."
+    assert usage_note(set()) == "comparing its rows with each other and with the paper."
+    assert all(
+        len(f"Use: {usage_note({reason})}") <= 80 for reason in ("stand-in", "sample data", "subset", "other model")
+    )

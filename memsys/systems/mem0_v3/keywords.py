@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from memsys.lean import without
+from memsys.lean import hide_modules
 from memsys.systems.bm25 import plain_words
 from memsys.tokens import stem
 
@@ -71,6 +71,6 @@ def squashed(raw: np.ndarray, terms: int) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _stop_words() -> frozenset[str]:
-    with without("numba"):
+    with hide_modules("numba"):
         from bm25s.stopwords import STOPWORDS_EN_PLUS
     return frozenset(STOPWORDS_EN_PLUS)

@@ -32,9 +32,9 @@ from memsys.llm import meter
 from memsys.llm.gateway.accounts import Account, Purpose
 from memsys.llm.gateway.keys import Normalisation
 from memsys.llm.gateway.server import Gateway
-from memsys.products.life import Life, Limits
 from memsys.products.places import place_of
 from memsys.products.process import MalformedReply, count
+from memsys.products.session import Limits, ProductSession
 from memsys.products.surroundings import PROGRAM
 
 CHANGES = ("stored", "changed", "deleted")
@@ -106,7 +106,7 @@ class Released(MemorySystem):
         )
         opening: dict[str, Any] = {"seed": self._seed, "clock": clock, "settings": self.settings}
         limits = Limits(open_seconds, step_seconds, memory_mb, restarts)
-        self._account, self._life = account, Life(gateway, account, place, opening, limits)
+        self._account, self._life = account, ProductSession(gateway, account, place, opening, limits)
         self._opening = opening
         self._held = 0
 

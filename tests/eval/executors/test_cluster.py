@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 
 from eval.executors import cluster
 from eval.executors.cluster import check_reachable, connect, in_ray
-from eval.executors.home import Home, this_home
+from eval.executors.environment import Environment, this_home
 from eval.files.provenance import own_modules
 from eval.files.store import RunError
 from eval.running.loop import run_all
@@ -232,9 +232,9 @@ def test_a_refused_connection_says_what_to_do(monkeypatch: pytest.MonkeyPatch, s
 
 
 def test_differences_between_machines_are_named() -> None:
-    here = Home("here", {"Python": "3.11", "ray": "2.60.0", "numpy": "2.3"}, "source")
+    here = Environment("here", {"Python": "3.11", "ray": "2.60.0", "numpy": "2.3"}, "source")
     assert here.difference(replace(here, machine="there")) == ""
-    assert here.difference(Home("there", {"Python": "3.12", "ray": "2.60.0"}, "other")) == (
+    assert here.difference(Environment("there", {"Python": "3.12", "ray": "2.60.0"}, "other")) == (
         "Python 3.12 instead of 3.11, numpy unknown instead of 2.3, other source code of this project"
     )
 

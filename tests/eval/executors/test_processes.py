@@ -22,8 +22,8 @@ from mortal_memories import Counted, CountedEmbedder, Mortal
 from data_loaders.schema import Case
 from eval.executors import driver, processes
 from eval.executors.cells import Job, Jobs
-from eval.executors.desk import WorkerFailure, runs_anywhere, sendable
 from eval.executors.processes import in_processes
+from eval.executors.service_host import WorkerFailure, runs_anywhere, sendable
 from eval.files.records import Prediction
 from eval.files.store import RunError, read_lines, read_predictions
 from eval.running.case import is_answered

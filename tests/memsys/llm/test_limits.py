@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memsys.llm.limits import BUILDS, Adaptive, Places, urgency, urgent
+from memsys.llm.limits import BUILDS, Adaptive, CallQueue, urgency, urgent
 from memsys.llm.outcome import is_exhausted, outcome_of
 from memsys.llm.protocol import EndOfRun, QuotaExhausted
 from memsys.llm.rates import SHARE, Rates, seconds_of
@@ -95,7 +95,7 @@ def test_slower_kinds_of_calls_are_no_rising_latency() -> None:
     assert limit.present == 64
 
 
-def served(places: Places, *calls: tuple[str, float]) -> list[str]:
+def served(places: CallQueue, *calls: tuple[str, float]) -> list[str]:
     """The order in which calls of these names and urgencies get the one place, which another call holds while they arrive."""
     order: list[str] = []
 
@@ -116,7 +116,7 @@ def served(places: Places, *calls: tuple[str, float]) -> list[str]:
 
 
 def test_the_most_urgent_call_gets_the_next_place_and_of_equals_the_oldest() -> None:
-    assert served(Places(1), ("verdict", 0.0), ("build", 90.0), ("answer", 1.0), ("other build", 90.0)) == [
+    assert served(CallQueue(1), ("verdict", 0.0), ("build", 90.0), ("answer", 1.0), ("other build", 90.0)) == [
         "build",
         "other build",
         "answer",
@@ -126,7 +126,7 @@ def test_the_most_urgent_call_gets_the_next_place_and_of_equals_the_oldest() -> 
 
 def test_a_call_that_is_cancelled_while_it_waits_leaves_its_place_to_others() -> None:
     async def main() -> tuple[int, int]:
-        places = Places(1)
+        places = CallQueue(1)
         await places.take("m", 1, BUILDS)
         waiting = asyncio.create_task(places.take("m", 1, BUILDS))
         await asyncio.sleep(0)
@@ -145,7 +145,7 @@ def test_whoever_watches_is_told_of_room_and_of_nothing_else() -> None:
     told: list[int] = []
 
     async def main() -> None:
-        places = Places(2)
+        places = CallQueue(2)
 
         def on_room() -> None:
             told.append(places.load()[0])
@@ -163,7 +163,7 @@ def test_whoever_watches_is_told_of_room_and_of_nothing_else() -> None:
 
 def test_answers_that_wait_take_no_room_from_builds() -> None:
     async def main() -> list[int]:
-        places, loads = Places(2), []
+        places, loads = CallQueue(2), []
         await places.take("m", 1, 0.0)
         await places.take("m", 1, 1.0)
         waiting = [asyncio.create_task(places.take("m", 1, how)) for how in (1.0, BUILDS + 90.0)]

@@ -41,7 +41,9 @@ def through_faults(memory: str, folder: Path, seed: int) -> Outcome:
         return defects
 
     undisturbed: dict[str, bytes] = {}
-    outcome.defects += run("undisturbed", 0.0, 40)  # with patience, too: a machine under load is slower than the short timeout
+    outcome.defects += run(
+        "undisturbed", 0.0, 40
+    )  # with patience, too: a machine under load is slower than the short timeout
     undisturbed = left_by(folder / "undisturbed")
     outcome.defects += run("patient", SHARE, 40)
     outcome.defects += run("impatient", SHARE, 1)

@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
 
-from memsys.lean import without
+from memsys.lean import hide_modules
 from tests.rigs.campaign import targets
 from tests.rigs.campaign.tasks import PARTS, Task
 from tests.rigs.campaign.trial import SIGNALS, Outcome, settings
@@ -41,7 +41,7 @@ def warm() -> None:
         RuntimeError: an import started a thread.
     """
     for module in IMPORTED_BY_RUNS:
-        with suppress(ImportError), without("numba"):
+        with suppress(ImportError), hide_modules("numba"):
             import_module(module)
     from eval.metrics.lexical import nltk_bleu, splitter
     from memsys.tokens import count_tokens

@@ -36,7 +36,7 @@ class WorkerFailure(RuntimeError):
     """An error that could not be sent as it was, with its type and message."""
 
 
-class Desk:
+class ServiceHost:
     """The real services by number."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from eval.files.provenance import PACKAGES, versions
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class Environment:
     """Where a worker runs."""
 
     machine: str
@@ -23,7 +23,7 @@ class Home:
     source: str
     """sha256 of this project's modules."""
 
-    def difference(self, other: Home) -> str:
+    def difference(self, other: Environment) -> str:
         """What another machine has that this one has not, in words; empty if there is no difference that can change a number."""
         names = sorted({*self.versions, *other.versions})
         pairs = [(name, self.versions.get(name, "unknown"), other.versions.get(name, "unknown")) for name in names]
@@ -31,7 +31,7 @@ class Home:
         return ", ".join(parts + ["other source code of this project"] * (self.source != other.source))
 
 
-def this_home(address: str = "") -> Home:
+def this_home(address: str = "") -> Environment:
     """This machine and this process.
 
     Args:
@@ -39,7 +39,7 @@ def this_home(address: str = "") -> Home:
     """
     name = socket.gethostname()
     python = ".".join(platform.python_version_tuple()[:2])
-    return Home(f"{name} ({address})" if address else name, {"Python": python, **versions("ray")}, _source())
+    return Environment(f"{name} ({address})" if address else name, {"Python": python, **versions("ray")}, _source())
 
 
 def _source() -> str:

@@ -30,7 +30,7 @@ class Limits:
     """How often a dead worker is replaced by one that is given the same history again; the replies come from the cache."""
 
 
-class Life:
+class ProductSession:
     """Passes steps to a worker. A new worker is started for the first step, and after one has died.
 
     Steps are taken one at a time, whatever thread they come from.
