@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import stdev
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,12 @@ class Column:
     answerable_title: str = ANSWERABLE
     scale: float = 1.0
     """Divisor that turns published values into shares: 100 for percentages."""
+
+    @classmethod
+    def of(cls, dataset: Mapping[str, Any], metric: str, questions: tuple[Asked, ...]) -> Column:
+        """The column of a metric as printed, from a file of conf/dataset: names, first aggregate, title of its answerable questions."""
+        answerable = dataset.get("answerable", ANSWERABLE)
+        return cls(dataset["name"], dataset["title"], metric, questions, dataset["aggregate"][0], answerable)
 
     def groups(self, questions: Sequence[Asked], aggregate: str = "") -> list[str]:
         """What the mean weighs equally: the group of each question, from which `eval.statistics.stats.weights` makes the weights.

@@ -107,7 +107,7 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
     scores = []
     for path in graded_files(folder):
         metric = metric_of(path)
-        column = Column(config["name"], config["title"], score_title(metric), questions, config["aggregate"][0])
+        column = Column.of(config, score_title(metric), questions)
         scores.append(
             ScoreFile(
                 path.stem, metric, column.metric, read_record(path.with_suffix(".json")), Cell(column, reached, (path,))

@@ -262,7 +262,7 @@ def refuse_others(now: Measured, stored: Measured, place: Path) -> None:
 def compared(metric: str, now: Measured, stored: Measured, dataset: Data) -> tuple[float, float, Difference | None]:
     """Mean now, mean of the baseline and paired difference, weighted as the data set asks; None for fewer than two pairs."""
     first, second = now.metrics[metric].flat, stored.metrics[metric].flat
-    column = Column(dataset.name, dataset.title, metric, asked(dataset.cases), dataset.config["aggregate"][0])
+    column = Column.of(dataset.config, metric, asked(dataset.cases))
     both = [each for each in column.questions if each.key in first and each.key in second]
     gap = None
     if len(both) > 1:

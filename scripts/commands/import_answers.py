@@ -108,14 +108,7 @@ def their_cells(answers: Answers) -> dict[str, Cell]:
     for path in RunFolder(folder).score_files(f"{THEIRS}*"):
         name = metric_of(path)
         title = f"{name.removeprefix(THEIRS)}, as graded by the authors"
-        column = Column(
-            dataset.name,
-            dataset.title,
-            title,
-            answers.questions,
-            dataset.config["aggregate"][0],
-            dataset.config.get("answerable", "answerable"),
-        )
+        column = Column.of(dataset.config, title, answers.questions)
         cells[name] = Cell(column, reached, (path,))
     return cells
 

@@ -230,14 +230,7 @@ class Lab:
         reached = outcomes((run.folder for run in answers.runs), answers.questions)
         cells = {}
         for name in [*(f"judge_{judge}" for judge in judges), *(metric.name for metric in chosen)]:
-            column = Column(
-                answers.dataset.name,
-                answers.dataset.title,
-                metric_title(name),
-                answers.questions,
-                config["aggregate"][0],
-                config.get("answerable", "answerable"),
-            )
+            column = Column.of(config, metric_title(name), answers.questions)
             fix = None
             if cfg.judge.corrected and (judge := judged_by(name)) is not None:
                 fix = correction(cfg, self.models, judge, answers.dataset)
