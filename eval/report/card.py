@@ -199,7 +199,7 @@ def _outcomes(folder: Path) -> list[str]:
 
 def _costs(folder: Path) -> list[str]:
     lines = ["| cost | value |", "|---|---|"]
-    lines += [f"| {name} | {value} |" for (name, _), value in zip(COSTS, cost_texts(costs(folder)), strict=True)]
+    lines += [f"| {each.title} | {value} |" for each, value in zip(COSTS, cost_texts(costs(folder)), strict=True)]
     spent = [
         f"| {cost.phase} | {cost.calls} | {cost.sent} | {cost.tokens_in} | {cost.tokens_out} | {cost.provider_seconds:.2f} |"
         for cost in phases(folder)

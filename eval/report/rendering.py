@@ -1,23 +1,21 @@
-"""A table as text: Markdown with everything, CSV for further work, LaTeX for a paper."""
+"""A table as text: Markdown with everything, LaTeX for a paper."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from eval.analysis.costs import Costs, PhaseCost, Price, costs, dollars, effort_missing, phases
+from eval.analysis.costs import RECORDED_COSTS, Costs, PhaseCost, Price, costs, dollars, effort_missing, phases
 from eval.files.imported import NOT_RECORDED
 from eval.judging.score_files import read_evidence
-from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, Column, categories
-from eval.report.corrections import FIELDS as CORRECTED
-from eval.report.corrections import corrected_fields, corrected_text, correction_lines, is_corrected
+from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, categories
+from eval.report.corrections import corrected_text, correction_lines
 from eval.report.detectable import detectable_lines, how_tested
-from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.report.verdict_notes import is_compared, verdict_lines
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question, preferred_interval
-from memsys.inert import csv_text
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -217,32 +215,44 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _inference(cost: Costs) -> str:
-    """Tokens of reading and answering; in brackets with shared prefixes counted once, where prompts of a read share one."""
-    full, once = number(cost.inference_tokens, 0), number(cost.inference_tokens_prefix_once, 0)
-    return full if full == once else f"{full} ({once} with shared prefixes once)"
+@dataclass(frozen=True, slots=True)
+class CostColumn:
+    """One cost as all writers show it; a new one is one entry of `COSTS`."""
+
+    name: str
+    """Field of `eval.analysis.costs.Costs`."""
+    title: str
+    digits: int = 0
+    short: str = ""
+    """Header in the wide terminal table; empty where it is not shown there."""
+    compared: bool = False
+    """Whether the report sorts and plots memories by it."""
+
+    def text(self, found: Costs) -> str:
+        """The value as printed; of inference tokens also that with shared prefixes counted once, where prompts of a read share one."""
+        value = number(getattr(found, self.name), self.digits)
+        if self.name != "inference_tokens":
+            return value
+        once = number(found.inference_tokens_prefix_once, self.digits)
+        return value if value == once else f"{value} ({once} with shared prefixes once)"
 
 
-COSTS: tuple[tuple[str, Callable[[Costs], str]], ...] = (
-    ("recalled tokens", lambda c: number(c.recalled_tokens, 0)),
-    ("inference tokens", _inference),
-    ("build tokens / unit", lambda c: number(c.build_tokens_per_unit, 1)),
-    ("embedding tokens / unit", lambda c: number(c.embedding_tokens_per_unit, 1)),
-    ("calls / insertion", lambda c: number(c.calls_per_insertion, 2)),
-    ("calls / query", lambda c: number(c.calls_per_query, 2)),
-    ("recall s P50", lambda c: number(c.recall_seconds_p50, 4)),
-    ("recall s P95", lambda c: number(c.recall_seconds_p95, 4)),
-    ("recall s P50, calls summed", lambda c: number(c.recall_seconds_sum_p50, 4)),
-    ("units", lambda c: str(c.units)),
-    ("parse failures", lambda c: str(c.parse_failures)),
-    ("replies cut", lambda c: str(c.cut)),
-    ("failed calls", lambda c: str(c.failed_calls)),
-    ("items over budget", lambda c: str(c.dropped_items)),
+COSTS = (
+    CostColumn("recalled_tokens", "recalled tokens", short="recalled", compared=True),
+    CostColumn("inference_tokens", "inference tokens", compared=True),
+    CostColumn("build_tokens_per_unit", "build tokens / unit", 1, compared=True),
+    CostColumn("embedding_tokens_per_unit", "embedding tokens / unit", 1),
+    CostColumn("calls_per_insertion", "calls / insertion", 2, compared=True),
+    CostColumn("calls_per_query", "calls / query", 2, short="calls/query", compared=True),
+    CostColumn("recall_seconds_p50", "recall s P50", 4, short="recall s", compared=True),
+    CostColumn("recall_seconds_p95", "recall s P95", 4),
+    CostColumn("recall_seconds_sum_p50", "recall s P50, calls summed", 4),
+    CostColumn("units", "units"),
+    CostColumn("parse_failures", "parse failures"),
+    CostColumn("cut", "replies cut"),
+    CostColumn("failed_calls", "failed calls"),
+    CostColumn("dropped_items", "items over budget"),
 )
-
-
-RECORDED_COLUMNS = ("recalled tokens", "recall s P50", "recall s P95")
-"""Columns that the file of imported answers may fill."""
 
 
 def _costs(table: Table) -> list[str]:
@@ -250,7 +260,7 @@ def _costs(table: Table) -> list[str]:
     for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
         rows = [[row.title, *cost_texts(costs(row.runs[dataset]))] for row in table.rows if dataset in row.runs]
         if rows:
-            header = ["Memory", *(name for name, _ in COSTS)]
+            header = ["Memory", *(each.title for each in COSTS)]
             parts += [
                 "",
                 f"## Costs on {title} (per question or per unit, means; recall seconds = own CPU + provider time)",
@@ -263,9 +273,9 @@ def _costs(table: Table) -> list[str]:
 def cost_texts(found: Costs) -> list[str]:
     """A row of costs; imported answers show what their file has, and `not recorded` for all else."""
     if found.missing == NOT_RECORDED:
-        texts = {name: show(found) for name, show in COSTS if name in RECORDED_COLUMNS}
-        return [NOT_RECORDED if texts.get(name, "–") == "–" else texts[name] for name, _ in COSTS]
-    return [found.missing, *["–"] * (len(COSTS) - 1)] if found.missing else [show(found) for _, show in COSTS]
+        known = [each.text(found) if each.name in RECORDED_COSTS else "–" for each in COSTS]
+        return [NOT_RECORDED if text == "–" else text for text in known]
+    return [found.missing, *["–"] * (len(COSTS) - 1)] if found.missing else [each.text(found) for each in COSTS]
 
 
 PHASES: tuple[tuple[str, Callable[[PhaseCost], str]], ...] = (
@@ -320,75 +330,6 @@ def money_text(parts: Sequence[float | None]) -> str:
     """The sum of US dollars; `–` for nothing, `unknown` where a part is None."""
     known = [part for part in parts if part is not None]
     return "unknown" if len(known) < len(parts) else number(sum(known) if known else None, 4)
-
-
-FIELDS = (
-    "table,memory,dataset,metric,category,questions,scored,unscored,errored,not_reached,aborted,cut,empty,mean,question_low,question_high,"
-    "case_low,case_high,clusters,spread,could_be_low,could_be_high,published,published_low,published_high,verdict"
-).split(",")
-
-
-def as_csv(table: Table) -> str:
-    """One CSV line per cell and category, with every number that the Markdown prints of scores."""
-    more = CORRECTED if is_corrected(table) else []
-    rows = [[*FIELDS, *more]]
-    for row in table.rows:
-        for column, cell in zip(table.columns, row.cells, strict=True):
-            lines = _csv_lines(table, row, column, cell)
-            rows += [[*line, *corrected_fields(cell, line[4])] if more else line for line in lines]
-    return csv_text(rows)
-
-
-def _csv_lines(table: Table, row: Row, column: Column, cell: AnyCell) -> list[list[str]]:
-    start = [table.name, row.name, column.dataset, column.metric]
-    if isinstance(cell, Measure):
-        return [
-            [
-                *(*start, ALL, *[""] * 8, *_csv_ours(cell.ours), "", "", ""),
-                *_csv_printed(cell.published, column.scale),
-                cell.verdict(),
-            ]
-        ]
-    if isinstance(cell, str):
-        return [[*start, ALL, *[""] * (len(FIELDS) - 6), cell]]
-    lines = []
-    for name in categories(column):
-        counts, ours, bounds = cell.counts(name), cell.estimate(name), cell.bounds(name)
-        outcome = (counts.questions, counts.scored, counts.unscored, counts.errored, counts.not_reached)
-        lines.append(
-            [
-                *start,
-                name,
-                *map(str, (*outcome, counts.aborted, counts.cut, counts.empty)),
-                *_csv_ours(ours),
-                _exact(cell.spread if name == ALL else None),
-                *map(_exact, _ends(bounds)),
-                *_csv_printed(cell.published if name == ALL else None, column.scale),
-                cell.verdict() if name == ALL else "",
-            ]
-        )
-    return lines
-
-
-def _csv_ours(ours: Estimate | None) -> list[str]:
-    if ours is None:
-        return [""] * 6
-    return [*map(_exact, (ours.mean, *_ends(ours.by_question), *_ends(ours.by_case))), str(ours.clusters)]
-
-
-def _csv_printed(published: Published | None, scale: float) -> list[str]:
-    if published is None:
-        return ["", "", ""]
-    bounds = (None if bound is None else bound / scale for bound in (published.low, published.high))
-    return [published.scaled(scale), *map(_exact, bounds)]
-
-
-def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
-    return (None, None) if interval is None else (interval.low, interval.high)
-
-
-def _exact(value: float | None) -> str:
-    return "" if value is None else f"{value:.6f}"
 
 
 _TEX = str.maketrans(

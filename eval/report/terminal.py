@@ -22,7 +22,7 @@ from eval.report.corrections import corrected_text, correction_lines
 from eval.report.detectable import column_detects, family_of
 from eval.report.names import fitting, shortened
 from eval.report.published import NOT_COMPARABLE, Published, brief
-from eval.report.rendering import by_case, intervals, money_text, number, span
+from eval.report.rendering import COSTS, by_case, intervals, money_text, number, span
 from eval.report.tables import CHOSEN, EXPLORATORY, NOT_ASKED, AnyCell, Measure, Pair, Row, Table, histories, only_about
 from eval.report.verdict_notes import verdict_lines
 from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, preferred_interval
@@ -324,9 +324,7 @@ WIDE = (
     PUBLISHED,
     VERDICT,
     TOKENS,
-    Field("recalled", _cost("recalled_tokens", 0)),
-    Field("calls/query", _cost("calls_per_query", 2)),
-    Field("recall s", _cost("recall_seconds_p50", 3)),
+    *(Field(each.short, _cost(each.name, min(each.digits, 3))) for each in COSTS if each.short),
     DOLLARS,
 )
 

@@ -18,7 +18,7 @@ from typing import Any
 from eval.analysis.watching import Seen, Watcher
 from eval.files.store import RunError
 from eval.report.cell import Cell
-from eval.report.rendering import as_csv
+from eval.report.csv_table import as_csv
 from eval.report.tables import Measure, Table
 from memsys.llm.secrets import redact_values
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from eval.files.imported import described
 from eval.files.store import RunError, replace_file
-from eval.report.rendering import as_csv, latex, markdown
+from eval.report.csv_table import as_csv
+from eval.report.rendering import latex, markdown
 from eval.report.table_file import as_json
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table

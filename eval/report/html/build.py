@@ -16,7 +16,7 @@ from eval.files.store import RunError, stand_ins
 from eval.judging.agreement import RIGHT
 from eval.report.html.cleaning import Cleaner, cleaner
 from eval.report.html.judge_prompts import loaded_prompts
-from eval.report.html.memories import COSTS, memory_page, nodes_page, run_costs
+from eval.report.html.memories import COMPARED, memory_page, nodes_page, run_costs
 from eval.report.html.scoring import Scorer, scorers, stale
 from eval.report.html.sets import write_set
 from eval.report.html.shards import Shards
@@ -130,7 +130,7 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
         "losses": _places(more, losses),
         "ceilings": _places(more, sources.ceilings),
         "missing": [*sources.missing, *_unfinished(runs), *stale(sources.results, sources.sets, sources.tables)],
-        "costs": COSTS,
+        "costs": COMPARED,
         "right": RIGHT,
     }
     shards.write("index", index)

@@ -13,7 +13,7 @@ from eval.files.store import RunError, read_lines, read_predictions
 from eval.report.html.cleaning import clipped
 from eval.report.html.judge_prompts import judge_templates, loaded_prompts
 from eval.report.html.sources import ReportedRun, RunSet, pretty
-from eval.report.rendering import PHASES
+from eval.report.rendering import COSTS, PHASES
 from eval.structure.tree import read_tree
 from memsys.prompts import PromptError, Prompts
 
@@ -23,22 +23,14 @@ POINTS = 150
 """Points of one curve."""
 NODE_TEXT = 4_000
 """Characters of a node's text."""
-COSTS = (
-    ("recalled_tokens", "recalled tokens / question"),
-    ("inference_tokens", "inference tokens / question"),
-    ("build_tokens_per_unit", "build tokens / unit"),
-    ("calls_per_query", "calls / question"),
-    ("calls_per_insertion", "calls / unit"),
-    ("recall_seconds_p50", "recall s P50"),
-    ("build_seconds", "build s"),
-)
+COMPARED = [(each.name, each.title) for each in COSTS if each.compared] + [("build_seconds", "build s")]
 """Costs of a run that a reader can sort and plot by."""
 
 
 def run_costs(run: ReportedRun) -> dict[str, float | None]:
     """The costs of a run, by field of `eval.analysis.costs.Costs`."""
     found = costs(run.folder)
-    return {name: getattr(found, name) for name, _ in COSTS}
+    return {name: getattr(found, name) for name, _ in COMPARED}
 
 
 def memory_page(run: ReportedRun, runs: RunSet, trees: Mapping[str, str], judges: Sequence[str] = ()) -> dict[str, Any]:
