@@ -9,6 +9,7 @@ for notebooks (`scripts.door`).
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     _import_from(home())
     if not given or given[0] in ("-h", "--help", "help"):
-        print(usage())
+        _show(usage())
         return 0 if given else 2
     name, *rest = given
     constants = _constants(_file(name))
@@ -93,6 +94,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return verb(name, sys.argv[1:])
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+def _show(text: str) -> None:
+    """Print; a reader that has closed its end, such as `head`, is no error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def verb(name: str, arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""What does not add up in the published tables, or in a table of yours: `python -m scripts audit [TABLE.csv --counts 282,321,96,841]`
+"""Check published tables, or a table of yours, against themselves: `python -m scripts audit [TABLE.csv --counts 282,321,96,841]`
 
 Without a file: every table of results/published, from the numbers there and the question counts below. With one: a CSV with a header
 and, in each line, the row's name, one cell per category in the order of `--counts`, and the total. The exit code is 0, with `--strict`

@@ -1,4 +1,4 @@
-"""Batch files by hand: `python -m scripts batch export FILE | import FILE | status | forget ID`.
+"""Export and import batch files by hand: `python -m scripts batch export FILE | import FILE | status | forget ID`.
 
 For a GPU without a network: run any command with `endpoint.mode=collect`, which keeps the calls instead of sending them; `export` writes
 them as JSONL for `vllm run-batch`; carry the file over, run it, and `import` its output. The same command then goes on from there: answers

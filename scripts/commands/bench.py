@@ -1,4 +1,4 @@
-"""Speed against the shipped mock endpoint, as ratios of one run: `python -m scripts bench [--only NAME …]`.
+"""Measure speed against the mock endpoint, as ratios of one run: `python -m scripts bench [--only NAME …]`.
 
 Each line is a measurement, its bound, and whether it holds. Absolute times depend on the machine; what is promised are ratios,
 calls and memory.

@@ -1,4 +1,4 @@
-"""The cache looked after: `python -m scripts cache check|repair|stats|pack [--cache FILE]`.
+"""Check, repair, count or pack the call cache: `python -m scripts cache check|repair|stats|pack [--cache FILE]`.
 
 `check` reads every row and says what is wrong (exit 1) or that nothing is. `repair` copies what can be read into a new file and keeps
 the damaged one beside it; `--drop-vectors N` leaves out vectors of N numbers, which a server gave by mistake. `stats` counts what is

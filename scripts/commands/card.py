@@ -1,4 +1,4 @@
-"""A results card with everything that a reviewer asks: `python -m scripts card RUN [RUN …]` or `… TABLE [key=value …]`.
+"""Write a results card with everything that a reviewer asks: `python -m scripts card RUN [RUN …]` or `… TABLE [key=value …]`.
 
 A card of runs is made from their folders alone, without the data: scores, outcomes, models, prompts' hashes, data, seeds, versions, costs,
 failures. Scores are means over all questions with an answer, because categories stand in the data. A card of a table has the table's

@@ -1,4 +1,5 @@
-"""Scores with and without known errors of the gold answers: `python -m scripts ceilings RUN… --scores METRIC --errata locomo|FILE.csv`.
+"""Compare scores with and without known errors of the gold answers: `python -m scripts ceilings RUN… --scores METRIC --errata
+locomo|FILE.csv`.
 
 Lays a list of wrong gold answers over the scores of finished runs (`eval.report.errata`): `locomo` is the audit beside the raw LoCoMo file
 (`python -m scripts fetch locomo_corrected`), any other a CSV file of your own with the columns case, question and gold (ids as the run has

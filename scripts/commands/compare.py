@@ -1,4 +1,4 @@
-"""Memories against each other on one data set: `python -m scripts compare mine bm25 segtree --dataset locomo [--limit 100]`.
+"""Compare memories on one data set: `python -m scripts compare mine bm25 segtree --dataset locomo [--limit 100]`.
 
 Builds and asks what is missing, then prints scores, paired differences from the first memory with intervals and Holm's p, wins and losses
 by category, and the questions that tell most. Settings of `memsys-bench run` may follow the names: `profile=subset data.root=~/data`.

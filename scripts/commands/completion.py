@@ -1,4 +1,5 @@
-"""Tab completion of the command: `memsys-bench completion bash|zsh` prints a script; `eval "$(memsys-bench completion bash)"` loads it."""
+"""Install tab completion of the command: `memsys-bench completion bash|zsh` prints a script; `eval "$(memsys-bench completion bash)"`
+loads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data set holds, counted: `python -m scripts data <set> [--data ROOT] [--sample] [--unpinned]`."""
+"""Count what a data set holds: `python -m scripts data <set> [--data ROOT] [--sample] [--unpinned]`."""
 
 from __future__ import annotations
 

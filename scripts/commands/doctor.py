@@ -1,4 +1,4 @@
-"""What an endpoint can do: `python -m scripts doctor --base-url http://localhost:8000/v1 --model my-model [--embedder my-embedder]`
+"""Test what an endpoint can do: `python -m scripts doctor --base-url http://localhost:8000/v1 --model my-model [--embedder my-embedder]`
 
 A few dozen small calls find out how it takes its settings, what it leaves out, and how long a prompt it really reads. A table says what was
 asked, what was found and what it means; the settings that fit are written to `conf/llm/<name>.yaml` for you to look at.

@@ -1,4 +1,4 @@
-"""Write a run in the form of others: `python -m scripts export RUN --format eee|hf|mem0 --to FOLDER [--data ROOT]`.
+"""Write a run in the format of others: `python -m scripts export RUN --format eee|hf|mem0 --to FOLDER [--data ROOT]`.
 
 eee: Every Eval Ever's schema, one file with the scores of the run and one with its answers, below `data/` as its datastore has them.
 hf: a folder that `datasets.load_dataset` loads, one row a question, with a README.

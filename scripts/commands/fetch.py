@@ -1,4 +1,4 @@
-"""Downloads raw data: `python -m scripts fetch <set>|all [--data ROOT] [--unpinned]`."""
+"""Download raw data: `python -m scripts fetch <set>|all [--data ROOT] [--unpinned]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Two memories side by side, such as ours and the released product: `python -m scripts fidelity mem0_v3 released_mem0 dataset=locomo`.
+"""Compare two memories side by side, such as ours and the released product: `python -m scripts fidelity mem0_v3 released_mem0
+dataset=locomo`.
 
 Same units, same models: calls, tokens and what is stored per unit, what is recalled and answered per question, each difference with its
 interval. Further settings are those of `memsys-bench run`. The table is printed and written to `results/fidelity/`.

@@ -1,4 +1,4 @@
-"""A figure of a paper: `python -m scripts figures figure=segtreemem_f6 profile=smoke|subset|paper [backbone=qwen] [projection=umap]`.
+"""Draw a figure of a paper: `python -m scripts figures figure=segtreemem_f6 profile=smoke|subset|paper [backbone=qwen] [projection=umap]`.
 
 Runs what is missing and writes a PDF, a PNG and the CSV of the points to `results/figures/<name>-<profile>`. Figures share the run
 folders of tables, sweeps and growth curves, so what one of them has run costs nothing here.

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server in front of our cache, limits, retries and meter: `python -m scripts gateway --base-url URL --model NAME`.
+"""Serve an OpenAI-compatible API in front of the cache, limits, retries and meter: `python -m scripts gateway --base-url URL --model NAME`.
 
 It prints an address with a secret token for each account (`--account NAME`): the base URL for a program, or the API key for one that has
 `http://127.0.0.1:<port>/v1` as its base URL. `curl ADDRESS/stats` shows what the account has spent. `--mode replay` answers from the

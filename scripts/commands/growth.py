@@ -1,4 +1,4 @@
-"""What one more unit costs as a history grows: `python -m scripts growth memory=segtree sizes=[100,200,400]`.
+"""Measure what one more unit costs as a history grows: `python -m scripts growth memory=segtree sizes=[100,200,400]`.
 
 Builds one memory over the data set's cases in a row and measures cost at each size (SegTreeMem Fig. 5, MemTree Fig. 5);
 `eval.analysis.growth` says how. The CSV is printed and written to `results/growth/`.

@@ -1,4 +1,4 @@
-"""One question of a run, from what was recalled to the verdicts: `python -m scripts inspect RUN QUESTION [--case CASE] [--data ROOT]`.
+"""Show one question of a run, from what was recalled to the verdicts: `python -m scripts inspect RUN QUESTION [--case CASE] [--data ROOT]`.
 
 `--prompt` adds the prompt as it was sent. `inspect RUN --wrong [--metric NAME]` lists the questions that were answered wrong.
 `inspect RUN --worked NAME` shows a question that a paper works through (`conf/worked.yaml`; without NAME: their list).

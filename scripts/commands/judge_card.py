@@ -1,4 +1,4 @@
-"""How often a judge is wrong: `python -m scripts judge-card --judge mem0 --dataset locomo [--limit N] [key=value …]`.
+"""Measure how often a judge is wrong: `python -m scripts judge-card --judge mem0 --dataset locomo [--limit N] [key=value …]`.
 
 Makes answers that are right or wrong for certain (`eval.judging.judge_probes`), has the judge grade them, and prints its errors by kind
 with intervals; its agreement with itself over repeats (`judge.repeats=`) and with the answer before the reference; and the band over all

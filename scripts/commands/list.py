@@ -1,4 +1,4 @@
-"""What there is to name: `python -m scripts list memories|datasets|judges|tables|runs`."""
+"""List memories, data sets, judges, tables or runs: `python -m scripts list memories|datasets|judges|tables|runs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a memory loses its points: `python -m scripts losses RUN --evidence GOLD_EVIDENCE_RUN --scores METRIC`.
+"""Show at which step a memory loses its points: `python -m scripts losses RUN --evidence GOLD_EVIDENCE_RUN --scores METRIC`.
 
 Compares a run with that of the memory `gold_evidence` on the same questions, and prints the mean loss of each step, over all questions
 and by category (`eval.analysis.losses` says what the steps are). The same numbers go to `<results>/losses/`; with `--figure` those over all

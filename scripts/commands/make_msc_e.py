@@ -1,4 +1,5 @@
-"""MSC-E generated anew: `python -m scripts make-msc-e --out DIR [--conversations 70 --rounds 200 --model NAME --base-url URL]`.
+"""Generate conversations like MSC-E's: `python -m scripts make-msc-e --out DIR [--conversations 70 --rounds 200 --model NAME --base-url
+URL]`.
 
 After Rezazadeh et al. (MemTree, ICLR 2025), A.2.3 and A.2.4: a chat of MSC is continued by two rounds at a time, in view of its
 last eight turns, until it has all its rounds, and each step gets a question that Bob can ask Alex about what Alex said in it.

@@ -1,4 +1,5 @@
-"""Does a memory depend on the order in which it is told? `python -m scripts order-test bm25 segtree_td --dataset locomo [--orders 3]`.
+"""Check whether a memory depends on the order in which it is told: `python -m scripts order-test bm25 segtree_td --dataset locomo
+[--orders 3]`.
 
 Builds every memory on the histories as they are and in other random orders, asks the same questions, and prints the paired difference,
 another order minus as it is, with intervals, a sign-flip permutation test and Holm's p over all memories. A question's score in another

@@ -1,4 +1,4 @@
-"""A table for a paper, in LaTeX: `python -m scripts paper-table segtreemem_t4 [key=value …]`.
+"""Write a table for a paper, in LaTeX: `python -m scripts paper-table segtreemem_t4 [key=value …]`.
 
 Writes `<results>/tables/<table>-<profile>-paper.tex`, to be taken into a paper, and `…-standalone.tex`, to be compiled as it is. The
 numbers are those of runs and score files that are there already; nothing is run, judged or bought. Settings are those of

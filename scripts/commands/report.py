@@ -1,4 +1,4 @@
-"""The HTML report of a results folder, to be opened from the disk: `python -m scripts report [RESULTS] [--out FOLDER] [--tables NAME …]`.
+"""Make the HTML report of a results folder: `python -m scripts report [RESULTS] [--out FOLDER] [--tables NAME …]`.
 
 It shows every table, compares any two runs question by question, and opens single questions and memories. It reads run folders and table
 files alone and holds texts of the data sets: mind their licences before you pass a report on.

@@ -1,4 +1,4 @@
-"""A table of a paper: `python -m scripts reproduce table=segtreemem_t4 profile=smoke|subset|paper [backbone=qwen]`.
+"""Reproduce a table of a paper: `python -m scripts reproduce table=segtreemem_t4 profile=smoke|subset|paper [backbone=qwen]`.
 
 Runs what is missing and prints every row and column beside the published number with a verdict; files are written to `results/tables/`.
 """

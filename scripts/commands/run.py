@@ -1,4 +1,4 @@
-"""One memory on one data set: `python -m scripts run memory=segtree dataset=locomo profile=smoke`.
+"""Run one memory on one data set: `python -m scripts run memory=segtree dataset=locomo profile=smoke`.
 
 Prints a table of scores and costs. Answers, scores and costs are written to `results/runs/<dataset>/<memory>-<identity>/`; the same
 command run again resumes.

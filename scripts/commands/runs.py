@@ -1,4 +1,5 @@
-"""The run folders on this disk: `python -m scripts runs list`, `… rm RUN…` and `… gc`; all take `--results FOLDER`.
+"""List, compare and remove the run folders on this disk: `python -m scripts runs list`, `… rm RUN…` and `… gc`; all take `--results
+FOLDER`.
 
 `list` shows memory, data set, when a run was last started, its state, and what it takes of the disk. A file that several runs share
 counts once. `rm` removes the runs that are named. `gc` removes, and says why for each:

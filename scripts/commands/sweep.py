@@ -1,4 +1,4 @@
-"""A sweep of a paper: `python -m scripts sweep sweep=segtree_propagation profile=smoke|subset|paper [data.size=20]`.
+"""Run a sweep of a paper: `python -m scripts sweep sweep=segtree_propagation profile=smoke|subset|paper [data.size=20]`.
 
 Hydra runs one job for each combination of `hydra.sweeper.params`; `scripts.tables.sweep` says what a job does. Every job adds its
 lines to `results/sweeps/<name>-<profile>.csv`; the same command run again resumes.

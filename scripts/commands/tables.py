@@ -1,4 +1,5 @@
-"""Tables about the systems themselves: `python -m scripts tables calls`, `… systems`, `… pareto [TABLE] [key=value …]`, `… ratings FILE`.
+"""Print tables about the systems themselves: `python -m scripts tables calls`, `… systems`, `… pareto [TABLE] [key=value …]`, `… ratings
+FILE`.
 
 `calls` measures calls per insertion and per query on the LoCoMo sample with the offline engines; where a paper prints a figure, it
 stands beside. `systems` writes one row for each memory into `memsys/README.md`. `pareto` sets the quality of every row of a table that has

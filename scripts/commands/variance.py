@@ -1,4 +1,4 @@
-"""Where the spread of scores comes from: `python -m scripts variance RUN… --scores METRIC [--detect .03]`.
+"""Measure where the spread of scores comes from: `python -m scripts variance RUN… --scores METRIC [--detect .03]`.
 
 Takes run folders of one data set. Those that differ in seed and replicate only (`build.replicates=3`, `build.seed=…`) are builds of one
 memory; `judge.repeats=3` gives repeats. Prints the variance of history, question, build, answer and judge for each memory and for the
