@@ -35,8 +35,8 @@ SHARE = 0.25
 """Of the requests that get a reply which ends the run's work on them; those that can be read come every time."""
 NEVER = 1.0
 """The place of a request that no run makes."""
-LATE = 0.3
-"""Seconds of the client's patience."""
+LATE = 1.0
+"""Seconds of the client's patience: more than a loaded machine needs for a reply that is not late."""
 
 
 class BadServer(Mock):
