@@ -15,16 +15,16 @@ from eval.report.scores import Asked, asked, outcomes
 from eval.report.tables import Row, Table, only_about
 from eval.run import Run
 from eval.stats import ENOUGH_CLUSTERS, Difference
-from eval.store import RunError
+from eval.store import RunError, stand_ins
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
-from scripts.experiment.captions import caption, imported_caption, prompts_line, use, waivers
+from scripts.experiment.captions import caption, imported_caption, prompts_line, stand_ins_in_use, use, waivers
 from scripts.experiment.confirmation import confirmed
 from scripts.experiment.datasets import Data, data, with_transform
 from scripts.experiment.evidence import evidence_line, lost_by_row
 from scripts.experiment.executors import answer_all
 from scripts.experiment.grid import other_data
-from scripts.experiment.judge_cards import correction
+from scripts.experiment.judge_cards import correction, unmeasured
 from scripts.experiment.launch import composed
 from scripts.experiment.local import use_local_models
 from scripts.experiment.models import build_models
@@ -75,7 +75,15 @@ class Scored:
         """The row of a table under a name that no other row has."""
         one, dataset = self.answers, self.answers.dataset.name
         evidence = next(path for key, path in self.files[0].items() if key.startswith("evidence@"))
-        return Row(name, one.title, tuple(self.cells.values()), {dataset: one.folder}, {dataset: evidence})
+        answered = any(stand_ins(run.record) for run in one.runs)
+        return Row(
+            name,
+            one.title,
+            tuple(self.cells.values()),
+            {dataset: one.folder},
+            {dataset: evidence},
+            by_stand_ins=answered,
+        )
 
 
 class Lab:
@@ -267,9 +275,12 @@ class Lab:
         facts = [
             run.record["imported"] for row in (first, *others) if "imported" in (run := row.answers.runs[0]).record
         ]
-        judged = any(name.startswith("judge_") for name in first.cells)
+        judges = [name.removeprefix("judge_") for name in first.cells if name.startswith("judge_")]
+        filled = stand_ins_in_use(
+            self.models, (run for row in (first, *others) for run in row.answers.runs), judged=bool(judges)
+        )
         answers = {row.title: scored.answers for row, scored in zip(rows, (first, *others), strict=True)}
-        said = [*self._said(answers, facts, judged), self._prompts_line(first.cells, answers.values())]
+        said = [*self._said(answers, facts, filled, bool(judges)), self._prompts_line(first.cells, answers.values())]
         return Table(
             one.runs[0].name,
             title or f"{', '.join(row.title for row in rows)} on {one.dataset.title}",
@@ -278,11 +289,23 @@ class Lab:
             rows,
             reference=rows[0].name if others else "",
             prices=self.models.prices,
-            use=use(self._reasons(one.dataset, judged, imported=len(facts) == len(rows)), published=False),
+            use=use(
+                {"stand-in"} if filled else {other_data(self.cfg, one.dataset)} - {""},
+                published=False,
+                stand_ins=filled,
+                imported=0 < len(facts) < len(rows),
+                unmeasured=unmeasured(self.cfg, self.models, [(name, one.dataset) for name in judges]),
+            ),
             primary=frozenset([0 if primary is None else list(first.cells).index(primary)] if first.cells else []),
         )
 
-    def _said(self, answers: Mapping[str, Answers], facts: Sequence[Mapping[str, Any]], judged: bool) -> Sequence[str]:
+    def _said(
+        self,
+        answers: Mapping[str, Answers],
+        facts: Sequence[Mapping[str, Any]],
+        filled: Sequence[str],
+        judged: bool,
+    ) -> Sequence[str]:
         """Caption lines about models, data and evidence; `answers` by the title of their row."""
         dataset = next(iter(answers.values())).dataset
         if len(facts) == len(answers):
@@ -291,7 +314,7 @@ class Lab:
         units = {title: dict(run.unit) for title, run in ours.items()}
         first = next(iter(ours.values()))
         return [
-            *caption(self.cfg, self.models, [(dataset, first.reader, first.unit)]),
+            *caption(self.cfg, self.models, [(dataset, first.reader, first.unit)], filled),
             evidence_line(dataset.title, units, lost_by_row(dataset.cases, units)),
             *(f"Imported: {fact['title']}: {described(fact)}." for fact in facts),
         ]
@@ -301,13 +324,6 @@ class Lab:
         judges = [name.removeprefix("judge_") for name in scores if name.startswith("judge_")]
         asked = (prompt for judge in judges for prompt in judge_prompts({"judge": judge}))
         return prompts_line(self.models.prompts, names.union(asked))
-
-    def _reasons(self, dataset: Data, judged: bool, *, imported: bool) -> set[str]:
-        """Why a table on these data says nothing beyond itself. Of imported answers, only our judge may be a stand-in."""
-        stand_ins = set(self.models.stand_ins)
-        if imported:
-            stand_ins &= {"judge"} if judged else set()
-        return {"stand-in"} if stand_ins else {other_data(self.cfg, dataset)} - {""}
 
     def _chosen(self, group: str) -> dict[str, Any]:
         from omegaconf import OmegaConf

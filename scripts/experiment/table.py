@@ -13,13 +13,14 @@ from eval.report.rendering import as_csv, latex, markdown
 from eval.report.table_file import as_json
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
-from eval.store import RunError, replace_file
+from eval.store import RunError, replace_file, stand_ins
 from scripts.experiment.captions import caption, prompts_line, unfitted, use, waivers
 from scripts.experiment.evidence import evidence_lines
 from scripts.experiment.exits import configured
 from scripts.experiment.experiments import Experiment, experiment
-from scripts.experiment.grid import all_prompts, why_not_comparable
+from scripts.experiment.grid import all_prompts, why_not_comparable, with_our_judge
 from scripts.experiment.guessable import guessable_notes, write_guessable
+from scripts.experiment.judge_cards import unmeasured
 from scripts.experiment.launch import composed
 from scripts.experiment.layout import Line, cells_of, primary_of, published_files, restriction, variation, wanted_rows
 from scripts.experiment.options import load_option
@@ -99,7 +100,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
         chosen = wanted_rows(option, behind.lines, wanted)
         table = replace(table, rows=tuple(row for row in table.rows if chosen is None or row.name in chosen))
     table = replace(table, wanted=None)  # all rows that are left were asked for
-    if cfg.data.size != "all" or cfg.data.max_cases is not None:
+    if any(group.dataset is not None and group.dataset.cut for group in behind.groups):
         cut = f"SUBSET: data.size={cfg.data.size}, data.max_cases={cfg.data.max_cases}, seed {cfg.data.seed}; not the whole data set."
         table = replace(table, caption=(cut, *table.caption))
     stem = "-".join([name, *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + varied
@@ -113,6 +114,14 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
             rows.append(_row(cfg, behind, line))
             progress.step()
     used = [(group.dataset, group.reader, group.unit) for group in behind.groups if group.dataset is not None]
+    judges = [
+        (metric["judge"], group.dataset)
+        for group in behind.groups
+        if group.dataset is not None
+        for metric in (with_our_judge(cfg, behind.backbone, each) for each in cells_of(group.option))
+        if "judge" in metric
+    ]
+    imported = {name for (name, _, _), run in behind.runs.items() if "imported" in run.record}
     reasons = {why_not_comparable(cfg, behind.models, behind.backbone, dataset) for dataset, _, _ in used} - {""}
     return Table(
         option["name"],
@@ -127,7 +136,13 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
         option.get("reference", ""),
         behind.models.prices,
         behind.only,
-        use(reasons, published=any(line.published is not None for line in behind.lines)),
+        use(
+            reasons,
+            published=any(line.published is not None for line in behind.lines),
+            stand_ins=behind.models.stand_ins,
+            imported=0 < len(imported) < len(behind.lines),
+            unmeasured=unmeasured(cfg, behind.models, judges),
+        ),
         _primary(behind),
     )
 
@@ -171,10 +186,11 @@ def _row(cfg: DictConfig, behind: Experiment, line: Line) -> Row:
         for (name, group, replicate), run in behind.runs.items()
         if name == line.name and replicate == 0
     }
+    answered = any(stand_ins(run.record) for (name, _, _), run in behind.runs.items() if name == line.name)
     evidence = f"evidence@{cfg.k_evidence}"
     first = {group.name: files[0] for group in behind.groups if (files := behind.grid.files(line, group))}
     coverage = {group: files[evidence] for group, files in first.items() if evidence in files}
-    return Row(line.name, line.title, tuple(cells), folders, coverage, line.ruled)
+    return Row(line.name, line.title, tuple(cells), folders, coverage, line.ruled, answered)
 
 
 def refuse_an_empty(table: Table, name: str, settings: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from eval.store import read_lines
+from scripts.door import Lab
 from scripts.experiment import local
 from scripts.experiment.layout import variation
 from scripts.experiment.single import run_single
@@ -439,6 +440,23 @@ def test_tables_of_other_data_sizes_or_models_have_files_of_their_own(experiment
         "-models-a.gguf",
     ]
     assert names == expected
+
+
+def test_a_limit_that_leaves_nothing_out_makes_no_subset(experiment: Any) -> None:
+    given = {cases: Lab(cfg=experiment(f"data.max_cases={cases}")).load("locomo") for cases in ("3", "2", "null")}
+    assert {cases: data.cut for cases, data in given.items()} == {"3": False, "2": True, "null": False}
+    assert Lab(cfg=experiment("data.size=5")).load("locomo").cut
+
+
+def test_a_memory_that_embeds_nothing_has_no_stand_in_of_an_embedder(
+    experiment: Any, mock: tuple[Mock, str], capsys: Any
+) -> None:
+    said = {}
+    for memory in ("bm25", "dense"):
+        run_single(experiment(f"memory={memory}", "data.size=2", *online(mock[1]), "models.embedder=null"))
+        said[memory] = capsys.readouterr().out
+    assert "STAND-IN" not in said["bm25"]
+    assert "STAND-IN: embedder filled" in said["dense"]
 
 
 def test_a_paper_table_leaves_nothing_out_and_never_compares_a_stand_in(experiment: Any, capsys: Any) -> None:
