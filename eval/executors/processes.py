@@ -20,6 +20,7 @@ from eval.executors.driver import Died, Worker, work_on
 from eval.executors.worker import work
 from eval.run import OnAnswer, OnProgress
 from memsys.llm import network
+from memsys.processes import quiet_tracker
 
 
 def in_processes(workers: int, threads: int) -> Executor:
@@ -44,6 +45,7 @@ class _Process(Worker):
 
     def __init__(self, slots: int, files: int) -> None:
         super().__init__(slots)
+        quiet_tracker()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["eval.executors.preloaded"])
         self.connection, theirs = context.Pipe()

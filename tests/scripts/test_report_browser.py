@@ -215,7 +215,8 @@ def test_scores_are_in_view_on_a_phone_and_nothing_is_cut_on_a_desk(browser: Bro
 
 COVERED = """[...document.querySelectorAll("#page svg:not(.bar)")].flatMap((figure) => {
   const all = (name) => [...figure.querySelectorAll(name)].map((each) => [each.textContent, each.getBoundingClientRect()]);
-  const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
+  const shared = (a, b, low, high) => Math.min(a[high], b[high]) - Math.max(a[low], b[low]) > 1;
+  const meet = (a, b) => shared(a, b, "left", "right") && shared(a, b, "top", "bottom");
   const texts = all("text"), others = (at) => [...texts.slice(at + 1), ...all("circle")];
   return texts.flatMap(([text, box], at) => others(at).filter(([, other]) => meet(box, other)).map(([other]) => `${text} and ${other}`));
 })"""

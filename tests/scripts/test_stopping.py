@@ -273,6 +273,21 @@ def test_the_children_of_a_killed_command_stop_by_themselves(tmp_path: Path) -> 
         assert command.arrived == before
 
 
+@pytest.mark.parametrize("quiet", [True, False])
+def test_semaphores_of_killed_workers_are_removed_without_a_warning(quiet: bool) -> None:
+    program = (
+        "import multiprocessing\n"
+        "from memsys.llm import stopping\n"
+        "from memsys.processes import quiet_tracker\n"
+        f"if {quiet}: quiet_tracker()\n"
+        "lock = multiprocessing.get_context('forkserver').RLock()\n"  # tqdm has one
+        "stopping._quit(130)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert ("leaked semaphore" in done.stderr) != quiet
+
+
 def test_a_signal_that_nohup_took_away_stays_away() -> None:
     program = (
         "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
