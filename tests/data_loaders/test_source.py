@@ -247,6 +247,20 @@ def test_a_download_is_verified_put_in_place_and_states_its_licence(
     assert server.ranges == [None]  # the second call found it in place
 
 
+def test_a_server_that_cannot_be_reached_is_one_sentence_at_the_end_for_all_its_files(
+    tmp_path: Path, known: dict[str, Entry], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(downloads, "manifest", lambda: known)
+    monkeypatch.setattr("scripts.commands.fetch.set_names", lambda: ["one", "two"])
+    for name in ("one", "two"):
+        known[f"set/{name}"] = entry(f"set/{name}", dataset=name, url="http://127.0.0.1:9/a")
+    monkeypatch.setattr("scripts.commands.fetch.entries_to_download", lambda name: [known[f"set/{name}"]])
+    assert verb("fetch", ["all", "--data", str(tmp_path)]) == 1
+    *licences, last = capsys.readouterr().err.strip().splitlines()
+    assert all("licence" in line for line in licences)
+    assert re.fullmatch(r"error: 127\.0\.0\.1 cannot be reached \(.*\); once it can, run the same command again", last)
+
+
 def test_a_broken_download_is_resumed_where_it_broke_off(
     tmp_path: Path, server: Server, known: dict[str, Entry]
 ) -> None:
