@@ -10,8 +10,10 @@ from pathlib import Path
 from data_loaders.download import Unreachable, download
 from data_loaders.schema import DataError
 from data_loaders.source import data_root
+from eval.store import RunError
 from scripts.experiment.downloads import download_names, entries_to_download, set_names
 from scripts.settings.arguments import as_called
+from scripts.settings.checking import nearest
 
 GROUP = "data"
 
@@ -23,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
     parser.add_argument("--unpinned", action="store_true", help="accept downloads whose sha256 is not known")
     args = parser.parse_args(arguments)
+    if args.set not in ("all", *download_names()):
+        known = ", ".join(download_names())
+        raise RunError(f"no data set called {args.set!r}{nearest(args.set, download_names())}; there are: {known}")
     return _fetched(args)
 
 

@@ -521,8 +521,8 @@ def test_fetch_downloads_what_a_data_set_needs(
     assert capsys.readouterr().out.split() == [
         str(tmp_path / "locomo/locomo10.json"), str(tmp_path / "locomo/audit/errors.json"),
     ]  # fmt: skip
-    assert verb("fetch", ["no_such_set", "--data", str(tmp_path)]) == 1
-    assert "expected one of" in capsys.readouterr().err
+    assert verb("fetch", ["no_such_set", "--data", str(tmp_path)]) == 2
+    assert "no data set called 'no_such_set'" in capsys.readouterr().err
 
 
 def test_fetch_gets_every_published_file_of_answers_and_states_its_licence(
