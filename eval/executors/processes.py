@@ -1,12 +1,14 @@
 """Cells in worker processes of this machine: one interpreter uses one core, so an offline run needs one process for each.
 
 Workers are forked from Python's fork server, which has a single thread: a fork of this process could copy a lock that the cache's or the
-event loop's thread holds. `eval.executors.driver` decides who works on what.
+event loop's thread holds. On macOS they are started anew: what numpy loads there does not survive a fork.
+`eval.executors.driver` decides who works on what.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -46,7 +48,7 @@ class _Process(Worker):
     def __init__(self, slots: int, files: int) -> None:
         super().__init__(slots)
         quiet_tracker()
-        context = multiprocessing.get_context("forkserver")
+        context = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "forkserver")
         context.set_forkserver_preload(["eval.executors.preloaded"])
         self.connection, theirs = context.Pipe()
         arguments = (theirs, slots, files, network.forbidden())
