@@ -145,9 +145,9 @@ def test_a_missing_file_comes_back_as_the_command_that_gets_it(tmp_path: Path, m
         find("locomo/locomo10.json", root=tmp_path)
     assert str(caught.value).endswith(f"python -m scripts fetch locomo --data {tmp_path}")
     monkeypatch.setenv("MEMSYS_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=r"python -m scripts fetch locomo$"):
+    with pytest.raises(DataError, match=r"python -m scripts fetch locomo; if you have it, name its folder \(--data, "):
         find("locomo/locomo10.json", root=None)
-    with pytest.raises(DataError, match=r"scripts fetch longmemeval_s_cleaned --unpinned$"):
+    with pytest.raises(DataError, match=r"scripts fetch longmemeval_s_cleaned --unpinned; "):
         find("longmemeval/longmemeval_s_cleaned.json", root=None)
     with pytest.raises(DataError, match="No public download is known"):
         find("msc_e/msc_e.jsonl", root=None)

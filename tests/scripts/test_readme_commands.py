@@ -123,12 +123,15 @@ def test_a_command_of_the_readme_ends_with_a_table_or_one_sentence(command: str,
 
 
 @pytest.mark.data
+@pytest.mark.timeout(3600)
 def test_the_endpoint_command_of_the_readme_plans_asks_and_fills_the_table_with_real_data(
     checkout: Path, url: str, data_root: Path
 ) -> None:
     """As printed, on LoCoMo alone: first without anybody to say yes, then with the answer that the message names."""
     (command,) = [each for each in ENDS if "PRICES=" in each]
-    (checkout / "home" / "data" / "locomo").symlink_to(data_root / "locomo")
+    place = checkout / "home" / "data" / "locomo"
+    shutil.rmtree(place, ignore_errors=True)  # README's `make fetch` has made it
+    place.symlink_to(data_root / "locomo")
     try:
         asked = run(command, checkout, url)
         assert asked.returncode == 2
@@ -137,6 +140,6 @@ def test_the_endpoint_command_of_the_readme_plans_asks_and_fills_the_table_with_
         )
         done = run(f"{command} YES=1", checkout, url)
     finally:
-        (checkout / "home" / "data" / "locomo").unlink()
+        place.unlink()
     assert done.returncode == 0, done.stdout[-2000:]
     assert re.search(r"\nSegTreeMem, TD +0\.\d{3} [^\0]*\nwritten: .*/segtreemem_t4-subset", done.stdout)
