@@ -136,7 +136,7 @@ def test_the_endpoint_command_of_the_readme_plans_asks_and_fills_the_table_with_
         asked = run(command, checkout, url)
         assert asked.returncode == 2
         assert re.search(
-            r"Plan [^\0]*judge +gpt-4o-mini .* USD[^\0]*error: not asked, because there is no terminal", asked.stdout
+            r"Plan [^\0]*judge +gpt-4o-mini\S* .* USD[^\0]*error: not asked, because there is no terminal", asked.stdout
         )
         done = run(f"{command} YES=1", checkout, url)
     finally:

@@ -132,7 +132,7 @@ def test_a_first_signal_sends_nothing_more_awaits_what_is_under_way_and_says_so(
 
 
 def test_a_stop_from_the_terminal_with_worker_processes_says_these_two_lines_alone(tmp_path: Path) -> None:
-    more = ["memory=memtree", "dataset=locomo", "executor=processes", "workers=2"]
+    more = ["memory=memtree", "dataset=locomo", "executor=processes", "workers=2", "threads=8"]
     with started(tmp_path, Mock(latency=0.1), "run", *more) as command:
         command.wait_for(lambda: command.arrived >= 10)
         os.killpg(command.process.pid, signal.SIGINT)  # Ctrl-C reaches the workers and the keeper of semaphores, too
