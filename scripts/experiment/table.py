@@ -18,7 +18,7 @@ from scripts.experiment.captions import caption, prompts_line, unfitted, use, wa
 from scripts.experiment.evidence import evidence_lines
 from scripts.experiment.exits import configured
 from scripts.experiment.experiments import Experiment, experiment
-from scripts.experiment.grid import all_prompts, why_not_comparable, with_our_judge
+from scripts.experiment.grid import all_prompts, other_data, why_not_comparable, with_our_judge
 from scripts.experiment.guessable import guessable_notes, write_guessable
 from scripts.experiment.judge_cards import unmeasured
 from scripts.experiment.launch import composed
@@ -122,7 +122,8 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
         if "judge" in metric
     ]
     imported = {name for (name, _, _), run in behind.runs.items() if "imported" in run.record}
-    reasons = {why_not_comparable(cfg, behind.models, behind.backbone, dataset) for dataset, _, _ in used} - {""}
+    reasons = {why_not_comparable(cfg, behind.models, behind.backbone, dataset) for dataset, _, _ in used}
+    reasons |= {other_data(cfg, dataset) for dataset, _, _ in used}  # a sample is said whatever the models are
     return Table(
         option["name"],
         option["title"],
@@ -137,7 +138,7 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
         behind.models.prices,
         behind.only,
         use(
-            reasons,
+            reasons - {""},
             published=any(line.published is not None for line in behind.lines),
             stand_ins=behind.models.stand_ins,
             imported=0 < len(imported) < len(behind.lines),
