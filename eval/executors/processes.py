@@ -48,7 +48,8 @@ class _Process(Worker):
     def __init__(self, slots: int, files: int) -> None:
         super().__init__(slots)
         quiet_tracker()
-        context = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "forkserver")
+        get = multiprocessing.get_context
+        context = get("spawn") if sys.platform == "darwin" else get("forkserver")
         context.set_forkserver_preload(["eval.executors.preloaded"])
         self.connection, theirs = context.Pipe()
         arguments = (theirs, slots, files, network.forbidden())
