@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from omegaconf import DictConfig
 from eval.store import read_lines
 from scripts.door import Lab
 from scripts.experiment import local
+from scripts.experiment.grid import other_data
 from scripts.experiment.layout import variation
 from scripts.experiment.single import run_single
 from scripts.experiment.table import reproduce
@@ -446,6 +448,9 @@ def test_a_limit_that_leaves_nothing_out_makes_no_subset(experiment: Any) -> Non
     given = {cases: Lab(cfg=experiment(f"data.max_cases={cases}")).load("locomo") for cases in ("3", "2", "null")}
     assert {cases: data.cut for cases, data in given.items()} == {"3": False, "2": True, "null": False}
     assert Lab(cfg=experiment("data.size=5")).load("locomo").cut
+    official = {cases: replace(data, source=replace(data.source, status="official")) for cases, data in given.items()}
+    cfg = experiment("data.max_cases=3")
+    assert [other_data(cfg, official[cases]) for cases in ("3", "2")] == ["", "subset"]
 
 
 def test_a_memory_that_embeds_nothing_has_no_stand_in_of_an_embedder(
