@@ -152,8 +152,19 @@ claims-site: $(VENV)/.installed ## the same audit as a static site, to open in a
 fetch: $(VENV)/.installed ## download data sets: SET=locomo, or all; into DATA=
 	$(PY) -m scripts fetch $(or $(SET),all) $(if $(DATA),--data $(call shell_quoted,$(DATA)))
 
+# Without the times of its cells, which would be a change at every run; jupyter-execute always records them.
+define EXECUTE
+import nbformat, sys
+from nbclient import NotebookClient
+for path in sys.argv[1:]:
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, kernel_name="python3", record_timing=False, resources={"metadata": {"path": "notebooks"}}).execute()
+    nbformat.write(notebook, path)
+endef
+export EXECUTE
+
 notebooks: $(VENV)/.installed ## run the notebooks anew, offline, and keep their outputs
-	MEMSYS_RESULTS=$$(mktemp -d) $(VENV)/bin/jupyter-execute --inplace --kernel_name=python3 notebooks/*.ipynb
+	MEMSYS_RESULTS=$$(mktemp -d) $(PY) -c "$$EXECUTE" notebooks/*.ipynb
 
 architecture: $(VENV)/.installed ## draw the packages in ARCHITECTURE.md anew, from the imports
 	$(PY) -m scripts architecture

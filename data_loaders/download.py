@@ -9,6 +9,7 @@ import stat
 import tarfile
 import tempfile
 import urllib.error
+import urllib.parse
 import urllib.request
 import zipfile
 import zlib
@@ -33,11 +34,16 @@ UNREADABLE = (
 BLOCK = 1 << 20
 
 
+class Unreachable(DataError):
+    """A server that cannot be reached; its message names no file, and is the same for all files of that server."""
+
+
 def download(entry: Entry, root: Path, *, unpinned: bool = False) -> Path:
     """Download the entry's file or folder, unless it exists with the right sha256, and return its path.
 
     An interrupted download of a plain file is resumed; a file is moved to its place only after its sha256 was verified.
-    Raises DataError for a failed transfer, a wrong sha256, an unsafe archive, and an unknown sha256 if `unpinned` is False.
+    Raises Unreachable for a server that does not answer, and DataError for a failed transfer,
+    a wrong sha256, an unsafe archive, and an unknown sha256 if `unpinned` is False.
     """
     target = root / entry.file
     pinned = entry.archive.sha256 if entry.archive else entry.sha256
@@ -128,6 +134,11 @@ def _transfer(url: str, part: Path, *, limit: int, resume: bool) -> None:
     except urllib.error.HTTPError as error:
         if error.code != 416:  # 416: nothing is left to download; the sha256 shows whether the part is right
             raise DataError(f"{url}: expected the file, found HTTP status {error.code}") from error
+    except urllib.error.URLError as error:  # no connection was made
+        host = urllib.parse.urlsplit(url).hostname
+        raise Unreachable(
+            f"{host} cannot be reached ({error.reason}); once it can, run the same command again"
+        ) from error
     except (OSError, http.client.HTTPException) as error:
         raise DataError(f"{url}: the download broke off ({error}); run the same command again to resume it") from error
 

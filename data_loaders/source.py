@@ -127,7 +127,8 @@ def find(file: str, *, root: Path | None = None, unpinned: bool = False) -> Sour
     if path.is_dir():
         return _folder(file, base, unpinned)
     if not path.is_file():
-        raise DataError(f"{path}: no such file. {_remedy(file, base)}")
+        named = "" if base != data_root() else "; if you have it, name its folder (--data, data.root= or make … DATA=)"
+        raise DataError(f"{path}: no such file. {_remedy(file, base)}{named}")
     return _file(file, base, unpinned)
 
 

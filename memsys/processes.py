@@ -38,6 +38,14 @@ def hide_this_process() -> None:
         ctypes.CDLL(None).prctl(SET_DUMPABLE, 0, 0, 0, 0)
 
 
+def quiet_tracker() -> None:
+    """Call before the first process of a pool. The process in which Python removes the semaphores of those that were killed warns about
+    each, which would be the last line of every stop; it takes this process's options for warnings."""
+    option = "ignore::UserWarning:multiprocessing.resource_tracker"
+    if option not in sys.warnoptions:
+        sys.warnoptions.append(option)
+
+
 def kept(command: Sequence[str], *, capabilities: Sequence[int] | None = FILE_CAPABILITIES, **plan: Any) -> list[str]:
     """The command line of a command with a keeper (`memsys.confine`), which ends with this process and takes all that was started along.
 

@@ -1,12 +1,14 @@
 """Cells in worker processes of this machine: one interpreter uses one core, so an offline run needs one process for each.
 
 Workers are forked from Python's fork server, which has a single thread: a fork of this process could copy a lock that the cache's or the
-event loop's thread holds. `eval.executors.driver` decides who works on what.
+event loop's thread holds. On macOS they are started anew: what numpy loads there does not survive a fork.
+`eval.executors.driver` decides who works on what.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -20,6 +22,7 @@ from eval.executors.worker import work
 from eval.running.run import OnAnswer, OnProgress
 from eval.running.work import Build, Executor
 from memsys.llm import network
+from memsys.processes import quiet_tracker
 
 
 def in_processes(workers: int, threads: int) -> Executor:
@@ -44,7 +47,9 @@ class _Process(Worker):
 
     def __init__(self, slots: int, files: int) -> None:
         super().__init__(slots)
-        context = multiprocessing.get_context("forkserver")
+        quiet_tracker()
+        get = multiprocessing.get_context
+        context = get("spawn") if sys.platform == "darwin" else get("forkserver")
         context.set_forkserver_preload(["eval.executors.preloaded"])
         self.connection, theirs = context.Pipe()
         arguments = (theirs, slots, files, network.forbidden())

@@ -68,6 +68,8 @@ class Row:
     """Evidence score file by data set."""
     ruled: bool = False
     """Whether a rule is printed above: the rows below it are not among the published ones."""
+    by_stand_ins: bool = False
+    """Whether an engine without a model gave its answers, or a part of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Pair:
 EXPLORATORY = "exploratory"
 NOT_ASKED = "not asked for"
 CHOSEN = "chosen on these questions"
+UNLIKE = "one side by stand-ins"
 NO_SPREAD = "no spread"
 
 
@@ -200,6 +203,8 @@ class Table:
 
     def _untested(self, row: Row, place: int) -> str:
         gap = self._gaps[row.name, place]
+        if self._reference is not None and row.by_stand_ins != self._reference.by_stand_ins:
+            return UNLIKE
         if gap.clusters < ENOUGH_CLUSTERS:
             return only_about(gap.clusters)
         if place not in self.primaries:

@@ -23,14 +23,26 @@ from eval.report.detectable import column_detects, family_of
 from eval.report.names import fitting, shortened
 from eval.report.published import NOT_COMPARABLE, Published, brief
 from eval.report.rendering import COSTS, by_case, intervals, money_text, number, span
-from eval.report.tables import CHOSEN, EXPLORATORY, NOT_ASKED, AnyCell, Measure, Pair, Row, Table, histories, only_about
+from eval.report.tables import (
+    CHOSEN,
+    EXPLORATORY,
+    NOT_ASKED,
+    UNLIKE,
+    AnyCell,
+    Measure,
+    Pair,
+    Row,
+    Table,
+    histories,
+    only_about,
+)
 from eval.report.verdict_notes import verdict_lines
 from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, preferred_interval
 
 SIGNIFICANT = 0.05
 LEAST_NAME, LONGEST_STATE = 12, 14
 """Cells for a name before another column shrinks, and for a state such as `pending` that stands in the place of a score."""
-NO_STAR = (EXPLORATORY, NOT_ASKED, CHOSEN)
+NO_STAR = (EXPLORATORY, NOT_ASKED, CHOSEN, UNLIKE)
 MEMORY = "memory"
 NONE = "–"
 
@@ -291,7 +303,7 @@ def _gap_spans(entry: Entry) -> str:
         return ""
     bounds = entry.pair.bounds
     possible = "" if bounds is None else f"could be {bounds.low:+.3f} to {bounds.high:+.3f}"
-    untested = entry.pair.untested if entry.pair.untested in (NOT_ASKED, CHOSEN) else ""
+    untested = entry.pair.untested if entry.pair.untested in (NOT_ASKED, CHOSEN, UNLIKE) else ""
     return ", ".join(filter(None, (intervals(entry.pair.difference), possible, untested)))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from data_loaders.download import download
+from data_loaders.download import Unreachable, download
 from data_loaders.schema import DataError
 from data_loaders.source import Entry
 from scripts.answers.manifest import FOLDER, Claim, claims, located
@@ -25,6 +26,7 @@ def fetch_claims(
         get: downloads an entry.
     """
     lines, gone, there = [], [], 0
+    away: dict[str | None, str] = {}  # servers that cannot be reached, each asked once
     for claim in claims() if known is None else known:
         for file, url in zip(claim.files, claim.urls, strict=True):
             place = located(file, root)
@@ -34,15 +36,17 @@ def fetch_claims(
                     gone.append(f"{claim.name}: {FOLDER}/{file.held} is another file than the manifest names")
             elif claim.extract:
                 gone.append(f"{claim.name}: the owner's file is longer than the extract that was scored; see {url}")
-            else:
+            elif urlsplit(url).hostname not in away:
                 entry = Entry(
                     f"{FOLDER}/{file.held}", "answers", "official", claim.licence, file.bytes, file.sha256, url
                 )
                 try:
                     lines.append(str(get(entry, root)))
+                except Unreachable as error:
+                    away[urlsplit(url).hostname] = str(error)
                 except DataError as error:
                     gone.append(f"{claim.name}: {error}")
-    return [*lines, f"{there} files of claims were there already"], gone
+    return [*lines, f"{there} files of claims were there already"], [*gone, *away.values()]
 
 
 def _sha256(place: Path) -> str:

@@ -41,7 +41,7 @@ def plan_text(plan: Plan) -> str:
 
 def confirmed(cfg: DictConfig, plan: Plan) -> bool:
     """Print the plan and ask whether to spend it. `yes=true` agrees; without a terminal the answer is no."""
-    print(plan_text(plan))
+    print(plan_text(plan), flush=True)  # before the line on standard error that speaks of it
     if cfg.max_usd is not None and plan.usd is None:
         print("error: max_usd is set, but a price is unknown; the plan above says how to give it", file=sys.stderr)
         return False

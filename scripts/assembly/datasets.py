@@ -43,6 +43,8 @@ class Data:
     """A remark of the loader for captions."""
     fewer: str = ""
     """How many questions and histories are given where more were asked for, and why; empty where none are missing."""
+    cut: bool = False
+    """Whether `data.size` or `data.max_cases` leaves something out."""
 
 
 def check_data_root(cfg: DictConfig) -> Path | None:
@@ -91,7 +93,8 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
     fewer = _fewer(cfg, cut)
     if fewer:
         print(f"note: {config['name']}: {fewer}", file=sys.stderr)
-    return Data(config["name"], config["title"], kept, source, settings, config, note, fewer)
+    less = cfg.data.size != "all" or len(cut) < len(cases)
+    return Data(config["name"], config["title"], kept, source, settings, config, note, fewer, less)
 
 
 def with_transform(cfg: DictConfig, transform: str) -> DictConfig:

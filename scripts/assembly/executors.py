@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -42,6 +43,12 @@ def executor_of(cfg: DictConfig, runs: Sequence[Run]) -> Executor | None:
     if cfg.executor == "ray":
         return in_ray(cfg.ray.address, cfg.workers, cfg.threads or WORKING)
     workers = cfg.workers or cores()
+    if cfg.executor == "processes" and cfg.threads is None and not _offline(runs):
+        print(
+            f"note: executor=processes builds {WORKING} histories at once, fewer than the endpoint may answer; "
+            "executor=threads builds as many as keep it busy, and threads=N sets how many processes build",
+            file=sys.stderr,
+        )
     if cfg.executor == "processes" or (cfg.executor == "auto" and workers > 1 and _worth_it(cfg, runs)):
         return in_processes(workers, cfg.threads or WORKING)
     return None
@@ -49,8 +56,11 @@ def executor_of(cfg: DictConfig, runs: Sequence[Run]) -> Executor | None:
 
 def _worth_it(cfg: DictConfig, runs: Sequence[Run]) -> bool:
     builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
-    offline = all(runs_anywhere(run.services) for run in runs)
-    return offline and cfg.data.source == "real" and sum(builds.values()) >= ENOUGH
+    return _offline(runs) and cfg.data.source == "real" and sum(builds.values()) >= ENOUGH
+
+
+def _offline(runs: Sequence[Run]) -> bool:
+    return all(runs_anywhere(run.services) for run in runs)
 
 
 def answer_all(cfg: DictConfig, models: Models, runs: Sequence[Run], questions: int) -> str:

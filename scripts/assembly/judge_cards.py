@@ -5,6 +5,7 @@ A score file has the same name, so a table finds the card of the judge that gave
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 def card_file(results: Path, grading: Judging, dataset: Data) -> Path:
     """The file with the verdicts of a judge on the probes of a data set."""
     return results / "judge_cards" / f"{dataset.name}-{dataset.source.sha256[:12]}" / f"{verdicts_name(grading)}.jsonl"
+
+
+def unmeasured(cfg: DictConfig, models: Models, graded: Iterable[tuple[str, Data]]) -> list[str]:
+    """Models that judge, and whose errors no card states: of judges by their name in a table, each on a data set."""
+    gradings = [(judging(cfg, models, name), dataset) for name, dataset in graded]
+    return sorted(
+        {
+            grading.model_name
+            for grading, dataset in gradings
+            if grading.model not in models.stand_in_identities
+            and not card_file(models.results, grading, dataset).is_file()
+        }
+    )
 
 
 def correction(cfg: DictConfig, models: Models, name: str, dataset: Data) -> Correction:

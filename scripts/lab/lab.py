@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.files.imported import described
 from eval.files.run_folder import judged_by
-from eval.files.store import RunError
+from eval.files.store import RunError, stand_ins
 from eval.report.cell import ALL, Cell, Column
 from eval.report.rendering import intervals, p_text
 from eval.report.scores import Asked, asked, outcomes
@@ -22,7 +22,7 @@ from memsys.llm import stopping
 from scripts.assembly.confirmation import confirmed
 from scripts.assembly.datasets import Data, data, with_transform
 from scripts.assembly.executors import answer_all
-from scripts.assembly.judge_cards import correction
+from scripts.assembly.judge_cards import correction, unmeasured
 from scripts.assembly.local import use_local_models
 from scripts.assembly.models import build_models
 from scripts.assembly.plan import plan
@@ -34,7 +34,7 @@ from scripts.settings.checking import resolved
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 from scripts.setup.replays import workable
-from scripts.tables.captions import caption, imported_caption, prompts_line, usage_note, waivers
+from scripts.tables.captions import caption, imported_caption, prompts_line, stand_ins_in_use, usage_note, waivers
 from scripts.tables.evidence import evidence_line, lost_by_row
 from scripts.tables.grid import other_data
 
@@ -76,7 +76,15 @@ class Scored:
         """The row of a table under a name that no other row has."""
         one, dataset = self.answers, self.answers.dataset.name
         evidence = next(path for key, path in self.files[0].items() if key.startswith("evidence@"))
-        return Row(name, one.title, tuple(self.cells.values()), {dataset: one.folder}, {dataset: evidence})
+        answered = any(stand_ins(run.record) for run in one.runs)
+        return Row(
+            name,
+            one.title,
+            tuple(self.cells.values()),
+            {dataset: one.folder},
+            {dataset: evidence},
+            by_stand_ins=answered,
+        )
 
 
 class Lab:
@@ -261,9 +269,12 @@ class Lab:
         facts = [
             run.record["imported"] for row in (first, *others) if "imported" in (run := row.answers.runs[0]).record
         ]
-        judged = any(judged_by(name) is not None for name in first.cells)
+        judges = [judge for name in first.cells if (judge := judged_by(name)) is not None]
+        filled = stand_ins_in_use(
+            self.models, (run for row in (first, *others) for run in row.answers.runs), judged=bool(judges)
+        )
         answers = {row.title: scored.answers for row, scored in zip(rows, (first, *others), strict=True)}
-        said = [*self._said(answers, facts, judged), self._prompts_line(first.cells, answers.values())]
+        said = [*self._said(answers, facts, filled, bool(judges)), self._prompts_line(first.cells, answers.values())]
         return Table(
             one.runs[0].name,
             title or f"{', '.join(row.title for row in rows)} on {one.dataset.title}",
@@ -272,11 +283,27 @@ class Lab:
             rows,
             reference=rows[0].name if others else "",
             prices=self.models.prices,
-            use=usage_note(self._reasons(one.dataset, judged, imported=len(facts) == len(rows)), published=False),
+            use=self._use(one.dataset, filled, judges, imported=0 < len(facts) < len(rows)),
             primary=frozenset([0 if primary is None else list(first.cells).index(primary)] if first.cells else []),
         )
 
-    def _said(self, answers: Mapping[str, Answers], facts: Sequence[Mapping[str, Any]], judged: bool) -> Sequence[str]:
+    def _use(self, dataset: Data, filled: Sequence[str], judges: Sequence[str], *, imported: bool) -> str:
+        """What a table may be used for; `filled` are the roles of stand-ins."""
+        return usage_note(
+            {"stand-in"} if filled else {other_data(self.cfg, dataset)} - {""},
+            published=False,
+            stand_ins=filled,
+            imported=imported,
+            unmeasured=unmeasured(self.cfg, self.models, [(name, dataset) for name in judges]),
+        )
+
+    def _said(
+        self,
+        answers: Mapping[str, Answers],
+        facts: Sequence[Mapping[str, Any]],
+        filled: Sequence[str],
+        judged: bool,
+    ) -> Sequence[str]:
         """Caption lines about models, data and evidence; `answers` by the title of their row."""
         dataset = next(iter(answers.values())).dataset
         if len(facts) == len(answers):
@@ -285,7 +312,7 @@ class Lab:
         units = {title: dict(run.unit) for title, run in ours.items()}
         first = next(iter(ours.values()))
         return [
-            *caption(self.cfg, self.models, [(dataset, first.reader, first.unit)]),
+            *caption(self.cfg, self.models, [(dataset, first.reader, first.unit)], filled),
             evidence_line(dataset.title, units, lost_by_row(dataset.cases, units)),
             *(f"Imported: {fact['title']}: {described(fact)}." for fact in facts),
         ]
@@ -295,13 +322,6 @@ class Lab:
         judges = [judge for name in scores if (judge := judged_by(name)) is not None]
         asked = (prompt for judge in judges for prompt in judge_prompts({"judge": judge}))
         return prompts_line(self.models.prompts, names.union(asked))
-
-    def _reasons(self, dataset: Data, judged: bool, *, imported: bool) -> set[str]:
-        """Why a table on these data says nothing beyond itself. Of imported answers, only our judge may be a stand-in."""
-        stand_ins = set(self.models.stand_ins)
-        if imported:
-            stand_ins &= {"judge"} if judged else set()
-        return {"stand-in"} if stand_ins else {other_data(self.cfg, dataset)} - {""}
 
     def _chosen(self, group: str) -> dict[str, Any]:
         from omegaconf import OmegaConf

@@ -111,4 +111,6 @@ def _stopped() -> int:
 
 def _report(abandoned: int) -> None:
     if abandoned:
-        print(f"{abandoned} calls in flight were abandoned; the same command makes them again", file=sys.stderr)
+        calls, them = ("1 call", "it") if abandoned == 1 else (f"{abandoned} calls", "them")
+        waited = f"took longer than {stopping.GRACE:.0f} s and {'was' if abandoned == 1 else 'were'} abandoned"
+        print(f"{calls} in flight {waited}; the same command makes {them} again", file=sys.stderr)

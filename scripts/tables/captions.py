@@ -20,18 +20,34 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-def caption(cfg: DictConfig, models: Models, used: Sequence[tuple[Data, Reader, Mapping[str, Any]]]) -> tuple[str, ...]:
+def stand_ins_in_use(models: Models, runs: Iterable[Run], *, judged: bool) -> list[str]:
+    """Roles that an offline engine fills, without those that no run uses: not every memory asks a model or embeds.
+
+    Args:
+        judged: whether a judge grades the answers.
+    """
+    used = {role for run in runs for role in run.record.get("models", ())} | ({"judge"} if judged else set())
+    return [role for role in models.stand_ins if role.partition(" ")[0] in used]
+
+
+def caption(
+    cfg: DictConfig,
+    models: Models,
+    used: Sequence[tuple[Data, Reader, Mapping[str, Any]]],
+    stand_ins: Sequence[str] | None = None,
+) -> tuple[str, ...]:
     """Lines below a table's title: models by role, each data set with its status and unit, how to read a cell.
 
     Args:
         cfg: the checked configuration.
-        models: models by role; offline engines are named first.
+        models: models by role.
         used: each data set with its reader and its unit rule.
+        stand_ins: roles that offline engines fill, named first; None takes all of `models`.
     """
     lines = []
-    if models.stand_ins:
+    if named := models.stand_ins if stand_ins is None else stand_ins:
         lines.append(
-            f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines without a model. "
+            f"STAND-IN: {', '.join(named)} filled by offline engines without a model. "
             "These numbers test the machinery; they say nothing about models and are never compared with published ones."
         )
     probe = "" if models.probe.name == models.reader.name else f", probe {models.probe.name}"
@@ -144,22 +160,37 @@ def imported_caption(
     return tuple(lines)
 
 
-def usage_note(reasons: Collection[str], *, published: bool = True) -> str:
-    """What a table may be used for, in one line.
+def usage_note(
+    reasons: Collection[str],
+    *,
+    published: bool = True,
+    stand_ins: Sequence[str] = (),
+    imported: bool = False,
+    unmeasured: Sequence[str] = (),
+) -> str:
+    """What a table may be used for, in one line; in a second sentence, which judges nobody has measured.
 
     Args:
         reasons: why its numbers are not comparable with the published ones (`scripts.tables.grid.why_not_comparable`); empty when
             they are.
         published: whether the table has published numbers.
+        stand_ins: roles that offline engines fill.
+        imported: whether some rows, but not all, are answers that others gave.
+        unmeasured: models that judge here and have no card (`scripts.assembly.judge_cards.unmeasured`).
     """
     not_theirs = ", not with the paper" if published else ""
+    if "stand-in" in reasons and imported:
+        return "comparing imported rows; what stand-ins answered or judged is no result."
     if "stand-in" in reasons:
-        return "testing the machinery; stand-ins for models say nothing about memories."
+        return f"only testing the machinery; stand-ins fill {', '.join(stand_ins)}."
+    judges = (
+        f" How often {', '.join(unmeasured)} errs as judge is not known; judge-card measures it." if unmeasured else ""
+    )
     if "sample data" in reasons:
-        return "trying things out; the data is a shipped sample, not the benchmark."
+        return f"trying things out; the data is a shipped sample, not the benchmark.{judges}"
     if reasons:
-        return f"comparing its rows with each other{not_theirs} ({', '.join(sorted(reasons))})."
-    return f"comparing its rows with each other{' and with the paper' if published else ''}."
+        return f"comparing its rows with each other{not_theirs} ({', '.join(sorted(reasons))}).{judges}"
+    return f"comparing its rows with each other{' and with the paper' if published else ''}.{judges}"
 
 
 def models_line(models: Models) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from eval.files.store import RunError, replace_file
 from memsys.llm import stopping
+from memsys.processes import quiet_tracker
 from scripts.settings.checking import nearest
 from scripts.setup.exits import configured
 from scripts.setup.launch import composed
@@ -107,6 +108,7 @@ def _attempts(names: Sequence[str], overrides: Sequence[str], processes: int) ->
         yield from (make(name, overrides) for name in names)
         return
     left = sorted(names, key=_size, reverse=True)
+    quiet_tracker()
     while left:  # a second round only after a process was killed, which breaks its pool
         spawned = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
         with ProcessPoolExecutor(processes, spawned, initializer=stopping.handle_signals_in_child) as pool:

@@ -375,7 +375,7 @@ def other_data(cfg: DictConfig, dataset: Data) -> str:
     """Why the data are not the paper's; empty when they are."""
     if dataset.source.status != "official":
         return f"{dataset.source.status} data"
-    if cfg.data.size != "all" or cfg.data.max_cases is not None:
+    if dataset.cut:
         return "subset"
     if cfg.data.transform != "none":
         return "other data"

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.files.imported import described
-from eval.files.store import RunError, replace_file
+from eval.files.store import RunError, replace_file, stand_ins
 from eval.report.csv_table import as_csv
 from eval.report.rendering import latex, markdown
 from eval.report.table_file import as_json
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
+from scripts.assembly.judge_cards import unmeasured
 from scripts.assembly.steps import complain
 from scripts.setup.exits import configured
 from scripts.setup.launch import composed
@@ -23,7 +24,7 @@ from scripts.setup.roles import other_models
 from scripts.tables.captions import caption, prompts_line, unfitted, usage_note, waivers
 from scripts.tables.evidence import evidence_lines
 from scripts.tables.experiments import Experiment, experiment
-from scripts.tables.grid import all_prompts, why_not_comparable
+from scripts.tables.grid import all_prompts, other_data, why_not_comparable, with_our_judge
 from scripts.tables.guessable import guessable_notes, write_guessable
 from scripts.tables.layout import TableRow, cells_of, primary_of, published_files, restriction, variation, wanted_rows
 from scripts.terminal.outcome import Outcome
@@ -100,7 +101,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
         chosen = wanted_rows(option, behind.lines, wanted)
         table = replace(table, rows=tuple(row for row in table.rows if chosen is None or row.name in chosen))
     table = replace(table, wanted=None)  # all rows that are left were asked for
-    if cfg.data.size != "all" or cfg.data.max_cases is not None:
+    if any(group.dataset is not None and group.dataset.cut for group in behind.groups):
         cut = f"SUBSET: data.size={cfg.data.size}, data.max_cases={cfg.data.max_cases}, seed {cfg.data.seed}; not the whole data set."
         table = replace(table, caption=(cut, *table.caption))
     stem = "-".join([name, *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + varied
@@ -114,7 +115,16 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
             rows.append(_row(cfg, behind, line))
             progress.step()
     used = [(group.dataset, group.reader, group.unit) for group in behind.groups if group.dataset is not None]
-    reasons = {why_not_comparable(cfg, behind.models, behind.backbone, dataset) for dataset, _, _ in used} - {""}
+    judges = [
+        (metric["judge"], group.dataset)
+        for group in behind.groups
+        if group.dataset is not None
+        for metric in (with_our_judge(cfg, behind.backbone, each) for each in cells_of(group.option))
+        if "judge" in metric
+    ]
+    imported = {name for (name, _, _), run in behind.runs.items() if "imported" in run.record}
+    reasons = {why_not_comparable(cfg, behind.models, behind.backbone, dataset) for dataset, _, _ in used}
+    reasons |= {other_data(cfg, dataset) for dataset, _, _ in used}  # a sample is said whatever the models are
     return Table(
         option["name"],
         option["title"],
@@ -128,7 +138,13 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
         option.get("reference", ""),
         behind.models.prices,
         behind.only,
-        usage_note(reasons, published=any(line.published is not None for line in behind.lines)),
+        usage_note(
+            reasons - {""},
+            published=any(line.published is not None for line in behind.lines),
+            stand_ins=behind.models.stand_ins,
+            imported=0 < len(imported) < len(behind.lines),
+            unmeasured=unmeasured(cfg, behind.models, judges),
+        ),
         _primary(behind),
     )
 
@@ -172,10 +188,11 @@ def _row(cfg: DictConfig, behind: Experiment, line: TableRow) -> Row:
         for (name, group, replicate), run in behind.runs.items()
         if name == line.name and replicate == 0
     }
+    answered = any(stand_ins(run.record) for (name, _, _), run in behind.runs.items() if name == line.name)
     evidence = f"evidence@{cfg.k_evidence}"
     first = {group.name: files[0] for group in behind.groups if (files := behind.grid.files(line, group))}
     coverage = {group: files[evidence] for group, files in first.items() if evidence in files}
-    return Row(line.name, line.title, tuple(cells), folders, coverage, line.ruled)
+    return Row(line.name, line.title, tuple(cells), folders, coverage, line.ruled, answered)
 
 
 def refuse_an_empty(table: Table, name: str, settings: Sequence[str]) -> None:

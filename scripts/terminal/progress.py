@@ -267,7 +267,8 @@ def stopped_at() -> str:
         return f"stopped; {again}"
     state = _stopped_lines[0].state()
     spent = f", ${state.dollars:.2f} spent" if state.dollars else ""
-    return f"stopped at {state.done}/{state.total} ({state.label}){spent}; {again}"
+    written = f", {state.written}/{state.units} units written" if state.units else ""
+    return f"stopped at {state.done}/{state.total} ({state.label}){written}{spent}; {again}"
 
 
 @contextmanager

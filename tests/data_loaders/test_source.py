@@ -145,9 +145,9 @@ def test_a_missing_file_comes_back_as_the_command_that_gets_it(tmp_path: Path, m
         find("locomo/locomo10.json", root=tmp_path)
     assert str(caught.value).endswith(f"python -m scripts fetch locomo --data {tmp_path}")
     monkeypatch.setenv("MEMSYS_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=r"python -m scripts fetch locomo$"):
+    with pytest.raises(DataError, match=r"python -m scripts fetch locomo; if you have it, name its folder \(--data, "):
         find("locomo/locomo10.json", root=None)
-    with pytest.raises(DataError, match=r"scripts fetch longmemeval_s_cleaned --unpinned$"):
+    with pytest.raises(DataError, match=r"scripts fetch longmemeval_s_cleaned --unpinned; "):
         find("longmemeval/longmemeval_s_cleaned.json", root=None)
     with pytest.raises(DataError, match="No public download is known"):
         find("msc_e/msc_e.jsonl", root=None)
@@ -245,6 +245,20 @@ def test_a_download_is_verified_put_in_place_and_states_its_licence(
     assert "licence CC BY 4.0" in capsys.readouterr().err
     download(known["set/a"], tmp_path)
     assert server.ranges == [None]  # the second call found it in place
+
+
+def test_a_server_that_cannot_be_reached_is_one_sentence_at_the_end_for_all_its_files(
+    tmp_path: Path, known: dict[str, Entry], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(downloads, "manifest", lambda: known)
+    monkeypatch.setattr("scripts.commands.fetch.set_names", lambda: ["one", "two"])
+    for name in ("one", "two"):
+        known[f"set/{name}"] = entry(f"set/{name}", dataset=name, url="http://127.0.0.1:9/a")
+    monkeypatch.setattr("scripts.commands.fetch.entries_to_download", lambda name: [known[f"set/{name}"]])
+    assert verb("fetch", ["all", "--data", str(tmp_path)]) == 1
+    *licences, last = capsys.readouterr().err.strip().splitlines()
+    assert all("licence" in line for line in licences)
+    assert re.fullmatch(r"error: 127\.0\.0\.1 cannot be reached \(.*\); once it can, run the same command again", last)
 
 
 def test_a_broken_download_is_resumed_where_it_broke_off(
@@ -507,8 +521,8 @@ def test_fetch_downloads_what_a_data_set_needs(
     assert capsys.readouterr().out.split() == [
         str(tmp_path / "locomo/locomo10.json"), str(tmp_path / "locomo/audit/errors.json"),
     ]  # fmt: skip
-    assert verb("fetch", ["no_such_set", "--data", str(tmp_path)]) == 1
-    assert "expected one of" in capsys.readouterr().err
+    assert verb("fetch", ["no_such_set", "--data", str(tmp_path)]) == 2
+    assert "no data set called 'no_such_set'" in capsys.readouterr().err
 
 
 def test_fetch_gets_every_published_file_of_answers_and_states_its_licence(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -11,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from data_loaders.schema import DataError
+from eval.executors import processes
 from eval.files.store import RunError
+from eval.running.loop import allow_files
 from memsys.lean import cores
 from memsys.llm.protocol import ModelError
 from memsys.prompts import PromptError
@@ -72,6 +76,86 @@ def test_cores_are_counted_where_the_system_does_not_say_which_may_be_used(monke
 def test_no_module_counts_cores_in_another_way() -> None:
     users = [path for folder in ("memsys", "eval", "scripts") for path in (ROOT / folder).rglob("*.py")]
     assert [path.name for path in users if "sched_getaffinity" in path.read_text()] == ["lean.py"]
+
+
+AS_ON_MACOS = """
+import builtins, io, os, resource, sys, sysconfig, urllib.request
+
+sysconfig.get_config_vars()  # Python's own questions to the system have been answered before it looks like another one
+sys.platform = "darwin"
+del os.sched_getaffinity
+plain = io.open
+
+def without_proc(file, *arguments, **more):
+    if str(file).startswith("/proc"):
+        raise FileNotFoundError(2, "No such file or directory", str(file))
+    return plain(file, *arguments, **more)
+
+def refused(*arguments):
+    raise ValueError("not allowed to raise maximum limit")
+
+builtins.open = io.open = without_proc
+resource.getrlimit = lambda which: (256, resource.RLIM_INFINITY)
+resource.setrlimit = refused
+"""
+"""A sitecustomize.py that hides what macOS lacks from every process: /proc, the cores that may be used, more than 256 open files."""
+
+
+@pytest.mark.slow
+def test_a_run_in_worker_processes_as_on_macos_gives_the_bytes_of_any_other(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(AS_ON_MACOS)
+    predictions = []
+    for name, path, more in (("linux", [], []), ("macos", [str(tmp_path)], ["executor=processes", "workers=2"])):
+        command = ["run", "memory=segtree_td", "data.size=4", "data.max_cases=2", f"results={tmp_path / name}", *more]
+        done = subprocess.run(
+            [sys.executable, "-m", "scripts", *command],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        files = sorted((tmp_path / name).rglob("predictions.jsonl"))
+        predictions.append({file.parent.name: file.read_bytes() for file in files})
+    assert len(predictions[0]) == 2
+    assert predictions[0] == predictions[1]
+
+
+def test_workers_are_started_anew_on_macos_and_forked_from_the_server_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def context(name: str) -> None:
+        asked.append(name)
+        raise LookupError
+
+    monkeypatch.setattr("multiprocessing.get_context", context)
+    for platform in ("darwin", "linux"):
+        monkeypatch.setattr(sys, "platform", platform)
+        with pytest.raises(LookupError):
+            processes._Process(1, 16)
+    assert asked == ["spawn", "forkserver"]
+
+
+def test_a_limit_of_files_that_macos_refuses_to_raise_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted: list[tuple[int, int]] = []
+
+    def refused(which: int, limits: tuple[int, int]) -> None:
+        wanted.append(limits)
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", refused)
+    allow_files(1000)
+    assert wanted[0][0] > 1000
+
+
+def test_the_makefile_needs_no_program_that_macos_has_in_another_version() -> None:
+    recipes = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("\t")]
+    gnu = re.compile(r"\b(sed|readlink -f|realpath|nproc|timeout|grep -P|date -d|sort -V)\b")
+    assert not [line for line in recipes if gnu.search(line)]
 
 
 # --- make ---------------------------------------------------------------------------------------------------------------

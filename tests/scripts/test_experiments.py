@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +20,10 @@ from omegaconf import DictConfig
 
 from eval.files.store import read_lines
 from scripts.assembly import local
+from scripts.door import Lab
 from scripts.lab.single import run_single
 from scripts.mock.endpoint import Mock, application, serving
+from scripts.tables.grid import other_data
 from scripts.tables.layout import variation
 from scripts.tables.table import reproduce
 
@@ -439,6 +442,26 @@ def test_tables_of_other_data_sizes_or_models_have_files_of_their_own(experiment
         "-models-a.gguf",
     ]
     assert names == expected
+
+
+def test_a_limit_that_leaves_nothing_out_makes_no_subset(experiment: Any) -> None:
+    given = {cases: Lab(cfg=experiment(f"data.max_cases={cases}")).load("locomo") for cases in ("3", "2", "null")}
+    assert {cases: data.cut for cases, data in given.items()} == {"3": False, "2": True, "null": False}
+    assert Lab(cfg=experiment("data.size=5")).load("locomo").cut
+    official = {cases: replace(data, source=replace(data.source, status="official")) for cases, data in given.items()}
+    cfg = experiment("data.max_cases=3")
+    assert [other_data(cfg, official[cases]) for cases in ("3", "2")] == ["", "subset"]
+
+
+def test_a_memory_that_embeds_nothing_has_no_stand_in_of_an_embedder(
+    experiment: Any, mock: tuple[Mock, str], capsys: Any
+) -> None:
+    said = {}
+    for memory in ("bm25", "dense"):
+        run_single(experiment(f"memory={memory}", "data.size=2", *online(mock[1]), "models.embedder=null"))
+        said[memory] = capsys.readouterr().out
+    assert "STAND-IN" not in said["bm25"]
+    assert "STAND-IN: embedder filled" in said["dense"]
 
 
 def test_a_paper_table_leaves_nothing_out_and_never_compares_a_stand_in(experiment: Any, capsys: Any) -> None:

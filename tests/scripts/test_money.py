@@ -129,7 +129,8 @@ def test_a_plan_is_agreed_to_in_every_profile_once_a_model_costs_something(
     assert not list((tmp_path / "runs").rglob("predictions.jsonl"))
     assert work("yes=true") == 0
     assert asked(server) > before
-    capsys.readouterr()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "the data is a shipped sample, not the benchmark. How often j errs as judge is not known" in shown
     assert work() == 0, "nothing is left to pay for, so nobody is asked"
 
 

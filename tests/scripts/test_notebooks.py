@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -117,6 +118,24 @@ def lines_of(run: Path, name: str) -> Iterator[dict[str, Any]]:
 
 def nodes_of(run: Path, case_id: str) -> list[dict[str, Any]]:
     return read_lines(run / "cases" / case_id / "nodes.jsonl")
+
+
+# --- make notebooks ----------------------------------------------------------------------------------------------------
+
+
+def test_running_them_anew_records_no_times_of_cells(execute: Execute, tmp_path: Path) -> None:
+    cell = {"cell_type": "code", "id": "sum", "metadata": {}, "source": "1 + 1", "outputs": [], "execution_count": None}
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    path = tmp_path / "notebooks" / "one.ipynb"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"cells": [cell], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    made = ["make", "notebooks", f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.installed"]
+    subprocess.run(made, cwd=tmp_path, check=True, capture_output=True)
+    (done,) = code(read(path))
+    assert done.outputs[0].data["text/plain"] == "2"
+    assert done.metadata == {}
 
 
 # --- as committed ------------------------------------------------------------------------------------------------------

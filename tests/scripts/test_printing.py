@@ -84,7 +84,7 @@ def test_another_form_is_refused_with_those_that_exist() -> None:
 
 
 def test_the_sentence_about_use_never_promises_more_than_the_weakest_part() -> None:
-    assert usage_note({"stand-in", "subset"}).startswith("testing the machinery")
+    assert usage_note({"stand-in", "subset"}).startswith("only testing the machinery")
     assert usage_note({"sample data", "subset"}).startswith("trying things out")
     assert usage_note({"subset"}) == "comparing its rows with each other, not with the paper (subset)."
     assert usage_note({"other model"}, published=False) == "comparing its rows with each other (other model)."
@@ -92,3 +92,21 @@ def test_the_sentence_about_use_never_promises_more_than_the_weakest_part() -> N
     assert all(
         len(f"Use: {usage_note({reason})}") <= 80 for reason in ("stand-in", "sample data", "subset", "other model")
     )
+
+
+def test_the_sentence_about_use_names_the_roles_of_stand_ins_and_keeps_answers_of_others_apart() -> None:
+    roles = ["memory", "reader", "judge", "embedder"]
+    assert (
+        usage_note({"stand-in"}, stand_ins=roles[2:]) == "only testing the machinery; stand-ins fill judge, embedder."
+    )
+    assert len(f"Use: {usage_note({'stand-in'}, stand_ins=roles)}") <= 80
+    mixed = usage_note({"stand-in"}, stand_ins=roles, imported=True)
+    assert mixed == "comparing imported rows; what stand-ins answered or judged is no result."
+
+
+def test_the_sentence_about_use_names_the_judges_that_nobody_measured() -> None:
+    assert usage_note({"subset"}, unmeasured=["m"]).endswith(
+        " How often m errs as judge is not known; judge-card measures it."
+    )
+    assert "judge-card" not in usage_note({"stand-in"}, unmeasured=["m"])
+    assert "judge-card" not in usage_note({"subset"})

@@ -237,3 +237,12 @@ def test_a_stopped_run_says_how_far_it_came_and_what_it_spent(monkeypatch: Any) 
         line.done = 200
         raise KeyboardInterrupt
     assert progress.stopped_at() == "stopped at 200/300 (answering), $0.14 spent; the same command resumes"
+
+
+def test_a_run_that_is_stopped_while_it_builds_says_how_many_units_it_wrote(monkeypatch: Any) -> None:
+    monkeypatch.setattr(progress, "_stopped_lines", [])
+    with suppress(KeyboardInterrupt), progress.progress_line("answering", 48, histories=1) as line:
+        line.on_progress(Progress("run", "case", "", "begun", units=64))
+        line.on_progress(Progress("run", "case", "", "written"))
+        raise KeyboardInterrupt
+    assert progress.stopped_at() == "stopped at 0/48 (answering), 1/64 units written; the same command resumes"

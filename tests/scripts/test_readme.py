@@ -67,6 +67,14 @@ def test_the_readme_names_the_test_command_and_the_first_table() -> None:
     assert "\nmake reproduce-table4 " in text_of("README.md")
 
 
+def test_the_readme_says_where_it_runs_and_what_lies_in_the_data_folder() -> None:
+    readme = " ".join(text_of("README.md").split())
+    assert 'requires-python = ">=3.11,<3.14"' in text_of("pyproject.toml")
+    assert "Python 3.11–3.13 on Linux or macOS (Windows: WSL)" in readme
+    assert "make fetch SET=locomo DATA=~/data # real data: ~/data/locomo/locomo10.json" in readme
+    assert "locomo/locomo10.json" in {entry["file"] for entry in yaml.safe_load(text_of("data_loaders/manifest.yaml"))}
+
+
 @each_page
 def test_every_make_target_and_variable_that_is_named_exists(page: str) -> None:
     targets = set(

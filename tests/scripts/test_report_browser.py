@@ -213,6 +213,35 @@ def test_scores_are_in_view_on_a_phone_and_nothing_is_cut_on_a_desk(browser: Bro
     )
 
 
+COVERED = """[...document.querySelectorAll("#page svg:not(.bar)")].flatMap((figure) => {
+  const all = (name) => [...figure.querySelectorAll(name)].map((each) => [each.textContent, each.getBoundingClientRect()]);
+  const shared = (a, b, low, high) => Math.min(a[high], b[high]) - Math.max(a[low], b[low]) > 1;
+  const meet = (a, b) => shared(a, b, "left", "right") && shared(a, b, "top", "bottom");
+  const texts = all("text"), others = (at) => [...texts.slice(at + 1), ...all("circle")];
+  return texts.flatMap(([text, box], at) => others(at).filter(([, other]) => meet(box, other)).map(([other]) => `${text} and ${other}`));
+})"""
+"""The texts of figures that lie over another text or over a point."""
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_no_text_of_a_figure_lies_over_a_point_or_another_text(browser: Browser, page: Path, width: int) -> None:
+    browser.resize(width, 900)
+    browser.open(page)
+    browser.run(
+        """(() => {
+      const point = (x, y, name) => ({ x, y, name, title: name, href: "#" });
+      const front = [point(1, 0.5, "BM25"), point(1.2, 0.51, "SegTreeMem, TD"), point(1.3, 0.52, "Mem0"), point(9, 0.9, "A long name")];
+      const beaten = [point(1.5, 0.5, "x"), point(2, 0.515, "y"), point(2.2, 0.52, "z"), point(8, 0.88, "w")];
+      const small = [{ name: "run", points: [[0, 0], [1, 0.00012], [2, 0.000034]] }];
+      document.getElementById("page").replaceChildren(
+        scatter([...front, ...beaten], { xTitle: "tokens a question", yTitle: "judge", front }),
+        curves(small, { xTitle: "units written", yTitle: "seconds of a very long title" }));
+    })()"""
+    )
+    assert browser.run("document.querySelectorAll('#page svg text').length") > 10
+    assert browser.run(COVERED) == []
+
+
 def test_light_and_dark_follow_the_system_and_the_button(browser: Browser, page: Path) -> None:
     shade = "getComputedStyle(document.body).backgroundColor"
     browser.colours("light")

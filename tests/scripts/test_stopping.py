@@ -24,6 +24,7 @@ from tests.rigs.campaign.trial import results
 ROOT = Path(__file__).resolve().parents[2]
 IN_FLIGHT = 8
 """Calls of a command that may be on their way to the mock when it says that it stops."""
+RESUMES = r"stopped at \d+/\d+ \(\w+\)(, \d+/\d+ units written)?; the same command resumes"
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
 
@@ -125,9 +126,20 @@ def test_a_first_signal_sends_nothing_more_awaits_what_is_under_way_and_says_so(
         assert command.arrived <= before + IN_FLIGHT
         said, last = command.err.strip().splitlines()
         assert said == SAID
-        assert re.fullmatch(r"stopped at \d+/\d+ \(\w+\); the same command resumes", last)
+        assert re.fullmatch(RESUMES, last)
         assert sum(mock.answered.values()) == command.arrived
     assert not list(tmp_path.glob("cache.sqlite-*")), "the one file is the cache"
+
+
+def test_a_stop_from_the_terminal_with_worker_processes_says_these_two_lines_alone(tmp_path: Path) -> None:
+    more = ["memory=memtree", "dataset=locomo", "executor=processes", "workers=2", "threads=8"]
+    with started(tmp_path, Mock(latency=0.1), "run", *more) as command:
+        command.wait_for(lambda: command.arrived >= 10)
+        os.killpg(command.process.pid, signal.SIGINT)  # Ctrl-C reaches the workers and the keeper of semaphores, too
+        assert command.ended() == 130
+        said, last = command.err.strip().splitlines()
+        assert said == SAID
+        assert re.fullmatch(RESUMES, last)
 
 
 @pytest.mark.integration
@@ -165,7 +177,7 @@ def test_calls_to_a_server_that_hangs_are_given_up_after_a_few_seconds(tmp_path:
         command.wait_for(lambda: command.arrived >= 1)
         command.process.send_signal(signal.SIGINT)
         assert command.ended() == 130
-        assert re.search(r"\d+ calls in flight were abandoned; the same command makes them again", command.err)
+        assert re.search(r"\d+ calls? in flight took longer than 5 s and (was|were) abandoned; the same", command.err)
         assert "Traceback" not in command.err
 
 
@@ -259,6 +271,21 @@ def test_the_children_of_a_killed_command_stop_by_themselves(tmp_path: Path) -> 
         before = command.arrived
         time.sleep(2.0)
         assert command.arrived == before
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_semaphores_of_killed_workers_are_removed_without_a_warning(quiet: bool) -> None:
+    program = (
+        "import multiprocessing\n"
+        "from memsys.llm import stopping\n"
+        "from memsys.processes import quiet_tracker\n"
+        f"if {quiet}: quiet_tracker()\n"
+        "lock = multiprocessing.get_context('forkserver').RLock()\n"  # tqdm has one
+        "stopping._quit(130)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert ("leaked semaphore" in done.stderr) != quiet
 
 
 def test_a_signal_that_nohup_took_away_stays_away() -> None:

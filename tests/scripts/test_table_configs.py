@@ -173,14 +173,20 @@ def test_another_probe_is_another_model(probe: str | None, why: str) -> None:
     backbone = table("xmemory_t1")["backbones"]["nano"]
     models = {**backbone["models"], "probe": probe}
     cfg = OmegaConf.create({"models": models, "data": {"size": "all", "max_cases": None, "transform": "none"}})
-    built, dataset = SimpleNamespace(stand_ins=[]), SimpleNamespace(source=SimpleNamespace(status="official"))
+    built, dataset = (
+        SimpleNamespace(stand_ins=[]),
+        SimpleNamespace(source=SimpleNamespace(status="official"), cut=False),
+    )
     assert why_not_comparable(cfg, built, backbone, dataset) == why  # type: ignore[arg-type]
 
 
 def test_without_a_probe_of_the_papers_the_reader_measures_its_own_uncertainty() -> None:
     backbone = table("xmemory_t1")["backbones"]["default"]
     data = {"size": "all", "max_cases": None, "transform": "none"}
-    built, dataset = SimpleNamespace(stand_ins=[]), SimpleNamespace(source=SimpleNamespace(status="official"))
+    built, dataset = (
+        SimpleNamespace(stand_ins=[]),
+        SimpleNamespace(source=SimpleNamespace(status="official"), cut=False),
+    )
     for probe, why in {None: "", backbone["models"]["reader"]: "", "gpt-4.1-mini": "other model"}.items():
         cfg = OmegaConf.create({"models": {**backbone["models"], "probe": probe}, "data": data})
         assert why_not_comparable(cfg, built, backbone, dataset) == why  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from memsys.llm.protocol import ContextOverflow, ModelError
 from memsys.llm.stopping import Stopped
 from memsys.systems.bm25 import BM25
 from memsys.systems.memtree import MemTree
+from scripts.assembly.executors import executor_of
 
 pytestmark = pytest.mark.slow
 Make = Callable[..., Run]
@@ -64,6 +66,19 @@ def test_processes_give_the_bytes_of_threads(make_run: Make, online: bool) -> No
     run_all([other], on_progress=steps[1].append, executor=in_processes(2, 4))
     assert contents(one) == contents(other)
     assert Counter(steps[0]) == Counter(steps[1])
+
+
+def test_processes_in_front_of_an_endpoint_are_said_to_build_few_histories_at_once(
+    make_run: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offline, online = make_run(CASES), make_run(CASES, llm=Metered(Counted()))
+    told = {}
+    for name, run, threads in (("offline", offline, None), ("online", online, None), ("chosen", online, 32)):
+        cfg: Any = SimpleNamespace(executor="processes", workers=2, threads=threads)
+        assert executor_of(cfg, [run]) is not None
+        told[name] = capsys.readouterr().err
+    assert "note: executor=processes builds 8 histories at once" in told["online"]
+    assert told["offline"] == told["chosen"] == ""
 
 
 def test_the_driver_makes_every_call_and_each_once(make_run: Make) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.report.html.build import set_labels, table_titles
-from eval.report.html.sources import ReportedRun, RunSet, TableFile
+from eval.report.html.sources import ReportedRun, RunSet, TableFile, _tables
 from eval.report.scores import Asked
 
 
@@ -40,3 +40,12 @@ def test_a_hash_is_printed_only_where_settings_do_not_tell_sets_apart() -> None:
         "locomo (9 questions) aaaaaa",
         "locomo (9 questions) bbbbbb",
     ]
+
+
+def test_a_table_of_imported_answers_is_markdown_alone_and_not_missed(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    for stem in ("imported-memobase-3ad0", "t4-smoke"):
+        (tmp_path / "tables" / f"{stem}.md").touch()
+    missing: list[str] = []
+    assert _tables(tmp_path, (), missing) == ()
+    assert [line.split()[1] for line in missing] == ["t4-smoke"]

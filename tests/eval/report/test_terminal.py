@@ -20,7 +20,7 @@ from eval.report.names import shortened
 from eval.report.published import Published, brief
 from eval.report.rendering import markdown
 from eval.report.scores import Asked
-from eval.report.tables import Measure, Row, Table
+from eval.report.tables import UNLIKE, Measure, Row, Table
 from eval.report.terminal import brief_span, terminal
 from eval.statistics.stats import Estimate, Interval, preferred_interval
 from tests.eval.report.pairs import two_data_sets
@@ -60,7 +60,7 @@ def table(folder: Path, **more: Any) -> Table:
         Row("segtree", LONG, (cell(folder, JUDGE, 1.0, published=published(1.0)), cell(folder, F1, 0.5, missing=3))),
         Row("twin", f"{LONG}, again", ("pending", "pending"), ruled=True),
     )
-    fields = {"use": "testing the machinery; stand-ins for models say nothing about memories."}
+    fields = {"use": "only testing the machinery; stand-ins fill memory, reader, judge, embedder."}
     return Table("toy", "Toy table", ("made with care",), (JUDGE, F1), rows, "bm25", **{**fields, **more})
 
 
@@ -78,7 +78,7 @@ def test_every_line_fits_and_no_row_takes_two(tmp_path: Path, width: int) -> Non
     assert max(map(cell_len, lines)) <= width
     assert sum(line.startswith("BM25") for line in lines) == 2  # one a metric
     assert sum(line.startswith("A mem") for line in lines) == 4
-    assert lines[1] == "Use: testing the machinery; stand-ins for models say nothing about memories."
+    assert lines[1] == "Use: only testing the machinery; stand-ins fill memory, reader, judge, embedder."
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
@@ -181,6 +181,17 @@ def test_the_ends_of_names_that_begin_alike_are_kept() -> None:
         "A long… k=10",
         "Short",
     ]
+
+
+def test_answers_of_others_have_no_star_against_a_row_of_stand_ins(tmp_path: Path) -> None:
+    made = two_data_sets(tmp_path)
+    assert made.pairs["better", 0].p is not None
+    bm25, *rest = made.rows
+    engines = replace(made, rows=(replace(bm25, by_stand_ins=True), *rest))
+    assert (engines.pairs["better", 0].p, engines.pairs["better", 0].untested) == (None, UNLIKE)
+    assert "No p, no star: one side by stand-ins." in lines_of(engines, 100)
+    alike = replace(engines, rows=tuple(replace(row, by_stand_ins=True) for row in engines.rows))
+    assert alike.pairs["better", 0].p is not None
 
 
 def test_p_is_by_case_where_there_are_cases_enough(tmp_path: Path) -> None:

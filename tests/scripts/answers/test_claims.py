@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_loaders.download import download
+from data_loaders.download import Unreachable, download
 from data_loaders.schema import DataError
 from data_loaders.source import Entry
 from eval.metrics.lexical import nltk_bleu, rouge
@@ -373,6 +373,19 @@ def test_files_come_from_their_owners_and_what_is_gone_is_said(tmp_path: Path) -
     assert [line.split(":")[0] for line in gone] == ["lost"]
     (tmp_path / FOLDER / "a.json").write_bytes(b"{}")
     assert "another file" in fetch_claims(tmp_path, [claim], download)[1][0]
+
+
+def test_an_owner_that_cannot_be_reached_is_asked_once(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def get(entry: Entry, root: Path) -> Path:
+        asked.append(entry.url)
+        raise Unreachable("raw.githubusercontent.com cannot be reached")
+
+    file = AnswersFile("a.json", "a.json", "0" * 64, 2)
+    known = [replace(claims()[0], name=name, files=(file,)) for name in ("one", "two", "three")]
+    assert fetch_claims(tmp_path, known, get)[1] == ["raw.githubusercontent.com cannot be reached"]
+    assert len(asked) == 1
 
 
 def checked(records: Any) -> tuple[str, list[str]]:

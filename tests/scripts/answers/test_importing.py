@@ -216,8 +216,12 @@ def test_importing_the_same_file_again_changes_no_byte(tmp_path: Path, lab: Lab)
 
 def test_imported_answers_compare_with_a_memory_of_ours(tmp_path: Path, lab: Lab) -> None:
     nothing = lab.score(lab.ask("nothing", "locomo"), ["mem0_f1", "locomo_f1"], [])
-    gap = compare(scored(lab, mem0_file(tmp_path)), nothing, "mem0_f1")
+    theirs = scored(lab, mem0_file(tmp_path))
+    gap = compare(theirs, nothing, "mem0_f1")
     assert gap.n == 3
+    table = lab.table(nothing, lab.score(theirs.answers, ["mem0_f1", "locomo_f1"], []))
+    assert [row.by_stand_ins for row in table.rows] == [True, False]
+    assert table.use.startswith("comparing imported rows; what stand-ins answered")
 
 
 def test_runs_and_inspect_take_an_imported_run(tmp_path: Path, lab: Lab) -> None:

@@ -26,12 +26,15 @@ function niceTicks(low, high, count = 5) {
 }
 const tickText = (value) => (Math.abs(value) >= 10000 ? `${value / 1000}k` : String(+value.toPrecision(4)));
 
+const TEXT = 7; // pixels of a character, at most
+
 function frame(width, height, x, y, xTitle, yTitle) {
-  const box = { left: 52, right: width - 14, top: 14, bottom: height - 40 };
+  const yTicks = niceTicks(...y).map((tick) => [tick, tickText(tick)]);
+  const box = { left: Math.max(52, 30 + TEXT * Math.max(...yTicks.map(([, text]) => text.length))), right: width - 14, top: 14, bottom: height - 40 };
   const px = (value) => box.left + (value - x[0]) / (x[1] - x[0] || 1) * (box.right - box.left);
   const py = (value) => box.bottom - (value - y[0]) / (y[1] - y[0] || 1) * (box.bottom - box.top);
   const parts = [
-    ...niceTicks(...y).map((tick) => [svg("line", { class: "tick", x1: box.left, x2: box.right, y1: py(tick), y2: py(tick) }), svg("text", { x: box.left - 6, y: py(tick) + 4, "text-anchor": "end" }, tickText(tick))]),
+    ...yTicks.map(([tick, text]) => [svg("line", { class: "tick", x1: box.left, x2: box.right, y1: py(tick), y2: py(tick) }), svg("text", { x: box.left - 6, y: py(tick) + 4, "text-anchor": "end" }, text)]),
     ...niceTicks(...x).map((tick) => [svg("line", { class: "axis", x1: px(tick), x2: px(tick), y1: box.bottom, y2: box.bottom + 4 }), svg("text", { x: px(tick), y: box.bottom + 17, "text-anchor": "middle" }, tickText(tick))]),
     svg("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }),
     svg("text", { x: (box.left + box.right) / 2, y: height - 6, "text-anchor": "middle" }, xTitle),
@@ -48,6 +51,17 @@ const room = (values, zero) => {
   return [zero && low === 0 ? 0 : low - gap, high + gap];
 };
 
+// Where a point's name stands: beside it, over no mark and no other name, and as near as that allows. Boxes are {left, right, top, bottom}.
+function nameBox(x, y, name, box, taken) {
+  const apart = (a, b) => a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top;
+  const width = TEXT * name.length, sides = x + 9 + width <= box.right ? [9, -9 - width] : [-9 - width, 9];
+  const places = [...Array(24)].flatMap((_, step) => sides.map((side) => {
+    const base = y + (step % 2 ? 15 : -7) + (step % 2 ? 13 : -13) * Math.floor(step / 2);
+    return { left: x + side, right: x + side + width, top: base - 11, bottom: base + 4 };
+  })).filter((place) => place.left >= box.left && place.top >= 0 && place.bottom <= box.bottom);
+  return places.find((place) => taken.every((other) => apart(place, other))) || places[0];
+}
+
 // Points: {x, y, low, high, title, href, named}. The front is joined; only its points are named, the others are numbered in the key.
 function scatter(points, { xTitle, yTitle, front = [], diagonal = false, width = 900, height = 430 }) {
   width = Math.max(300, Math.min(width, innerWidth - 60)); // drawn for the screen, so that its print stays legible on a phone
@@ -57,7 +71,7 @@ function scatter(points, { xTitle, yTitle, front = [], diagonal = false, width =
   const { box, px, py, parts } = frame(width, height, span || room(points.map((point) => point.x), true), span || room(ys, false), xTitle, yTitle);
   if (diagonal) parts.push(svg("line", { x1: px(span[0]), y1: py(span[0]), x2: px(span[1]), y2: py(span[1]), class: "axis", "stroke-width": 1.5 }));
   if (front.length > 1) parts.push(svg("polyline", { points: front.map((point) => `${px(point.x)},${py(point.y)}`).join(" "), fill: "none", stroke: "var(--accent)", "stroke-width": 1.2 }));
-  const taken = [];
+  const taken = points.map((point) => ({ left: px(point.x) - 6, right: px(point.x) + 6, top: py(point.y) - 6, bottom: py(point.y) + 6 }));
   for (const point of points) {
     const on = front.includes(point), colour = on || diagonal ? "var(--accent)" : "var(--faint)";
     if (point.low !== null && point.low !== undefined) parts.push(svg("line", { x1: px(point.x), x2: px(point.x), y1: py(point.low), y2: py(point.high), stroke: colour, "stroke-width": 1, opacity: 0.55 }));
@@ -65,11 +79,11 @@ function scatter(points, { xTitle, yTitle, front = [], diagonal = false, width =
     parts.push(svg("a", { href: point.href, "aria-label": point.title }, svg("title", null, point.title), mark));
   }
   for (const point of front) {
-    const right = px(point.x) < box.right - 150, x = px(point.x) + (right ? 9 : -9);
-    let y = py(point.y) - 7;
-    while (taken.some(([tx, ty]) => Math.abs(tx - x) < 150 && Math.abs(ty - y) < 13)) y -= 13;
-    taken.push([x, y]);
-    parts.push(svg("text", { x, y, "text-anchor": right ? "start" : "end" }, point.name));
+    const place = nameBox(px(point.x), py(point.y), point.name, box, taken);
+    if (!place) continue; // longer than the figure is wide: the list beside it has it
+    taken.push(place);
+    const left = place.left < px(point.x);
+    parts.push(svg("text", { x: left ? place.right : place.left, y: place.bottom - 4, "text-anchor": left ? "end" : "start" }, point.name));
   }
   return sized(width, svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${yTitle} against ${xTitle}` }, parts));
 }
