@@ -64,6 +64,17 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
+class Asker:
+    """The person who asks, of a memory that several share: what a memory and a reader may be told about them."""
+
+    id: str
+    """As in `Turn.speaker`."""
+    role: str = ""
+    relations: tuple[str, ...] = ()
+    """What the data set records about them and others, one line each; turns of the history may overrule it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """The part of a question that a memory and a reader may see."""
 
@@ -79,6 +90,8 @@ class Question:
     time_text: str = ""
     instruction: str = ""
     """The form of the answer, if the benchmark prescribes it per question."""
+    asker: Asker | None = None
+    """Who asks; None where nobody else could. A memory may ignore it (`MemorySystem.USES_ASKER`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ Deviations and decisions:
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +27,8 @@ from data_loaders.schema import Case, Turn
 from data_loaders.units import make_units
 from eval.costs import by_purpose, costs, efforts
 from eval.metrics.evidence import recalled
-from eval.stats import Estimate, estimate
+from eval.report.cell import Cell
+from eval.stats import Estimate, estimate, jackknifed
 from eval.store import read_record
 from eval.structure.manifold import MEASURES, cloud
 from eval.structure.tree import build_calls, read_tree, shape, without_chains
@@ -76,6 +78,31 @@ def cost(folder: Path, name: str, questions: frozenset[tuple[str, str]] | None =
     if name == "build_calls":
         return single(sum(build_calls(path.parent) for path in _dumps(folder, "effort.jsonl")), totals.units)
     return single(getattr(totals, name), totals.questions)
+
+
+def product_of_means(factors: Sequence[tuple[Cell, bool]]) -> Estimate | None:
+    """The product of several means of one memory, with an interval by jackknife over the histories; None where a mean is missing.
+
+    Args:
+        factors: the cells of the means, and whether 1 - mean is multiplied.
+    """
+    scored = [
+        ([question for question in cell.column.questions if question.key in cell.scores], cell, inverted)
+        for cell, inverted in factors
+    ]
+    if not scored or not all(questions for questions, *_ in scored):
+        return None
+
+    def product(left_out: str | None) -> float:
+        means = []
+        for questions, cell, inverted in scored:
+            kept = [question for question in questions if question.cluster != left_out]
+            mean = cell.column.mean(kept or questions, cell.scores)
+            means.append(1 - mean if inverted else mean)
+        return math.prod(means)
+
+    clusters = sorted({question.cluster for questions, *_ in scored for question in questions})
+    return jackknifed(product(None), [product(name) for name in clusters], sum(len(own) for own, *_ in scored))
 
 
 def report(folder: Path, name: str, *, over: str = "mean", per: str = "") -> Estimate | None:
