@@ -73,6 +73,12 @@ class Asker:
     relations: tuple[str, ...] = ()
     """What the data set records about them and others, one line each; turns of the history may overrule it."""
 
+    @property
+    def text(self) -> str:
+        """The person with the role, and below it the relations as a list."""
+        role = f" ({self.role})" if self.role else ""
+        return "\n".join([f"{self.id}{role}", *(f"- {relation}" for relation in self.relations)])
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -91,7 +97,12 @@ class Question:
     instruction: str = ""
     """The form of the answer, if the benchmark prescribes it per question."""
     asker: Asker | None = None
-    """Who asks; None where nobody else could. A memory may ignore it (`MemorySystem.USES_ASKER`)."""
+    """Who asks; None where nobody else could. A memory may ignore it (`MemorySystem.uses_asker`)."""
+
+    @property
+    def asked_by(self) -> str:
+        """A line for prompts that says who asks, with the relations below it; empty where the data set does not say."""
+        return "" if self.asker is None else f"Asked by {self.asker.text}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall,
             "options": options,
             "shown": _recalled_text(reader, items),
             "asked": _question_text(question, options),
-            "asker": asker_text(question),
+            "asker": "" if question.asker is None else question.asker.text,
             "instruction": question.instruction,
             "today": f"\nCurrent date: {now}" if now else "",
         }
@@ -142,15 +142,5 @@ def _listed(reader: Reader, items: Sequence[Item]) -> str:
 def _question_text(question: Question, options: Sequence[Option]) -> str:
     """The question, its options as lettered lines, who asks, and the benchmark's own instruction."""
     lettered = [f"({option.label}) {option.text}" for option in options]
-    asker = asker_text(question)
-    lines = [question.text, *lettered, asker and f"Asked by {asker}", question.instruction]
+    lines = [question.text, *lettered, question.asked_by, question.instruction]
     return "\n".join(line for line in lines if line)
-
-
-def asker_text(question: Question) -> str:
-    """Who asks, and below it the relations that are recorded; empty where the data set does not say."""
-    asker = question.asker
-    if asker is None:
-        return ""
-    role = f" ({asker.role})" if asker.role else ""
-    return "\n".join([f"{asker.id}{role}", *(f"- {relation}" for relation in asker.relations)])

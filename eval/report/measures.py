@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from data_loaders.units import make_units
 from eval.costs import by_purpose, costs, efforts
 from eval.metrics.evidence import recalled
 from eval.report.cell import Cell
+from eval.report.equivalence import NO_RUNS, Runs
+from eval.report.scores import Asked
 from eval.stats import Estimate, estimate, jackknifed
 from eval.store import read_record
 from eval.structure.manifold import MEASURES, cloud
@@ -80,29 +83,43 @@ def cost(folder: Path, name: str, questions: frozenset[tuple[str, str]] | None =
     return single(getattr(totals, name), totals.questions)
 
 
-def product_of_means(factors: Sequence[tuple[Cell, bool]]) -> Estimate | None:
-    """The product of several means of one memory, with an interval by jackknife over the histories; None where a mean is missing.
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A mean of a product, or what it lacks to 1."""
 
-    Args:
-        factors: the cells of the means, and whether 1 - mean is multiplied.
+    cell: Cell
+    complement: bool
+
+    @property
+    def questions(self) -> list[Asked]:
+        """The questions that have a score."""
+        return [question for question in self.cell.column.questions if question.key in self.cell.scores]
+
+    def value(self, left_out: str | None = None) -> float:
+        """The factor without one history; without any scored question left it is that of all."""
+        questions = self.questions
+        kept = [question for question in questions if question.cluster != left_out]
+        mean = self.cell.column.mean(kept or questions, self.cell.scores)
+        return 1 - mean if self.complement else mean
+
+
+def product_of_means(factors: Sequence[Factor]) -> tuple[Estimate | None, Runs]:
+    """The product of several means of one memory with its interval by jackknife over the histories, and how it changes from run to run.
+
+    None where a mean has no scored question. The error of runs is that of the first order: the means' errors are independent.
     """
-    scored = [
-        ([question for question in cell.column.questions if question.key in cell.scores], cell, inverted)
-        for cell, inverted in factors
+    if not all(factor.questions for factor in factors):
+        return None, NO_RUNS
+    clusters = sorted({question.cluster for factor in factors for question in factor.questions})
+    without = [math.prod(factor.value(cluster) for factor in factors) for cluster in clusters]
+    values = [factor.value() for factor in factors]
+    slopes = [math.prod(values[:place] + values[place + 1 :]) for place in range(len(values))]
+    runs = [
+        replace(factor.cell.runs, variance=factor.cell.runs.variance * slope**2)
+        for factor, slope in zip(factors, slopes, strict=True)
     ]
-    if not scored or not all(questions for questions, *_ in scored):
-        return None
-
-    def product(left_out: str | None) -> float:
-        means = []
-        for questions, cell, inverted in scored:
-            kept = [question for question in questions if question.cluster != left_out]
-            mean = cell.column.mean(kept or questions, cell.scores)
-            means.append(1 - mean if inverted else mean)
-        return math.prod(means)
-
-    clusters = sorted({question.cluster for questions, *_ in scored for question in questions})
-    return jackknifed(product(None), [product(name) for name in clusters], sum(len(own) for own, *_ in scored))
+    n = sum(len(factor.questions) for factor in factors)
+    return jackknifed(math.prod(values), without, n), reduce(Runs.plus, runs)
 
 
 def report(folder: Path, name: str, *, over: str = "mean", per: str = "") -> Estimate | None:

@@ -14,7 +14,7 @@ from eval.judge_card import Correction
 from eval.report.best_of import choose, choose_again, composed
 from eval.report.cell import ALL, Cell, Column
 from eval.report.equivalence import MARGIN
-from eval.report.measures import cost, coverage, product_of_means, report, spread, statistic, tree
+from eval.report.measures import Factor, cost, coverage, product_of_means, report, spread, statistic, tree
 from eval.report.published import Published, find
 from eval.report.scores import outcomes
 from eval.report.tables import AnyCell, Measure
@@ -231,18 +231,16 @@ class Grid:
         return Measure(group.column(metric), estimate, margin=MARGIN, runs=first.runs.plus(second.runs))
 
     def _product(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
-        """The product of a score's means over categories, as `product` says; its interval leaves out one history at a time.
-
-        A history without scored questions changes no factor. None where a category has no scored question.
-        """
+        """The product of a score's means over categories, as `product` says; its interval leaves out one history at a time."""
         plain = {name: value for name, value in metric.items() if name not in ("product", "title", "published")}
-        factors = []
+        factors: list[Factor] = []
         for category, taken in metric["product"].items():
             cell = self.cell(line, group, {**plain, "of": category})
             if not isinstance(cell, Cell):
                 return cell
-            factors.append((cell, taken == "complement"))
-        return Measure(group.column(metric), product_of_means(factors), margin=MARGIN)
+            factors.append(Factor(cell, taken == "complement"))
+        ours, runs = product_of_means(factors)
+        return Measure(group.column(metric), ours, margin=MARGIN, runs=runs)
 
     def _best(self, line: Line, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """For each history, the scores of the candidate chosen for it."""

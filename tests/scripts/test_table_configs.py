@@ -49,7 +49,7 @@ PAPERS = {
     **{f"segtreemem_t{number}": 1 for number in range(3, 10)},
     **{f"xmemory_t{number}": 1 for number in range(1, 9)},
 }
-OTHERS = ["next", "next_beam", "third_party"]
+OTHERS = ["gatemem", "next", "next_beam", "third_party"]
 """Tables of data sets that the four papers do not use, and of answers that others published."""
 
 
