@@ -1,4 +1,4 @@
-"""Controls: memories that recall nothing, the whole history, or the most recent units, and one that always says the same."""
+"""Controls: memories that recall nothing, the whole history, or the most recent units, and one that refuses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import ClassVar
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, Recall, positive, unit_item
 from memsys.tokens import count_tokens
-
 
 REFUSAL = (
     '{"action": "refuse", "answer": "This is not for you to know.", "answer_structured": {}, "used_record_ids": []}'
@@ -27,11 +26,11 @@ class Nothing(MemorySystem):
         return Recall(())
 
 
-class SameAnswer(MemorySystem):
-    """Recalls nothing and gives every question the same answer, so that no reader is asked.
+class RefuseAll(MemorySystem):
+    """Recalls nothing and refuses every question, so that no reader is asked.
 
     Args:
-        answer: the reply, in the form that the benchmark's metrics read.
+        answer: the refusal, in the form that the benchmark's metrics read.
     """
 
     WAIVED: ClassVar = {"empties": "it recalls nothing on purpose"}
