@@ -238,7 +238,8 @@ def _question(
     if after not in {turn.id for turn, _ in turns}:
         raise DataError(f"{place}.as_of_turn_id: expected a turn of the episode, found {after!r}")
     person, role = _person(record, "asker", people, place)
-    lines = tuple(_line(relations[number]) for number in relations_of(person, relations))
+    named = relations_of(person, relations)
+    lines = tuple(check_text(_line(relations[number]), f"{place}: relationships[{number}]") for number in named)
     last = next(number for number, (turn, _) in enumerate(turns) if turn.id == after)
     question = Question(
         name,
@@ -253,11 +254,12 @@ def _question(
 def _line(relation: Mapping[str, Any]) -> str:
     """A relationship as a line: its type, then its other fields."""
     others = "; ".join(f"{key}: {_value(value)}" for key, value in relation.items() if key != "type")
-    return f"{_value(relation.get('type', 'relationship'))} ({others})" if others else _value(relation.get("type", ""))
+    kind = _value(relation.get("type", "relationship"))
+    return f"{kind} ({others})" if others else kind
 
 
 def _value(value: Any) -> str:
-    return check_text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), "relationships")
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _gold(
