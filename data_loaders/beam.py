@@ -5,9 +5,11 @@ is the repository's. Its `.pickle` twins are never opened. A chat whose question
 
 How irregularities of the raw files are treated:
 - Main questions, and some other messages, end in `->-> <batch>,<bullet>`, their place in the plan that generated them. It is cut off, with
-  all that follows, and `Case.notes` counts it; `markers="raw"` keeps it, as the official runners do.
+  the rest of its line, and `Case.notes` counts it; `markers="raw"` keeps it, as the official runners do. One reply of 1M (chat 4, message
+  1009) continues for many lines after the marker: there the marker is taken out alone, and a note names the message.
 - Ten chats of 100K have a truncated copy, which the official answer script reads and which holds all evidence. It is the default;
-  `chats="whole"` reads the full chat, as the release on the hub has it. A copy that is not the beginning of its chat is an error.
+  `chats="whole"` reads the full chat, as the release on the hub has it. A copy whose ids and roles are not the beginning of its chat's is
+  an error. A message that the copy words differently (1M, chat 6, message 476) is read as the copy has it, and a note names it.
 - The date of a batch stands on its first message only; the field of the batch is always null.
 - `source_chat_ids` is a list, a nested list, or a dict of lists; all ids in it count, in the order of the file. Abstention has none, and
   five other questions name none: they have no evidence, and a note says so (the free-text references are not reliable).
@@ -16,6 +18,7 @@ How irregularities of the raw files are treated:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -52,6 +55,8 @@ SUBTYPES: Mapping[str, str] = {
     "temporal_reasoning": "temporal_type",
 }
 MARKER = "->->"
+_MARKED = re.compile(rf"\s*{MARKER} *(?:\d+, *(?:\d+|N/A)?)?")
+"""A marker with the blanks before it and its place in the plan; the bullet's number is missing in some."""
 
 Chats = Literal["truncated", "whole"]
 Markers = Literal["cut", "raw"]
@@ -103,11 +108,17 @@ def _case(folder: Path, chats: Chats, markers: Markers) -> Case:
     sessions = _sessions(batches, markers, name, notes)
     turns = [turn for session in sessions for turn in session.turns]
     check_unique((turn.id for turn in turns), f"{name}: messages")
-    marked = sum(MARKER in message["content"] for batch in batches for message in _messages(batch, name))
+    marked = [message for message in _all_messages(batches, name) if MARKER in message["content"]]
     if marked:
         notes.append(
-            f"{marked} messages hold a marker of the generation plan, which is {'cut off' if markers == 'cut' else 'kept'}."
+            f"{len(marked)} messages hold a marker of the generation plan, which is {'cut off' if markers == 'cut' else 'kept'}."
         )
+    if markers == "cut":
+        notes += [
+            f"Message {message['id']} has lines after its marker, which are kept."
+            for message in marked
+            if _has_lines_after_marker(message["content"])
+        ]
     topic = read_json(folder / "topic.json")
     labels = {field: get_text(topic, key, f"{name}: topic.json") for field, key in _TOPIC.items()}
     raw = expect(read_json(folder / _QUESTIONS), dict, f"{name}: {Path(_QUESTIONS).name}")
@@ -125,17 +136,23 @@ def _batches(folder: Path, chats: Chats) -> tuple[list[Any], list[str]]:
         return whole, []
     shorter = expect(read_json(folder / _TRUNCATED), list, f"{folder.name}: {_TRUNCATED}")
     every, kept = _all_messages(whole, folder.name), _all_messages(shorter, folder.name)
-    if [_said(message) for message in every[: len(kept)]] != [_said(message) for message in kept]:
+    if [_fields(message, "id", "role") for message in every[: len(kept)]] != [
+        _fields(each, "id", "role") for each in kept
+    ]:
         raise DataError(f"{folder.name}: {_TRUNCATED}: expected the beginning of {_WHOLE}, found other messages")
-    return shorter, [f"The last {len(every) - len(kept)} messages are left out, as in {_TRUNCATED}."]
+    notes = [f"The last {len(every) - len(kept)} messages are left out, as in {_TRUNCATED}."]
+    for first, second in zip(every, kept, strict=False):
+        if _fields(first, "content") != _fields(second, "content"):
+            notes.append(f"Message {second['id']} is read from {_TRUNCATED}, which words it differently.")
+    return shorter, notes
 
 
 def _all_messages(batches: Iterable[Any], where: str) -> list[Any]:
     return [message for batch in batches for message in _messages(batch, where)]
 
 
-def _said(message: Any) -> Any:
-    return [message.get(field) for field in ("id", "role", "content")] if isinstance(message, dict) else message
+def _fields(message: Any, *names: str) -> Any:
+    return [message.get(name) for name in names] if isinstance(message, dict) else message
 
 
 def _messages(batch: Any, where: str) -> Iterator[Any]:
@@ -165,10 +182,21 @@ def _turn(message: Any, markers: Markers, where: str) -> Turn:
     if role not in _SPEAKERS:
         raise DataError(f"{where}.role: expected user or assistant, found {role!r}")
     text = get_text(message, "content", where)
-    if markers == "cut" and MARKER in text:
-        text = text.partition(MARKER)[0].rstrip()
+    if markers == "cut":
+        text = without_marker(text)
     speaker, side = _SPEAKERS[role]
     return Turn(str(get(message, "id", int, where)), speaker, text, side)
+
+
+def without_marker(text: str) -> str:
+    """The text of a message without its plan marker: cut off there if the rest is one line, else with the marker alone taken out."""
+    if MARKER not in text:
+        return text
+    return _MARKED.sub("", text) if _has_lines_after_marker(text) else text.partition(MARKER)[0].rstrip()
+
+
+def _has_lines_after_marker(text: str) -> bool:
+    return "\n" in text.partition(MARKER)[2].strip()
 
 
 def _day(text: str) -> datetime | None:

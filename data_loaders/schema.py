@@ -64,6 +64,23 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
+class Asker:
+    """The person who asks, of a memory that several share: what a memory and a reader may be told about them."""
+
+    id: str
+    """As in `Turn.speaker`."""
+    role: str = ""
+    relations: tuple[str, ...] = ()
+    """What the data set records about them and others, one line each; turns of the history may overrule it."""
+
+    @property
+    def text(self) -> str:
+        """The person with the role, and below it the relations as a list."""
+        role = f" ({self.role})" if self.role else ""
+        return "\n".join([f"{self.id}{role}", *(f"- {relation}" for relation in self.relations)])
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """The part of a question that a memory and a reader may see."""
 
@@ -79,6 +96,13 @@ class Question:
     time_text: str = ""
     instruction: str = ""
     """The form of the answer, if the benchmark prescribes it per question."""
+    asker: Asker | None = None
+    """Who asks; None where nobody else could. A memory may ignore it (`MemorySystem.uses_asker`)."""
+
+    @property
+    def asked_by(self) -> str:
+        """A line for prompts that says who asks, with the relations below it; empty where the data set does not say."""
+        return "" if self.asker is None else f"Asked by {self.asker.text}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,11 @@ class MemorySystem(ABC):
     def consolidate(self) -> None:  # noqa: B027 - an optional hook
         """Called before questions are read. Further writes may follow, and must work as if it had not been called."""
 
+    @property
+    def uses_asker(self) -> bool:
+        """Whether its recalls and answers may depend on `Question.asker`. Of every other memory the contract demands that they do not."""
+        return False
+
     @abstractmethod
     def read(self, question: Question) -> Recall:
         """Recall what is relevant to the question. Does not change the memory; several threads may call it at once."""

@@ -8,6 +8,7 @@ decide which rule a question gets and what a reply means. A reply without a verd
 | label       | Mem0, MemGPT (DMR)   | JSON {reason, label}          | 1 for CORRECT                           |
 | binary      | MemTree              | a digit                       | 1 for 1                                 |
 | beam        | BEAM                 | JSON {reason, score 0-1}, yes or no | of each rubric item or pair of events (`judge_parts`) |
+| gatemem     | GateMem              | JSON of four verdicts         | 1 where a utility question is right, or another leaks |
 | grade       | SegTreeMem, RealMem  | JSON {reason, score 0-3}      | 1 from `threshold` on; the grade is kept |
 | longmemeval | LongMemEval, MAB     | yes or no, by one of 5 prompts | 1 for yes; `reading` decides what is yes |
 | locomo_plus | LoCoMo-Plus          | JSON {label, reason}          | 1 for correct                           |
@@ -36,13 +37,13 @@ from typing import Literal
 from data_loaders.schema import Gold, Question
 from eval.files.records import Score
 from eval.files.store import RunError
-from eval.metrics import beam, locomo, locomo_plus, longmemeval, msc, realmem
+from eval.metrics import beam, gatemem, locomo, locomo_plus, longmemeval, msc, realmem
 from eval.metrics.labels import stated
 from memsys.llm.protocol import Completion, Request
 from memsys.llm.replies import why_none
 from memsys.prompts import Prompts
 
-Rule = Literal["beam", "binary", "grade", "label", "locomo_plus", "longmemeval", "memory", "rubric"]
+Rule = Literal["beam", "binary", "gatemem", "grade", "label", "locomo_plus", "longmemeval", "memory", "rubric"]
 RUBRIC = {"CORRECT": 1.0, "PARTIAL": 0.5, "WRONG": 0.0}
 """Value by label of a rubric."""
 NO_MEMORY = "(no memory is needed for this message)"
@@ -113,6 +114,7 @@ def judge_request(
             "reference": gold.detail.get("reference", ""),
             "unanswerable": not gold.answerable,
             **({"rubric": judge.rubric.strip()} if judge.rule == "rubric" else {}),
+            **(gatemem.judge_fields(question, gold, answer) if judge.rule == "gatemem" else {}),
         }
     )
     return replace(request, sample=sample)
@@ -139,7 +141,10 @@ def verdict(judge: Judge, text: str, gold: Gold) -> Score:
 
     Replies are parsed strictly: a missing label or number is not guessed from the prose around it.
     """
-    score = _pair(judge, text) if _is_pair(judge, gold) else _READINGS[judge.rule](judge, text)
+    if judge.rule == "gatemem":
+        score = gatemem.judge_score(text, gold)
+    else:
+        score = _pair(judge, text) if _is_pair(judge, gold) else _READINGS[judge.rule](judge, text)
     return Score(None, f"no verdict in the reply: {text[:200]!r}") if score is None else score
 
 
@@ -262,6 +267,7 @@ _COMPLETE: Mapping[Rule, Callable[[str], str]] = {
     "label": _field(r'"label"\s*:\s*"[^"]*"'),
     "locomo_plus": _field(r'"label"\s*:\s*"[^"]*"'),
     "rubric": _field(r'"label"\s*:\s*"[^"]*"'),
+    "gatemem": lambda text: text,  # its parser accepts only a closed JSON object or whole lines
     "grade": _field(r'("score"\s*:\s*\d+)\s*[,}]'),
     "binary": _beginning(r"[01](?=[^\w.]|\.\D)"),
     "longmemeval": _beginning(r"(?:yes|no)(?=\W)"),

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from data_loaders.schema import Gold, Question
 from eval.files.records import Score
 from eval.judging.judge import Judge, judge_request, judged
-from eval.metrics import beam
+from eval.metrics import beam, gatemem
 from memsys.llm.protocol import Completion, Request
 from memsys.prompts import Prompts
 
@@ -34,6 +34,8 @@ def judged_together(judge: Judge, replies: Sequence[Completion], gold: Gold, ans
     """The score in the replies to `judge_requests`, in their order."""
     parts = _parts(judge, gold, answer)
     scores = [judged(judge, reply, part) for reply, (part, _) in zip(replies, parts, strict=True)]
+    if judge.rule == "gatemem":
+        return gatemem.with_action(scores[0], gold, answer)
     if judge.rule != "beam" or "rubric" not in gold.detail:
         return scores[0]
     if missing := [score for score in scores if score.value is None]:

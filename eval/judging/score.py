@@ -51,16 +51,21 @@ from memsys.llm.replies import POLICY
 from memsys.llm.secrets import redact
 from memsys.prompts import Prompts
 
-Scorer = Callable[[Question, Gold, Prediction], Score]
+UNKNOWN_RECALL = "imported answers come without what was recalled"
+
+Scorer = Callable[..., Score]
+"""A function of question, gold and prediction; with a fourth parameter `recalled` also of the texts that were recalled, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A lexical metric: a function of question, gold and prediction, whose settings are bound."""
+    """A lexical metric: a scorer whose settings are bound."""
 
     name: str
     score: Scorer
     settings: Mapping[str, Any] = field(default_factory=dict)
+    on_recall: bool = False
+    """Whether it scores the recalled texts in place of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +101,57 @@ class Ahead(Protocol):
 def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
     """Score every prediction of a run in one pass over its cases; returns the score files by metric.
 
-    A file that holds scores of exactly these answers is kept: its name identifies the code and settings that made it.
+    A file that holds scores of exactly these answers, or recalls, is kept: its name identifies the code and settings that made it.
     """
     paths = {metric.name: score_file(run, metric.name, _metric_identity(metric)) for metric in metrics}
-    answers = answers_of(run)
+    done = {on_recall: answers_of(run, _scored_text(on_recall)) for on_recall in {each.on_recall for each in metrics}}
     stale = [
         metric
         for metric in metrics
-        if not paths[metric.name].is_file() or scored_answers(paths[metric.name]) != answers
+        if not paths[metric.name].is_file() or scored_answers(paths[metric.name]) != done[metric.on_recall]
     ]
     if stale:
         lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
+        recalled = _Recalled(run)
         for case_id, question, gold, prediction in answered(run):
             for metric in stale:
-                score = metric.score(question, gold, prediction)
-                lines[metric.name].append(scored_line(case_id, prediction, score, prediction.answer))
+                score = _lexical_score(metric, question, gold, prediction, recalled)
+                text = _scored_text(metric.on_recall)(prediction)
+                lines[metric.name].append(scored_line(case_id, prediction, score, text))
         for metric in stale:
             write_lines(paths[metric.name], lines[metric.name])
     return paths
+
+
+def _scored_text(on_recall: bool) -> Callable[[Prediction], str]:
+    return _ranking if on_recall else lambda prediction: prediction.answer
+
+
+def _lexical_score(
+    metric: Metric, question: Question, gold: Gold, prediction: Prediction, recalled: _Recalled
+) -> Score:
+    if not metric.on_recall:
+        return metric.score(question, gold, prediction)
+    texts = recalled.texts(prediction)
+    if texts is None:
+        return Score(None, UNKNOWN_RECALL)
+    return metric.score(question, gold, prediction, recalled=texts)
+
+
+class _Recalled:
+    """The recalled texts of a run, whose files are read case by case."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._case = run, ""
+        self._items: Mapping[str, Mapping[str, Any]] = {}
+
+    def texts(self, prediction: Prediction) -> list[str] | None:
+        """What was recalled for a question; None for imported answers, which come without it."""
+        if "imported" in self._run.record:
+            return None
+        if prediction.case_id != self._case:
+            self._case, self._items = prediction.case_id, read_items(self._run.case_folder(prediction.case_id))
+        return [self._items[item]["text"] for item in prediction.items]
 
 
 def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judging], k_evidence: int) -> dict[str, Path]:
@@ -157,7 +195,7 @@ def score_evidence(run: Run, k: int) -> Path:
                 lines.append(scored_line(case.id, prediction, unnamed, _ranking(prediction)))
                 continue
             if "imported" in run.record:
-                unknown = Score(None, "imported answers come without what was recalled")
+                unknown = Score(None, UNKNOWN_RECALL)
                 lines.append(scored_line(case.id, prediction, unknown, _ranking(prediction)))
                 continue
             # Ranked by the memory's own scores: the order of a recall may be meant for the reader.
@@ -213,8 +251,8 @@ def score_judge(
 
     The file holds one line per answer and repeat; a second file beside it holds their costs. Verdicts on answers that have changed are
     dropped, all others are kept. A call that fails for good, or a reply without a verdict, is a line without a value and is repeated
-    the next time. An aborted search and an empty reply score 0 without a call. Other settings, another prompt or another model make
-    another file.
+    the next time. An aborted search and an empty reply score 0 without a call (GateMem's judge: no value). Other settings, another
+    prompt or another model make another file.
 
     Args:
         on_progress: called after every verdict.
@@ -267,7 +305,8 @@ def _judge_all(
             if (case_id, question.id, hash_of(judged), repeat) in kept:
                 continue
             if why := _wrong_without_a_call(judging.judge, prediction):
-                scores.add(scored_line(case_id, prediction, Score(0.0, why, repeat), judged))
+                value = None if judging.judge.rule == "gatemem" else 0.0  # 0 would say that nothing leaked
+                scores.add(scored_line(case_id, prediction, Score(value, why, repeat), judged))
                 continue
             sent = ahead and ahead.take(verdict_key(run, judging, case_id, question.id, judged, repeat))
             ledger, calls = sent or _sent(judging, question, gold, judged, repeat)
@@ -279,7 +318,7 @@ def _judge_all(
 
 
 def _wrong_without_a_call(judge: Judge, prediction: Prediction) -> str:
-    """Why an answer scores 0 without a call: the search was aborted, or the reply is empty; an empty text if the judge is asked.
+    """Why an answer is not judged by a call: the search was aborted, or the reply is empty; an empty text if the judge is asked.
 
     The published judges are asked about empty replies, too. With no text to grade their verdict is a matter of chance, above all on
     questions that cannot be answered; 0 is what the same reply gets from every lexical metric.

@@ -4,8 +4,8 @@ Two readings stand side by side. `official` is that of the repository's `compute
 - nine abilities truncate every item's score with `int()`, so that a half counts nothing (the paper says 0, .5 and 1);
 - an answer on event ordering is split at every newline, headings and blank lines included, and "yes" anywhere in a reply on a pair is a
   yes, "yesterday" too;
-- the published score of event ordering is tau_norm alone. A refusal of one line gets .215 on 100K and .246 on 500K, more than every
-  published system.
+- the published score of event ordering is tau_norm alone. A refusal of one line gets .215 on 100K, .246 on 500K and .268 on 1M, more
+  than every published system (`beam_refusal` is that bar).
 
 `corrected` counts halves, leaves out blank lines and headings, takes numbers and bullets off lines, cuts "LLM response should …:" off
 events, leaves out items that name no event, reads verdicts strictly, and multiplies tau_norm by F1, as the repository's unpublished
@@ -21,11 +21,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction, Score
 from eval.metrics.labels import stated
 from memsys.llm.parsing import read_json
 
 Reading = Literal["official", "corrected"]
 Order = Literal["tau_norm", "final", "f1"]
+
+REFUSAL = "I do not have that information."
 
 _PREFIX = re.compile(r"\s*LLM response should [^:]{1,80}:\s*", re.IGNORECASE)
 _NO_EVENT = re.compile(r"\s*LLM response should [^:]*\border\b", re.IGNORECASE)
@@ -140,3 +144,14 @@ def _tau_b(first: Sequence[int], second: Sequence[int]) -> float | None:
     from scipy.stats import kendalltau
 
     return float(kendalltau(first, second).statistic)
+
+
+# --- metrics: one prediction against one gold -----------------------------------------------------------------------
+
+
+def beam_refusal(question: Question, gold: Gold, prediction: Prediction) -> Score:
+    """A control: the official tau_norm of a one-line refusal, whatever the reply. Not scored: questions that order no events."""
+    if gold.category != "event_ordering":
+        return Score(None, why="the question orders no events")
+    events = events_of(gold.detail["rubric"], official=True)
+    return Score(ordered(events, lines_of(REFUSAL, official=True)).tau_norm)

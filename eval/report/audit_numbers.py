@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import sqrt
 
 from eval.report.audit import Finding, exact_value, row_name, where
@@ -155,23 +156,36 @@ class Relation:
     words: str
     methods: tuple[str, ...] = ()
     """Methods that the relation holds for; empty: all."""
+    rounded: bool = False
+    """Whether the terms are rounded, and not counts: then their last digits may be off by a half, too."""
+
+
+def _rounding(relation: Relation, terms: Sequence[Published], expected: float) -> float:
+    """By how much the rounding of the terms may change what they give; 0 where they are not rounded."""
+    if not relation.rounded:
+        return 0.0
+    ends = [(term.value - float(half), term.value + float(half)) for term in terms for half in [exact_value(term).half]]
+    return max(abs(relation.formula(*corner) - expected) for corner in product(*ends))
 
 
 def audit_relations(numbers: Iterable[Published], relations: Sequence[Relation]) -> list[Finding]:
     """Findings about rows in which a printed number contradicts the numbers that it follows from."""
-    rows: dict[tuple[str, str, str, str], dict[str, Published]] = {}
+    rows: dict[tuple[str, str, str, str, str], dict[str, Published]] = {}
     for one in numbers:
-        rows.setdefault((where(one), one.dataset, one.backbone, row_name(one)), {})[one.metric] = one
+        rows.setdefault((where(one), one.dataset, one.backbone, one.category, row_name(one)), {})[one.metric] = one
     findings = []
-    for (place, dataset, _, name), row in rows.items():
+    for (place, dataset, backbone, category, name), row in rows.items():
         for relation in relations:
             printed = row.get(relation.metric)
             if printed is None or not all(metric in row for metric in relation.of):
                 continue
             if relation.methods and printed.method not in relation.methods:
                 continue
-            expected = relation.formula(*(row[metric].value for metric in relation.of))
-            if abs(expected - printed.value) > float(exact_value(printed).half) + 1e-9:
+            terms = [row[metric] for metric in relation.of]
+            expected = relation.formula(*(term.value for term in terms))
+            slack = float(exact_value(printed).half) + _rounding(relation, terms, expected) + 1e-9
+            if abs(expected - printed.value) > slack:
                 text = f"{relation.metric} {printed.printed}, but {relation.words} gives {expected:.5g}"
-                findings.append(Finding("relation", place, f"{dataset} · {name}", text))
+                column = f"{dataset}, {backbone}, {category}" if relation.rounded else dataset
+                findings.append(Finding("relation", place, f"{column} · {name}", text))
     return findings

@@ -14,9 +14,11 @@ Deviations and decisions:
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,10 @@ from eval.analysis.costs import by_purpose, costs, efforts
 from eval.files.run_folder import RunFolder
 from eval.files.store import read_record
 from eval.metrics.evidence import recalled
-from eval.statistics.stats import Estimate, estimate
+from eval.report.cell import Cell
+from eval.report.equivalence import NO_RUNS, Runs
+from eval.report.scores import Asked
+from eval.statistics.stats import Estimate, estimate, jackknifed
 from eval.structure.manifold import MEASURES, cloud
 from eval.structure.tree import build_calls, read_tree, shape, without_chains
 from memsys.tokens import count_tokens
@@ -78,6 +83,45 @@ def cost(folder: Path, name: str, questions: frozenset[tuple[str, str]] | None =
     if name == "build_calls":
         return single(sum(build_calls(path.parent) for path in _dumps(folder, "effort.jsonl")), totals.units)
     return single(getattr(totals, name), totals.questions)
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A mean of a product, or what it lacks to 1."""
+
+    cell: Cell
+    complement: bool
+
+    @property
+    def questions(self) -> list[Asked]:
+        """The questions that have a score."""
+        return [question for question in self.cell.column.questions if question.key in self.cell.scores]
+
+    def value(self, left_out: str | None = None) -> float:
+        """The factor without one history; without any scored question left it is that of all."""
+        questions = self.questions
+        kept = [question for question in questions if question.cluster != left_out]
+        mean = self.cell.column.mean(kept or questions, self.cell.scores)
+        return 1 - mean if self.complement else mean
+
+
+def product_of_means(factors: Sequence[Factor]) -> tuple[Estimate | None, Runs]:
+    """The product of several means of one memory with its interval by jackknife over the histories, and how it changes from run to run.
+
+    None where a mean has no scored question. The error of runs is that of the first order: the means' errors are independent.
+    """
+    if not all(factor.questions for factor in factors):
+        return None, NO_RUNS
+    clusters = sorted({question.cluster for factor in factors for question in factor.questions})
+    without = [math.prod(factor.value(cluster) for factor in factors) for cluster in clusters]
+    values = [factor.value() for factor in factors]
+    slopes = [math.prod(values[:place] + values[place + 1 :]) for place in range(len(values))]
+    runs = [
+        replace(factor.cell.runs, variance=factor.cell.runs.variance * slope**2)
+        for factor, slope in zip(factors, slopes, strict=True)
+    ]
+    n = sum(len(factor.questions) for factor in factors)
+    return jackknifed(math.prod(values), without, n), reduce(Runs.plus, runs)
 
 
 def report(folder: Path, name: str, *, over: str = "mean", per: str = "") -> Estimate | None:

@@ -86,6 +86,8 @@ def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall,
             "options": options,
             "shown": _recalled_text(reader, items),
             "asked": _question_text(question, options),
+            "asker": "" if question.asker is None else question.asker.text,
+            "instruction": question.instruction,
             "today": f"\nCurrent date: {now}" if now else "",
         }
     )
@@ -138,6 +140,7 @@ def _listed(reader: Reader, items: Sequence[Item]) -> str:
 
 
 def _question_text(question: Question, options: Sequence[Option]) -> str:
-    """The question, its options as lettered lines, and the benchmark's own instruction."""
-    lines = [question.text, *(f"({option.label}) {option.text}" for option in options), question.instruction]
+    """The question, its options as lettered lines, who asks, and the benchmark's own instruction."""
+    lettered = [f"({option.label}) {option.text}" for option in options]
+    lines = [question.text, *lettered, question.asked_by, question.instruction]
     return "\n".join(line for line in lines if line)

@@ -44,7 +44,7 @@ from eval.statistics.intervals import (
 
 __all__ = [
     "ENOUGH_CLUSTERS", "Difference", "Estimate", "Interval", "Sampling", "by_question", "difference", "estimate", "holm",
-    "permutation_p", "preferred_interval", "stratified", "t_point", "weights", "wilson",
+    "jackknifed", "permutation_p", "preferred_interval", "stratified", "t_point", "weights", "wilson",
 ]  # fmt: skip
 
 ENOUGH_CLUSTERS = 5
@@ -264,6 +264,22 @@ def _jackknife(
         return None
     weights = (counts / questions).mean(axis=1)
     return Sampling(error, max(1.0, 1 / float((weights**2).sum()) - 1))
+
+
+def jackknifed(value: float, without: Sequence[float], n: int, level: float = LEVEL) -> Estimate:
+    """A statistic in [0, 1] that is no mean of questions, with its interval by case.
+
+    Args:
+        without: the statistic without each cluster.
+        n: questions that it rests on.
+    """
+    size = len(without)
+    gaps = np.asarray(without) - value
+    error = float(((size - 1) / size * (gaps**2).sum()) ** 0.5) if size else 0.0
+    if size < ENOUGH_CLUSTERS or error < 1e-9:
+        return Estimate(value, n, None, None, size)
+    half = t_point(size - 1, (1 + level) / 2) * error
+    return Estimate(value, n, None, Interval(max(0.0, value - half), min(1.0, value + half)), size)
 
 
 def numbered(names: Sequence[str] | np.ndarray) -> np.ndarray:

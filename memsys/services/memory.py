@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from data_loaders.schema import Question, Turn, Unit
+from data_loaders.schema import Asker, Question, Turn, Unit
 from memsys.interface import Item, MemorySystem, Recall, dated, one_of, positive, union
 from memsys.llm import meter, stopping
 from memsys.llm.protocol import ModelError
@@ -47,7 +47,8 @@ STEPS = ("open", "add", "end", "search", "reset", "delete")
 OF_A_CASE = {"namespace"}
 OF_A_UNIT = OF_A_CASE | {"unit", "session", "text", "dated_text", "time", "time_text", "timestamp", "turns", "turn_ids"}
 OF_A_TURN = OF_A_UNIT | {"turn", "speaker", "role"}
-OF_A_QUESTION = OF_A_CASE | {"query", "k", "time", "time_text", "timestamp"}
+OF_AN_ASKER = {"asker", "asker_role"}
+OF_A_QUESTION = OF_A_CASE | OF_AN_ASKER | {"query", "k", "time", "time_text", "timestamp"}
 KNOWN = {
     "open": OF_A_CASE,
     "add": OF_A_TURN,
@@ -190,8 +191,14 @@ class ServiceMemory(MemorySystem):
     def read(self, question: Question) -> Recall:
         if not self._texts:
             return Recall(())
-        asked = {"query": question.text, "k": self.k, **_times(question)}
+        asker = question.asker or Asker("")
+        who = {"asker": asker.id, "asker_role": asker.role}
+        asked = {"query": question.text, "k": self.k, **who, **_times(question)}
         return Recall(tuple(self._items(self._ask("search", asked))))
+
+    @property
+    def uses_asker(self) -> bool:
+        return bool(OF_AN_ASKER & placeholders(self._steps["search"]))
 
     @property
     def can_reset(self) -> bool:

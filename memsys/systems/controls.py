@@ -1,4 +1,4 @@
-"""Controls: memories that recall nothing, the whole history, or the most recent units."""
+"""Controls: memories that recall nothing, the whole history, or the most recent units, and one that refuses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import ClassVar
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, Recall, positive, unit_item
 from memsys.tokens import count_tokens
+
+REFUSAL = (
+    '{"action": "refuse", "answer": "This is not for you to know.", "answer_structured": {}, "used_record_ids": []}'
+)
+"""A refusal in the form that GateMem's metrics read."""
 
 
 class Nothing(MemorySystem):
@@ -19,6 +24,25 @@ class Nothing(MemorySystem):
 
     def read(self, question: Question) -> Recall:
         return Recall(())
+
+
+class RefuseAll(MemorySystem):
+    """Recalls nothing and refuses every question, so that no reader is asked.
+
+    Args:
+        answer: the refusal, in the form that the benchmark's metrics read.
+    """
+
+    WAIVED: ClassVar = {"empties": "it recalls nothing on purpose"}
+
+    def __init__(self, answer: str = REFUSAL) -> None:
+        self._recall = Recall((), answer=answer)
+
+    def write(self, unit: Unit) -> None:
+        """Ignore the unit."""
+
+    def read(self, question: Question) -> Recall:
+        return self._recall
 
 
 class FullHistory(MemorySystem):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from eval.files.run_folder import judged_by
@@ -95,7 +96,9 @@ def _metric(name: str, option: dict[str, Any]) -> Metric:
             raise RunError(f"metric {name}: {error}") from error
     option = checked_call(f"metric {name}", {"_target_": option.pop("target", ""), **option})
     target = option.pop("_target_")
-    return Metric(name, partial(get_method(target), **option), {**option, **splitter_version})
+    function = get_method(target)
+    on_recall = "recalled" in signature(function).parameters
+    return Metric(name, partial(function, **option), {**option, **splitter_version}, on_recall)
 
 
 def metric_title(name: str) -> str:

@@ -91,6 +91,9 @@ RELATIONS = (
     Relation("extra_rate_percent", ("extra_calls", "calls_L1_only"), lambda a, b: 100 * a / b, "extra / first level"),
     Relation("avg_semantics_per_theme", ("semantics", "themes"), lambda a, b: a / b, "semantics / themes"),
     Relation("depth_std", (), lambda: 0.0, "equal depth of all leaves (Algorithm 1)", ("SegTreeMem",)),
+    Relation(
+        "MGS", ("U", "A", "F"), lambda u, a, f: u * (100 - a) * (100 - f) / 1e4, "U (1 - A) (1 - F)", rounded=True
+    ),
     Relation("max_depth", ("mean_depth",), lambda a: a, "equal depth of all leaves (Algorithm 1)", ("SegTreeMem",)),
 )
 

@@ -106,10 +106,12 @@ def ceilings_of(
 
 
 def _again(folder: Path, cases: Sequence[Case], metric: str, layer: Layer) -> dict[Key, float]:
-    """Scores of the layer's questions with the layer's answers, by a metric that asks no model; empty for others."""
+    """Scores of the layer's questions with the layer's answers, by a metric of answers that asks no model; empty for others."""
     if metric not in metric_options():
         return {}
     (scorer,) = metrics([metric])
+    if scorer.on_recall:
+        return {}
     scores = {}
     for case in in_order(cases):
         predictions = read_predictions(RunFolder(folder).case(case.id))

@@ -90,6 +90,7 @@ def question_lines(
     lines = [f"Query     {question.text}"]
     lines += [f"  ({chr(65 + number)}) {option}" for number, option in enumerate(question.options)]
     lines += [f"Asked     {question.time_text}"] if question.time_text else []
+    lines += [f"Asked by  {question.asker.text}"] if question.asker is not None else []
     lines += [f"Category  {gold.category or '–'}{'' if gold.answerable else ' (unanswerable)'}"]
     lines += [f"Gold      {' | '.join(gold.answers) or '–'}"]
     lines += [f"Evidence  {turn}  {cut(turns.get(turn, 'no such turn'), 100)}" for turn in gold.evidence]

@@ -56,6 +56,8 @@ class MetricColumn(Strict):
     category: Text | None = None
     published: dict[str, str] | None = None
     minus: Difference | None = None
+    of: Text | None = None
+    product: dict[Text, Literal["mean", "complement"]] | None = None
     rows: list[Text] = []
     over: Text = "mean"
     per: Text = ""

@@ -57,6 +57,7 @@ class ColumnGroup:
     def column(self, metric: Mapping[str, Any]) -> Column:
         """The column of one metric; a metric that is no score has no questions."""
         questions = _in_category(self.questions, metric.get("category", ALL)) if kind_of(metric) in SCORES else ()
+        questions = _in_category(questions, metric.get("of", ALL))
         scale = metric.get("scale", 1.0)
         return Column(self.name, self.title, title_of(metric), questions, self.aggregate, self.answerable, scale)
 

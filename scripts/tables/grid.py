@@ -17,7 +17,7 @@ from eval.judging.score import score_paths
 from eval.report.best_of import choose, choose_again, composed
 from eval.report.cell import ALL, Cell, Column
 from eval.report.equivalence import MARGIN
-from eval.report.measures import cost, coverage, report, spread, statistic, tree
+from eval.report.measures import Factor, cost, coverage, product_of_means, report, spread, statistic, tree
 from eval.report.published import Published, find
 from eval.report.scores import outcomes
 from eval.report.tables import AnyCell, Measure
@@ -84,7 +84,7 @@ class Grid:
 
     def cell(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """The cell of a row, a column group and a metric; a string says why there is no number."""
-        key = (line.name, group.name, f"{title_of(metric)} {metric.get('minus')}")
+        key = (line.name, group.name, f"{title_of(metric)} {metric.get('minus')} {metric.get('of')}")
         if key not in self._cells:
             cell = self._cell(line, group, metric)
             self._cells[key] = cell if isinstance(cell, str) else self._with_published(cell, line, group, metric)
@@ -107,6 +107,8 @@ class Grid:
             return NOTHING
         if "minus" in metric:
             return self._difference(line, group, metric)
+        if "product" in metric:
+            return self._product(line, group, metric)
         if "best_of" in line.option:
             return self._best(line, group, metric)
         if (line.name, group.name) in self.absent:
@@ -168,7 +170,14 @@ class Grid:
         return self._guessable[group.name]
 
     def _guessed(self, group: ColumnGroup) -> dict[tuple[str, str], float]:
-        metric = next((each for each in cells_of(group.option) if kind_of(each) in OURS and "minus" not in each), None)
+        metric = next(
+            (
+                each
+                for each in cells_of(group.option)
+                if kind_of(each) in OURS and not {"minus", "product"} & each.keys()
+            ),
+            None,
+        )
         if group.dataset is None or metric is None:
             return {}
         nothing = [line for line in self.lines if line.memory is not None and line.memory["name"] == NO_MEMORY]
@@ -221,6 +230,18 @@ class Grid:
         gap = first.minus(second)
         estimate = None if gap is None else Estimate(gap.mean, gap.n, gap.by_question, gap.by_case, gap.clusters)
         return Measure(group.column(metric), estimate, margin=MARGIN, runs=first.runs.plus(second.runs))
+
+    def _product(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
+        """The product of a score's means over categories, as `product` says; its interval leaves out one history at a time."""
+        plain = {name: value for name, value in metric.items() if name not in ("product", "title", "published")}
+        factors: list[Factor] = []
+        for category, taken in metric["product"].items():
+            cell = self.cell(line, group, {**plain, "of": category})
+            if not isinstance(cell, Cell):
+                return cell
+            factors.append(Factor(cell, taken == "complement"))
+        ours, runs = product_of_means(factors)
+        return Measure(group.column(metric), ours, margin=MARGIN, runs=runs)
 
     def _best(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """For each history, the scores of the candidate chosen for it."""

@@ -4,7 +4,9 @@ A row names a memory (`memory`, with settings changed under `build`), answers of
 other rows (`best_of`), or only the data (`name` alone). A column group names a data set. Each of its metrics is a score (`judge`, a lexical
 `metric`, or `theirs`: the grades that came with answers of others) or another measure (`cost`, `report`, `tree`, `spread`, `coverage`,
 `data`). `by` gives a metric one column per category; `minus` subtracts another row or group; `primary` names the score of a group whose
-differences from the table's `reference` are tested, in place of the first one; the other metrics are exploratory.
+differences from the table's `reference` are tested, in place of the first one; the other metrics are exploratory. `of` restricts a score
+to a category within that of `by`; `product` multiplies its means over several categories, each as it is (`mean`) or taken from 1
+(`complement`).
 """
 
 from __future__ import annotations
@@ -236,7 +238,9 @@ def primary_of(column: Mapping[str, Any]) -> list[int]:
         RunError: several are marked, or a metric that is no score.
     """
     cells = list(enumerate(cells_of(column)))
-    scores = [(place, cell) for place, cell in cells if kind_of(cell) in SCORES and "minus" not in cell]
+    scores = [
+        (place, cell) for place, cell in cells if kind_of(cell) in SCORES and not {"minus", "product"} & cell.keys()
+    ]
     if len([metric for metric in column["metrics"] if metric.get("primary")]) > 1:
         raise RunError(f"{group_name(column)}: one metric can be primary")
     if any(cell.get("primary") and (place, cell) not in scores for place, cell in cells):

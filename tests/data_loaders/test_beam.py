@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import shutil
 from collections import Counter
@@ -15,12 +16,15 @@ import pytest
 from hypothesis import given
 from mutations import broken_copies, check_only_data_errors, mutated_json, write_json
 
-from data_loaders.beam import EVENT_ORDERING, MARKER, REFERENCES, caption, load
+from data_loaders.beam import EVENT_ORDERING, MARKER, REFERENCES, caption, load, without_marker
 from data_loaders.schema import Case, DataError, Gold
 from data_loaders.source import find, sample
 
 SAMPLE = sample("beam").path
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "next_beam_stats.json").read_text(encoding="utf-8"))
+RECORDED = Path(__file__).parents[1] / "golden"
+MILLION = json.loads((RECORDED / "third_dataset_stats.json").read_text(encoding="utf-8"))["beam_1m"]
+GOLDEN = json.loads((RECORDED / "next_beam_stats.json").read_text(encoding="utf-8")) | {"1M": MILLION}
+ODD = json.loads((RECORDED / "third_beam_1m.json").read_text(encoding="utf-8"))
 ASKED = json.loads((SAMPLE / "1" / "probing_questions" / "probing_questions.json").read_text(encoding="utf-8"))
 CHAT = json.loads((SAMPLE / "2" / "chat.json").read_text(encoding="utf-8"))
 
@@ -62,12 +66,48 @@ def test_the_truncated_copy_is_read_unless_the_whole_chat_is_asked_for() -> None
     assert len(load(SAMPLE, chats="whole")[1].sessions) == 3
 
 
-def test_a_truncated_copy_that_says_something_else_is_an_error(tier: Path) -> None:
+def test_a_message_that_the_truncated_copy_words_differently_is_read_from_the_copy_and_noted(tier: Path) -> None:
     other = copy.deepcopy(CHAT[:2])
-    other[0]["turns"][0][0]["content"] = "Something else."
+    other[0]["turns"][0][0]["content"] = "I am Bram Holt. ->-> 1,1"
+    write_json(tier / "2" / "chat_trunecated.json", other)
+    boat = load(tier)[1]
+    assert boat.turns[0].text == "I am Bram Holt."
+    assert "Message 0 is read from chat_trunecated.json, which words it differently." in boat.notes
+    assert load(tier, chats="whole")[1].turns[0].text.startswith("I'm Bram Holt")
+
+
+@pytest.mark.parametrize(("field", "value"), [("id", 40), ("role", "assistant")])
+def test_a_truncated_copy_with_other_ids_or_roles_is_an_error(tier: Path, field: str, value: Any) -> None:
+    other = copy.deepcopy(CHAT[:2])
+    other[0]["turns"][0][0][field] = value
     write_json(tier / "2" / "chat_trunecated.json", other)
     with pytest.raises(DataError, match=r"2: chat_trunecated\.json: expected the beginning of chat\.json"):
         load(tier)[1]
+
+
+def test_lines_after_a_marker_are_kept_and_the_message_is_noted(tier: Path) -> None:
+    leaked = copy.deepcopy(CHAT)
+    leaked[0]["turns"][0][1]["content"] = "Is it dry? ->-> 1,N/AStay in English.\nAssistant\n\nLook for soft wood."
+    write_json(tier / "2" / "chat.json", leaked)
+    (tier / "2" / "chat_trunecated.json").unlink()
+    boat = load(tier)[1]
+    assert boat.turns[1].text == "Is it dry?Stay in English.\nAssistant\n\nLook for soft wood."
+    assert "Message 1 has lines after its marker, which are kept." in boat.notes
+    assert not any("lines after" in note for note in load(tier, markers="raw")[1].notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("And then? ->-> 5,", "And then?"),
+        ("And then?  ->-> 5,12 (a note)\n", "And then?"),
+        ("And then?\n->->", "And then?"),
+        ("One ->-> 5,\ntwo ->-> 6,7\nthree", "One\ntwo\nthree"),
+        ("No marker -> here", "No marker -> here"),
+    ],
+)
+def test_a_marker_is_cut_with_its_line_or_taken_out_before_lines(text: str, kept: str) -> None:
+    assert without_marker(text) == kept
 
 
 def test_evidence_is_found_in_lists_nested_lists_and_dicts() -> None:
@@ -139,21 +179,25 @@ def test_broken_questions_are_loaded_or_are_a_data_error(raw: Any, tmp_path: Pat
 # --- the real tiers ----------------------------------------------------------------------------------------------------
 
 
+def tier_of(root: Path, name: str) -> Path:
+    """The folder of a tier, as a plain path: chats and copies that are not held may be missing below it."""
+    return Path(root / "beam" / "chats" / name)
+
+
 def held(root: Path, name: str) -> Sequence[Case]:
-    if not (root / "beam" / "chats" / name).is_dir():
-        pytest.skip(f"no real data: beam/chats/{name} is not below {root}")
-    return load(find(f"beam/chats/{name}", root=root).path, chats="whole")
+    find(f"beam/chats/{name}", root=Path(root))  # every file that is there is the official one
+    return load(tier_of(root, name), chats="whole")
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["100K", "500K"])
+@pytest.mark.parametrize("name", ["100K", "500K", "1M"])
 def test_the_real_chats_have_the_recorded_counts(data_root: Path, name: str) -> None:
     cases = {case.id: case for case in held(data_root, name)}
     recorded = [chat for chat in GOLDEN[name]["per_chat"] if "chat.json" in chat]
     assert recorded
     for chat in recorded:
         case, raw = cases[chat["chat"]], chat["chat.json"]
-        assert counted(case) == {
+        assert counted(case, distinct=name == "1M") == {
             "category": chat["category"],
             "questions": chat["questions"],
             "rubric_items": chat["rubric_items"],
@@ -165,7 +209,8 @@ def test_the_real_chats_have_the_recorded_counts(data_root: Path, name: str) -> 
         }
 
 
-def counted(case: Case) -> Mapping[str, Any]:
+def counted(case: Case, *, distinct: bool) -> Mapping[str, Any]:
+    """The counts of a chat. The recorded ones of 1M count an evidence id once a question, the others every mention."""
     golds = [gold for _, gold in case.questions]
     marked = next(note for note in case.notes if "marker" in note)
     return {
@@ -176,14 +221,62 @@ def counted(case: Case) -> Mapping[str, Any]:
         "messages": len(case.turns),
         "messages_with_marker": int(marked.split()[0]),
         "dates": [session.time_text for session in case.sessions],
-        "evidence_ids": sum(len(gold.detail["evidence_raw"]) for gold in golds),
+        "evidence_ids": sum(len((set if distinct else list)(gold.detail["evidence_raw"])) for gold in golds),
     }
 
 
 @pytest.mark.data
+def test_markers_of_1m_are_cut_as_recorded(data_root: Path, subtests: pytest.Subtests) -> None:
+    texts = {(case.id, turn.id): turn.text for case in held(data_root, "1M") for turn in case.turns}
+    for marker in ODD["marker"]:
+        with subtests.test(chat=marker["chat"], id=marker["id"]):
+            kept = texts[marker["chat"], str(marker["id"])]
+            assert (len(kept), digest(kept)) == (marker["kept_characters"], marker["kept_sha256"])
+    assert not any(MARKER in text for text in texts.values())
+    assert len(texts["4", "1009"]) > 3300
+
+
+@pytest.mark.data
+def test_the_copy_of_chat_6_differs_in_one_message_and_is_read(data_root: Path) -> None:
+    copied = ODD["truncated_copy"]
+    whole, read = (
+        next(case for case in load(tier_of(data_root, "1M"), chats=chats, markers="raw") if case.id == copied["chat"])
+        for chats in ("whole", "truncated")
+    )
+    assert (len(whole.turns), len(read.turns)) == (copied["messages"], copied["messages_truncated"])
+    pairs = list(zip(whole.turns, read.turns, strict=False))
+    assert [int(first.id) for first, second in pairs if first != second] == copied["differing_ids"]
+    first, second = pairs[copied["differing_ids"][0]]
+    assert digest(first.text) == copied["whole_text_sha256"]
+    assert digest(second.text) == copied["truncated_text_sha256"]
+    assert "Message 476 is read from chat_trunecated.json, which words it differently." in read.notes
+
+
+@pytest.mark.data
+def test_1m_has_the_recorded_abilities_and_five_questions_without_evidence(data_root: Path) -> None:
+    folder = tier_of(data_root, "1M")
+    raw = {path.parts[-3]: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*/*/probing_*.json")}
+    items: Counter[str] = Counter()
+    bare = 0
+    for abilities in raw.values():
+        for ability, questions in abilities.items():
+            items[ability] += sum(len(question["rubric"]) for question in questions)
+            bare += sum(ability != "abstention" and not question.get("source_chat_ids") for question in questions)
+    assert (len(raw), items, bare) == (35, MILLION["rubric_items_by_ability"], 5)
+    cases = held(data_root, "1M")
+    assert [case.id for case in cases] == MILLION["held"]
+    assert sum(len(case.questions) for case in cases) == MILLION["questions_of_held"]
+    assert caption(folder).startswith("9 of 35 chats, 1 with a truncated copy")
+    assert all(set(gold.evidence) == set(gold.detail["evidence_raw"]) for case in cases for _, gold in case.questions)
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.data
 def test_all_evidence_of_100k_lies_in_the_truncated_chats(data_root: Path) -> None:
-    held(data_root, "100K")
-    cases = load(data_root / "beam" / "chats" / "100K")
+    cases = load(tier_of(data_root, "100K"))
     golds = [gold for case in cases for _, gold in case.questions]
     assert len(golds) == 400
     assert sum(len(gold.detail["rubric"]) for gold in golds) == 1051

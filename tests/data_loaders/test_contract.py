@@ -25,12 +25,14 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from data_loaders.lazy import as_lazy
+from data_loaders.patterns import official_hit
 from data_loaders.schema import Case, DataError, Gold
 from data_loaders.source import sample
 from data_loaders.units import Units, make_units
 from eval.analysis.leaks import check
 from eval.files.records import Prediction
 from eval.files.store import read_predictions
+from eval.metrics.gatemem import read_reply
 from eval.running.run import Run, Services
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
@@ -170,7 +172,7 @@ ORDERS: Mapping[str, tuple[str, str]] = {
     "realmem": (r'"session_identifier":\s*"([^"]+)"', "id"),
 }
 """The sets whose sessions keep the order of the file: what marks a session in the raw text, and which field has the mark."""
-IN_TIME = {"beam", "locomo", "locomo_plus", "longmemeval"}
+IN_TIME = {"beam", "gatemem", "locomo", "locomo_plus", "longmemeval"}
 """The sets whose sessions never go back in time."""
 
 
@@ -301,6 +303,7 @@ HIDDEN: Mapping[str, set[str]] = {
     },
     "jsonl": {"answers", "category"},
     "factconsolidation": {"answers", "qa_pair_ids"},
+    "gatemem": {"include", "not_include", "leak_targets", "notes", "attack_type"},
     "locomo": {"answer", "adversarial_answer", "evidence", "query", "img_url"},
     "locomo_plus": {"model_name", "answer", "adversarial_answer", "evidence", "query", "img_url"},
     "longmemeval": {"answer", "answer_session_ids"},
@@ -386,6 +389,10 @@ def following(values: Sequence[Any]) -> Callable[[Any], Any]:
 
 LABELS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "locomo_plus": {"relation_type": following(["causal", "state", "goal", "value"])},
+    "gatemem": {
+        "query_type": following(["utility", "privacy", "safety"]),
+        "expected_action": following(["answer", "answer_redacted", "refuse", "no_memory"]),
+    },
     "jsonl": {
         "evidence": lambda turns: [*turns[1:], "S2:1"],
         "answerable": following([True, False]),
@@ -525,6 +532,19 @@ NOT_FULL: Mapping[tuple[str, str], tuple[Callable[[Gold, str], bool], str]] = {
         lambda gold, answer: gold.detail["longest"] < 1,
         "a control: it scores a rule on the options, whatever the reply",
     ),
+    ("gatemem", "gatemem_action"): (
+        lambda gold, answer: read_reply(answer).action != gold.detail["expected_action"],
+        "the action of prose is guessed, and no words of a deletion's are among the cues",
+    ),
+    **{
+        ("gatemem", f"gatemem_{rule}"): (
+            lambda gold, answer: (
+                gold.category != "utility" or not all(official_hit(each, answer) for each in gold.detail["include"])
+            ),
+            "less is better where a leak is counted, and a regular expression does not match itself",
+        )
+        for rule in ("rule", "strict")
+    },
     ("factconsolidation", "fact_newest"): (
         lambda gold, answer: gold.detail["gold_is_newest"] is False and gold.category == "single-hop",
         "the released answer is the overwritten fact",

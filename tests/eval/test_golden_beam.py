@@ -13,7 +13,9 @@ import pytest
 from data_loaders.beam import REFERENCES
 from eval.metrics import beam
 
-RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "next_beam_metrics.json").read_text(encoding="utf-8"))
+FOLDER = Path(__file__).parents[1] / "golden"
+RECORDED = json.loads((FOLDER / "next_beam_metrics.json").read_text(encoding="utf-8"))
+MILLION = json.loads((FOLDER / "third_beam_1m.json").read_text(encoding="utf-8"))
 
 
 def close(value: Any) -> Any:
@@ -21,7 +23,7 @@ def close(value: Any) -> Any:
 
 
 def test_event_ordering_is_the_official_one(subtests: pytest.Subtests) -> None:
-    for case in RECORDED["event_ordering"]:
+    for case in [*RECORDED["event_ordering"], *MILLION["event_ordering"]]:
         with subtests.test(case["name"]):
             lines = beam.lines_of(case["response"], official=True)
             texts = beam.aligned(case["reference"], lines, {(event, line) for event, line in case["same"]})

@@ -70,7 +70,7 @@ def test_judges_whose_question_the_data_do_not_answer_say_why() -> None:
     reasons = {name: why_not(Judge(**load_option("judge", name)), Prompts(), MADE) for name in options("judge")}
     assert not any(reasons[name] for name in ("dmr", "mem0", "memtree", "rubric", "segtree"))
     assert all(
-        reasons[name] for name in ("beam", "realmem", "realmem_memory", "locomo_plus")
+        reasons[name] for name in ("gatemem", "beam", "realmem", "realmem_memory", "locomo_plus")
     )  # a judge of one's own may do either
     assert "rubric" in reasons["beam"]
     assert "recalled texts" in reasons["realmem_memory"]

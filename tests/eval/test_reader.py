@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from data_loaders.schema import Question
+from data_loaders.schema import Asker, Question
 from eval.running.reader import NOTHING, Reader, Rendered, render, within
 from memsys.interface import Item, Recall
 from memsys.llm.ask import complete
@@ -198,3 +199,14 @@ def test_a_replicate_is_another_draw_of_the_same_request() -> None:
     first, second = (render(reader(), Prompts(), QUESTION, RECALL, sample=number).request for number in (0, 1))
     assert first.messages == second.messages
     assert (first.sample, second.sample) == (0, 1)
+
+
+def test_a_reader_shows_who_asks_and_gatemems_keeps_it_out_of_the_question() -> None:
+    asker = Asker("family_pelle", "family_member", ("family_member (patient_id: greta)",))
+    asked = replace(QUESTION, asker=asker)
+    plain = shown(render(reader("mem0"), Prompts(), asked, RECALL))
+    assert "Asked by family_pelle (family_member)\n- family_member (patient_id: greta)\nUse one word." in plain
+    assert "Asked by" not in shown(render(reader("mem0"), Prompts(), QUESTION, RECALL))
+    own = shown(render(reader("gatemem"), Prompts(), asked, RECALL))
+    assert "<asker>\nfamily_pelle (family_member)\n- family_member (patient_id: greta)\n</asker>\nUse one word." in own
+    assert own.rstrip().endswith("The question: Where did Ines learn to weave?")

@@ -174,6 +174,10 @@ RIGHT_AND_WRONG = {
     "beam": ({"reason": "As it says.", "score": 1}, {"reason": "As it says.", "score": 0}),
     "label": ({"reason": "As it says.", "label": "CORRECT"}, {"reason": "As it says.", "label": "WRONG"}),
     "rubric": ({"reason": "As it says.", "label": "CORRECT"}, {"reason": "As it says.", "label": "WRONG"}),
+    "gatemem": tuple(
+        {"action_ok": True, "utility_ok": right, "privacy_leak": None, "deletion_leak": None, "notes": "As it says."}
+        for right in (True, False)
+    ),
     "grade": ({"reason": "As it says.", "score": 3}, {"reason": "As it says.", "score": 0}),
     "memory": tuple(
         {"Mem_hits": [], "Mem_recall": recall, "Mem_helpful_score": 1, "Mem_helpful_reason": "As it says."}

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 from small_history import history
 
-from eval.files.store import RunError, read_lines, write_lines
+from eval.files.records import Score
+from eval.files.store import RunError, read_items, read_lines, read_predictions, write_lines
 from eval.judging.judge import Judge
-from eval.judging.score import Judging, Metric, score_evidence, score_judge, score_lexical
+from eval.judging.score import UNKNOWN_RECALL, Judging, Metric, score_evidence, score_judge, score_lexical
 from eval.judging.score_files import read_scores
 from eval.metrics.lexical import squad_f1
 from eval.running.loop import run_all
@@ -50,6 +51,39 @@ def test_lexical_scores_are_joined_by_id_and_not_recomputed(make_run: Make) -> N
     assert all(lines[0]["value"] > 0 for lines in read_scores(path).values())
     score_lexical(run, [metric])
     assert len(calls) == 12
+
+
+def test_a_metric_of_the_recall_gets_its_texts_and_is_scored_again_when_they_change(make_run: Make) -> None:
+    run = make_run([history()])
+    run_all([run])
+    seen: list[list[str]] = []
+
+    def counted(question, gold, prediction, recalled):  # type: ignore[no-untyped-def]
+        seen.append(recalled)
+        return Score(float(len(recalled)))
+
+    metric = Metric("held", counted, on_recall=True)
+    path = score_lexical(run, [metric, Metric("f1", squad_f1)])["held"]
+    folder = run.case_folder(run.cases[0].id)
+    items, predictions = read_items(folder), read_predictions(folder).values()
+    assert predictions
+    assert sorted(seen) == sorted([items[name]["text"] for name in each.items] for each in predictions)
+    score_lexical(run, [metric])
+    assert len(seen) == len(predictions)
+    lines = read_lines(path)
+    write_lines(path, [{**line, "answer": "0"} for line in lines])  # as if another recall had been scored
+    score_lexical(run, [metric])
+    assert len(seen) == 2 * len(predictions)
+
+
+def test_imported_answers_have_no_recall_to_score(make_run: Make) -> None:
+    run = make_run([history()])
+    run_all([run])
+    imported = replace(run, record={**run.record, "imported": {"file": "theirs.json"}})
+    path = score_lexical(imported, [Metric("held", squad_f1, on_recall=True)])["held"]
+    assert {(line["value"], line["why"]) for lines in read_scores(path).values() for line in lines} == {
+        (None, UNKNOWN_RECALL)
+    }
 
 
 def test_other_settings_are_another_file(make_run: Make) -> None:
@@ -110,6 +144,18 @@ def test_an_empty_answer_scores_0_without_a_call_of_the_judge(make_run: Make) ->
     llm = ScriptedLLM(YES)
     lines = [line for lines in read_scores(score_judge(run, judging(llm))).values() for line in lines]
     assert sorted((line["value"], line["why"]) for line in lines) == [(0.0, "empty answer"), (1.0, "")]
+    assert len(llm.requests) == 1
+
+
+def test_an_empty_answer_has_no_verdict_where_0_would_say_that_nothing_leaked(make_run: Make) -> None:
+    run = make_run([history(questions=2)], reader=Metered(ScriptedLLM({"*": ["", "It was the loom"]})))
+    run_all([run])
+    llm = ScriptedLLM(
+        '{"action_ok": true, "utility_ok": true, "privacy_leak": null, "deletion_leak": null, "notes": ""}'
+    )
+    gatemem = replace(judging(llm), judge=Judge(**load_option("judge", "gatemem")))
+    lines = [line for lines in read_scores(score_judge(run, gatemem)).values() for line in lines]
+    assert {(line["value"], line["why"]) for line in lines} == {(None, "empty answer"), (1.0, "")}
     assert len(llm.requests) == 1
 
 

@@ -11,6 +11,7 @@ from eval.statistics.stats import (
     difference,
     estimate,
     holm,
+    jackknifed,
     permutation_p,
     preferred_interval,
     stratified,
@@ -188,6 +189,23 @@ def test_a_mean_of_histories_has_students_interval() -> None:
     found = stratified(np.repeat(shares, 10), np.repeat(np.arange(6), 10), np.repeat(np.arange(6), 10)).by_case  # type: ignore[arg-type]
     assert found is not None
     assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 5, shares.mean(), stats.sem(shares)))
+
+
+def test_a_statistic_that_is_no_mean_has_the_interval_of_a_mean_where_it_is_one() -> None:
+    from scipy import stats
+
+    shares = np.array([0.4, 0.5, 0.7, 0.3, 0.55, 0.6])
+    without = [float(np.delete(shares, place).mean()) for place in range(6)]
+    found = jackknifed(float(shares.mean()), without, 60)
+    assert found.by_case is not None
+    expected = stats.t.interval(0.95, 5, shares.mean(), stats.sem(shares))
+    assert (found.by_case.low, found.by_case.high) == pytest.approx(expected)
+    assert (found.n, found.clusters, found.by_question) == (60, 6, None)
+    assert jackknifed(0.5, [0.4, 0.5, 0.6, 0.5], 4).by_case is None  # four histories
+    assert jackknifed(0.0, [0.0] * 9, 9).by_case is None  # which are all alike
+    edge = jackknifed(0.02, [0.0, 0.05, 0.0, 0.02, 0.01, 0.03], 6).by_case
+    assert edge is not None
+    assert edge.low == 0.0
 
 
 def test_the_jackknife_is_that_of_a_regression_on_a_constant() -> None:

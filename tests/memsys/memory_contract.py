@@ -22,6 +22,7 @@ import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import memory_stories as stories
@@ -48,7 +49,7 @@ from memory_stories import (
     turn_ids,
 )
 
-from data_loaders.schema import Question, Unit
+from data_loaders.schema import Asker, Question, Unit
 from memsys.interface import NodeView, Recall
 from memsys.llm.meter import Metered, metering
 from memsys.llm.protocol import Completion, Request
@@ -79,6 +80,14 @@ def what_is_recalled_stands_for_what_was_written_so_far(name: str) -> None:
         for recall in recalls(built(name, size)):
             assert_sound(recall, STORY[:size])
             assert all(item.text.strip() for item in recall.items)
+
+
+@of_reading
+def who_asks_changes_a_recall_only_where_the_memory_says_so(name: str) -> None:
+    """`MemorySystem.uses_asker`: of memories that answer themselves, and of services whose search names the asker."""
+    memory = built(name)
+    by_ines = [replace(question, asker=Asker("Ines", "owner", ("owns the loom",))) for question in QUESTIONS]
+    assert memory.uses_asker or recalls(memory, by_ines) == recalls(memory)
 
 
 @of_reading

@@ -74,10 +74,31 @@ def test_a_total_that_fits_neither_its_cells_nor_a_count_nor_its_interval_is_fou
     assert any("10.3; without propagation 0.617" in text for text in found("SegTreeMem D.1 text", "claim", row))
 
 
-def test_the_relations_of_a_row_break_in_five_tables_alone() -> None:
+def test_the_relations_of_a_row_break_in_six_tables_alone() -> None:
     """TiMem Table 5 keeps them: 846 calls beyond the 2,871 of the first level are 29.5 %."""
     broken = {one.where for one in findings() if one.kind == "relation" and "caption" not in one.where}
-    assert broken == {"MemTree (poster) MemTree properties", "MemTree A.3", "MemTree T5", "SegTreeMem T5", "xMemory T8"}
+    assert broken == {
+        "GateMem T3",
+        "MemTree (poster) MemTree properties",
+        "MemTree A.3",
+        "MemTree T5",
+        "SegTreeMem T5",
+        "xMemory T8",
+    }
+
+
+def test_the_three_misprints_of_gatemem_are_found_and_rounding_is_none() -> None:
+    relations = found("GateMem T3", "relation")
+    assert relations == [
+        "MGS 8.6, but U (1 - A) (1 - F) gives 7.3629",
+        "MGS 9.1, but U (1 - A) (1 - F) gives 9.2128",
+    ]
+    swapped = found("GateMem T3", "repetition", "GPT-5.4, household")
+    assert [text.partition(" (")[0] for text in swapped] == [
+        "16.8, but 20.1 in GateMem leaderboard",
+        "20.1, but 16.8 in GateMem leaderboard",
+    ]
+    assert {one.where for one in findings() if "plur" in one.where} == set()
 
 
 def test_wrong_totals_change_who_is_ahead() -> None:
@@ -227,7 +248,9 @@ def test_a_table_needs_counts(tmp_path: Path) -> None:
 
 def test_the_published_tables_are_reported_and_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
-    assert capsys.readouterr().out.startswith("## MemTree")
+    said = capsys.readouterr().out
+    assert said.startswith("## GateMem T3")
+    assert "## MemTree" in said
     assert main(["--strict"]) == 1
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
-from data_loaders.schema import Gold, Question
+from data_loaders.schema import Asker, Gold, Question
 from eval.files.records import Prediction
 from eval.files.store import read_lines
 from eval.report import shapes
@@ -147,11 +147,11 @@ def test_the_page_says_how_much_of_the_recall_the_reader_was_shown(copied: Path)
     assert not any(one.startswith("Reader") for one in inspect.inspect(copied, line["question_id"], line["case_id"]))
 
 
-def test_options_and_what_has_no_answer_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    question = Question("q", "Which?", options=("red", "blue"), time_text="9 May 2023")
+def test_options_asker_and_what_has_no_answer_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = Question("q", "Which?", options=("red", "blue"), time_text="9 May 2023", asker=Asker("bo", "cleaner"))
     monkeypatch.setattr(inspect, "question_of", lambda *_: (question, Gold((), (), "trick", answerable=False), {}))
     lines, evidence = inspect.question_lines({}, Prediction("c", "q", "red", (), (), "answered"), None)
-    shown = ["Query     Which?", "  (A) red", "  (B) blue", "Asked     9 May 2023"]
+    shown = ["Query     Which?", "  (A) red", "  (B) blue", "Asked     9 May 2023", "Asked by  bo (cleaner)"]
     assert lines == [*shown, "Category  trick (unanswerable)", "Gold      –"]
     assert evidence == ()
 

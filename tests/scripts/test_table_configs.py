@@ -49,7 +49,7 @@ PAPERS = {
     **{f"segtreemem_t{number}": 1 for number in range(3, 10)},
     **{f"xmemory_t{number}": 1 for number in range(1, 9)},
 }
-OTHERS = ["next", "next_beam", "third_party"]
+OTHERS = ["gatemem", "next", "next_beam", "third_party"]
 """Tables of data sets that the four papers do not use, and of answers that others published."""
 
 
@@ -575,3 +575,25 @@ def test_a_difference_is_that_of_its_two_columns(printed: Any) -> None:
     original, permuted, gap = (float(cell.split()[0]) for cell in row[:3])
     assert gap == pytest.approx(permuted - original, abs=0.002)
     assert "-0.111" in row[2]
+
+
+@pytest.mark.slow
+def test_gatemems_table_multiplies_its_shares_and_leaves_every_category_to_its_own_columns(printed: Any) -> None:
+    text = printed("gatemem", "only=[refuse_all,recency,bm25]")
+    header = [part.strip() for part in next(line for line in text.splitlines() if "MGS, strict" in line).split("|")][2:]
+    columns = {name.removeprefix("GateMem · "): place for place, name in enumerate(header)}
+
+    def cell(row: str, column: str) -> str:
+        return cells(text, row)[columns[column]]
+
+    for domain in ("medical", "office", "education", "household"):
+        u, a, f, mgs = (
+            float(cell("Last 20 turns", f"{name}, strict, {domain}").split()[0]) for name in ("U", "A", "F", "MGS")
+        )
+        assert mgs == pytest.approx(u * (1 - a) * (1 - f), abs=0.001)
+        assert [cell("Refuse everything", f"{name}, strict, {domain}").split()[0] for name in "UAF"] == ["0.000"] * 3
+        assert cell("Refuse everything", f"OR, {domain}").startswith("1.000")
+        assert cell("Last 20 turns", f"support, recalled, {domain}").startswith("1.000")  # the sample is that short
+    assert "· 2/0/0/0" in cell("Last 20 turns", "U, strict, office")  # of 6 questions, 2 are utility ones
+    exposed = cell("BM25 (k 20)", "deletion exposure, recalled, office")
+    assert exposed.startswith("0.500")  # of two targets one stands inside a longer word only

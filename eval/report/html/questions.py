@@ -77,7 +77,7 @@ def gold_page(case: Case | None, question: Question | None, gold: Gold | None) -
         "text": clipped(question.text),
         "options": [clipped(option) for option in question.options],
         "asked": question.time_text,
-        "instruction": clipped(question.instruction),
+        "instruction": clipped("\n".join(line for line in (question.asked_by, question.instruction) if line)),
         "gold": [clipped(answer) for answer in gold.answers],
         "answerable": gold.answerable,
         "trap": gold.trap,

@@ -178,6 +178,10 @@ class GraphRag(MemorySystem):
             report_words=self.report_words,
         )
 
+    @property
+    def uses_asker(self) -> bool:
+        return self.search == "global"  # which answers itself
+
     def read(self, question: Question) -> Recall:
         return Recall(self._local(question)) if self.search == "local" else self._global(question)
 
@@ -433,9 +437,10 @@ def _check_sizes(community_share: float, text_share: float, chunk_tokens: int | 
 
 
 def _question_fields(question: Question) -> dict[str, Any]:
-    """The fields of the prompts about a question; `asked` is all of it: text, lettered options, instruction and date."""
+    """The fields of the prompts about a question; `asked` is all of it: text, lettered options, asker, instruction and date."""
     options = tuple(Option(label, text) for label, text in zip(ascii_uppercase, question.options, strict=False))
     date = f"(Current date: {question.time_text})" if question.time_text else ""
-    lines = [question.text, *(f"({option.label}) {option.text}" for option in options), question.instruction, date]
+    lettered = [f"({option.label}) {option.text}" for option in options]
+    lines = [question.text, *lettered, question.asked_by, question.instruction, date]
     asked = "\n".join(line for line in lines if line)
     return {"question": question.text, "options": options, "now": question.time_text, "asked": asked}

@@ -395,12 +395,16 @@ class MemGPT(MemorySystem):
             return Recall(items, aborted=f"no message was sent within {self.max_calls} calls")
         return Recall(items, answer=state.sent)
 
+    @property
+    def uses_asker(self) -> bool:
+        return self.own_answer
+
     def _question_text(self, question: Question) -> str:
-        """The question as a message of the user; with its options and instruction where the agent answers it."""
+        """The question as a message of the user; with its options, asker and instruction where the agent answers it."""
         lines = [f"Question: {question.text}"]
         if self.own_answer:
             lines += [f"({chr(65 + place)}) {option}" for place, option in enumerate(question.options)]
-            lines += [question.instruction] if question.instruction else []
+            lines += [line for line in (question.asked_by, question.instruction) if line]
         return dated("\n".join(lines), question.time_text)
 
     def _recalled_items(self, state: State, view: Sequence[Message]) -> tuple[Item, ...]:

@@ -164,6 +164,10 @@ class MemWalker(MemorySystem):
             self._levels = self._with_open_ends()
             self._built = len(self._units)
 
+    @property
+    def uses_asker(self) -> bool:
+        return True  # the walk is shown the whole question
+
     def read(self, question: Question) -> Recall:
         if not self._levels:
             return Recall(())
@@ -396,7 +400,7 @@ class MemWalker(MemorySystem):
             "now": question.time_text or "not known",
             "memories": walk.path[-1].text,
             "options": tuple(Option(chr(ord("A") + place), text) for place, text in enumerate(question.options)),
-            "instruction": question.instruction,
+            "instruction": "\n".join(line for line in (question.asked_by, question.instruction) if line),
             "background": self._background(walk) if self.working_memory != "off" else (),
         }
         return "leaf", fields, (BACK, COMMIT)

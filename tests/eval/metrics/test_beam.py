@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from data_loaders.schema import Gold, Question
+from eval.files.records import Prediction
 from eval.metrics import beam
 
 EVENTS = ["Setting up a bee log", "Buying a smoker", "The first honey test"]
@@ -66,3 +68,10 @@ def test_yes_anywhere_is_a_yes_officially_only(reply: str, official: bool, corre
 )
 def test_a_strict_item_score_is_one_of_three_numbers(reply: str, corrected: float | None) -> None:
     assert beam.item_score(reply, official=False) == corrected
+
+
+def test_the_refusal_bar_is_the_official_score_of_one_line_whatever_the_reply() -> None:
+    question, prediction = Question("q", "In which order?"), Prediction("c", "q", "all of it", (), (), "answered")
+    gold = Gold(("",), category="event_ordering", detail={"rubric": EVENTS})
+    assert beam.beam_refusal(question, gold, prediction).value == pytest.approx(0.146447, abs=1e-6)
+    assert beam.beam_refusal(question, Gold(("",), category="summarization"), prediction).value is None

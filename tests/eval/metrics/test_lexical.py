@@ -245,9 +245,15 @@ def test_a_failed_call_has_no_score_and_an_aborted_search_scores_0(subtests: pyt
             assert metric(QUESTION, Gold(("Paris",)), aborted) == Score(0.0, why="aborted")
 
 
-@pytest.mark.parametrize("name", sorted(metric_options().keys() - {"personamem_longest"}))
+NO_REPLY = {"personamem_longest", "beam_refusal"}
+"""Controls that look at no reply."""
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in sorted(metric_options().keys() - NO_REPLY) if not name.startswith("gatemem_")]
+)
 def test_an_empty_reply_scores_0_with_every_metric(name: str) -> None:
-    """As in every official scorer; `personamem_longest` is a control that looks at no reply."""
+    """As in every official scorer; but for GateMem's, where 0 would say that nothing leaked."""
     detail = {"category_id": 5, "letter": "(a)", "right_letters": ["(a)"], "gold_label": 1, "difficult": False}
     question = Question("q1", "Which one?", options=("Paris", "Rome"))
     (metric,) = metrics([name])

@@ -15,7 +15,7 @@ from eval.files.store import item_key, item_record, write_lines
 from eval.report.best_of import choose, choose_again, composed
 from eval.report.cell import Cell, Column
 from eval.report.csv_table import as_csv
-from eval.report.measures import cost, coverage, gathered, report, spread
+from eval.report.measures import Factor, cost, coverage, gathered, product_of_means, report, spread
 from eval.report.published import Published
 from eval.report.rendering import markdown, shown
 from eval.report.scores import Asked
@@ -265,3 +265,28 @@ def test_the_spread_of_the_calls_of_an_insertion_is_over_single_writes(tmp_path:
     found = cost(tmp_path, "calls_per_insertion_std")
     assert found is not None
     assert (found.mean, found.n) == (pytest.approx(np.std([1, 0, 5])), 3)
+
+
+# --- products of means -------------------------------------------------------------------------------------------------
+
+
+def test_a_product_takes_each_mean_or_what_it_lacks_to_one(tmp_path: Path) -> None:
+    right, leaks = candidate(tmp_path, "right", "110100"), candidate(tmp_path, "leaks", "010000")
+    ours, runs = product_of_means([Factor(right, False), Factor(leaks, True)])
+    assert ours is not None
+    assert (ours.mean, ours.n, ours.clusters) == (pytest.approx(0.5 * (1 - 1 / 6)), 12, 3)
+    assert ours.by_case is None  # three histories
+    expected = right.runs.variance * (5 / 6) ** 2 + leaks.runs.variance * 0.5**2
+    assert runs.variance == pytest.approx(expected)
+
+
+def test_a_product_leaves_out_a_history_of_all_its_means_at_once(tmp_path: Path) -> None:
+    right, leaks = Factor(candidate(tmp_path, "r", "110100"), False), Factor(candidate(tmp_path, "l", "010000"), True)
+    assert right.value("a") * leaks.value("a") == pytest.approx(1 / 4)
+    assert right.value("c") * leaks.value("c") == pytest.approx(3 / 4 * 3 / 4)
+
+
+def test_a_product_of_a_mean_without_scores_is_no_number(tmp_path: Path) -> None:
+    some = candidate(tmp_path, "some", "110100")
+    none = Cell(COLUMN, {}, ())
+    assert product_of_means([Factor(some, False), Factor(none, True)])[0] is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ import yaml
 from aiohttp import web
 from memory_contract import PROMISES
 
-from data_loaders.schema import Question, Turn, Unit
+from data_loaders.schema import Asker, Question, Turn, Unit
 from memsys.llm import network, stopping
 from memsys.llm.meter import metering
 from memsys.llm.protocol import EndOfRun, ModelError
@@ -113,6 +114,23 @@ def test_an_add_may_hold_a_turn_and_evidence_is_matched_where_the_service_names_
     (best, *_) = own.read(Question("q", "garden 2")).items
     assert best.sources == ("t2",)
     assert own.read(Question("q", "rained")).items[0].sources == ("r1", "r2"), "both said so"
+
+
+def test_a_search_may_name_who_asks_and_the_memory_says_so(
+    memory: Callable[..., HttpMemory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = written(memory())
+    assert not plain.uses_asker
+    body = {"query": "{query}", "limit": "{k}", "reader": "{asker}", "as": "{asker_role}"}
+    scoped = memory(search={"path": "/spaces/{namespace}/search", "body": body})
+    assert scoped.uses_asker
+    sent: list[Any] = []
+    monkeypatch.setattr(scoped, "_ask", lambda step, values: sent.append(filled(body, values)) or {"results": []})
+    monkeypatch.setattr(scoped, "_items", lambda reply: [])
+    scoped._texts = {"t1": "tomatoes"}  # type: ignore[assignment]  # something was written
+    scoped.read(replace(ASKED, asker=Asker("mara", "gardener")))
+    scoped.read(ASKED)
+    assert [(one["reader"], one["as"]) for one in sent] == [("mara", "gardener"), ("", "")]
 
 
 def test_questions_wait_until_all_is_indexed(memory: Callable[..., HttpMemory], service: Service) -> None:

@@ -28,7 +28,7 @@ from tests.rigs.campaign.trial import results as left_by
 
 SETS = (
     *("locomo", "locomo_audited", "longmemeval_s", "longmemeval_mab", "msc", "msc_e", "dmr", "multihop_rag", "perltqa"),
-    *("quality_choice", "realmem"),
+    *("quality_choice", "realmem", "personamem", "factconsolidation", "jsonl", "beam_1m", "gatemem"),
 )
 BYTES = 0.2
 """Of the mutations that change bytes; the others change values and leave readable files."""
