@@ -35,6 +35,7 @@ from eval.score_files import (
     scored_answers,
     scored_line,
 )
+from eval.score_together import score_together
 from eval.store import (
     Appender,
     RunError,
@@ -59,8 +60,11 @@ class Metric:
     """A lexical metric: a function of question, gold and prediction, whose settings are bound."""
 
     name: str
-    score: Scorer
+    score: Callable[..., Score]
+    """A `Scorer`, or where it is `joint` an `eval.score_together.JointScorer`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    joint: bool = False
+    """Whether it is a function of question, gold and several reads (`eval.score_together`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +103,12 @@ def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
     A file that holds scores of exactly these answers is kept: its name identifies the code and settings that made it.
     """
     paths = {metric.name: score_file(run, metric.name, _metric_identity(metric)) for metric in metrics}
+    score_together(run, {paths[metric.name]: metric.score for metric in metrics if metric.joint})
     answers = answers_of(run)
     stale = [
         metric
         for metric in metrics
-        if not paths[metric.name].is_file() or scored_answers(paths[metric.name]) != answers
+        if not metric.joint and (not paths[metric.name].is_file() or scored_answers(paths[metric.name]) != answers)
     ]
     if stale:
         lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}

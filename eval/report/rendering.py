@@ -12,6 +12,7 @@ from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, Column, categ
 from eval.report.corrections import FIELDS as CORRECTED
 from eval.report.corrections import corrected_fields, corrected_text, correction_lines, is_corrected
 from eval.report.detectable import detectable_lines, how_tested
+from eval.report.outcome_cell import OutcomeCell
 from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.report.verdict_notes import is_compared, verdict_lines
@@ -53,13 +54,18 @@ def intervals(ours: Estimate | Difference, digits: int = 3) -> str:
 
 
 def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
-    """A cell as text: mean ± spread {by case} [by question] · scored/unscored/errored/not reached · published · verdict."""
+    """A cell as text: mean ± spread {by case} [by question] · scored/unscored/errored/not reached · published · verdict.
+
+    Where the metric names outcomes: right/wrong/not applicable · the wrong ones by name.
+    """
     if isinstance(cell, str):
         return cell
     if isinstance(cell, Measure):
         return _measure_text(cell)
     counts, ours = cell.counts(category), cell.estimate(category)
     parts = [f"{counts.scored}/{counts.unscored}/{counts.errored}/{counts.not_reached}"]
+    if isinstance(cell, OutcomeCell):
+        parts = [part for part in (cell.split(category), cell.failures(category)) if part]
     if ours is None:
         parts.insert(0, "–")
     else:

@@ -86,6 +86,7 @@ def _metric(name: str, option: dict[str, Any]) -> Metric:
     from hydra.utils import get_method
 
     option.pop("title", None)
+    joint = bool(option.pop("joint", False))
     splitter_version: dict[str, str] = {}
     if "sentences" in option:
         try:
@@ -94,7 +95,12 @@ def _metric(name: str, option: dict[str, Any]) -> Metric:
             raise RunError(f"metric {name}: {error}") from error
     option = checked_call(f"metric {name}", {"_target_": option.pop("target", ""), **option})
     target = option.pop("_target_")
-    return Metric(name, partial(get_method(target), **option), {**option, **splitter_version})
+    return Metric(name, partial(get_method(target), **option), {**option, **splitter_version}, joint)
+
+
+def names_outcomes(name: str) -> bool:
+    """Whether a metric names an outcome for each question, some of which may not be applicable: those of several reads do."""
+    return bool(metric_options().get(name, {}).get("joint", False))
 
 
 def metric_title(name: str) -> str:

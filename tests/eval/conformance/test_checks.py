@@ -117,7 +117,7 @@ def test_a_memory_of_each_kind_passes(subtests: pytest.Subtests) -> None:
 @pytest.mark.slow
 def test_every_memory_of_the_tree_passes(subtests: pytest.Subtests) -> None:
     for name in memories_here():
-        if name not in OF_EACH_KIND and not load_option("memory", name).get("gold_evidence"):
+        if name not in OF_EACH_KIND and not load_option("memory", name).get("control"):
             with subtests.test(name):
                 assert refusal(name) == {}
 
