@@ -1,0 +1,95 @@
+"""`table=change`: the controls stand in every table, and no memory wins by saying nothing."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from eval.store import RunError
+from scripts.experiment.launch import composed
+from scripts.experiment.layout import cells_of, read_lines_of
+from scripts.experiment.options import load_option
+from scripts.experiment.scorers import metrics, names_outcomes
+from scripts.experiment.table import reproduce
+
+CONTROLS = ["nothing", "full_history", "recency", "oracle_editor"]
+FAMILIES = ["supersede", "echo", "retract", "users", "poison"]
+
+
+def test_the_controls_are_rows_that_table_others_cannot_take_away() -> None:
+    table = load_option("table", "change")
+    assert [row["memory"] for row in table["rows"]] == CONTROLS
+    lines = read_lines_of({**table, "others": ["dense"]}, None)
+    assert [line.name for line in lines] == [*CONTROLS, "dense"]
+    assert all(line.memory is not None for line in read_lines_of(table, None))
+
+
+def test_recall_and_answers_stand_side_by_side_and_there_is_no_total() -> None:
+    (column,) = load_option("table", "change")["columns"]
+    scores = [(cell["metric"], cell["category"]) for cell in cells_of(column) if "metric" in cell]
+    assert scores == [(metric, family) for family in FAMILIES for metric in ("change_recall", "change_answer")]
+    assert all(names_outcomes(metric) and metrics([metric])[0].joint for metric, _ in scores)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[tuple[str, str], dict[str, str]], str]:
+    """Exit code, lines of the CSV by memory and metric, and the Markdown."""
+    results = tmp_path_factory.mktemp("results")
+    settings = ["table=change", "profile=smoke", "data.size=9", "table.others=[bm25]", f"results={results}"]
+    code = reproduce(composed("reproduce", settings))
+    (path,) = results.glob("tables/*.csv")
+    lines = list(csv.DictReader(path.open(encoding="utf-8")))
+    cells = {(line["memory"], line["metric"]): line for line in lines if line["category"] == "all"}
+    return code, cells, path.with_suffix(".md").read_text(encoding="utf-8")
+
+
+def test_probes_that_do_not_apply_fail_no_command(
+    written: tuple[int, dict[tuple[str, str], dict[str, str]], str],
+) -> None:
+    assert written[0] == 0
+
+
+def test_the_controls_stand_at_both_ends(written: tuple[int, dict[tuple[str, str], dict[str, str]], str]) -> None:
+    _, cells, _ = written
+    means = {
+        row: [cells[row, f"recalled, {family}"]["mean"] for family in FAMILIES]
+        for row in ("nothing", "oracle_editor", "full_history", "bm25")
+    }
+    verbatim = ["0.000000", "1.000000", "0.000000", "1.000000", "1.000000"]
+    assert means == {
+        "nothing": [""] * 5,
+        "oracle_editor": ["1.000000"] * 5,
+        "full_history": verbatim,
+        "bm25": verbatim,
+    }
+    assert [cells["bm25", f"recalled, {family}"]["questions"] for family in FAMILIES] == ["9"] * 5
+
+
+def test_a_cell_says_right_wrong_not_applicable_and_what_went_wrong(
+    written: tuple[int, dict[tuple[str, str], dict[str, str]], str],
+) -> None:
+    text = written[2]
+    assert "| No memory | – · 0/0/9 |" in text
+    assert "· 0/9/0 · both 9" in text
+    assert "LoCoMo · recalled, echo, by category" in text
+    assert "echo, invented" in text
+
+
+def test_a_data_set_without_hosts_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    settings = [
+        "table=change",
+        "profile=smoke",
+        "table.others=[]",
+        f"results={tmp_path}",
+        "table.columns.0.dataset=quality_open",
+    ]
+    assert reproduce(composed("reproduce", settings)) == 2
+
+
+def test_another_data_set_is_one_setting() -> None:
+    cfg = composed("reproduce", ["table=change", "table.columns.0.dataset=realmem"])
+    assert cfg.table.columns[0].dataset == "realmem"
+    with pytest.raises(RunError, match="transform must be one of"):
+        composed("reproduce", ["table=change", "table.columns.0.transform=changed"])
