@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 
 import pytest
 
 from eval.store import RunError
+from scripts.experiment.html_report import write_report
 from scripts.experiment.launch import composed
 from scripts.experiment.layout import cells_of, read_lines_of
 from scripts.experiment.options import load_option
@@ -33,26 +36,36 @@ def test_recall_and_answers_stand_side_by_side_and_there_is_no_total() -> None:
     assert all(names_outcomes(metric) and metrics([metric])[0].joint for metric, _ in scores)
 
 
+@dataclass(frozen=True)
+class Written:
+    """What a command left."""
+
+    code: int
+    cells: dict[tuple[str, str], dict[str, str]]
+    """Lines of the CSV by memory and metric."""
+    markdown: str
+    results: Path
+
+
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[tuple[str, str], dict[str, str]], str]:
-    """Exit code, lines of the CSV by memory and metric, and the Markdown."""
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     results = tmp_path_factory.mktemp("results")
     settings = ["table=change", "profile=smoke", "data.size=9", "table.others=[bm25]", f"results={results}"]
     code = reproduce(composed("reproduce", settings))
     (path,) = results.glob("tables/*.csv")
     lines = list(csv.DictReader(path.open(encoding="utf-8")))
     cells = {(line["memory"], line["metric"]): line for line in lines if line["category"] == "all"}
-    return code, cells, path.with_suffix(".md").read_text(encoding="utf-8")
+    return Written(code, cells, path.with_suffix(".md").read_text(encoding="utf-8"), results)
 
 
 def test_probes_that_do_not_apply_fail_no_command(
-    written: tuple[int, dict[tuple[str, str], dict[str, str]], str],
+    written: Written,
 ) -> None:
-    assert written[0] == 0
+    assert written.code == 0
 
 
-def test_the_controls_stand_at_both_ends(written: tuple[int, dict[tuple[str, str], dict[str, str]], str]) -> None:
-    _, cells, _ = written
+def test_the_controls_stand_at_both_ends(written: Written) -> None:
+    cells = written.cells
     means = {
         row: [cells[row, f"recalled, {family}"]["mean"] for family in FAMILIES]
         for row in ("nothing", "oracle_editor", "full_history", "bm25")
@@ -68,9 +81,9 @@ def test_the_controls_stand_at_both_ends(written: tuple[int, dict[tuple[str, str
 
 
 def test_a_cell_says_right_wrong_not_applicable_and_what_went_wrong(
-    written: tuple[int, dict[tuple[str, str], dict[str, str]], str],
+    written: Written,
 ) -> None:
-    text = written[2]
+    text = written.markdown
     assert "| No memory | – · 0/0/9 |" in text
     assert "· 0/9/0 · both 9" in text
     assert "LoCoMo · recalled, echo, by category" in text
@@ -93,3 +106,32 @@ def test_another_data_set_is_one_setting() -> None:
     assert cfg.table.columns[0].dataset == "realmem"
     with pytest.raises(RunError, match="transform must be one of"):
         composed("reproduce", ["table=change", "table.columns.0.transform=changed"])
+
+
+def test_the_report_tells_the_life_of_a_probe_line_by_line(written: Written) -> None:
+    report = write_report(written.results).parent
+    page = unescape((report / "lives-0.html").read_text(encoding="utf-8"))
+    assert '"lives"' in (report / "data" / "index.js").read_text().replace("\\", "")
+    assert "lives-0.html" in (report / "index.html").read_text(), "who reads without JavaScript finds it, too"
+    places = [page.index(f"<h3>{family}</h3>") for family in FAMILIES]
+    assert places == sorted(places)
+    superseded = page[places[0] : places[1]]
+    bm25 = superseded[superseded.index("<summary>BM25: both</summary>") :].partition("</details>")[0]
+    order = [
+        "old: ",
+        "said",
+        "right before the change",
+        "right after it",
+        "at the end",
+        "which never changed",
+        "answered</th>",
+    ]
+    found = [bm25.index(words) for words in order]
+    assert found == sorted(found)
+    old = bm25.partition("old: ")[2].partition(" ")[0]
+    before, after = (bm25.split("<tr>")[row] for row in (2, 3))
+    assert old in before
+    new = bm25.partition("new: ")[2].partition(" ")[0]
+    assert new not in before
+    assert new in after
+    assert "n/a: not held before" in superseded
