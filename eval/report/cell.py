@@ -264,8 +264,9 @@ class Cell:
         return self.column.mean(questions, gaps)
 
     def _questions(self, category: str) -> list[Asked]:
+        scored = [question for question in self.column.questions if not question.recall_only]
         if category == ALL:
-            return list(self.column.questions)
+            return scored
         if category == ANSWERABLE:
-            return [question for question in self.column.questions if question.answerable]
-        return [question for question in self.column.questions if question.belongs_to(category)]
+            return [question for question in scored if question.answerable]
+        return [question for question in scored if question.belongs_to(category)]

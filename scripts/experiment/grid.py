@@ -15,7 +15,6 @@ from eval.report.best_of import choose, choose_again, composed
 from eval.report.cell import ALL, Cell, Column
 from eval.report.equivalence import MARGIN
 from eval.report.measures import cost, coverage, report, spread, statistic, tree
-from eval.report.outcome_cell import OutcomeCell
 from eval.report.published import Published, find
 from eval.report.scores import outcomes
 from eval.report.tables import AnyCell, Measure
@@ -41,7 +40,7 @@ from scripts.experiment.layout import (
 )
 from scripts.experiment.models import Models
 from scripts.experiment.roles import other_models
-from scripts.experiment.scorers import judge_prompts, judging, metrics, names_outcomes
+from scripts.experiment.scorers import cell_of, judge_prompts, judging, metrics
 from scripts.experiment.steps import score
 
 if TYPE_CHECKING:
@@ -144,8 +143,7 @@ class Grid:
         repeats = None if "theirs" in metric else self.cfg.judge.repeats
         column = column or self.column(group, metric)
         fix = self._correction(group, metric)
-        kind = OutcomeCell if names_outcomes(name) else Cell
-        return kind(column, reached, files, repeats=repeats, correction=fix, errata=self.errata())
+        return cell_of(name)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata())
 
     def column(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Column:
         """The column of a metric, without guessable questions where `guessable=exclude` leaves them out."""

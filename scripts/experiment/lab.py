@@ -33,7 +33,7 @@ from scripts.experiment.plan import plan
 from scripts.experiment.readiness import prepared
 from scripts.experiment.replays import workable
 from scripts.experiment.runs import memory_run, reader
-from scripts.experiment.scorers import finished, judge_ahead, judge_prompts, judging, metric_title, metrics
+from scripts.experiment.scorers import cell_of, finished, judge_ahead, judge_prompts, judging, metric_title, metrics
 from scripts.experiment.steps import score
 from scripts.settings.checking import resolved
 
@@ -241,7 +241,7 @@ class Lab:
             if cfg.judge.corrected and name.startswith("judge_"):
                 fix = correction(cfg, self.models, name.removeprefix("judge_"), answers.dataset)
             own = tuple(found[name] for found in files)
-            cells[name] = Cell(column, reached, own, repeats=cfg.judge.repeats, correction=fix)
+            cells[name] = cell_of(name)(column, reached, own, repeats=cfg.judge.repeats, correction=fix)
         return Scored(answers, cells, files)
 
     def table(self, first: Scored, *others: Scored, title: str | None = None, primary: str | None = None) -> Table:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from eval.case import is_answered
 from eval.judge import Judge
 from eval.metrics.lexical import splitter
+from eval.report.cell import Cell
+from eval.report.outcome_cell import OutcomeCell
 from eval.run import Run
 from eval.score import Judging, Metric, is_judged
 from eval.store import RunError
@@ -98,9 +100,9 @@ def _metric(name: str, option: dict[str, Any]) -> Metric:
     return Metric(name, partial(get_method(target), **option), {**option, **splitter_version}, joint)
 
 
-def names_outcomes(name: str) -> bool:
-    """Whether a metric names an outcome for each question, some of which may not be applicable: those of several reads do."""
-    return bool(metric_options().get(name, {}).get("joint", False))
+def cell_of(name: str) -> type[Cell]:
+    """The kind of a metric's cells: those of several reads name outcomes, some of which are not applicable."""
+    return OutcomeCell if metric_options().get(name, {}).get("joint", False) else Cell
 
 
 def metric_title(name: str) -> str:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from eval.report.outcome_cell import OutcomeCell
 from eval.store import RunError
+from scripts.door import Lab
 from scripts.experiment.html_report import write_report
 from scripts.experiment.launch import composed
 from scripts.experiment.layout import cells_of, read_lines_of
 from scripts.experiment.options import load_option
-from scripts.experiment.scorers import metrics, names_outcomes
+from scripts.experiment.scorers import cell_of, metrics
 from scripts.experiment.table import reproduce
 
 CONTROLS = ["nothing", "full_history", "recency", "oracle_editor"]
@@ -33,7 +35,7 @@ def test_recall_and_answers_stand_side_by_side_and_there_is_no_total() -> None:
     (column,) = load_option("table", "change")["columns"]
     scores = [(cell["metric"], cell["category"]) for cell in cells_of(column) if "metric" in cell]
     assert scores == [(metric, family) for family in FAMILIES for metric in ("change_recall", "change_answer")]
-    assert all(names_outcomes(metric) and metrics([metric])[0].joint for metric, _ in scores)
+    assert all(cell_of(metric) is OutcomeCell and metrics([metric])[0].joint for metric, _ in scores)
 
 
 @dataclass(frozen=True)
@@ -135,3 +137,12 @@ def test_the_report_tells_the_life_of_a_probe_line_by_line(written: Written) -> 
     assert new not in before
     assert new in after
     assert "n/a: not held before" in superseded
+
+
+def test_a_single_run_of_the_suite_counts_probes_and_not_reads(tmp_path: Path) -> None:
+    settings = ["profile=smoke", "data.transform=change", "data.size=6", "protocol.judges=[]", f"results={tmp_path}"]
+    lab = Lab(*settings)
+    made = lab.score(lab.ask("bm25", "locomo"), ["change_recall"])
+    cell = made.cells["change_recall"]
+    assert (cell.counts().questions, cell.counts().scored) == (30, 30)
+    assert {name: cell.counts(name).questions for name in FAMILIES} == dict.fromkeys(FAMILIES, 6)
