@@ -89,6 +89,16 @@ def test_a_value_is_said_by_the_suite_alone_and_by_one_probe(suite: list[Case], 
         assert not [value for value in values if holds(theirs, value)]
 
 
+def test_values_are_distinct_however_few_there_are(monkeypatch: pytest.MonkeyPatch, cases: Sequence[Case]) -> None:
+    for name, signs in {"ONSETS": ("z",), "VOWELS": ("a", "u"), "CODAS": ("x", "th")}.items():  # 16 words
+        monkeypatch.setattr(f"data_loaders.change.{name}", signs)
+    for case in change(cases, seed=1, size=15):
+        values = [
+            value for _, gold in probes(case) for name, value in gold.detail["values"].items() if name != "canary"
+        ]
+        assert len(values) == len(set(values))
+
+
 def test_a_probe_is_read_right_before_its_change_right_after_it_and_at_the_end(suite: list[Case]) -> None:
     case = next(case for case in suite if case.id.endswith("--retract"))
     places = {turn.id: place for place, turn in enumerate(case.turns)}

@@ -20,7 +20,7 @@ from eval.oracle_editor import oracle_editor
 from eval.run import Run
 from eval.score import Metric, score_lexical
 from eval.score_files import read_scores
-from eval.store import read_lines, read_predictions
+from eval.store import read_lines, read_predictions, write_lines
 from memsys.interface import MemorySystem, Recall
 from memsys.llm.meter import Metered
 from memsys.llm.scripted import ScriptedLLM
@@ -167,6 +167,12 @@ def test_scores_are_kept_until_one_of_their_reads_changes(make_run: Make, suite:
     first = path.read_bytes()
     path.write_bytes(first.replace(b'"right"', b'"kept as it was"'))
     assert b"kept as it was" in score_lexical(run, [RECALL])["change_recall"].read_bytes(), "nothing was scored again"
+    told = run.case_folder(suite[0].id) / "predictions.jsonl"
+    lines = read_lines(told)
+    write_lines(told, [{**lines[0], "items": [], "scores": []}, *lines[1:]])
+    (again,) = read_scores(score_lexical(run, [RECALL])["change_recall"])[suite[0].id, "01.3"]
+    assert again["detail"]["outcome"] == "n/a: not held before", "a read before the change decides, too"
+    path.write_bytes(path.read_bytes().replace(b'"right"', b'"kept as it was"'))
     clean = run.case_folder(next(case.id for case in suite if case.id.endswith(CLEAN))) / "predictions.jsonl"
     lines = read_lines(clean)
     clean.write_text("\n".join(clean.read_text().splitlines()[: len(lines) - 1]) + "\n")
@@ -183,8 +189,8 @@ def test_on_locomo_the_controls_are_where_the_trial_had_them(
     make_run: Make, data_root: Path, build: Any, right: str
 ) -> None:
     cases = list(change(locomo.load(data_root / "locomo" / "locomo10.json"), seed=1, size=16))
-    oracle = build == "oracle"
-    found = verdicts(make_run, cases, Nothing if oracle else build, **({"control": oracle_editor} if oracle else {}))
+    more: dict[str, Any] = {"control": oracle_editor} if build == "oracle" else {}
+    found = verdicts(make_run, cases, Nothing if more else build, **more)
     shares = [(counts["right"] + counts["resolved"]) / counts.total() for counts in found.values()]
     assert [f"{share:g}" for share in shares] == list(right)
     assert all(counts.total() == 16 for counts in found.values())
