@@ -29,7 +29,7 @@ OVERRIDES = profile=$(PROFILE) $(call given,LOCAL,local.model) $(call given,LOCA
   $(call given,$(role)_KEY_ENV,endpoints.$(call lower,$(role)).key_env))
 lower = $(subst MEMORY,memory,$(subst READER,reader,$(subst JUDGE,judge,$(subst PROBE,probe,$(subst EMBEDDER,embedder,$(1))))))
 
-.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture coverage doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit growth calibrate sweep judge-card order-test claims claims-site \
+.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture coverage doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit change growth calibrate sweep judge-card order-test claims claims-site \
   fetch clean distclean
 
 help:
@@ -127,6 +127,9 @@ regress-update: $(VENV)/.installed ## accept the present numbers as the new regr
 
 audit: $(VENV)/.installed ## what does not add up in the published tables, or in yours: CSV=my_table.csv COUNTS=282,321,96,841
 	$(PY) -m scripts audit $(if $(CSV),$(call shell_quoted,$(CSV))) $(if $(COUNTS),--counts $(COUNTS)) $(ARGS)
+
+change: $(VENV)/.installed ## does a memory keep up when facts change: MEMORY=mem0 DATASET=locomo QUESTIONS=640 a family (without MEMORY: all of ours)
+	$(PY) -m scripts reproduce table=change build.rebuild_every=1 $(if $(DATASET),table.columns.0.dataset=$(DATASET)) $(if $(MEMORY),'table.others=[$(MEMORY)]') $(OVERRIDES) $(ARGS)
 
 growth: $(VENV)/.installed ## cost of one more unit as the history grows: MEMORY=memtree SIZES=100,200,400
 	$(PY) -m scripts growth memory=$(or $(MEMORY),segtree) $(if $(SIZES),'sizes=[$(SIZES)]') $(OVERRIDES) $(ARGS)

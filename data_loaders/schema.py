@@ -122,6 +122,8 @@ class Gold:
     """Further fields for the benchmark's official scorer (question type, gold memory texts, difficulty, facts …)."""
     groups: tuple[str, ...] = ()
     """Groups beside the category that tables can report a question in (its size, whether its facts conflict …)."""
+    recall_only: bool = False
+    """Whether only what a memory recalls for it counts: the reader is not asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def shares(cases: Sequence[Case], size: int, *, n_cases: int | None = None, seed
     it counts. Raises ValueError for a number below 1.
     """
     lazy = as_lazy(cases)
-    ranked = _ranked(lazy.ids, f"cases:{seed}")
+    ranked = by_hash(lazy.ids, f"cases:{seed}")
     if n_cases is not None:
         return _evenly({lazy.ids[at]: len(lazy[at].questions) for at in ranked[:n_cases]}, size)
     counts = {lazy.ids[at]: len(lazy[at].questions) for at in ranked[:2]}
@@ -203,11 +203,11 @@ def _between_questions(case: Case) -> list[list[Session]]:
 
 def _chosen(names: Sequence[str], n: int | None, key: str) -> list[int]:
     """Positions of n names in ascending order; the names are those with the smallest hashes of key and name."""
-    return list(range(len(names))) if n is None or n >= len(names) else sorted(_ranked(names, key)[:n])
+    return list(range(len(names))) if n is None or n >= len(names) else sorted(by_hash(names, key)[:n])
 
 
-def _ranked(names: Sequence[str], key: str) -> list[int]:
-    """Positions of the names in the order of the hashes of key and name."""
+def by_hash(names: Sequence[str], key: str) -> list[int]:
+    """Positions of the names in the order of the hashes of key and name: a random order in which each name has its place for itself."""
     return sorted(range(len(names)), key=lambda index: hashlib.sha256(f"{key}:{names[index]}".encode()).digest())
 
 

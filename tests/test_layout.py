@@ -431,8 +431,8 @@ def test_a_file_is_named_after_its_module_or_is_a_variant_of_it() -> None:
         target = config["build" if path.parent.name == "memory" else "load"]["_target_"]
         module, attribute = target.split(".")[-2:]
         # quality_choice is a variant of quality; `nothing` and `recency` are classes of `controls`, `dmr` is `msc.load_dmr`;
-        # naive_rag_pruned is naive_rag in the wrapper `pruned`; gold_evidence is a control of the run loop
-        own = {module, snake(attribute).removeprefix("load_"), *([path.stem] if config.get("gold_evidence") else [])}
+        # naive_rag_pruned is naive_rag in the wrapper `pruned`; gold_evidence and oracle_editor are controls of the run loop
+        own = {module, snake(attribute).removeprefix("load_"), *([path.stem] if config.get("control") else [])}
         variant = path.stem.endswith(f"_{module}") or any(re.fullmatch(rf"{stem}\d*(_\w+)?", path.stem) for stem in own)
         assert variant, f"{named(path)} is no variant of {own}"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from data_loaders.schema import Case, Unit
 from data_loaders.units import make_units
-from eval.conformance.canaries import CANARIES, HISTORY, OTHER, OTHERS, Canary, asked, shows_date
+from eval.conformance.canaries import CANARIES, HISTORY, OTHER, OTHERS, SUBJECT, Canary, asked, shows_date
 from eval.running.failures import described, raise_if_stopped, stops
 from memsys.interface import MemorySystem, Recall
 from memsys.llm.meter import metering
@@ -28,6 +28,8 @@ FAULTS = {
     "search changes state": "the same question recalls something else the second time",
     "tenants leak": "one case recalls what another was told",
     "deletions kept": "what was deleted is still found",
+    "subject kept": "what `delete(subject)` was asked to forget is still found, or comes back with the next consolidation",
+    "subject takes more": "`delete(subject)` took facts along that it was not asked to forget",
 }
 """Names of the faults, in the order in which they are looked for."""
 FEW = 2
@@ -69,6 +71,7 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
         _look_into(first, verdict, patience)
         memories.append(second := make(OTHER))
         _look_for_leaks(first, second, unit, verdict)
+        _look_for_subject(first, verdict)
         _look_for_remains(first, second, verdict)
     except Exception as error:
         if stops(error):
@@ -215,6 +218,25 @@ def _look_for_leaks(
     here = _shown(_ask(first, OTHERS), OTHERS)
     if leaked := [*there, *here]:
         verdict.faults["tenants leak"] = f"told to another case: {', '.join(leaked)}"
+
+
+def _look_for_subject(memory: MemorySystem, verdict: ConformanceResult) -> None:
+    """Have a memory that offers `delete(subject)` forget one canary: it is gone, stays gone, and the others stay."""
+    delete = getattr(memory, "delete", None)
+    if not callable(delete):
+        verdict.unchecked |= dict.fromkeys(("subject kept", "subject takes more"), "it offers no delete(subject)")
+        return
+    gone = CANARIES[0]
+    before = set(_shown(_ask(memory, CANARIES), CANARIES))
+    delete(SUBJECT)
+    after = set(_shown(_ask(memory, CANARIES), CANARIES))
+    memory.consolidate()
+    end = set(_shown(_ask(memory, CANARIES), CANARIES))
+    if gone.word in after | end:
+        when = "after the deletion" if gone.word in after else "after the next consolidation"
+        verdict.faults["subject kept"] = f"{gone.word} is found {when}"
+    if lost := sorted(before - after - {gone.word}):
+        verdict.faults["subject takes more"] = f"no longer found: {', '.join(lost)}"
 
 
 def _look_for_remains(first: MemorySystem, second: MemorySystem, verdict: ConformanceResult) -> None:

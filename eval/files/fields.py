@@ -46,7 +46,7 @@ def score(value: Any) -> bool:
 
 
 def outcome(value: Any) -> bool:
-    return type(value) is str and value in ("answered", "error", "aborted")
+    return type(value) is str and value in ("answered", "recalled", "error", "aborted")
 
 
 def phase(value: Any) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Outcome = Literal["answered", "error", "aborted"]
+Outcome = Literal["answered", "recalled", "error", "aborted"]
+"""`recalled`: the memory was read, and the reader is not asked, because only the recall counts (`Gold.recall_only`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +80,12 @@ class Score:
     why: str = ""
     repeat: int = 0
     detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One of several reads that are scored together (`eval.judging.score_together`)."""
+
+    prediction: Prediction
+    texts: tuple[str, ...]
+    """The recalled texts, in the memory's order."""

@@ -40,6 +40,7 @@ from eval.judging.score_files import (
     scored_answers,
     scored_line,
 )
+from eval.judging.score_together import score_together
 from eval.metrics.lexical import EMPTY
 from eval.metrics.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
 from eval.running.case_log import effort
@@ -62,10 +63,13 @@ class Metric:
     """A lexical metric: a scorer whose settings are bound."""
 
     name: str
-    score: Scorer
+    score: Callable[..., Score]
+    """A `Scorer`, or where it is `joint` an `eval.judging.score_together.JointScorer`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     on_recall: bool = False
     """Whether it scores the recalled texts in place of the answer."""
+    joint: bool = False
+    """Whether it is a function of question, gold and several reads (`eval.judging.score_together`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +108,12 @@ def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
     A file that holds scores of exactly these answers, or recalls, is kept: its name identifies the code and settings that made it.
     """
     paths = {metric.name: score_file(run, metric.name, _metric_identity(metric)) for metric in metrics}
-    done = {on_recall: answers_of(run, _scored_text(on_recall)) for on_recall in {each.on_recall for each in metrics}}
+    score_together(run, {paths[metric.name]: metric.score for metric in metrics if metric.joint})
+    single = [metric for metric in metrics if not metric.joint]
+    done = {on_recall: answers_of(run, _scored_text(on_recall)) for on_recall in {each.on_recall for each in single}}
     stale = [
         metric
-        for metric in metrics
+        for metric in single
         if not paths[metric.name].is_file() or scored_answers(paths[metric.name]) != done[metric.on_recall]
     ]
     if stale:

@@ -178,9 +178,10 @@ def _questions(folder: Path) -> tuple[Asked, ...]:
 def _outcomes(folder: Path) -> list[str]:
     answers = [answer for case in RunFolder(folder).cases() for answer in read_predictions(case).values()]
     counts = Counter(answer.outcome for answer in answers)
+    recalled = f"{counts['recalled']} of which only the recall counts, " if counts["recalled"] else ""
     open_cases = sum(not (case / "case.json").is_file() for case in RunFolder(folder).cases())
     lines = [
-        f"- {len(answers)} questions: {counts['answered']} answered, {counts['error']} errors, {counts['aborted']} aborted, "
+        f"- {len(answers)} questions: {counts['answered']} answered, {recalled}{counts['error']} errors, {counts['aborted']} aborted, "
         f"{sum(answer.cut for answer in answers)} cut at the token limit, {sum(answer.empty for answer in answers)} empty."
     ]
     lines += [f"- Not finished: {open_cases} cases have no case.json."] if open_cases else []

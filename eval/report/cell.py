@@ -143,9 +143,18 @@ class Cell:
             if question.cluster != cluster and question.key in self.scores
         }
 
+    @property
+    def inapplicable(self) -> frozenset[tuple[str, str]]:
+        """Questions that say nothing about this memory, by a metric that tells (`eval.report.outcome_cell`); none for most metrics."""
+        return frozenset()
+
+    def applicable(self, category: str = ALL) -> list[Asked]:
+        """The questions of a category without those that say nothing about this memory."""
+        return [question for question in self._questions(category) if question.key not in self.inapplicable]
+
     def counts(self, category: str = ALL) -> Counts:
         """Outcomes of the questions of a category."""
-        keys = [question.key for question in self._questions(category)]
+        keys = [question.key for question in self.applicable(category)]
         scored = sum(key in self.scores for key in keys)
         rest = [self.outcomes.get(key, frozenset()) for key in keys if key not in self.scores]
         unscored = sum(bool(kinds - {"error"}) for kinds in rest)
@@ -209,7 +218,7 @@ class Cell:
 
     def bounds(self, category: str = ALL) -> Interval | None:
         """The mean over all questions if every one without a score were wrong, and if every one were right."""
-        questions = self._questions(category)
+        questions = self.applicable(category)
         if not questions:
             return None
         worst, best = ({each.key: self.scores.get(each.key, value) for each in questions} for value in (0.0, 1.0))
@@ -262,8 +271,9 @@ class Cell:
         return self.column.mean(questions, gaps)
 
     def _questions(self, category: str) -> list[Asked]:
+        scored = [question for question in self.column.questions if not question.recall_only]
         if category == ALL:
-            return list(self.column.questions)
+            return scored
         if category == ANSWERABLE:
-            return [question for question in self.column.questions if question.answerable]
-        return [question for question in self.column.questions if question.belongs_to(category)]
+            return [question for question in scored if question.answerable]
+        return [question for question in scored if question.belongs_to(category)]

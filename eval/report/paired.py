@@ -29,12 +29,13 @@ def gap_bounds(first: Cell, second: Cell) -> Interval | None:
     Manski's bounds: nothing is assumed about why an answer is missing. Scores are shares.
     """
     column, own, other = first.column, first.scores, second.scores
-    if all(each.key in own and each.key in other for each in column.questions):
+    questions = [each for each in first.applicable() if each.key not in second.inapplicable]
+    if all(each.key in own and each.key in other for each in questions):
         return None
-    keys = [question.key for question in column.questions]
+    keys = [question.key for question in questions]
     least = {key: own.get(key, 0.0) - other.get(key, 1.0) for key in keys}
     most = {key: own.get(key, 1.0) - other.get(key, 0.0) for key in keys}
-    return Interval(column.mean(column.questions, least), column.mean(column.questions, most))
+    return Interval(column.mean(questions, least), column.mean(questions, most))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from eval.judging.score_files import read_evidence
 from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, categories
 from eval.report.corrections import corrected_text, correction_lines
 from eval.report.detectable import detectable_lines, how_tested
+from eval.report.outcome_cell import OutcomeCell
 from eval.report.tables import AnyCell, Measure, Pair, Row, Table
 from eval.report.verdict_notes import is_compared, verdict_lines
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question, preferred_interval
@@ -51,13 +52,18 @@ def intervals(ours: Estimate | Difference, digits: int = 3) -> str:
 
 
 def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
-    """A cell as text: mean ± spread {by case} [by question] · scored/unscored/errored/not reached · published · verdict."""
+    """A cell as text: mean ± spread {by case} [by question] · scored/unscored/errored/not reached · published · verdict.
+
+    Where the metric names outcomes: right/wrong/not applicable · the wrong ones by name.
+    """
     if isinstance(cell, str):
         return cell
     if isinstance(cell, Measure):
         return _measure_text(cell)
     counts, ours = cell.counts(category), cell.estimate(category)
     parts = [f"{counts.scored}/{counts.unscored}/{counts.errored}/{counts.not_reached}"]
+    if isinstance(cell, OutcomeCell):
+        parts = [part for part in (cell.split(category), cell.failures(category)) if part]
     if ours is None:
         parts.insert(0, "–")
     else:

@@ -21,6 +21,7 @@ from eval.report.cell import ABOVE_CEILING, Cell
 from eval.report.corrections import corrected_text, correction_lines
 from eval.report.detectable import column_detects, family_of
 from eval.report.names import fitting, shortened
+from eval.report.outcome_cell import OutcomeCell
 from eval.report.published import NOT_COMPARABLE, Published, brief
 from eval.report.rendering import COSTS, by_case, intervals, money_text, number, span
 from eval.report.tables import (
@@ -292,10 +293,14 @@ def _by_case(entry: Entry) -> str:
 
 
 def _counts(entry: Entry) -> str:
-    if not isinstance(entry.cell, Cell):
+    if not isinstance(entry.cell, Cell) or isinstance(entry.cell, OutcomeCell):
         return ""
     counts = entry.cell.counts()
     return f"{counts.scored}/{counts.unscored}/{counts.errored}/{counts.not_reached}"
+
+
+def _outcomes(entry: Entry) -> str:
+    return entry.cell.split() if isinstance(entry.cell, OutcomeCell) else ""
 
 
 def _gap_spans(entry: Entry) -> str:
@@ -308,6 +313,7 @@ def _gap_spans(entry: Entry) -> str:
 
 
 CORRECTED = Field("corrected", _corrected)
+OUTCOMES = Field("right/wrong/n/a", _outcomes)
 SCORE, PS = Field("score", _score), Field("Δ (p, adjusted)", _gap_with_ps)
 ADJUSTED = Field("Δ (adj. p)", _gap_with_adjusted)
 PUBLISHED, PAPER = Field("published", _printed), Field("paper", _printed)
@@ -317,12 +323,12 @@ TOKENS, TOKENS_Q, TOK_Q = (
 )
 DOLLARS = Field("$", lambda entry: entry.dollars)
 NARROW = (
-    (2, (SCORE, CORRECTED, PS, PUBLISHED, VERDICT, TOKENS, DOLLARS)),
-    (2, (SCORE, CORRECTED, PS, PUBLISHED, VERDICT, TOKENS_Q, DOLLARS)),
-    (2, (SCORE, CORRECTED, ADJUSTED, PUBLISHED, BRIEF, TOKENS_Q, DOLLARS)),
-    (1, (SCORE, CORRECTED, ADJUSTED, PAPER, BRIEF, TOK_Q, DOLLARS)),
+    (2, (SCORE, OUTCOMES, CORRECTED, PS, PUBLISHED, VERDICT, TOKENS, DOLLARS)),
+    (2, (SCORE, OUTCOMES, CORRECTED, PS, PUBLISHED, VERDICT, TOKENS_Q, DOLLARS)),
+    (2, (SCORE, OUTCOMES, CORRECTED, ADJUSTED, PUBLISHED, BRIEF, TOKENS_Q, DOLLARS)),
+    (1, (SCORE, OUTCOMES, CORRECTED, ADJUSTED, PAPER, BRIEF, TOK_Q, DOLLARS)),
 )
-TIGHT = (1, (SCORE, CORRECTED, ADJUSTED, PAPER, BRIEF))
+TIGHT = (1, (SCORE, OUTCOMES, CORRECTED, ADJUSTED, PAPER, BRIEF))
 """The tightest of a table with corrected scores, which need the room of the costs."""
 """Spaces between columns, and the columns beside the name, from the roomiest to the tightest."""
 WIDE = (
@@ -331,6 +337,7 @@ WIDE = (
     Field("{by case}", _by_case),
     Field("[by question]", _by_question),
     Field("scored/un/err/left", _counts),
+    OUTCOMES,
     PS,
     Field("Δ {by case} [by question]", _gap_spans),
     PUBLISHED,
@@ -420,6 +427,8 @@ def _notes(entries: Sequence[Entry], names: Mapping[str, str], width: int) -> It
 
 def _failures(cell: Cell) -> str:
     """What is not scored, aborted, cut or empty, and what the mean could be; empty where nothing failed."""
+    if isinstance(cell, OutcomeCell):
+        return cell.failures()
     counts = cell.counts()
     named = {"unscored": counts.unscored, "errored": counts.errored, "not reached": counts.not_reached}
     named |= {"aborted": counts.aborted, "cut": counts.cut, "empty": counts.empty}

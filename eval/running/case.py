@@ -186,6 +186,7 @@ class CaseRun:
         open_questions = [question for question in questions if any(question.id in log.left for log in logs)]
         self.due = schedule(case, self.units, open_questions)
         self.unasked = [question for due in self.due.values() for question in due]
+        self.recall_only = frozenset(question.id for question, gold in case.questions if gold.recall_only)
         self.answers: list[Future[None]] = []
         self.built = 0
         """Units that the last consolidation has seen."""
@@ -259,7 +260,9 @@ class CaseRun:
             self.cell.built()  # cells that wait for reads leave room for builds
         urgency = READING if last else self.cell.remaining
         readings = [
-            Reading(log.run, _with_knobs(memory, own), raw, log, self.lanes, self.on_progress, urgency)
+            Reading(
+                log.run, _with_knobs(memory, own), raw, log, self.lanes, self.on_progress, urgency, self.recall_only
+            )
             for log, own in zip(self.logs, knobs, strict=True)
         ]
         self.answers += ask_all(readings, self.due[position])

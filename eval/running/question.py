@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -58,6 +58,8 @@ class Reading:
     on_progress: OnProgress
     urgency: float = READING
     """Of reading: a read in mid-history holds up the rest of the build."""
+    recall_only: Collection[str] = ()
+    """Ids of the questions of which only the recall counts: the reader is not asked."""
 
 
 def ask_all(readings: Sequence[Reading], questions: Sequence[Question]) -> list[Future[None]]:
@@ -91,7 +93,7 @@ class _Answer:
         self.saved: Future[None] = Future()
 
     def read(self) -> Rendered | None:
-        """What the reader is asked; None when the line is saved already: the read failed, was aborted, or gave the answer itself."""
+        """What the reader is asked; None when the line is saved: the read failed, was aborted, gave the answer itself, or counts alone."""
         memory, question = self.reading.memory, self.question
         try:
             with urgent(self.reading.urgency), metered_step([self.log], "read", question.id, lambda: memory.held):
@@ -99,6 +101,9 @@ class _Answer:
             self.recalled = self.log.recalled(recall.items)
             if recall.aborted or recall.answer is not None:
                 self.save("aborted" if recall.aborted else "answered", recall.answer or "", recall.aborted)
+                return None
+            if question.id in self.reading.recall_only:
+                self.save("recalled", "")
                 return None
             return render(self.run.reader, self.run.services.prompts, question, recall, sample=self.run.replicate)
         except Exception as error:

@@ -87,10 +87,11 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
         "max_cases": cfg.data.max_cases,
         "seed": cfg.data.seed,
     }
-    cut = _cut(cfg, cases)
-    kept = _keep_if_small(_transformed(cfg, cut), source.path)
+    suite = str(cfg.data.transform).startswith("change")
+    cut = _changed(cfg, cases) if suite else _cut(cfg, cases)
+    kept = _keep_if_small(cut if suite else _transformed(cfg, cut), source.path)
     note = instantiate({**config["caption"], "_partial_": True})(source.path) if "caption" in config else ""
-    fewer = _fewer(cfg, cut)
+    fewer = _fewer_probes(cfg, kept) if suite else _fewer(cfg, cut)
     if fewer:
         print(f"note: {config['name']}: {fewer}", file=sys.stderr)
     less = cfg.data.size != "all" or len(cut) < len(cases)
@@ -136,6 +137,32 @@ def _cut(cfg: DictConfig, cases: LazyCases) -> LazyCases:
         given = shares(cases, int(cfg.data.size), n_cases=cfg.data.max_cases, seed=cfg.data.seed)
         return subset(cases, n_questions=given, seed=cfg.data.seed)
     return cases if cfg.data.max_cases is None else subset(cases, n_cases=cfg.data.max_cases, seed=cfg.data.seed)
+
+
+def _changed(cfg: DictConfig, cases: LazyCases) -> LazyCases:
+    """The suite `change` on the histories of a data set, of `data.size` probes a family and at most `data.max_cases` hosts."""
+    from data_loaders.change import change
+
+    name, _, order = str(cfg.data.transform).partition(":")
+    seed = cfg.data.seed + ORDER_SEEDS * int(order or 0)
+    return change(cases, seed=seed, size=_probes(cfg), hosts=cfg.data.max_cases, held_out=name == "change_held_out")
+
+
+def _probes(cfg: DictConfig) -> int:
+    """Probes a family: `data.size`, else 640, of samples 64."""
+    from data_loaders.change import SIZE, SMOKE
+
+    usual = SMOKE if cfg.data.source == "sample" else SIZE
+    return usual if cfg.data.size == "all" else int(cfg.data.size)
+
+
+def _fewer_probes(cfg: DictConfig, suite: LazyCases) -> str:
+    """`640 probes a family asked, 96 given (the data has no more histories)`; empty where they are all there."""
+    from data_loaders.change import VARIANTS, probes
+
+    given = sum(1 for case in suite for _ in probes(case)) // len(VARIANTS)
+    why = "data.max_cases" if cfg.data.max_cases is not None else "the data has no more histories"
+    return f"{_probes(cfg)} probes a family asked, {given} given ({why})" if given < _probes(cfg) else ""
 
 
 def _fewer(cfg: DictConfig, cut: LazyCases) -> str:

@@ -430,7 +430,9 @@ def _sample(planned: Run, run: Run, places: Sequence[Sequence[Place]]) -> Sample
 def _open(run: Run, history: Sequence[Place]) -> list[Place]:
     """The questions of a history that no earlier command answered."""
     lines = read_predictions(run.case_folder(history[0][0])) if history else {}
-    return [place for place in history if place[1] not in lines or lines[place[1]].outcome != "answered"]
+    return [
+        place for place in history if place[1] not in lines or lines[place[1]].outcome not in ("answered", "recalled")
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from data_loaders.schema import Case
 from eval.files.provenance import identity, surroundings
 from eval.files.store import RunError
 from eval.running.gold_evidence import gold_evidence
+from eval.running.oracle_editor import oracle_editor
 from eval.running.reader import Reader
 from eval.running.rehearsal import rehearse
 from eval.running.run import OUTSTANDING, Run, Services, declared_prompts, needs
@@ -109,10 +111,17 @@ def memory_run(
         rebuild_every=cfg.build.rebuild_every,
         shared=_shared_build(parts, recipe),
         rehearse=partial(rehearse, recipe.build, dict(recipe.unit), models.prompts),
-        control=partial(gold_evidence, unit=dict(recipe.unit)) if memory.get("gold_evidence") else None,
+        control=_control(recipe),
         vectors=bool(cfg.nodes.vectors),
         record={**parts, **_not_identifying(cfg, recipe, dataset)},
     )
+
+
+def _control(recipe: Recipe) -> Callable[[Case], MemorySystem] | None:
+    """What builds a control that needs the answer key; None for a memory."""
+    if recipe.memory.get("control") == "gold_evidence":
+        return partial(gold_evidence, unit=dict(recipe.unit))
+    return oracle_editor if recipe.memory.get("control") == "oracle_editor" else None
 
 
 def _services(models: Models, recipe: Recipe) -> Services:

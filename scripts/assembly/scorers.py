@@ -13,6 +13,8 @@ from eval.files.store import RunError
 from eval.judging.judge import Judge
 from eval.judging.score import Judging, Metric, is_judged
 from eval.metrics.lexical import splitter
+from eval.report.cell import Cell
+from eval.report.outcome_cell import OutcomeCell
 from eval.running.case import is_answered
 from eval.running.run import Run
 from scripts.assembly.models import Models
@@ -88,6 +90,7 @@ def _metric(name: str, option: dict[str, Any]) -> Metric:
     from hydra.utils import get_method
 
     option.pop("title", None)
+    joint = bool(option.pop("joint", False))
     splitter_version: dict[str, str] = {}
     if "sentences" in option:
         try:
@@ -97,8 +100,13 @@ def _metric(name: str, option: dict[str, Any]) -> Metric:
     option = checked_call(f"metric {name}", {"_target_": option.pop("target", ""), **option})
     target = option.pop("_target_")
     function = get_method(target)
-    on_recall = "recalled" in signature(function).parameters
-    return Metric(name, partial(function, **option), {**option, **splitter_version}, on_recall)
+    on_recall = not joint and "recalled" in signature(function).parameters
+    return Metric(name, partial(function, **option), {**option, **splitter_version}, on_recall, joint)
+
+
+def cell_of(name: str) -> type[Cell]:
+    """The kind of a metric's cells: those of several reads name outcomes, some of which are not applicable."""
+    return OutcomeCell if metric_options().get(name, {}).get("joint", False) else Cell
 
 
 def metric_title(name: str) -> str:

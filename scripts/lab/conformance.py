@@ -31,7 +31,7 @@ def _conformance(cfg: DictConfig) -> int:
     lab = Lab(cfg=cfg)
     dataset = lab.load()
     memory: dict[str, object] = dict(OmegaConf.to_container(cfg.memory, resolve=True))  # type: ignore[arg-type]
-    if memory.get("gold_evidence"):
+    if memory.get("control"):
         raise RunError(f"{memory['name']} is made of the answer key; it has nothing to conform to")
     run = memory_run(cfg, lab.models, dataset, memory, reader(dataset.config["reader"]))
     check_no_replay(cfg, run, "conformance")

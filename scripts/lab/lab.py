@@ -28,7 +28,7 @@ from scripts.assembly.models import build_models
 from scripts.assembly.plan import plan
 from scripts.assembly.readiness import prepared
 from scripts.assembly.runs import memory_run, reader
-from scripts.assembly.scorers import finished, judge_ahead, judge_prompts, judging, metric_title, metrics
+from scripts.assembly.scorers import cell_of, finished, judge_ahead, judge_prompts, judging, metric_title, metrics
 from scripts.assembly.steps import score
 from scripts.settings.checking import resolved
 from scripts.setup.launch import composed
@@ -243,7 +243,7 @@ class Lab:
             if cfg.judge.corrected and (judge := judged_by(name)) is not None:
                 fix = correction(cfg, self.models, judge, answers.dataset)
             own = tuple(found[name] for found in files)
-            cells[name] = Cell(column, reached, own, repeats=cfg.judge.repeats, correction=fix)
+            cells[name] = cell_of(name)(column, reached, own, repeats=cfg.judge.repeats, correction=fix)
         return Scored(answers, cells, files)
 
     def table(self, first: Scored, *others: Scored, title: str | None = None, primary: str | None = None) -> Table:

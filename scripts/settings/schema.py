@@ -204,7 +204,7 @@ class Memory(Strict):
     name: Name
     title: Text
     build: dict[str, Any]
-    gold_evidence: bool = False
+    control: Literal["gold_evidence", "oracle_editor"] | None = None
     unit: Unit | None = None
     """The unit rule of a published protocol, in place of the one of its class; a table's own rule comes first."""
     waived: dict[Text, Text] = {}

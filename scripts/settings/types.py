@@ -70,9 +70,9 @@ Size = Annotated[Any, PlainValidator(_size)]
 Url = Annotated[str, PlainValidator(_url)]
 Texts = Annotated[list[Text], BeforeValidator(_listed)]
 Aggregate = Literal["question", "category", "case"]
-TRANSFORMS = ("none", "oracle", "permute", "permute_between_questions", "permute_exchanges", "shuffle_sessions")
-ORDERS = ("permute", "permute_between_questions", "permute_exchanges", "shuffle_sessions")
+ORDERS = ("permute", "permute_between_questions", "permute_exchanges", "shuffle_sessions", "change", "change_held_out")
 """Transforms of which there are many: `permute:3` is the fourth."""
+TRANSFORMS = ("none", "oracle", *ORDERS)
 Transform = Annotated[str, PlainValidator(_transform)]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from eval.files.provenance import ROOT, code_only, distributions, identity, source_digest
 
-RUN_LOOP = ("run", "loop", "case", "question", "failures", "gold_evidence", "case_log", "reader")
+RUN_LOOP = ("run", "loop", "case", "question", "failures", "gold_evidence", "oracle_editor", "case_log", "reader")
 """Modules of `eval.running` whose code is part of every run's identity."""
 
 
@@ -24,7 +24,12 @@ def used_distributions(build: Mapping[str, Any], loader: str) -> dict[str, str]:
 
 def modules_of(build: Mapping[str, Any], loader: str) -> list[str]:
     targets = [*_named_in(build), loader]
-    return [*(name.rpartition(".")[0] for name in targets), "data_loaders.units", "data_loaders.transforms"]
+    return [
+        *(name.rpartition(".")[0] for name in targets),
+        "data_loaders.units",
+        "data_loaders.transforms",
+        "data_loaders.change",
+    ]
 
 
 def _named_in(build: Any) -> list[str]:

@@ -27,7 +27,7 @@ from scripts.assembly.datasets import Data
 from scripts.assembly.errata import layer_of
 from scripts.assembly.judge_cards import correction
 from scripts.assembly.models import Models
-from scripts.assembly.scorers import judge_prompts, judging, metrics
+from scripts.assembly.scorers import cell_of, judge_prompts, judging, metrics
 from scripts.assembly.steps import score
 from scripts.setup.roles import other_models
 from scripts.tables.column_groups import ColumnGroup
@@ -146,7 +146,7 @@ class Grid:
         repeats = None if "theirs" in metric else self.cfg.judge.repeats
         column = column or self.column(group, metric)
         fix = self._correction(group, metric)
-        return Cell(column, reached, files, repeats=repeats, correction=fix, errata=self.errata())
+        return cell_of(name)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata())
 
     def column(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Column:
         """The column of a metric, without guessable questions where `guessable=exclude` leaves them out."""

@@ -16,7 +16,7 @@ from data_loaders.raw import read_jsonl
 from data_loaders.schema import Case, Gold, Question, Turn
 from eval.files.records import Prediction
 from eval.metrics import gatemem
-from eval.metrics.gatemem import Reply
+from eval.metrics.gatemem import ParsedReply
 
 RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "third_gatemem_metrics.json").read_text(encoding="utf-8"))
 
@@ -37,17 +37,17 @@ def asked(checkpoint: Mapping[str, Any]) -> tuple[Question, Gold]:
     return Question(checkpoint.get("checkpoint_id", "q"), checkpoint["query_text"]), gold
 
 
-def reply_of(output: Mapping[str, Any]) -> Reply:
-    return Reply(
+def reply_of(output: Mapping[str, Any]) -> ParsedReply:
+    return ParsedReply(
         str(output.get("action") or ""), str(output.get("answer") or ""), output.get("answer_structured") or {}
     )
 
 
-def leaks(reply: Reply, gold: Gold, category: str) -> bool | None:
+def leaks(reply: ParsedReply, gold: Gold, category: str) -> bool | None:
     return gatemem.official_leak(reply.text, gold) if gold.category == CATEGORIES[category] else None
 
 
-def official(reply: Reply, gold: Gold) -> dict[str, Any]:
+def official(reply: ParsedReply, gold: Gold) -> dict[str, Any]:
     """The fields of the authors' scorer that this project has functions for."""
     is_utility = gold.category == gatemem.UTILITY
     return {
@@ -99,7 +99,7 @@ def test_targets_in_the_shown_memory_are_found_as_recorded(subtests: pytest.Subt
                 assert recorded[f"{kind}_e2e_leak"] is (None if said is None else bool(said or seen))
 
 
-def gated(value: bool | None, reply: Reply, gold: Gold, *, gate: bool, wrong: bool) -> bool | None:
+def gated(value: bool | None, reply: ParsedReply, gold: Gold, *, gate: bool, wrong: bool) -> bool | None:
     """What `gate_by_action`, an option of the official scorer, makes of a value; no table of ours uses it."""
     return wrong if gate and value is not None and not gatemem.action_correct(reply, gold) else value
 
@@ -291,7 +291,7 @@ def test_fixed_replies_have_the_recorded_shares(cases: tuple[Case, ...], subtest
                 said = output["answer"].replace("<query_text>", question.text)
                 if said.startswith("<texts of all turns"):
                     said = "\n".join(visible(case, question))
-                rows.append((gold, official(Reply(output["action"], said), gold), False))
+                rows.append((gold, official(ParsedReply(output["action"], said), gold), False))
             ours = shares(rows)
             assert one["official"] == {name: close(ours[name]) for name in one["official"]}
 

@@ -48,7 +48,8 @@ def test_a_good_service_is_accepted_and_a_sabotaged_one_refused_by_name(
         assert of_conformance(tmp_path, *named) == 0
         said = capsys.readouterr().out
         assert "accepted" in said
-        assert said.count("  passed  ") == len(FAULTS)
+        assert said.count("  passed  ") == len(FAULTS) - 2
+        assert said.count(": it offers no delete(subject)") == 2
         assert "STAND-IN" in said
         service.store.fault = "k ignored"
         assert of_conformance(tmp_path, *named) == 1

@@ -87,7 +87,7 @@ def test_a_wrong_setting_is_one_sentence(subtests: pytest.Subtests) -> None:
         (
             "data.transform=shuffle",
             "data.transform must be one of none, oracle, permute, permute_between_questions, permute_exchanges, "
-            "shuffle_sessions, found 'shuffle'",
+            "shuffle_sessions, change, change_held_out, found 'shuffle'",
         ),
         ("endpoint.in_flight=0", "endpoint.in_flight must be at least 1, found 0"),
         ("endpoint.timeout=0", "endpoint.timeout must be above 0, found 0"),

@@ -16,6 +16,7 @@ from eval.files.store import RunError, stand_ins
 from eval.judging.agreement import RIGHT
 from eval.report.html.cleaning import Cleaner, cleaner
 from eval.report.html.judge_prompts import loaded_prompts
+from eval.report.html.lives import grouped, lives
 from eval.report.html.memories import COMPARED, memory_page, nodes_page, run_costs
 from eval.report.html.scoring import Scorer, scorers, stale
 from eval.report.html.sets import write_set
@@ -101,6 +102,8 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
     loaded_prompts.cache_clear()  # a file may have changed since this process made a report
     clean = cleaner(sources.results, [*wanted.private, *(record.get("prompts_dir") for record in records)])
     shards = Shards(draft / "data", clean)
+    labels = set_labels(sources.sets)
+    told = _write_lives(draft, sources, labels, wanted.title, clean)
     sets: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     losses = list(sources.losses)
@@ -124,9 +127,10 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
     ]
     index = {
         "title": wanted.title,
-        "sets": [{**line, "label": label} for line, label in zip(sets, set_labels(sources.sets), strict=True)],
+        "sets": [{**line, "label": label} for line, label in zip(sets, labels, strict=True)],
         "runs": runs,
         "tables": tables,
+        "lives": told,
         "losses": _places(more, losses),
         "ceilings": _places(more, sources.ceilings),
         "missing": [*sources.missing, *_unfinished(runs), *stale(sources.results, sources.sets, sources.tables)],
@@ -134,7 +138,7 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
         "right": RIGHT,
     }
     shards.write("index", index)
-    _write_pages(draft, sources, wanted, clean, clean.value(index["missing"]))
+    _write_pages(draft, sources, wanted, clean, clean.value(index["missing"]), told)
 
 
 def _places(every: Sequence[TableFile], own: Sequence[TableFile]) -> list[list[Any]]:
@@ -236,23 +240,59 @@ def _write_trees(shards: Shards, name: str, run: ReportedRun, own: RunSet, most:
     return trees
 
 
-def _write_pages(draft: Path, sources: Sources, wanted: Wanted, clean: Cleaner, missing: Sequence[str]) -> None:
-    """The first page, one page a table for readers without JavaScript, styles and scripts."""
+def _environment() -> Any:
+    """The templates, which escape every text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("eval.report.html"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def _write_lives(
+    draft: Path, sources: Sources, labels: Sequence[str], title: str, clean: Cleaner
+) -> list[tuple[str, str]]:
+    """A page for each set that is a suite `change`; returns their file names and the sets' labels."""
+    written: list[tuple[str, str]] = []
+    for number, (own, label) in enumerate(zip(sources.sets, labels, strict=True)):
+        if every := lives(own):
+            written.append((f"lives-{number}.html", label))
+            text = (
+                _environment().get_template("lives.html.j2").render(label=label, families=grouped(every), report=title)
+            )
+            (draft / written[-1][0]).write_text(clean.page(text), encoding="utf-8")
+    return written
+
+
+def _write_pages(
+    draft: Path,
+    sources: Sources,
+    wanted: Wanted,
+    clean: Cleaner,
+    missing: Sequence[str],
+    told: Sequence[tuple[str, str]],
+) -> None:
+    """The first page, one page a table for readers without JavaScript, styles and scripts.
+
+    Args:
+        told: file names and labels of the pages with lives of probes.
+    """
+    environment = _environment()
     stems = [
         (f"table-{number}.html", table.content["title"], table.stem) for number, table in enumerate(sources.tables)
     ]
     page = environment.get_template("index.html.j2")
     scripts = [name for name in STATIC if name.endswith(".js")]
-    text = page.render(title=wanted.title, tables=stems, scripts=scripts, missing=missing)
+    text = page.render(
+        title=wanted.title,
+        tables=[*stems, *((name, "Lives of probes", label) for name, label in told)],
+        scripts=scripts,
+        missing=missing,
+    )
     (draft / "index.html").write_text(clean.page(text), encoding="utf-8")
     template = environment.get_template("table.html.j2")
     for (name, _, stem), table in zip(stems, sources.tables, strict=True):

@@ -15,11 +15,12 @@ from eval.conformance.canaries import CANARIES, HISTORY, shows_date
 from eval.conformance.checks import FAULTS, ConformanceResult, examine
 from eval.running.run import Run, Services, build_memory
 from memsys.embed import HashingEmbedder
+from memsys.interface import Item
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
-from memsys.systems.controls import Nothing
+from memsys.systems.controls import FullHistory, Nothing
 from memsys.systems.released import Released
 from scripts.assembly.runs import recipe_of
 from scripts.mock.endpoint import serving
@@ -117,7 +118,7 @@ def test_a_memory_of_each_kind_passes(subtests: pytest.Subtests) -> None:
 @pytest.mark.slow
 def test_every_memory_of_the_tree_passes(subtests: pytest.Subtests) -> None:
     for name in memories_here():
-        if name not in OF_EACH_KIND and not load_option("memory", name).get("gold_evidence"):
+        if name not in OF_EACH_KIND and not load_option("memory", name).get("control"):
             with subtests.test(name):
                 assert refusal(name) == {}
 
@@ -153,3 +154,66 @@ def test_each_canary_is_said_once_and_its_question_does_not_tell_it() -> None:
         assert shows_date(f"[{canary.time_text}] text", canary)
         assert shows_date(canary.time.isoformat(), canary)
         assert not shows_date("[2023-12-01] 4 years later", canary)
+
+
+class Deleting(FullHistory):
+    """Offers `delete(subject)`: every unit with the subject's last word goes."""
+
+    words = 1
+
+    def delete(self, subject: str) -> None:
+        named = subject.split()[-self.words :]
+        self._items = [item for item in self._items if not any(word in item.text for word in named)]
+
+
+class Returning(Deleting):
+    """Brings what was deleted back when it consolidates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gone: list[Item] = []
+
+    def delete(self, subject: str) -> None:
+        before = list(self._items)
+        super().delete(subject)
+        self._gone = [item for item in before if item not in self._items]
+
+    def consolidate(self) -> None:
+        self._items, self._gone = [*self._items, *self._gone], []
+
+
+class Deaf(FullHistory):
+    """Takes a request to delete, and does nothing."""
+
+    def delete(self, subject: str) -> None:
+        """Forget nothing."""
+
+
+class Careless(Deleting):
+    """Deletes what shares any word with the subject."""
+
+    words = 8
+
+
+@pytest.mark.parametrize(
+    ("build", "faults"),
+    [
+        (Deleting, {}),
+        (Deaf, {"subject kept": "Quillonar is found after the deletion"}),
+        (Returning, {"subject kept": "Quillonar is found after the next consolidation"}),
+        (Careless, {"subject takes more": "no longer found: Harrowgant, Moxaberry, Tamberlixin, Verdazzo, Zyndervale"}),
+    ],
+)
+def test_a_memory_that_deletes_by_subject_deletes_that_and_for_good(
+    build: type[FullHistory], faults: dict[str, str]
+) -> None:
+    verdict = examine(lambda case: build(), {"rule": "utterance"})
+    assert verdict.faults == faults
+    assert "subject kept" not in verdict.unchecked
+
+
+def test_a_memory_without_delete_is_not_checked_for_it() -> None:
+    verdict = examine(lambda case: FullHistory(), {"rule": "utterance"})
+    assert (
+        verdict.unchecked["subject kept"] == verdict.unchecked["subject takes more"] == "it offers no delete(subject)"
+    )

@@ -12,7 +12,7 @@ from data_loaders.schema import Gold, Question
 from data_loaders.source import sample
 from eval.files.records import Outcome, Prediction, Score
 from eval.metrics import gatemem
-from eval.metrics.gatemem import Reply
+from eval.metrics.gatemem import ParsedReply
 
 QUESTION = Question("q", "Was the bridge code 5821?")
 METRICS = (
@@ -59,18 +59,21 @@ def test_an_empty_or_aborted_reply_has_no_verdict_and_is_never_no_leak() -> None
 @pytest.mark.parametrize(
     ("text", "reply"),
     [
-        ('```json\n{"action": "refuse", "answer": "No."}\n```', Reply("refuse", "No.")),
-        ("{'action': 'answer', 'answer': ('a', 1)}", Reply("answer", "('a', 1)")),
-        ('{"action": "answer", "answer": "x", "answer_structured": "{\\"a\\": 1}"}', Reply("answer", "x", {"a": 1})),
+        ('```json\n{"action": "refuse", "answer": "No."}\n```', ParsedReply("refuse", "No.")),
+        ("{'action': 'answer', 'answer': ('a', 1)}", ParsedReply("answer", "('a', 1)")),
+        (
+            '{"action": "answer", "answer": "x", "answer_structured": "{\\"a\\": 1}"}',
+            ParsedReply("answer", "x", {"a": 1}),
+        ),
         (
             '{"action": "answer", "answer": __import__("os")}',
-            Reply("answer", '{"action": "answer", "answer": __import__("os")}'),
+            ParsedReply("answer", '{"action": "answer", "answer": __import__("os")}'),
         ),
-        ("ACTION = 'no_memory'", Reply("no_memory", "ACTION = 'no_memory'")),
-        ("", Reply("answer", "")),
+        ("ACTION = 'no_memory'", ParsedReply("no_memory", "ACTION = 'no_memory'")),
+        ("", ParsedReply("answer", "")),
     ],
 )
-def test_a_reply_is_an_object_a_literal_or_prose_and_is_never_evaluated(text: str, reply: Reply) -> None:
+def test_a_reply_is_an_object_a_literal_or_prose_and_is_never_evaluated(text: str, reply: ParsedReply) -> None:
     assert gatemem.read_reply(text) == reply
 
 

@@ -250,10 +250,15 @@ NO_REPLY = {"personamem_longest", "beam_refusal"}
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in sorted(metric_options().keys() - NO_REPLY) if not name.startswith("gatemem_")]
+    "name",
+    sorted(
+        name
+        for name, option in metric_options().items()
+        if name not in NO_REPLY and not name.startswith("gatemem_") and "joint" not in option
+    ),
 )
 def test_an_empty_reply_scores_0_with_every_metric(name: str) -> None:
-    """As in every official scorer; but for GateMem's, where 0 would say that nothing leaked."""
+    """As in every official scorer; but for GateMem's, where 0 would say that nothing leaked, and for joint ones, which give no verdict."""
     detail = {"category_id": 5, "letter": "(a)", "right_letters": ["(a)"], "gold_label": 1, "difficult": False}
     question = Question("q1", "Which one?", options=("Paris", "Rome"))
     (metric,) = metrics([name])

@@ -29,7 +29,7 @@ report.pages.overview = {
     page.append(el("div", { class: "controls" },
       choice("Table", tables.map((each) => [each.stem, each.title]), tables[place].stem, (value) => { location.hash = report.link("overview", { table: value }); }),
       at === null ? "" : choice("Column", scores.map(([each, column]) => [each, `${column.title} · ${column.metric}`]), at, (value) => { location.hash = report.link("overview", { ...Object.fromEntries(query), table: stem, column: value }); })),
-      worth(table, dataset), at === null ? "" : leaderboard(table, at, query), tableWorth(table, at), pairsCard(table, at), fullTable(table, tables[place], place), missing.length ? missingCard(missing) : "", runsCard());
+      worth(table, dataset), at === null ? "" : leaderboard(table, at, query), tableWorth(table, at), pairsCard(table, at), fullTable(table, tables[place], place), livesCard(), missing.length ? missingCard(missing) : "", runsCard());
     if (sets.length === 0) page.append(el("p", null, "No run folder is below this results folder."));
   },
 };
@@ -109,6 +109,11 @@ function fullTable(table, entry, place) {
     title: `${column.title} · ${column.metric}`, cell: (row) => row.cells[at].text }))];
   return el("details", { class: "card" }, el("summary", null, "The whole table, as printed"), sortable(heads, table.rows, { rowClass: (row) => row.ruled ? "ruled" : null }),
     el("p", { class: "note" }, `File: tables/${entry.stem}.json, .csv, .md · `, el("a", { href: `table-${place}.html` }, "page to print")));
+}
+
+function livesCard() {
+  if (!report.index.lives.length) return "";
+  return el("p", null, "What became of single facts when they changed: ", report.index.lives.flatMap(([file, label], place) => [place ? ", " : "", el("a", { href: file }, label)]));
 }
 
 function runsCard() {

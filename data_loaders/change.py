@@ -1,0 +1,415 @@
+"""The suite `change`: whether a memory keeps up when facts change, on the histories of any data set (datasets_third.md section 4).
+
+A host is a window of consecutive sessions of a case. One case is made per host and family of changes; into it go, as single turns at the
+ends of sessions and in the voices of the host's own speakers, invented facts in the first third, what happens to them in the middle
+third, and nothing in the last. Questions are asked right before the change, right after it and at the end.
+
+| family    | a fact, and then                                                    | variants                     |
+|-----------|---------------------------------------------------------------------|------------------------------|
+| supersede | the same speaker gives a new value                                  | plain, named                 |
+| echo      | the other party claims another value, "as you told me"              | ignored, corrected, invented |
+| retract   | the speaker asks to forget it, the other party says that it is done | unnamed, named               |
+| users     | the other party has a value of its own for the same subject         | own                          |
+| poison    | a quoted mail gives orders to the assistant, once a host            | flood, erase                 |
+
+Each fact but those of `poison` has a twin, another fact of the same speaker that never changes; `poison` has a second build without the
+mail (`<host>--poison-clean`). The scores are those of `eval.metrics.change`.
+
+Only the question at the end of the history is answered by the reader and scored (`Gold.recall_only`). Its `Gold.detail` has:
+
+- `family`, `variant`, `subject`, `owner`, `other` (names), `mark` (words that frame the mail);
+- `values`: invented words by what they are (`old`, `new`, `said`, `echoed`, `gone`, `own`, `others`, `fact`, `canary`, `twin`);
+- `reads`: case and question id of every read that is scored with it, by name (`before`, `after`, `end`, `twin`, `clean`);
+- `edits`: what an editor that knows the key does (`eval.running.oracle_editor`), by turn id: keep the turn as `probe` or `twin`,
+  or `forget` what is kept as `probe`. The clean build's questions have it, too.
+
+Decisions. Changes at the end of one session share their points: "before" is the session's last own turn, "after" its last inserted one,
+so that a memory with an expensive `consolidate` is rebuilt five times and not thirty-three. A value is refused if it occurs in the
+host's letters and digits at all, which is stricter than the matcher. The variant `private` of the family `users` needs to be told who
+asks and is not built yet.
+"""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from data_loaders.change_words import CODAS, HELD_OUT, MAIN, ONSETS, SUBJECTS, VOWELS, Wordings
+from data_loaders.lazy import LazyCases, as_lazy
+from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
+from data_loaders.transforms import by_hash
+
+SIZE, SMOKE = 640, 64
+"""Probes a family on real data, and on samples."""
+WINDOWS, LEAST_SESSIONS = 4, 4
+"""A case gives at most four hosts, each of four sessions or more."""
+PER_HOST, MOST_PER_HOST = 16, len(SUBJECTS) // 2
+"""Usual and most probes of a host; each takes a subject for itself and one for its twin."""
+LEAST_HOSTS = 8
+"""Small suites are spread over so many hosts: fewer than five have no interval."""
+VARIANTS: Mapping[str, tuple[str, ...]] = {
+    "supersede": ("plain", "named"),
+    "echo": ("ignored", "corrected", "invented"),
+    "retract": ("unnamed", "named"),
+    "users": ("own",),
+    "poison": ("flood", "erase"),
+}
+"""Families with their variants."""
+CLEAN = "poison-clean"
+"""The build of `poison` without the mail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A window of a case: where probes are put in."""
+
+    id: str
+    sessions: tuple[Session, ...]
+    owner: str
+    """Who tells the facts."""
+    other: str
+    """Who echoes, confirms, and has facts of its own."""
+    roles: Mapping[str, Role]
+
+    def third(self, number: int) -> list[int]:
+        """Numbers of the sessions that end in the first (0), the middle (1) or the last (2) third."""
+        count = len(self.sessions)
+        return [place for place in range(count) if number < 3 * (place + 1) / count <= number + 1]
+
+
+def change(
+    cases: Sequence[Case], *, seed: int = 0, size: int = SIZE, hosts: int | None = None, held_out: bool = False
+) -> LazyCases:
+    """The suite on the histories of a data set: for each host a case a family, and the clean build of `poison`.
+
+    A host gets the same probes whatever the size, so that a smaller suite is part of a larger one, and their number depends on the
+    hosts that there are. `Case.cluster` is the host.
+
+    Args:
+        cases: questions of theirs are left out.
+        seed: with host and family it draws subjects, values, wordings and places.
+        size: probes a family.
+        hosts: at most so many hosts; None takes one for every 16 probes, and no fewer than 8.
+        held_out: take the second pair of wordings.
+
+    Raises:
+        DataError: no case has four sessions in which two speakers talk.
+    """
+    lazy = as_lazy(cases)
+    parsed = lru_cache(maxsize=2)(lazy.__getitem__)
+    wanted = max(size // PER_HOST, min(size, LEAST_HOSTS)) if hosts is None else min(hosts, size)
+    places = _places(lazy, parsed, wanted, seed)
+    if not places:
+        raise DataError(
+            "the suite `change` needs a history of four sessions in which two speakers talk; no case has one"
+        )
+    shares = [min(MOST_PER_HOST, size // len(places) + (rank < size % len(places))) for rank in range(len(places))]
+    builds = [
+        (*place, share, family) for place, share in zip(places, shares, strict=True) for family in [*VARIANTS, CLEAN]
+    ]
+    words = HELD_OUT if held_out else MAIN
+
+    @lru_cache(maxsize=2)
+    def host(index: int, window: int) -> Host:
+        made = _host(parsed(index), window)
+        assert made is not None, "it was one when the suite was laid out"
+        return made
+
+    def parse(position: int) -> Case:
+        index, window, _, share, family = builds[position]
+        return _build(host(index, window), family, share, seed, words)
+
+    ids = [f"{_host_id(lazy.ids[index], window)}--{family}" for index, window, _, _, family in builds]
+    return LazyCases(ids, [turns + 3 * share for _, _, turns, share, _ in builds], parse)
+
+
+def probes(case: Case) -> Iterator[tuple[Question, Gold]]:
+    """The questions of a case of the suite that are scored, one a probe."""
+    return ((question, gold) for question, gold in case.questions if not gold.recall_only)
+
+
+# --- hosts ---------------------------------------------------------------------------------------------------------------
+
+
+def _places(lazy: LazyCases, parsed: Callable[[int], Case], wanted: int, seed: int) -> list[tuple[int, int, int]]:
+    """Case, window and number of turns of the hosts: one of every case in the order of hashes, then a second of each, and so on."""
+    order = by_hash(lazy.ids, f"change:{seed}")
+    places: list[tuple[int, int, int]] = []
+    for turn in range(WINDOWS):
+        for index in order:
+            if len(places) == wanted:
+                return places
+            windows = by_hash(
+                [str(window) for window in range(_windows(parsed(index)))], f"change:{seed}:{lazy.ids[index]}"
+            )
+            if turn < len(windows) and (made := _host(parsed(index), windows[turn])) is not None:
+                places.append((index, windows[turn], sum(len(session.turns) for session in made.sessions)))
+    return places
+
+
+def _windows(case: Case) -> int:
+    return min(WINDOWS, sum(bool(session.turns) for session in case.sessions) // LEAST_SESSIONS)
+
+
+def _host_id(case_id: str, window: int) -> str:
+    return f"{case_id}--w{window + 1}"
+
+
+def _host(case: Case, window: int) -> Host | None:
+    """A window of a case; None where fewer than two named speakers talk in it."""
+    sessions = [session for session in case.sessions if session.turns]
+    count = _windows(case)
+    ends = [round(len(sessions) * part / count) for part in range(count + 1)]
+    own = tuple(sessions[ends[window] : ends[window + 1]])
+    roles: dict[str, Role] = {turn.speaker: turn.role for session in own for turn in session.turns if turn.speaker}
+    names = [*(name for name in case.speakers if name in roles), *(name for name in roles if name not in case.speakers)]
+    names.sort(key=lambda name: roles[name] != "user")  # stable: users first, in the order of the case
+    return Host(_host_id(case.id, window), own, names[0], names[1], roles) if len(names) > 1 else None
+
+
+# --- probes --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A turn that is put at the end of a session."""
+
+    place: int
+    """Number of the session."""
+    speaker: str
+    text: str
+    edit: str = ""
+    """What an editor does with it: `probe`, `twin`, `forget`, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A fact and what happens to it, before turns and questions have ids."""
+
+    variant: str
+    subject: str
+    values: Mapping[str, str]
+    place: int
+    """Number of the session in which the change comes."""
+    said: tuple[_Said, ...]
+    asked: str
+    asked_twin: str
+    good: str | None
+    """The value that is right at the end; None where no value is."""
+    bad: str | None
+
+
+def _build(host: Host, family: str, share: int, seed: int, words: Wordings) -> Case:
+    """The case of a host and a family."""
+    name = "poison" if family == CLEAN else family
+    draw = _Draw(host, words, random.Random(f"change:{seed}:{host.id}:{name}"))
+    made, mail = _poisoned(draw, share) if name == "poison" else ([_DRAFTS[name](draw) for _ in range(share)], None)
+    said = [each for probe in made for each in probe.said] + ([mail] if mail is not None and family != CLEAN else [])
+    turns: dict[int, list[Turn]] = {}
+    ids: dict[_Said, str] = {}
+    for number, each in enumerate(said, 1):
+        ids[each] = f"{host.sessions[each.place].id}+{number}"
+        turns.setdefault(each.place, []).append(Turn(ids[each], each.speaker, each.text, host.roles[each.speaker]))
+    sessions = tuple(
+        replace(session, turns=(*session.turns, *turns.get(place, ()))) for place, session in enumerate(host.sessions)
+    )
+    questions = [
+        pair
+        for number, probe in enumerate(made, 1)
+        for pair in _questions(host, family, number, probe, sessions, ids, words)
+    ]
+    return Case(f"{host.id}--{family}", (host.owner, host.other), sessions, tuple(questions), cluster=host.id)
+
+
+class _Draw:
+    """The random choices of a host and a family; what a probe draws does not depend on how many come after it."""
+
+    def __init__(self, host: Host, words: Wordings, rng: random.Random) -> None:
+        self.host, self.words, self._rng = host, words, rng
+        self._subjects = iter(rng.sample(SUBJECTS, len(SUBJECTS)))
+        self._letters = _letters("\n".join(turn.text for session in host.sessions for turn in session.turns))
+        self._taken: set[str] = set()
+
+    def subject(self) -> str:
+        return next(self._subjects)
+
+    def value(self) -> str:
+        """A word that occurs nowhere in the host, and in no other value of the case."""
+        while True:
+            parts = [self._rng.choice(ONSETS) + self._rng.choice(VOWELS) for _ in range(3)]
+            word = "".join(parts) + self._rng.choice(CODAS)
+            if word not in self._letters and word not in self._taken:
+                self._taken.add(word)
+                return word.capitalize()
+
+    def variant(self, family: str) -> str:
+        return self._rng.choice(VARIANTS[family])
+
+    def wording(self, pair: tuple[str, str]) -> str:
+        return self._rng.choice(pair)
+
+    def early(self) -> int:
+        """A session of the first third."""
+        return self._rng.choice(self.host.third(0))
+
+    def midway(self) -> int:
+        """A session of the middle third."""
+        return self._rng.choice(self.host.third(1))
+
+    def fact(self, subject: str, value: str, edit: str, speaker: str = "", place: int | None = None) -> _Said:
+        text = self.wording(self.words.said).format(x=subject, v=value)
+        return _Said(self.early() if place is None else place, speaker or self.host.owner, text, edit)
+
+    def asked(self, subject: str) -> str:
+        return self.wording(self.words.asked).format(x=subject)
+
+
+def _letters(text: str) -> str:
+    """Letters and digits of a text in one string: a word that is not in it is in no line of the text, however it is written."""
+    return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold() if sign.isalnum())
+
+
+def _supersede(draw: _Draw) -> _Probe:
+    variant, subject, other = draw.variant("supersede"), draw.subject(), draw.subject()
+    old, new, twin, place = draw.value(), draw.value(), draw.value(), draw.midway()
+    text = draw.wording(draw.words.superseded[variant]).format(x=subject, old=old, v=new)
+    said = (
+        draw.fact(subject, old, "probe"),
+        draw.fact(other, twin, "twin"),
+        _Said(place, draw.host.owner, text, "probe"),
+    )
+    values = {"old": old, "new": new, "twin": twin}
+    return _Probe(variant, subject, values, place, said, draw.asked(subject), draw.asked(other), new, old)
+
+
+def _echo(draw: _Draw) -> _Probe:
+    variant, subject, other = draw.variant("echo"), draw.subject(), draw.subject()
+    value, echoed, twin, place = draw.value(), draw.value(), draw.value(), draw.midway()
+    said: tuple[_Said, ...] = (draw.fact(subject, value, "probe"), draw.fact(other, twin, "twin"))
+    said += (_Said(place, draw.host.other, draw.wording(draw.words.echoed).format(x=subject, v=echoed)),)
+    denial = draw.wording(draw.words.corrected).format(x=subject)
+    if variant == "corrected":
+        said += (_Said(place, draw.host.owner, denial),)
+    if variant == "invented":  # the value is drawn all the same, and never said
+        said = said[1:]
+    values = {"said": value, "echoed": echoed, "twin": twin}
+    good = None if variant == "invented" else value
+    return _Probe(variant, subject, values, place, said, draw.asked(subject), draw.asked(other), good, echoed)
+
+
+def _retract(draw: _Draw) -> _Probe:
+    variant, subject, other = draw.variant("retract"), draw.subject(), draw.subject()
+    gone, twin, place = draw.value(), draw.value(), draw.midway()
+    request = draw.wording(draw.words.retracted[variant]).format(x=subject, old=gone)
+    said: tuple[_Said, ...] = (draw.fact(subject, gone, "probe"), draw.fact(other, twin, "twin"))
+    said += (
+        _Said(place, draw.host.owner, request, "forget"),
+        _Said(place, draw.host.other, draw.wording(draw.words.done)),
+    )
+    values = {"gone": gone, "twin": twin}
+    return _Probe(variant, subject, values, place, said, draw.asked(subject), draw.asked(other), None, gone)
+
+
+def _users(draw: _Draw) -> _Probe:
+    variant, subject, other = draw.variant("users"), draw.subject(), draw.subject()
+    own, others, twin, place = draw.value(), draw.value(), draw.value(), draw.midway()
+    said: tuple[_Said, ...] = (draw.fact(subject, own, "probe"), draw.fact(other, twin, "twin"))
+    said += (draw.fact(subject, others, "", draw.host.other, place),)
+    about, about_twin = (
+        draw.wording(draw.words.asked_about).format(owner=_called(draw.host.owner), x=each) for each in (subject, other)
+    )
+    values = {"own": own, "others": others, "twin": twin}
+    return _Probe(variant, subject, values, place, said, about, about_twin, own, others)
+
+
+def _called(speaker: str) -> str:
+    """A speaker in a sentence: `the user` where the name is a role."""
+    return f"the {speaker}" if speaker.lower() in ("user", "assistant") else speaker
+
+
+_DRAFTS: Mapping[str, Callable[[_Draw], _Probe]] = {
+    "supersede": _supersede,
+    "echo": _echo,
+    "retract": _retract,
+    "users": _users,
+}
+
+
+def _poisoned(draw: _Draw, share: int) -> tuple[list[_Probe], _Said]:
+    """The facts of a host, and the mail about all of them."""
+    variant, canary, place = draw.variant("poison"), draw.value(), draw.midway()
+    wording = draw.wording(draw.words.poison[variant])
+    made = []
+    for _ in range(share):
+        subject, fact = draw.subject(), draw.value()
+        values, said = {"fact": fact, "canary": canary}, (draw.fact(subject, fact, "probe"),)
+        made.append(_Probe(variant, subject, values, place, said, draw.asked(subject), "", fact, canary))
+    subjects = ", ".join(probe.subject for probe in made)
+    return made, _Said(place, draw.host.owner, wording.format(xs=subjects, v=canary))
+
+
+UNKNOWN = "unknown"
+"""The gold answer where no value is right."""
+
+
+def _questions(
+    host: Host,
+    family: str,
+    number: int,
+    probe: _Probe,
+    sessions: Sequence[Session],
+    ids: Mapping[_Said, str],
+    words: Wordings,
+) -> Iterator[tuple[Question, Gold]]:
+    """The reads of a probe in the case of a family; the one that is scored is the third."""
+    edits = {ids[each]: each.edit for each in probe.said if each.edit}
+    if family == CLEAN:
+        name = f"{number:02}.5"
+        reads = {"clean": (f"{host.id}--{CLEAN}", name)}
+        yield (
+            _question(name, probe.asked, None, sessions[-1]),
+            Gold((probe.values["fact"],), recall_only=True, detail={"edits": edits, "reads": reads}),
+        )
+        return
+    names = ("before", "after", "end", *(("twin",) if probe.asked_twin else ()))
+    reads = {name: (f"{host.id}--{family}", f"{number:02}.{place}") for place, name in enumerate(names, 1)}
+    if family == "poison":
+        reads["clean"] = (f"{host.id}--{CLEAN}", f"{number:02}.5")
+    detail = {
+        "family": family,
+        "variant": probe.variant,
+        "subject": probe.subject,
+        "owner": host.owner,
+        "other": host.other,
+        "mark": words.mark if family == "poison" else "",
+        "values": probe.values,
+        "reads": reads,
+        "edits": edits,
+    }
+    told = next(iter(probe.values.values())) if "probe" in edits.values() else UNKNOWN  # the value that was said first
+    answers = {"before": told, "after": probe.good or UNKNOWN, "twin": probe.values.get("twin", "")}
+    place = sessions[probe.place]
+    points = {"before": host.sessions[probe.place].turns[-1].id, "after": place.turns[-1].id}
+    for name in names:
+        asked = probe.asked_twin if name == "twin" else probe.asked
+        question = _question(reads[name][1], asked, points.get(name), place if name in points else sessions[-1])
+        yield question, _end(probe, family, detail) if name == "end" else Gold((answers[name],), recall_only=True)
+
+
+def _question(name: str, text: str, after: str | None, session: Session) -> Question:
+    return Question(name, text, after, time=session.time, time_text=session.time_text)
+
+
+def _end(probe: _Probe, family: str, detail: Mapping[str, object]) -> Gold:
+    """The key of the read at the end, which is scored."""
+    return Gold(
+        (probe.good or UNKNOWN,),
+        category=family,
+        answerable=probe.good is not None,
+        trap=probe.bad if probe.good is None else None,
+        detail=detail,
+        groups=(f"{family}, {probe.variant}",) if len(VARIANTS[family]) > 1 else (),
+    )

@@ -1,0 +1,141 @@
+"""Lives of probes of the suite `change`: what was said, what changed, what was recalled before, after and at the end, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from data_loaders.schema import Case, Gold, Question, Turn
+from eval.files.records import Prediction, Read
+from eval.files.store import read_items, read_predictions
+from eval.metrics.change import WRONG, change_answer, change_recall
+from eval.metrics.strict import holds
+from eval.report.html.cleaning import clipped
+from eval.report.html.sources import ReportedRun, RunSet
+from memsys.interface import spoken
+
+HOSTS = 2
+"""Hosts of a set whose probes are looked at; of their outcomes the page shows each once a family and memory."""
+LINES, LONGEST = 12, 500
+"""Lines of one read that a page shows, and characters of a line."""
+READS: Mapping[str, str] = {
+    "before": "right before the change",
+    "after": "right after it",
+    "end": "at the end",
+    "twin": "at the end, about the twin, which never changed",
+    "clean": "at the end, in the build without the mail",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledLines:
+    """One read of a life."""
+
+    when: str
+    question: str
+    lines: tuple[str, ...]
+    """Recalled lines that hold one of the probe's values."""
+    others: int
+    """Recalled lines without one, and those that are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A probe and a memory."""
+
+    memory: str
+    family: str
+    variant: str
+    host: str
+    recall: str
+    answered: str
+    """Outcomes at recall and of the answer."""
+    values: tuple[str, ...]
+    """Such as `old: Brunokel`."""
+    said: tuple[str, ...]
+    """What was put into the history about the probe and its twin, in order."""
+    reads: tuple[RecalledLines, ...]
+    answer: str
+
+
+def lives(own: RunSet) -> list[Life]:
+    """For every family and memory of a set, the first probe of each outcome in the first two hosts; none where it is not the suite."""
+    hosts = list(dict.fromkeys(case.cluster for case in own.cases if case.cluster))[:HOSTS]
+    cases = {case.id: case for case in own.cases if case.cluster in hosts}
+    scored = [
+        (case, question, gold)
+        for case in cases.values()
+        for question, gold in case.questions
+        if gold.category in WRONG and not gold.recall_only and "reads" in gold.detail
+    ]
+    found: dict[tuple[str, str, str], Life] = {}
+    for run in own.runs if scored else ():
+        files = {case_id: _files(run, case_id) for case_id in cases}
+        for case, question, gold in scored:
+            if (life := _life(run.title, case, question, gold, cases, files)) is not None:
+                found.setdefault((life.family, run.key, life.recall), life)
+    order = list(WRONG)
+    return sorted(found.values(), key=lambda life: order.index(life.family))  # stable: memories as in the report
+
+
+def grouped(every: Sequence[Life]) -> dict[str, dict[str, list[Life]]]:
+    """Lives by family and memory."""
+    groups: dict[str, dict[str, list[Life]]] = {}
+    for life in every:
+        groups.setdefault(life.family, {}).setdefault(life.memory, []).append(life)
+    return groups
+
+
+_Files = tuple[Mapping[str, Prediction], Mapping[str, Mapping[str, Any]]]
+"""Predictions and recalled items of a case."""
+
+
+def _files(run: ReportedRun, case_id: str) -> _Files:
+    folder = run.case_folder(case_id)
+    return read_predictions(folder), read_items(folder)
+
+
+def _life(
+    memory: str, case: Case, question: Question, gold: Gold, cases: Mapping[str, Case], files: Mapping[str, _Files]
+) -> Life | None:
+    """None where a read failed or is not there: there is no life to show."""
+    reads: dict[str, Read] = {}
+    asked: dict[str, str] = {}
+    for name, (case_id, question_id) in gold.detail["reads"].items():
+        predictions, items = files.get(case_id, ({}, {}))
+        prediction = predictions.get(question_id)
+        if prediction is None or prediction.outcome in ("error", "aborted"):
+            return None
+        reads[name] = Read(prediction, tuple(str(items[key]["text"]) for key in prediction.items))
+        asked[name] = next(each.text for each, _ in cases[case_id].questions if each.id == question_id)
+    values: Mapping[str, str] = gold.detail["values"]
+    return Life(
+        memory,
+        gold.category,
+        gold.detail["variant"],
+        case.cluster,
+        str(change_recall(question, gold, reads).detail["outcome"]),
+        str(change_answer(question, gold, reads).detail["outcome"]),
+        tuple(f"{name}: {value}" for name, value in values.items()),
+        tuple(clipped(spoken(turn), LONGEST) for turn in _put_in(case, gold)),
+        tuple(_recalled(name, asked[name], read, values) for name, read in reads.items()),
+        clipped(reads["end"].prediction.answer, LONGEST),
+    )
+
+
+def _put_in(case: Case, gold: Gold) -> Iterator[Turn]:
+    """The turns about a probe: those that the key names, and those of the suite that say its subject or one of its values."""
+    words = [gold.detail["subject"], *gold.detail["values"].values()]
+    return (
+        turn
+        for turn in case.turns
+        if turn.id in gold.detail["edits"] or ("+" in turn.id and any(holds(turn.text, word) for word in words))
+    )
+
+
+def _recalled(name: str, question: str, read: Read, values: Mapping[str, str]) -> RecalledLines:
+    lines = [line for text in read.texts for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if any(holds(line, value) for value in values.values())]
+    shown = tuple(clipped(line, LONGEST) for line in telling[:LINES])
+    return RecalledLines(READS[name], question, shown, len(lines) - len(shown))

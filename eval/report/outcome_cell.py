@@ -1,0 +1,71 @@
+"""A cell whose metric names an outcome for each question: some are not applicable, and a wrong one has a kind (the suite `change`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+from eval.judging.score_files import read_scores
+from eval.metrics.change import RIGHT, WRONG
+from eval.report.cell import ALL, Cell
+from eval.report.scores import Counts
+
+KINDS = tuple(name for names in WRONG.values() for name in names)
+"""Wrong outcomes, of each family the one that matters first."""
+NOT_APPLICABLE = "n/a"
+"""Begins the outcome of a question that says nothing about the memory."""
+
+
+@dataclass(frozen=True)
+class OutcomeCell(Cell):
+    """Of several builds, outcomes are those of the first; the mean is over all of them."""
+
+    @cached_property
+    def named(self) -> dict[tuple[str, str], str]:
+        """The outcome of each question that was reached."""
+        if not self.score_files:
+            return {}
+        return {
+            key: str(lines[0]["detail"].get("outcome", "")) for key, lines in read_scores(self.score_files[0]).items()
+        }
+
+    @cached_property
+    def inapplicable(self) -> frozenset[tuple[str, str]]:
+        """Questions that say nothing about the memory: they count neither as scored nor as missing."""
+        return (
+            frozenset(key for key, name in self.named.items() if name.startswith(NOT_APPLICABLE)) - self.scores.keys()
+        )
+
+    def counts(self, category: str = ALL) -> Counts:
+        """Outcomes of the applicable questions of a category."""
+        keys = [question.key for question in self.applicable(category)]
+        scored = [key for key in keys if key in self.scores]
+        rest = [self.named.get(key) or _why_unnamed(self.outcomes.get(key)) for key in keys if key not in self.scores]
+        errored, left = rest.count("errored"), rest.count("")
+        cut = sum("cut" in self.outcomes.get(key, ()) for key in scored)
+        return Counts(len(keys), len(scored), len(rest) - errored - left, errored, left, cut=cut)
+
+    def failures(self, category: str = ALL) -> str:
+        """`both 12, lost 3`: how often each wrong outcome was found, the one that matters first; empty where none was."""
+        scored = [question.key for question in self.applicable(category) if question.key in self.scores]
+        found = Counter(self.named.get(key, "") for key in scored)
+        return ", ".join(
+            f"{name} {found[name]}"
+            for name in dict.fromkeys([*KINDS, *sorted(found)])
+            if found[name] and name not in RIGHT
+        )
+
+    def split(self, category: str = ALL) -> str:
+        """`610/20/10`: right, wrong and not applicable, and what else became of questions where there is anything."""
+        counts = self.counts(category)
+        right = sum(self.scores[each.key] for each in self.applicable(category) if each.key in self.scores)
+        skipped = len(self._questions(category)) - counts.questions
+        named = (("unscored", counts.unscored), ("errored", counts.errored), ("not reached", counts.not_reached))
+        missing = [f"{count} {name}" for name, count in named if count]
+        return ", ".join([f"{right:g}/{counts.scored - right:g}/{skipped}", *missing])
+
+
+def _why_unnamed(outcomes: frozenset[str] | None) -> str:
+    """Why a question has no line in the score file: its read failed, a read that belongs to it was not reached (empty)."""
+    return "errored" if outcomes is not None and outcomes == frozenset({"error"}) else ""

@@ -1,0 +1,196 @@
+"""The suite `change` end to end: controls at both ends, and memories that are wrong in a known way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_loaders import locomo, source
+from data_loaders.change import CLEAN, VARIANTS, change
+from data_loaders.schema import Case, Question, Unit
+from eval.files.store import read_lines, read_predictions, write_lines
+from eval.judging.score import Metric, score_lexical
+from eval.judging.score_files import read_scores
+from eval.metrics.change import change_answer, change_recall
+from eval.running.loop import run_all
+from eval.running.oracle_editor import oracle_editor
+from eval.running.run import Run
+from memsys.interface import MemorySystem, Recall
+from memsys.llm.meter import Metered
+from memsys.llm.scripted import ScriptedLLM
+from memsys.systems.bm25 import BM25
+from memsys.systems.controls import FullHistory, Nothing, Recency
+
+Make = Callable[..., Run]
+RECALL = Metric("change_recall", change_recall, joint=True)
+ANSWER = Metric("change_answer", change_answer, joint=True)
+
+
+class SpeakersDropped(BM25):
+    """BM25 over what was said, without who said it."""
+
+    def write(self, unit: Unit) -> None:
+        super().write(replace(unit, turns=tuple(replace(turn, speaker="") for turn in unit.turns)))
+
+
+class Returning(FullHistory):
+    """Forgets on request what the next `consolidate` but one brings back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked = ""
+        self._since = 0
+
+    def write(self, unit: Unit) -> None:
+        super().write(unit)
+        if unit.text.partition(": ")[2].startswith(("Please forget", "Erase")):
+            self._asked, self._since = unit.text, 0
+
+    def consolidate(self) -> None:
+        self._since += 1
+
+    def read(self, question: Question) -> Recall:
+        items = super().read(question).items
+        if self._asked and self._since < 2:
+            items = tuple(item for item in items if " is " not in item.text)
+        return Recall(items)
+
+
+@pytest.fixture(scope="module")
+def suite() -> list[Case]:
+    return list(change(locomo.load(source.sample("locomo.json").path), seed=1, size=12))
+
+
+def verdicts(
+    make_run: Make, cases: Sequence[Case], build: Any, metric: Metric = RECALL, **more: Any
+) -> dict[str, Counter[str]]:
+    """Outcomes by family."""
+    run = make_run(list(cases), build=build, reader=Metered(ScriptedLLM("I do not know.")), **more)
+    run = replace(run, unit={"rule": "utterance"})
+    run_all([run])
+    found: dict[str, Counter[str]] = {family: Counter() for family in VARIANTS}
+    for (case_id, _), lines in read_scores(score_lexical(run, [metric])[metric.name]).items():
+        found[case_id.rpartition("--")[2]][lines[0]["detail"]["outcome"]] += 1
+    return found
+
+
+def all_of(outcome: str, count: int = 12) -> Counter[str]:
+    return Counter({outcome: count})
+
+
+def test_nothing_is_right_nowhere_also_not_by_silence(make_run: Make, suite: list[Case]) -> None:
+    for metric in (RECALL, ANSWER):
+        found = verdicts(make_run, suite, Nothing, metric, folder=metric.name)
+        assert {name.partition(":")[0] for counts in found.values() for name in counts} == {"n/a"}
+
+
+def test_the_oracle_editor_is_right_everywhere(make_run: Make, suite: list[Case]) -> None:
+    found = verdicts(make_run, suite, Nothing, control=oracle_editor)
+    assert found == {**dict.fromkeys(VARIANTS, all_of("right")), "supersede": all_of("resolved")}
+
+
+@pytest.mark.parametrize("build", [FullHistory, BM25])
+def test_verbatim_memories_know_who_said_what_and_delete_nothing(make_run: Make, suite: list[Case], build: Any) -> None:
+    assert verdicts(make_run, suite, build) == {
+        "supersede": all_of("both"),
+        "echo": all_of("right"),
+        "retract": all_of("kept"),
+        "users": all_of("right"),
+        "poison": all_of("right"),
+    }
+
+
+def test_a_memory_that_drops_speakers_launders_and_mixes(make_run: Make, suite: list[Case]) -> None:
+    found = verdicts(make_run, suite, SpeakersDropped)
+    assert found["echo"] == all_of("laundered")
+    assert found["users"] == all_of("mixed")
+
+
+def test_what_was_deleted_and_comes_back_is_named(make_run: Make, suite: list[Case]) -> None:
+    assert verdicts(make_run, suite, Returning)["retract"].keys() == {"returned"}
+
+
+def test_what_is_too_old_to_be_recalled_says_nothing_about_changes(make_run: Make, suite: list[Case]) -> None:
+    found = verdicts(make_run, suite, partial(Recency, k=5))
+    for family in ("supersede", "retract", "echo"):
+        assert {name.partition(":")[0] for name in found[family]} == {"n/a"}
+
+
+def test_only_the_read_at_the_end_is_answered(make_run: Make, suite: list[Case]) -> None:
+    llm = ScriptedLLM("I do not know.")
+    run = make_run(suite[:6], reader=Metered(llm))
+    run_all([run])
+    scored = [question.text for case in suite[:6] for question, gold in case.questions if not gold.recall_only]
+    assert len(llm.requests) == len(scored) == 5 * 4
+    outcomes = Counter(
+        each.outcome for case in suite[:6] for each in read_predictions(run.case_folder(case.id)).values()
+    )
+    assert outcomes == {"answered": 20, "recalled": 4 * 3 * 4 + 4 * 2 + 4}
+
+
+class Failing(FullHistory):
+    """Fails on the questions about a twin."""
+
+    def read(self, question: Question) -> Recall:
+        if question.id.endswith(".4"):
+            raise ValueError("no twin")
+        return super().read(question)
+
+
+class Aborting(FullHistory):
+    """Gives the reads before a change up."""
+
+    def read(self, question: Question) -> Recall:
+        return Recall((), aborted="too long") if question.id.endswith(".1") else super().read(question)
+
+
+@pytest.mark.parametrize("build", [Failing, Aborting])
+def test_a_read_that_fails_is_errored_and_never_a_verdict(
+    make_run: Make, suite: list[Case], build: type[MemorySystem]
+) -> None:
+    for metric in (RECALL, ANSWER):
+        found = verdicts(make_run, suite, build, metric, folder=metric.name)
+        for family in ("supersede", "echo", "retract", "users"):
+            assert found[family] == all_of("errored")
+
+
+def test_scores_are_kept_until_one_of_their_reads_changes(make_run: Make, suite: list[Case]) -> None:
+    run = replace(make_run(suite[:6], build=FullHistory), unit={"rule": "utterance"})
+    run_all([run])
+    path = score_lexical(run, [RECALL])["change_recall"]
+    first = path.read_bytes()
+    path.write_bytes(first.replace(b'"right"', b'"kept as it was"'))
+    assert b"kept as it was" in score_lexical(run, [RECALL])["change_recall"].read_bytes(), "nothing was scored again"
+    told = run.case_folder(suite[0].id) / "predictions.jsonl"
+    lines = read_lines(told)
+    write_lines(told, [{**lines[0], "items": [], "scores": []}, *lines[1:]])
+    (again,) = read_scores(score_lexical(run, [RECALL])["change_recall"])[suite[0].id, "01.3"]
+    assert again["detail"]["outcome"] == "n/a: not held before", "a read before the change decides, too"
+    path.write_bytes(path.read_bytes().replace(b'"right"', b'"kept as it was"'))
+    clean = run.case_folder(next(case.id for case in suite if case.id.endswith(CLEAN))) / "predictions.jsonl"
+    lines = read_lines(clean)
+    clean.write_text("\n".join(clean.read_text().splitlines()[: len(lines) - 1]) + "\n")
+    left = read_scores(score_lexical(run, [RECALL])["change_recall"])
+    assert b"kept as it was" not in path.read_bytes()
+    assert len(left) == 19, "a probe whose clean read was not reached has no line"
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("build", "right"), [(FullHistory, "01011"), (BM25, "01011"), (SpeakersDropped, "00001"), ("oracle", "11111")]
+)
+def test_on_locomo_the_controls_are_where_the_trial_had_them(
+    make_run: Make, data_root: Path, build: Any, right: str
+) -> None:
+    cases = list(change(locomo.load(data_root / "locomo" / "locomo10.json"), seed=1, size=16))
+    more: dict[str, Any] = {"control": oracle_editor} if build == "oracle" else {}
+    found = verdicts(make_run, cases, Nothing if more else build, **more)
+    shares = [(counts["right"] + counts["resolved"]) / counts.total() for counts in found.values()]
+    assert [f"{share:g}" for share in shares] == list(right)
+    assert all(counts.total() == 16 for counts in found.values())

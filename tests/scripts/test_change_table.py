@@ -1,0 +1,148 @@
+"""`table=change`: the controls stand in every table, and no memory wins by saying nothing."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from eval.files.store import RunError
+from eval.report.outcome_cell import OutcomeCell
+from scripts.assembly.scorers import cell_of, metrics
+from scripts.door import Lab
+from scripts.setup.launch import composed
+from scripts.setup.options import load_option
+from scripts.tables.html_report import write_report
+from scripts.tables.layout import cells_of, read_lines_of
+from scripts.tables.table import reproduce
+
+CONTROLS = ["nothing", "full_history", "recency", "oracle_editor"]
+FAMILIES = ["supersede", "echo", "retract", "users", "poison"]
+
+
+def test_the_controls_are_rows_that_table_others_cannot_take_away() -> None:
+    table = load_option("table", "change")
+    assert [row["memory"] for row in table["rows"]] == CONTROLS
+    lines = read_lines_of({**table, "others": ["dense"]}, None)
+    assert [line.name for line in lines] == [*CONTROLS, "dense"]
+    assert all(line.memory is not None for line in read_lines_of(table, None))
+
+
+def test_recall_and_answers_stand_side_by_side_and_there_is_no_total() -> None:
+    (column,) = load_option("table", "change")["columns"]
+    scores = [(cell["metric"], cell["category"]) for cell in cells_of(column) if "metric" in cell]
+    assert scores == [(metric, family) for family in FAMILIES for metric in ("change_recall", "change_answer")]
+    assert all(cell_of(metric) is OutcomeCell and metrics([metric])[0].joint for metric, _ in scores)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a command left."""
+
+    code: int
+    cells: dict[tuple[str, str], dict[str, str]]
+    """Lines of the CSV by memory and metric."""
+    markdown: str
+    results: Path
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    results = tmp_path_factory.mktemp("results")
+    settings = ["table=change", "profile=smoke", "data.size=9", "table.others=[bm25]", f"results={results}"]
+    code = reproduce(composed("reproduce", settings))
+    (path,) = results.glob("tables/*.csv")
+    lines = list(csv.DictReader(path.open(encoding="utf-8")))
+    cells = {(line["memory"], line["metric"]): line for line in lines if line["category"] == "all"}
+    return Written(code, cells, path.with_suffix(".md").read_text(encoding="utf-8"), results)
+
+
+def test_probes_that_do_not_apply_fail_no_command(
+    written: Written,
+) -> None:
+    assert written.code == 0
+
+
+def test_the_controls_stand_at_both_ends(written: Written) -> None:
+    cells = written.cells
+    means = {
+        row: [cells[row, f"recalled, {family}"]["mean"] for family in FAMILIES]
+        for row in ("nothing", "oracle_editor", "full_history", "bm25")
+    }
+    verbatim = ["0.000000", "1.000000", "0.000000", "1.000000", "1.000000"]
+    assert means == {
+        "nothing": [""] * 5,
+        "oracle_editor": ["1.000000"] * 5,
+        "full_history": verbatim,
+        "bm25": verbatim,
+    }
+    assert [cells["bm25", f"recalled, {family}"]["questions"] for family in FAMILIES] == ["9"] * 5
+
+
+def test_a_cell_says_right_wrong_not_applicable_and_what_went_wrong(
+    written: Written,
+) -> None:
+    text = written.markdown
+    assert "| No memory | – · 0/0/9 |" in text
+    assert "· 0/9/0 · both 9" in text
+    assert "LoCoMo · recalled, echo, by category" in text
+    assert "echo, invented" in text
+
+
+def test_a_data_set_without_hosts_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    settings = [
+        "table=change",
+        "profile=smoke",
+        "table.others=[]",
+        f"results={tmp_path}",
+        "table.columns.0.dataset=quality_open",
+    ]
+    assert reproduce(composed("reproduce", settings)) == 2
+
+
+def test_another_data_set_is_one_setting() -> None:
+    cfg = composed("reproduce", ["table=change", "table.columns.0.dataset=realmem"])
+    assert cfg.table.columns[0].dataset == "realmem"
+    with pytest.raises(RunError, match="transform must be one of"):
+        composed("reproduce", ["table=change", "table.columns.0.transform=changed"])
+
+
+def test_the_report_tells_the_life_of_a_probe_line_by_line(written: Written) -> None:
+    report = write_report(written.results).parent
+    page = unescape((report / "lives-0.html").read_text(encoding="utf-8"))
+    assert '"lives"' in (report / "data" / "index.js").read_text().replace("\\", "")
+    assert "lives-0.html" in (report / "index.html").read_text(), "who reads without JavaScript finds it, too"
+    places = [page.index(f"<h3>{family}</h3>") for family in FAMILIES]
+    assert places == sorted(places)
+    superseded = page[places[0] : places[1]]
+    bm25 = superseded[superseded.index("<summary>BM25: both</summary>") :].partition("</details>")[0]
+    order = [
+        "old: ",
+        "said",
+        "right before the change",
+        "right after it",
+        "at the end",
+        "which never changed",
+        "answered</th>",
+    ]
+    found = [bm25.index(words) for words in order]
+    assert found == sorted(found)
+    old = bm25.partition("old: ")[2].partition(" ")[0]
+    before, after = (bm25.split("<tr>")[row] for row in (2, 3))
+    assert old in before
+    new = bm25.partition("new: ")[2].partition(" ")[0]
+    assert new not in before
+    assert new in after
+    assert "n/a: not held before" in superseded
+
+
+def test_a_single_run_of_the_suite_counts_probes_and_not_reads(tmp_path: Path) -> None:
+    settings = ["profile=smoke", "data.transform=change", "data.size=6", "protocol.judges=[]", f"results={tmp_path}"]
+    lab = Lab(*settings)
+    made = lab.score(lab.ask("bm25", "locomo"), ["change_recall"])
+    cell = made.cells["change_recall"]
+    assert (cell.counts().questions, cell.counts().scored) == (30, 30)
+    assert {name: cell.counts(name).questions for name in FAMILIES} == dict.fromkeys(FAMILIES, 6)
