@@ -75,12 +75,9 @@ def readings(scored: Scored, printed: Printed) -> dict[str, float]:
     """The means of the file that a printed score may be, the plainest first; empty where the file stores nothing of the kind."""
     mask = scored.answerable if printed.over == "1-4" else np.ones(len(scored.asked), dtype=bool)
     if printed.of == "f1":
-        own = scored.measures["stored_f1"][scored.where("stored_f1", mask)]
-        ours = scored.measures["f1"][scored.where("f1", mask)]
-        return {
-            **({"stored F1": float(own.mean())} if own.size else {}),
-            **({"official F1": float(ours.mean())} if ours.size else {}),
-        }
+        rules = {"stored F1": "stored_f1", "official F1": "f1", "plain F1": "plain_f1"}
+        values = {title: scored.measures[name][scored.where(name, mask)] for title, name in rules.items()}
+        return {title: float(each.mean()) for title, each in values.items() if each.size}
     picked = scored.where("verdict", mask)
     values = (
         np.asarray(scored.verdicts)

@@ -43,7 +43,7 @@ class Printed:
     other_run: str = ""
     """What it is the score of, where it is not this file's."""
     printed_at: str = ""
-    """`path:line @commit` in the claim's repository; empty where no line was found."""
+    """`path:line @commit` in the claim's repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Claim:
         return [f"{base}/{quote(file.path)}" for file in self.files]
 
     def line_url(self, printed: Printed) -> str:
-        """Address of the line that prints a score; empty where none was found."""
+        """Address of the line that prints a score; empty where the claim names none."""
         place, _, commit = printed.printed_at.partition(" @")
         path, _, line = place.rpartition(":")
         return f"https://github.com/{self.repository}/blob/{commit}/{quote(path)}#L{line}" if path else ""

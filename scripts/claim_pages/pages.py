@@ -14,7 +14,7 @@ from eval.stats import Estimate, preferred_interval
 from eval.store import safe_name
 from scripts.answers.audit import Finding
 from scripts.answers.claim_tables import FULL_CONTEXT, Row
-from scripts.answers.manifest import Claim
+from scripts.answers.manifest import Claim, Printed
 from scripts.answers.reanalysis import lenience, rank_agreement, regression, spreads, usable
 from scripts.answers.scoring import Scored
 from scripts.claim_pages.licences import Terms
@@ -24,13 +24,14 @@ KINDS = {
     "judge": "mean verdict",
     "pass": "share of at least half marks",
     "full": "share of full marks",
-    "f1": "F1 that the file stores",
+    "f1": "F1",
 }
 OVER = {"all": "all questions", "1-4": "questions that the history answers"}
 TEXT, LISTED = 400, 20
 """Characters of a text on a page, and entries of a list, at most."""
 SLUG = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 COMMIT = re.compile(r"[0-9a-f]{6,64}")
+PLACE = re.compile(r"\S+:\d+ @[0-9a-f]{6,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,12 @@ def repository_of(claim: Claim) -> Link:
     return Link(text, f"https://github.com/{claim.repository}/tree/{claim.commit}" if safe else "")
 
 
+def line_of_page(claim: Claim, printed: Printed) -> Link:
+    """The line that prints a score, at its owner; no text where the claim names none."""
+    safe = SLUG.fullmatch(claim.repository) and PLACE.fullmatch(printed.printed_at)
+    return Link(shown(printed.printed_at, TEXT), claim.line_url(printed) if safe else "")
+
+
 def files_of(claim: Claim) -> list[File]:
     """The files of a claim; addresses are of GitHub alone, and every part of a path is quoted."""
     safe = SLUG.fullmatch(claim.repository) and COMMIT.fullmatch(claim.commit)
@@ -203,7 +210,8 @@ class ClaimPage:
     repository: Link
     files: Sequence[File]
     extract: bool
-    says: Sequence[str]
+    says: Sequence[tuple[str, Link]]
+    """Every printed score in a sentence, with the line that prints it."""
     flags: Sequence[str]
     same: Sequence[Link]
     bars: Sequence[Line]
@@ -251,7 +259,7 @@ def claim_page(
         repository_of(claim),
         files_of(claim),
         claim.extract,
-        [shown(says(finding), TEXT) for finding in row.findings],
+        [(shown(says(finding), TEXT), line_of_page(claim, finding.printed)) for finding in row.findings],
         [shown(flag, TEXT) for flag in row.flags],
         [Link(shown(str(each), TEXT), lines[each.name].page if each.name in lines else "") for each in row.same],
         [line for line in lines.values() if line.is_bar and line.dataset == claim.dataset and line is not own],

@@ -129,6 +129,16 @@ def test_the_reading_that_agrees_is_named(make: Make) -> None:
     assert finding.reading == "mean, answers without a verdict counted as wrong"
 
 
+@pytest.mark.parametrize(("score", "reading"), [(1.0, "official F1"), (0.75, "plain F1"), (0.6, "official F1")])
+def test_a_printed_f1_may_be_of_either_rule(make: Make, score: float, reading: str) -> None:
+    plural = rows(
+        lambda each: each.gold.replace("gold", "golds")
+    )  # the official rule counts stems, the plain one words
+    (finding,) = findings(make(plural, claimed=(printed(score, of="f1", over="1-4"),)))
+    assert finding.reading == reading
+    assert (finding.status == "supported") == (score != 0.6)
+
+
 def noisy(record: dict[str, Any], at: int) -> dict[str, Any]:
     return {**record, "answer": " ".join(f"word{at}{each}" for each in range(120))}
 

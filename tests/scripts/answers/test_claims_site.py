@@ -102,7 +102,7 @@ def test_full_context_stands_first_and_a_table_without_it_says_so(tmp_path: Path
 def test_a_page_says_what_is_printed_and_what_the_file_gives(tmp_path: Path, invent: Invent) -> None:
     verdict = np.array([1.0] * 30 + [0.0] * 10)
     claimed = (
-        Printed(0.80, 2, "judge", "all", "README"),
+        Printed(0.80, 2, "judge", "all", "README", printed_at="docs/RESULTS.md:7 @0123abc"),
         Printed(0.75, 2, "judge", "all", "README", until="2026-05-13"),
     )
     text = page(site(tmp_path, invent("mem", claimed=claimed, measures={"verdict": verdict})), "mem")
@@ -110,6 +110,8 @@ def test_a_page_says_what_is_printed_and_what_the_file_gives(tmp_path: Path, inv
         "0.80 (mean verdict, all questions) is printed in README; this file gives 0.75 (mean verdict): not supported by"
     )
     assert said in text
+    line = "https://github.com/someone/results/blob/0123abc/docs/RESULTS.md#L7"
+    assert f'Printed at <a href="{line}" rel="noopener noreferrer">docs/RESULTS.md:7 @0123abc</a>' in text
     assert "is printed in README until 2026-05-13; this file gives 0.75 (mean verdict): subset" in text
     assert ".venv/bin/python -m scripts claims mem --data ~/data" in text
     assert "https://github.com/someone/results/tree/0123abc" in text
@@ -223,7 +225,10 @@ def planted(tmp_path: Path, invent: Invent) -> Path:
     facts = dict.fromkeys(("system", "by", "product", "date", "answer_model", "judge", "form", "note", "part"), huge)
     link = {"repository": "javascript:alert(3)//x", "commit": '"><script>alert(4)</script>'}
     files = (AnswersFile("javascript:alert(5)", "x", NASTY, 1), AnswersFile("it's/../<b>.json", "x", "ab" * 32, 1))
-    claimed = (Printed(0.5, 1, NASTY, NASTY, huge, NASTY, NASTY),)
+    claimed = (
+        Printed(0.5, 1, NASTY, NASTY, huge, NASTY, NASTY, NASTY),
+        Printed(0.5, 1, "judge", "all", "x", printed_at='javascript:"><script>:1 @0123abc'),
+    )
     bad = {"asked": asked, "texts": (huge[1:], *[NASTY] * 39), "listed": (huge,) * 30, "counts": Counter({NASTY: 3})}
     verdict = np.array([1.0, 0.0] * 20)
     scored = [

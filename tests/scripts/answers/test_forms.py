@@ -274,9 +274,8 @@ def test_the_manifest_holds_facts_only() -> None:
         assert claim.licence
         assert all(len(file.sha256) == 64 for file in claim.files)
         assert all(0 <= each.score <= 1 and each.printed for each in claim.claimed)
-        places = [each for each in claim.claimed if each.printed_at]
-        assert all(re.fullmatch(r"[\w./-]+:\d+ @[0-9a-f]{7,12}", each.printed_at) for each in places)
-        assert all(re.search(r"/blob/[0-9a-f]+/[^ ]+#L\d+$", claim.line_url(each)) for each in places)
+        assert all(re.fullmatch(r"[\w./-]+:\d+ @[0-9a-f]{7,12}", each.printed_at) for each in claim.claimed)
+        assert all(re.search(r"/blob/[0-9a-f]+/[^ ]+#L\d+$", claim.line_url(each)) for each in claim.claimed)
         assert all(
             url.startswith(f"https://raw.githubusercontent.com/{claim.repository}/") and " " not in url
             for url in claim.urls
