@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,12 @@ class Parsed:
     content: Any
     sha256: str
     """Of the bytes, unpacked where gzip packed them: the owner's file and a compressed copy agree."""
+
+
+def digest(files: Sequence[Parsed]) -> str:
+    """The sha256 of a file; of several, that of the list of theirs."""
+    sums = [file.sha256 for file in files]
+    return sums[0] if len(sums) == 1 else hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 
 def parsed(path: Path) -> Parsed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +14,7 @@ from eval.stats import Estimate, preferred_interval
 from eval.store import safe_name
 from scripts.answers.audit import Finding
 from scripts.answers.claim_tables import FULL_CONTEXT, Row
+from scripts.answers.graders import STAND_IN, STORED, Judged, Key, compared
 from scripts.answers.manifest import Claim, Printed
 from scripts.answers.reanalysis import lenience, rank_agreement, regression, spreads, usable
 from scripts.answers.scoring import Scored
@@ -225,6 +226,51 @@ class ClaimPage:
     data: Terms
     commands: Sequence[str]
     changes: Sequence[Mapping[str, Any]]
+    again: Again | None
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The answers of a claim judged again: every grader beside the others."""
+
+    rows: Sequence[Sequence[str]]
+    """In the order of `COLUMNS`."""
+    powered: Sequence[str]
+    note: str
+    """What a reader must know of these verdicts."""
+    verdicts: Mapping[str, Mapping[Key, float]]
+    """Of every grader but the stored one, by its name."""
+
+
+def judged_again(scored: Scored, judged: Judged | None) -> Again | None:
+    """What the page of a claim shows of `claims NAME --judge`; None where the claim was not judged again.
+
+    Verdicts on other files, or on questions that this file does not answer, are not shown; the note says so.
+    """
+    if judged is None:
+        return None
+    if judged.sha256 != scored.sha256:
+        return Again((), (), "The answers were judged again in another version of this file; judge them once more.", {})
+    homes = {(each.case_id, each.question_id): each.case_id for each in scored.asked}
+    graders = [
+        replace(each, values={key: value for key, value in each.values.items() if key in homes})
+        for each in judged.graders
+    ]
+    sides = compared(scored.claim, graders, homes)
+    stand_in = any(each.name.endswith(STAND_IN) for each in graders)
+    lost = sum(len(each.values) for each in judged.graders) - sum(len(each.values) for each in graders)
+    notes = [
+        "A judge that is a stand-in is an engine without a model; its verdicts say nothing about the answers."
+        if stand_in
+        else "",
+        f"Left out are {lost:,} of the verdicts, whose questions are not on this page." if lost else "",
+    ]
+    return Again(
+        [[shown(text, TEXT) for text in row] for row in sides.rows],
+        [shown(text, TEXT) for text in sides.powered],
+        " ".join(note for note in notes if note),
+        {each.name: each.values for each in graders if each.name != STORED},
+    )
 
 
 def claim_page(
@@ -233,6 +279,7 @@ def claim_page(
     terms: tuple[Terms, Terms],
     apart: Mapping[str, Disagreement],
     changes: Sequence[Mapping[str, Any]],
+    again: Again | None = None,
 ) -> ClaimPage:
     """The page of a claim.
 
@@ -270,6 +317,7 @@ def claim_page(
         *terms,
         ["make fetch SET=answers DATA=~/data", f".venv/bin/python -m scripts claims {' '.join(quoted)} --data ~/data"],
         [{**each, "summary": shown(str(each["summary"]), 2 * TEXT)} for each in reversed(changes)],
+        again,
     )
 
 

@@ -15,10 +15,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from eval.agreement import kappa
 from eval.report.rendering import number
 from eval.store import RunError
 from scripts.answers import claim_head
 from scripts.answers.claim_tables import as_json, rows_of
+from scripts.answers.graders import STAND_IN, STORED, Grader, Judged
 from scripts.answers.manifest import AnswersFile, Printed
 from scripts.answers.matching import Asked
 from scripts.answers.scoring import Scored
@@ -149,6 +151,71 @@ def test_questions_are_in_data_files_that_pages_load(tmp_path: Path, invent: Inv
         assert mine["answers"] == list(scored.texts)
     assert [row[5] for row in data(folder, "claim-own")["questions"]] == [asked.gold for asked in own.asked]
     assert first.texts[0] not in (folder / "index.html").read_text()
+
+
+def judged(scored: Scored, people: bool = False, sha256: str = "") -> Judged:
+    """The stored verdicts of a claim, of three in four answers where people gave them, and those of a judge that agrees with 30 of 40."""
+    keys = [(each.case_id, each.question_id) for each in scored.asked]
+    stored = dict(zip(keys, scored.verdicts, strict=True))
+    labels = {key: value for at, (key, value) in enumerate(stored.items()) if at % 4 or not people}
+    ours = {key: value if at < 30 else 1.0 - value for at, (key, value) in enumerate(stored.items())}
+    return Judged((Grader(STORED, labels, 0), Grader("mem0 by j <b>", ours, 2)), sha256 or scored.sha256)
+
+
+def test_answers_that_were_judged_again_have_every_grader_on_their_page(tmp_path: Path, invent: Invent) -> None:
+    scored, other = invent("mem"), invent("other", seed=1)
+    folder = build(
+        (scored, other), rows_of((scored, other)), {}, tmp_path / "site", DAY, {"mem": judged(scored)}
+    ).parent
+    text = page(folder, "mem")
+    assert re.search(r'<th scope="row">stored verdict</th><td data-label="judged">40</td>', text)
+    assert re.search(
+        r'<th scope="row">mem0 by j &lt;b&gt;</th><td data-label="judged">40</td><td data-label="failed">2</td>', text
+    )
+    both = [{key: value >= 0.5 for key, value in each.values.items()} for each in judged(scored).graders]
+    assert f">stored verdict {number(kappa(*both))} [" in text
+    assert "on 40</td>" in text
+    assert "prediction-powered" not in text
+    assert '<option value="differ">' in text
+    assert "Judged again" not in page(folder, "other")
+    assert "differ" not in page(folder, "other").split("<noscript>")[0].split('id="kind"')[1]
+    mine = data(folder, "claim-mem")
+    assert [name for name, _ in mine["judges"]] == ["mem0 by j <b>"]
+    assert mine["judges"][0][1][:30] == mine["verdict"][:30]
+    assert mine["judges"][0][1][30:] == [1.0 - value for value in mine["verdict"][30:]]
+    assert "judges" not in data(folder, "claim-other")
+    (first, second) = json.loads((folder / "claims.json").read_text())["claims"]
+    again = (first if first["name"] == "mem" else second)["judged_again"]
+    assert [each["grader"] for each in again["graders"]] == ["stored verdict", "mem0 by j <b>"]
+    assert again["graders"][1]["kappa with"].endswith("on 40")
+
+
+def test_labels_by_people_give_a_prediction_powered_score_on_the_page(tmp_path: Path, invent: Invent) -> None:
+    scored = invent("mem", judge="people")
+    folder = build(
+        (scored,), rows_of((scored,)), {}, tmp_path / "site", DAY, {"mem": judged(scored, people=True)}
+    ).parent
+    assert re.search(
+        r"prediction-powered by mem0 by j &lt;b&gt;: 0?\.\d+ .* from 30 labels and 40 verdicts", page(folder, "mem")
+    )
+
+
+def test_verdicts_on_another_version_of_the_file_are_not_shown(tmp_path: Path, invent: Invent) -> None:
+    scored = invent("mem")
+    old = {"mem": judged(scored, sha256="ab" * 32)}
+    folder = build((scored,), rows_of((scored,)), {}, tmp_path / "site", DAY, old).parent
+    assert "judged again in another version of this file" in page(folder, "mem")
+    assert "mem0 by j" not in page(folder, "mem")
+    assert "judges" not in data(folder, "claim-mem")
+
+
+def test_a_stand_in_is_named_on_the_page_and_foreign_verdicts_are_counted(tmp_path: Path, invent: Invent) -> None:
+    scored = invent("mem")
+    graders = (Grader(f"mem0 by extractive{STAND_IN}", {("conv-0", "conv-0_0"): 1.0, ("gone", "gone"): 1.0}, 0),)
+    again = {"mem": Judged(graders, scored.sha256)}
+    text = page(build((scored,), rows_of((scored,)), {}, tmp_path / "site", DAY, again).parent, "mem")
+    assert "its verdicts say nothing about the answers" in text
+    assert "Left out are 1 of the verdicts" in text
 
 
 def test_a_claim_whose_files_are_not_there_is_named(tmp_path: Path, invent: Invent) -> None:
