@@ -42,6 +42,10 @@ SAMPLES: Mapping[str, tuple[Any, dict[str, str]]] = {
         ]},
         {},
     ),
+    "memorybench": (
+        {"summary": {"accuracy": 1}, "evaluations": [{"questionId": "0-q3", "questionType": "multi-hop", "question": Q, "groundTruth": G, "hypothesis": A, "score": 1, "label": "correct", "searchDurationMs": 7}]},
+        {},
+    ),
     "longmemeval": ([{**LME, "autoeval_label": {"model": "m", "label": True}}], {}),
     "qa_results": ({"results": [{"conv_idx": 0, "qa_results": [{"question": Q, "gold": G, "response": A, "label": "CORRECT"}]}]}, {}),
     "conversations": (
@@ -85,6 +89,8 @@ def files(form: str, content: Any) -> list[Parsed]:
 
 def test_every_form_has_a_sample() -> None:
     assert SAMPLES.keys() == forms().keys()
+    manual = Path(__file__).parents[3] / "CLAIMS.md"
+    assert f"describes {len(forms())} forms" in manual.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("form", SAMPLES)
