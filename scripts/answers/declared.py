@@ -127,7 +127,7 @@ def read_yaml(path: Path) -> Any:
         RunError: it cannot be read, is no YAML, is nested too deeply, or names a key twice.
     """
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Once)
+        return _Once(path.read_text(encoding="utf-8")).get_single_data()
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise RunError(f"{path.name}: {' '.join(str(error).split())[:300]}") from error
 

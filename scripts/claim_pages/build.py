@@ -12,6 +12,7 @@ from typing import Any
 from eval.report.html.build import write_whole
 from eval.report.html.cleaning import Cleaner, cleaner
 from eval.report.html.shards import Shards
+from eval.store import safe_name
 from memsys.inert import visible
 from memsys.llm.secrets import redact
 from scripts.answers.claim_tables import LENIENCY, Row, as_csv, record
@@ -127,6 +128,7 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self.environment.filters["anchor"] = lambda dataset: f"set-{safe_name(dataset)}"
 
     def write(self, name: str, template: str, **values: Any) -> None:
         """Write one page, without keys and folders of this machine."""

@@ -289,20 +289,10 @@ def claim_page(
     """
     scored, claim = row.scored, row.scored.claim
     own = lines[claim.name]
-    facts = {
-        "data set": claim.dataset + (f", {claim.part}" if claim.part else ""),
-        "published by": claim.by,
-        "date": claim.date or "not stated",
-        "licence": claim.licence,
-        "answer model": claim.answer_model or "not stated",
-        "judge": claim.judge or "not stated",
-        "form": claim.form + "".join(f", {name} {value}" for name, value in claim.options.items()),
-        "note": claim.note,
-    }
     quoted = [each for each in (claim.name, *(each.name for each in row.same)) if re.fullmatch(r"[\w.-]+", each)]
     return ClaimPage(
         own,
-        {name: shown(value, TEXT) for name, value in facts.items() if value},
+        {name: shown(value, TEXT) for name, value in _facts(claim).items() if value},
         repository_of(claim),
         files_of(claim),
         claim.extract,
@@ -319,6 +309,19 @@ def claim_page(
         [{**each, "summary": shown(str(each["summary"]), 2 * TEXT)} for each in reversed(changes)],
         again,
     )
+
+
+def _facts(claim: Claim) -> dict[str, str]:
+    return {
+        "data set": claim.dataset + (f", {claim.part}" if claim.part else ""),
+        "published by": claim.by,
+        "date": claim.date or "not stated",
+        "licence": claim.licence,
+        "answer model": claim.answer_model or "not stated",
+        "judge": claim.judge or "not stated",
+        "form": claim.form + "".join(f", {name} {value}" for name, value in claim.options.items()),
+        "note": claim.note,
+    }
 
 
 def statuses(rows: Sequence[Row]) -> Sequence[tuple[str, int]]:

@@ -230,13 +230,14 @@ def typed(kind: type[Record], plain: Any, where: str) -> Record:
         RunError: a value is unknown, missing, of another type or out of range.
     """
     try:
-        return _adapter(kind).validate_python(plain)
+        record: Record = _adapter(kind).validate_python(plain)  # type: ignore[arg-type]  # mypy doubts that a class can be hashed
     except ValidationError as error:
         raise RunError(where + _sentence(kind, error)) from None
+    return record
 
 
 @cache
-def _adapter(kind: type[Record]) -> TypeAdapter[Record]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 

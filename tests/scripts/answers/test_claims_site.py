@@ -93,7 +93,7 @@ def test_full_context_stands_first_and_a_table_without_it_says_so(tmp_path: Path
     whole = invent("whole", product="full context", measures={"verdict": np.zeros(40)})
     folder = site(tmp_path, invent("memory"), whole, invent("other", dataset="BEAM"))
     index = (folder / "index.html").read_text()
-    locomo, beam = index.split('id="locomo"')[1].split('id="beam"')
+    locomo, beam = index.split('id="set-LoCoMo')[1].split('id="set-BEAM')
     assert locomo.index("claim-whole.html") < locomo.index("claim-memory.html")
     assert "No full-context run" not in locomo
     assert "No full-context run" in beam
@@ -474,6 +474,29 @@ def test_the_changes_of_a_claim_that_is_left_out_stay(tmp_path: Path, invent: In
     folder = site(tmp_path, invent("mem"), invent("other", seed=3))
     site(tmp_path, invent("mem"))
     assert len(entries(folder)) == 2
+
+
+@pytest.mark.parametrize(
+    "poison", [{"numbers": 5}, {"numbers": {"F1": {"a": 1}}}, {"date": '"><script>'}, {"hash": ["x"]}, {"more": "x"}]
+)
+def test_a_history_of_other_values_is_refused(tmp_path: Path, invent: Invent, poison: dict[str, Any]) -> None:
+    place = site(tmp_path, invent("mem")) / "claims.json"
+    content = json.loads(place.read_text())
+    content["changes"]["mem"][0] |= poison
+    place.write_text(json.dumps(content))
+    with pytest.raises(RunError, match="no history of claims"):
+        site(tmp_path, invent("mem"))
+
+
+def test_names_of_data_sets_are_no_ids_of_the_page(tmp_path: Path, invent: Invent) -> None:
+    names = ("search", "status", "page", "count", "LoCoMo", "locomo", '"><b>')
+    folder = site(tmp_path, *(invent(f"mem{at}", dataset=name) for at, name in enumerate(names)))
+    tags = Tags((folder / "index.html").read_text()).tags
+    ids = [attrs["id"] for _, attrs in tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for at in range(len(names)):
+        (link,) = re.findall(r'href="index\.html#(set-[^"]*)"', page(folder, f"mem{at}"))
+        assert link in ids
 
 
 def test_another_folder_is_not_replaced_and_a_damaged_history_is_named(tmp_path: Path, invent: Invent) -> None:
