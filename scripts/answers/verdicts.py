@@ -105,8 +105,7 @@ def _word(stored: str, scale: Scale) -> Verdict:
     if word in words:
         worth = words[word]
         return Verdict(None, "not judged") if worth is None else Verdict(worth * scale.scale, "judged")
-    if len(word) > 40 or not re.fullmatch(
-        NUMBER, word, re.ASCII
-    ):  # float() takes `1_0` for ten, and digits of any script
+    # float() takes `1_0` for ten, and digits of any script.
+    if len(word) > 40 or not re.fullmatch(NUMBER, word, re.ASCII):
         return Verdict(None, "error", stored[:40] or "empty label")
     return _value(float(word), scale)

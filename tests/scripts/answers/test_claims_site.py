@@ -121,6 +121,18 @@ def test_a_page_says_what_is_printed_and_what_the_file_gives(tmp_path: Path, inv
     assert not re.search(r"\b(cheat|mislead|lie|fake|dishonest|manipulat)", text.casefold())
 
 
+@pytest.mark.parametrize(
+    ("repository", "place"),
+    [("javascript:alert(1)//x", "README.md:7 @0123abc"), ("a/b", "READ ME:7 @0123abc"), ("a/b", "README.md:7 @main")],
+)
+def test_a_place_of_another_kind_is_text_without_a_link(
+    tmp_path: Path, invent: Invent, repository: str, place: str
+) -> None:
+    claimed = (Printed(0.5, 1, "judge", "all", "x", printed_at=place),)
+    text = page(site(tmp_path, invent("mem", repository=repository, claimed=claimed)), "mem")
+    assert f"Printed at {place}</li>" in text
+
+
 def test_missing_blank_and_repeated_answers_are_counted_and_listed(tmp_path: Path, invent: Invent) -> None:
     counts = Counter({"blank answer": 2, "duplicate": 30})
     listed = tuple(f"a.json[{at}]: duplicate" for at in range(30))
