@@ -75,12 +75,9 @@ def readings(scored: ScoredClaim, printed: Printed) -> dict[str, float]:
     """The means of the file that a printed score may be, the plainest first; empty where the file stores nothing of the kind."""
     mask = scored.answerable if printed.over == "1-4" else np.ones(len(scored.asked), dtype=bool)
     if printed.of == "f1":
-        own = scored.measures["stored_f1"][scored.where("stored_f1", mask)]
-        ours = scored.measures["f1"][scored.where("f1", mask)]
-        return {
-            **({"stored F1": float(own.mean())} if own.size else {}),
-            **({"official F1": float(ours.mean())} if ours.size else {}),
-        }
+        rules = {"stored F1": "stored_f1", "official F1": "f1", "plain F1": "plain_f1"}
+        scores = {title: scored.measures[name][scored.where(name, mask)] for title, name in rules.items()}
+        return {title: float(each.mean()) for title, each in scores.items() if each.size}
     picked = scored.where("verdict", mask)
     values = (
         np.asarray(scored.verdicts)
@@ -97,7 +94,7 @@ def readings(scored: ScoredClaim, printed: Printed) -> dict[str, float]:
     total = int(mask.sum()) if printed.over == "1-4" else scored.answers
     if values.size < total:
         means["mean, answers without a verdict counted as wrong"] = float(values.sum() / total)
-    if scored.claim.dataset == "LoCoMo":
+    if scored.claim.dataset == "LoCoMo" and picked.any():
         groups: dict[str, list[float]] = defaultdict(list)
         for at in np.flatnonzero(picked):
             groups[scored.asked[at].case_id].append(float(scored.measures["verdict"][at]))

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import AfterValidator, Field
 
 from data_loaders.raw import MAX_TEXT
 from data_loaders.schema import DataError
@@ -23,8 +24,14 @@ from eval.files.store import RunError
 from scripts.answers.parsing import Parsed
 from scripts.answers.records import Answer, amount_of
 from scripts.answers.verdicts import Scale, verdict_of
+from scripts.settings.checking import typed
+from scripts.settings.types import STRICT, Natural, Text
 
 FORMS = Path(__file__).resolve().parents[2] / "conf" / "claims" / "forms.yaml"
+LONGEST_NAME = 200
+"""Characters of a conversation's name: a pattern takes as long as the square of a name's length."""
+NESTED = 20
+"""Lists within lists that are read as a text, at most."""
 LISTED = 20
 """At most so many irregularities of a kind are listed; all are counted."""
 SCORES = ("f1", "bleu1", "rouge_l_f")
@@ -33,28 +40,57 @@ FIELDS = (
     "question", "question_id", "conversation", "gold", "answer", "category", "verdict", *SCORES,
     "tokens", "seconds", "milliseconds", "outcome", "error", "cut",
 )  # fmt: skip
+OPTION = r"\{(\w+)\}"
+ENTRIES = ("about", "records", "fields", "conversation", "verdict", "needs", "skip", "options", "reader")
+"""What a description of a form may hold."""
 ANSWERED = ("", "answered", "success", "success_empty")
 """Words of the field `outcome` for an answered question; after any other word a record without text is an error."""
+
+
+def _place(text: str) -> str:
+    if text.startswith("@") and not re.fullmatch(r"@(?:file|[1-9]\d?)(?:\|.*)?", text):
+        raise ValueError(f"must be @file, or @1 for the key at the first `*`; found {text!r}")
+    return text
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"must be a regular expression: {error}") from error
+    return text
+
+
+Place = Annotated[Text, AfterValidator(_place)]
+Pattern = Annotated[Text, AfterValidator(_pattern)]
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
     """A form of published answers."""
 
-    name: str
-    about: str
-    records: tuple[str, ...]
-    fields: Mapping[str, tuple[str, ...]]
-    pattern: str
+    __pydantic_config__ = STRICT
+
+    name: Text
+    about: Text
+    records: Annotated[tuple[Text, ...], Field(min_length=1)]
+    fields: Mapping[str, tuple[Place, ...]]
+    pattern: Pattern
     """What of a conversation's text names it."""
-    first: int
+    first: Natural
     """Number of the first conversation, where a number names it."""
     scale: Scale
     needs: str = ""
-    skip: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    skip: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
-    reader: str = ""
+    reader: Literal["", "paired"] = ""
     """`paired` puts two files together before they are read."""
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """Names of its options."""
+        places = (*self.records, *(place for own in self.fields.values() for place in own))
+        return frozenset(name for place in places for name in re.findall(OPTION, place))
 
 
 @dataclass(slots=True)
@@ -74,6 +110,28 @@ class Contents:
             self.listed.append(f"{place}: {kind}{f' ({said})' if said else ''}")
 
 
+class _Once(yaml.SafeLoader):
+    """YAML in which no mapping names a key twice; the standard loader keeps the last one without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = Counter(str(key.value) for key, _ in node.value)
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> Any:
+    """The value of a YAML file.
+
+    Raises:
+        RunError: it cannot be read, is no YAML, is nested too deeply, or names a key twice.
+    """
+    try:
+        return _Once(path.read_text(encoding="utf-8")).get_single_data()
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise RunError(f"{path.name}: {' '.join(str(error).split())[:300]}") from error
+
+
 @lru_cache(maxsize=8)
 def forms(path: Path = FORMS) -> Mapping[str, Form]:
     """Every form of a file of forms, by name.
@@ -81,46 +139,51 @@ def forms(path: Path = FORMS) -> Mapping[str, Form]:
     Raises:
         RunError: the file describes a form wrongly.
     """
-    try:
-        described = yaml.safe_load(path.read_text(encoding="utf-8"))
-        usual = yaml.safe_load(FORMS.read_text(encoding="utf-8"))["flat"]
-        return {name: _form(name, given, usual) for name, given in described.items()}
-    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{path.name}: no description of forms: {error}") from error
+    described, usual = read_yaml(path), read_yaml(FORMS)["flat"]
+    if not isinstance(described, dict) or not described:
+        raise RunError(f"{path.name}: expected forms by name, each with its description")
+    return {str(name): _form(path.name, name, given, usual) for name, given in described.items()}
 
 
-def _form(name: str, given: Mapping[str, Any], usual: Mapping[str, Any]) -> Form:
-    known = {"about", "records", "fields", "conversation", "verdict", "needs", "skip", "options", "reader"}
-    if unknown := {*given} - known | {*given.get("fields", {})} - {*FIELDS}:
-        raise ValueError(f"{name} has the unknown entries {', '.join(sorted(unknown))}")
-    fields = {**usual["fields"], **given.get("fields", {})}
-    conversation = {**usual["conversation"], **given.get("conversation", {})}
-    re.compile(conversation["pattern"])
-    return Form(
-        name,
-        given["about"],
-        tuple(given.get("records", usual["records"])),
-        {each: tuple(fields.get(each) or ()) for each in FIELDS},
-        conversation["pattern"],
-        conversation["first"],
-        Scale(**given.get("verdict", {})),
-        given.get("needs", ""),
-        given.get("skip", {}),
-        given.get("options", {}),
-        given.get("reader", ""),
-    )
+def _form(file: str, name: object, given: object, usual: Mapping[str, Any]) -> Form:
+    where = f"{file}: {name}"
+    if not isinstance(given, dict):
+        raise RunError(f"{where}: expected a description of a form")
+    parts = {key: given.get(key, {}) for key in ("fields", "conversation", "verdict")}
+    if wrong := [key for key, part in parts.items() if not isinstance(part, dict)]:
+        raise RunError(f"{where}: {wrong[0]} must be a mapping")
+    known = ((given, ENTRIES), (parts["fields"], FIELDS), (parts["conversation"], ("pattern", "first")))
+    for part, names in known:
+        if unknown := [key for key in part if key not in names]:
+            raise RunError(f"{where}: {unknown[0]} is not known; there are: {', '.join(names)}")
+    scale = typed(Scale, parts["verdict"], f"{where}: verdict: ")
+    own = {key: value for key, value in given.items() if key not in parts}
+    fields = {**dict.fromkeys(FIELDS, ()), **usual["fields"], **parts["fields"]}
+    conversation = {**usual["conversation"], **parts["conversation"]}
+    made = {
+        "records": usual["records"],
+        **own,
+        **conversation,
+        "fields": fields,
+        "scale": scale,
+        "name": name,
+    }
+    return typed(Form, made, f"{where}: ")
 
 
 def read_declared(files: Sequence[Parsed], form: Form, options: Mapping[str, str] | None = None) -> Contents:
     """The answers of a set of files.
 
     Raises:
-        DataError: no file has records where the form has them, or an option is missing.
+        DataError: no file has records where the form has them, or an option is missing or unknown.
     """
+    if unknown := [name for name in options or {} if name not in form.takes]:
+        takes = ", ".join(f"{name}=" for name in sorted(form.takes)) or "none"
+        raise DataError(f"the form {form.name} has no option {unknown[0]}=; it takes {takes}")
     chosen = {**form.options, **(options or {})}
     contents = Contents()
     for file in _paired(files) if form.reader == "paired" else files:
-        spots = [spot.format_map(_Options(chosen)) for spot in form.records]
+        spots = [_filled(spot, chosen) for spot in form.records]
         for spot in _first_with_answers(file, spots, form):
             _read(contents, form, chosen, spot)
     if not contents.answers:
@@ -129,9 +192,15 @@ def read_declared(files: Sequence[Parsed], form: Form, options: Mapping[str, str
     return contents
 
 
-class _Options(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        raise DataError(f"the option {key}= is missing")
+def _filled(place: str, chosen: Mapping[str, str]) -> str:
+    """A place with the values of its options; plain substitution, so that no text of a form or an option is a format."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in chosen:
+            raise DataError(f"the option {found[1]}= is missing")
+        return chosen[found[1]]
+
+    return re.sub(OPTION, value, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +250,7 @@ class _Spot:
 
     def first(self, places: Sequence[str], chosen: Mapping[str, str]) -> Any:
         """The value at the first place that has one; None where none has."""
-        values = (self.get(place.format_map(_Options(chosen)) if "{" in place else place)[1] for place in places)
+        values = (self.get(_filled(place, chosen) if "{" in place else place)[1] for place in places)
         return next((value for value in values if value is not None), None)
 
 
@@ -228,6 +297,8 @@ def _read(contents: Contents, form: Form, chosen: Mapping[str, str], spot: _Spot
     elif missing:
         contents.note("missing answer", spot.place)
     conversation, position = _conversation(form, stored["conversation"])
+    if len(_plain(stored["conversation"])) > LONGEST_NAME:
+        contents.note("conversation whose name is too long", spot.place)
     tokens, seconds, thousandths = (amount_of(stored[name]) for name in ("tokens", "seconds", "milliseconds"))
     if seconds is None and thousandths is not None:
         seconds = thousandths / 1000
@@ -294,17 +365,18 @@ def _verdict(contents: Contents, form: Form, spot: _Spot, stored: Any) -> dict[s
 
 def _conversation(form: Form, stored: Any) -> tuple[str, int | None]:
     """The name of the conversation, and its position where a number names it; both empty where the file has none."""
-    named = re.search(form.pattern, _plain(stored))
-    if named is None or stored is None:
+    text = _plain(stored)
+    named = re.search(form.pattern, text) if 0 < len(text) <= LONGEST_NAME else None
+    if named is None:
         return "", None
     number = int(named[0]) - form.first if re.fullmatch(r"\d{1,6}", named[0]) else None
     return named[0], number
 
 
-def _plain(value: Any) -> str:
+def _plain(value: Any, nested: int = NESTED) -> str:
     """A field as text: published files hold numbers, true and false, and lists of texts among their texts."""
     if isinstance(value, list):
-        return ", ".join(map(_plain, value))
+        return ", ".join(_plain(each, nested - 1) for each in value) if nested else ""
     if isinstance(value, int) and value.bit_length() > 64:
         return ""
     return value if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from data_loaders.schema import DataError
 from eval.files.store import RunError
 from scripts.answers.declared import Contents, Form, forms, read_declared
 from scripts.answers.matching import Matched, Questions, match
-from scripts.answers.parsing import Parsed, parsed
+from scripts.answers.parsing import Parsed, digest, parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,7 @@ def best_reading(
 
 def reading(name: str, files: Sequence[Parsed], form: Form, contents: Contents, questions: Questions) -> Reading:
     """The contents of files, joined with the questions of a data set."""
-    sums = [file.sha256 for file in files]
-    digest = sums[0] if len(sums) == 1 else hashlib.sha256("\n".join(sums).encode()).hexdigest()
-    return Reading(name, digest, form, contents, match(contents.answers, questions))
+    return Reading(name, digest(files), form, contents, match(contents.answers, questions))
 
 
 def _worth(reading: Reading) -> tuple[int, int, int, int]:

@@ -5,64 +5,85 @@ The files are found below the data root, where `fetch answers` puts them from th
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-import yaml
+from pydantic import AfterValidator, Field
 
 from data_loaders.schema import DataError
 from eval.files.store import RunError
-from scripts.answers.declared import FORMS, Contents, forms, read_declared
+from scripts.answers.declared import FORMS, Contents, forms, read_declared, read_yaml
 from scripts.answers.parsing import Parsed, parsed
+from scripts.settings.checking import nearest, typed
+from scripts.settings.types import STRICT, Name, Natural, Share, Text
 
 CLAIMS = FORMS.with_name("claims.yaml")
 FOLDER = "third_party_answers/collected"
 """Below the data root."""
 
 
+def _below(text: str) -> str:
+    if PurePosixPath(text).is_absolute() or ".." in text.split("/") or "\\" in text or "\0" in text:
+        raise ValueError(f"must be a path below {FOLDER}, found {text!r}")
+    return text
+
+
+def _sha256(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise ValueError("must be a sha256 of 64 digits from 0 to f")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class Printed:
     """A score that a page or a file prints."""
 
-    score: float
-    """In [0, 1]."""
-    digits: int
+    __pydantic_config__ = STRICT
+
+    score: Share
+    digits: Annotated[Natural, Field(le=6)]
     """Decimal places of the printed score."""
-    of: str
+    of: Literal["judge", "pass", "full", "f1"]
     """`judge` the mean verdict, `pass` the share of at least half marks, `full` that of full marks, `f1` the file's own F1."""
-    over: str
+    over: Literal["all", "1-4"]
     """`all` its questions, or categories `1-4`."""
-    printed: str
+    printed: Text
     """Where it stands."""
     until: str = ""
     """The day on which the page dropped it."""
     other_run: str = ""
     """What it is the score of, where it is not this file's."""
     printed_at: str = ""
-    """`path:line @commit` in the claim's repository; empty where no line was found."""
+    """`path:line @commit` in the claim's repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswersFile:
     """One file of a claim."""
 
-    path: str
+    __pydantic_config__ = STRICT
+
+    path: Text
     """In its owner's repository."""
-    held: str
+    held: Annotated[Text, AfterValidator(_below)]
     """Below `FOLDER`."""
-    sha256: str
-    bytes: int
+    sha256: Annotated[str, AfterValidator(_sha256)]
+    bytes: Natural
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One published set of answers, with the scores that its owner prints."""
 
-    name: str
+    __pydantic_config__ = STRICT
+
+    name: Name
     dataset: str
     product: str
     """What was measured, under one name over all harnesses."""
@@ -93,7 +114,7 @@ class Claim:
         return [f"{base}/{quote(file.path)}" for file in self.files]
 
     def line_url(self, printed: Printed) -> str:
-        """Address of the line that prints a score; empty where none was found."""
+        """Address of the line that prints a score; empty where the claim names none."""
         place, _, commit = printed.printed_at.partition(" @")
         path, _, line = place.rpartition(":")
         return f"https://github.com/{self.repository}/blob/{commit}/{quote(path)}#L{line}" if path else ""
@@ -106,22 +127,25 @@ def claims(path: Path = CLAIMS) -> tuple[Claim, ...]:
     Raises:
         RunError: the manifest is damaged, or two claims have one name.
     """
-    try:
-        records = yaml.safe_load(path.read_text(encoding="utf-8"))
-        known = tuple(_claim(record) for record in records)
-    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{path.name}: no manifest of claims: {error}") from error
-    names = [claim.name for claim in known]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    records = read_yaml(path)
+    if not isinstance(records, list):
+        raise RunError(f"{path.name}: expected a list of claims")
+    known = tuple(_claim(path.name, number, record) for number, record in enumerate(records))
+    names = Counter(claim.name.casefold() for claim in known)
+    if twice := sorted(name for name, count in names.items() if count > 1):
         raise RunError(f"{path.name}: two claims are called {twice[0]}")
     return known
 
 
-def _claim(record: Mapping[str, Any]) -> Claim:
-    fields = dict(record)
-    files = tuple(AnswersFile(**file) for file in fields.pop("files"))
-    printed = tuple(Printed(**each) for each in fields.pop("claimed", []))
-    return Claim(**fields, files=files, claimed=printed)
+def _claim(file: str, number: int, record: Any) -> Claim:
+    name = record.get("name") if isinstance(record, dict) else None
+    where = f"{file}: {name or f'entry {number + 1}'}: "
+    claim = typed(Claim, record, where)
+    if not claim.files:
+        raise RunError(f"{where}files must not be empty")
+    if claim.form not in forms():
+        raise RunError(f"{where}form {claim.form} is not known{nearest(claim.form, forms())}")
+    return claim
 
 
 def located(file: AnswersFile, root: Path) -> Path | None:

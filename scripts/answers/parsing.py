@@ -6,6 +6,8 @@ import csv
 import hashlib
 import io
 import zlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,12 @@ class Parsed:
     content: Any
     sha256: str
     """Of the bytes, unpacked where gzip packed them: the owner's file and a compressed copy agree."""
+
+
+def digest(files: Sequence[Parsed]) -> str:
+    """The sha256 of a file; of several, that of the list of theirs."""
+    sums = [file.sha256 for file in files]
+    return sums[0] if len(sums) == 1 else hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 
 def parsed(path: Path) -> Parsed:
@@ -80,10 +88,15 @@ def parse(data: bytes, name: str) -> Any:
 
 
 def _rows(data: bytes, name: str) -> list[dict[str, str]]:
+    csv.field_size_limit(MAX_BYTES)  # a recalled text is longer than the usual limit
     try:
-        rows = list(csv.DictReader(io.StringIO(data.decode("utf-8"), newline=""), strict=True))
+        reader = csv.DictReader(io.StringIO(data.decode("utf-8"), newline=""), strict=True)
+        rows = list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{name}: expected JSON, JSON Lines or CSV, found an error: {error}") from error
     if not rows or len(rows[0]) < 2 or None in rows[0]:
         raise DataError(f"{name}: expected JSON, JSON Lines or a CSV with a header, found another kind of text")
+    names = Counter(reader.fieldnames or ())
+    if twice := [column for column, count in names.items() if count > 1]:
+        raise DataError(f"{name}: expected columns of different names, found {names[twice[0]]} called {twice[0]!r}")
     return [{key: value or "" for key, value in row.items() if isinstance(key, str)} for row in rows]

@@ -28,6 +28,7 @@ from eval.metrics.lexical import locomo_token_f1, rouge_words, squad_token_f1, w
 from eval.metrics.locomo import abstains, question_score
 from scripts.answers.manifest import Claim, contents_of, files_of
 from scripts.answers.matching import Asked, match
+from scripts.answers.parsing import digest
 from scripts.answers.questions import questions_of
 from scripts.answers.records import Answer
 
@@ -47,7 +48,7 @@ class ScoredClaim:
 
     claim: Claim
     sha256: str
-    """Of the sha256 of its files."""
+    """Of its file; of several, of the list of their sha256."""
     changed: bool
     """A file is not the one that the manifest names."""
     asked: tuple[Asked, ...]
@@ -116,7 +117,7 @@ def score_claim(claim: Claim, root: Path) -> ScoredClaim:
         raise DataError(f"none of {len(contents.answers)} answers belongs to {claim.dataset}")
     return ScoredClaim(
         claim,
-        hashlib.sha256("\n".join(sorted(file.sha256 for file in files)).encode()).hexdigest(),
+        digest(files),
         {file.sha256 for file in files} != {file.sha256 for file in claim.files},
         tuple(asked for asked, _ in pairs),
         _measured(pairs, claim.dataset == "LoCoMo"),

@@ -7,9 +7,12 @@ they are counted, listed, and have no verdict.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from scripts.settings.types import STRICT, Amount, Positive, Share
 
 State = Literal["judged", "absent", "not judged", "error"]
 """`absent`: the file has no verdict here; `not judged`: it says that the answer was left out of judging; `error`: judging failed."""
@@ -20,6 +23,7 @@ WORDS: Mapping[str, float | None] = {
     **dict.fromkeys(("wrong", "incorrect", "no", "false", "fail", "failed", "inaccurate"), 0.0),
     **dict.fromkeys(("skip", "skipped", "not_judged", "excluded"), None),
 }
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
 FAILED = frozenset({"", "error", "parse_error", "parse error", "unknown", "failed to parse", "timeout"})
 
 
@@ -27,15 +31,23 @@ FAILED = frozenset({"", "error", "parse_error", "parse error", "unknown", "faile
 class Scale:
     """How a form writes its verdicts."""
 
-    scale: float = 1
+    __pydantic_config__ = STRICT
+
+    scale: Positive = 1
     """The full mark; verdicts stay on this scale."""
-    absent: float | None = None
+    absent: Amount | None = None
     """The verdict of a record without one, where the form leaves out zeros."""
     failures: bool = False
     """The field lists failures: an empty list is right, any other is wrong."""
     fails: str = ""
     """Place of a word that says whether judging failed."""
-    words: Mapping[str, float | None] = field(default_factory=dict)
+    words: Mapping[str, Share | None] = field(default_factory=dict)
+    """What the form's own words are worth, as shares of the full mark; in lower case."""
+
+    def __post_init__(self) -> None:
+        if self.absent is not None and self.absent > self.scale:
+            raise ValueError(f"absent must be at most the scale, {self.scale:g}")
+        object.__setattr__(self, "words", {word.casefold(): worth for word, worth in self.words.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +105,7 @@ def _word(stored: str, scale: Scale) -> Verdict:
     if word in words:
         worth = words[word]
         return Verdict(None, "not judged") if worth is None else Verdict(worth * scale.scale, "judged")
-    try:
-        number = float(word)
-    except ValueError:
+    # float() takes `1_0` for ten, and digits of any script.
+    if len(word) > 40 or not re.fullmatch(NUMBER, word, re.ASCII):
         return Verdict(None, "error", stored[:40] or "empty label")
-    return _value(number, scale)
+    return _value(float(word), scale)

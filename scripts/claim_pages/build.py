@@ -9,16 +9,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from eval.files.store import safe_name
 from eval.report.html.build import write_whole
 from eval.report.html.cleaning import Cleaner, cleaner
 from eval.report.html.shards import Shards
 from memsys.inert import visible
 from memsys.llm.secrets import redact
 from scripts.answers.claim_tables import LENIENCY, Row, as_csv, record
+from scripts.answers.graders import COLUMNS, Judged
 from scripts.answers.scoring import ScoredClaim
 from scripts.claim_pages.feed import SCHEMA, VERSION, History, atom, digest, earlier, history
 from scripts.claim_pages.licences import EXCERPT, EXCERPTS, Terms, data_terms, terms_of
-from scripts.claim_pages.pages import ClaimLine, analysis, claim_page, line_of, statuses
+from scripts.claim_pages.pages import Again, ClaimLine, analysis, claim_page, judged_again, line_of, statuses
 from scripts.claim_pages.questions import LONGEST, claim_data, disagreements, shared_questions, shown
 
 MARK = "claims.json"
@@ -45,19 +47,26 @@ class Wanted:
 
 
 def build(
-    scored: Sequence[ScoredClaim], rows: Sequence[Row], missing: Mapping[str, str], target: Path, wanted: Wanted
+    scored: Sequence[ScoredClaim],
+    rows: Sequence[Row],
+    missing: Mapping[str, str],
+    target: Path,
+    wanted: Wanted,
+    judged: Mapping[str, Judged] | None = None,
 ) -> Path:
     """Build the site of these claims; returns its first page.
 
     Args:
         scored, rows: from `scripts.answers.scoring`, so every number is the one that `memsys-bench claims` prints.
         missing: by name, why other claims have no scores.
+        judged: by name, the graders of claims that were judged again.
 
     Raises:
         RunError: the target is a folder that is no site, its history is damaged, or numbers have changed and no day is given.
     """
     changes = history(rows, earlier(target), wanted.day)
-    return write_whole(target, lambda draft: _fill(draft, scored, rows, missing, changes, wanted), MARK)
+    again = {row.scored.claim.name: judged_again(row.scored, (judged or {}).get(row.scored.claim.name)) for row in rows}
+    return write_whole(target, lambda draft: _fill(draft, scored, rows, missing, changes, wanted, again), MARK)
 
 
 def _fill(
@@ -67,12 +76,13 @@ def _fill(
     missing: Mapping[str, str],
     changes: History,
     wanted: Wanted,
+    again: Mapping[str, Again | None],
 ) -> None:
     clean = cleaner(Path("results"), wanted.private)
     lines = {row.scored.claim.name: line_of(row) for row in rows}
     terms = {name: data_terms(name, wanted.commercial) for name in dict.fromkeys(each.claim.dataset for each in scored)}
     pages = _Pages(draft, clean, wanted)
-    _write_claims(draft, pages, rows, lines, terms, changes)
+    _write_claims(draft, pages, rows, lines, terms, changes, again)
     boards = [(name, [line for line in lines.values() if line.dataset == name], terms[name]) for name in terms]
     more = {
         "boards": boards,
@@ -87,7 +97,7 @@ def _fill(
         _copy(files("scripts.claim_pages") / "static" / name, draft / name)
     (draft / "claims.csv").write_text(clean.page(as_csv(rows)), encoding="utf-8")
     (draft / "atom.xml").write_bytes(atom(changes, {name: line.page for name, line in lines.items()}, wanted.base))
-    content = clean.value(_cut(_everything(rows, lines, missing, changes)))
+    content = clean.value(_cut(_everything(rows, lines, missing, changes, again)))
     (draft / MARK).write_text(redact(json.dumps(content, indent=1)) + "\n", encoding="utf-8")
 
 
@@ -118,6 +128,7 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self.environment.filters["anchor"] = lambda dataset: f"set-{safe_name(dataset)}"
 
     def write(self, name: str, template: str, **values: Any) -> None:
         """Write one page, without keys and folders of this machine."""
@@ -134,6 +145,7 @@ def _write_claims(
     lines: Mapping[str, ClaimLine],
     terms: Mapping[str, Terms],
     changes: History,
+    again: Mapping[str, Again | None],
 ) -> None:
     """A page and a data file for each claim, and a data file of questions for each data set."""
     shards = Shards(draft / "data", pages.clean)
@@ -141,11 +153,17 @@ def _write_claims(
     for row in rows:
         claim, line = row.scored.claim, lines[row.scored.claim.name]
         data, answers = terms[claim.dataset], terms_of(claim.licence, pages.wanted.commercial)
-        shards.write(line.data, claim_data(row.scored, shared.get(claim.dataset), data, answers))
+        graded = again[claim.name]
+        judges = graded.verdicts if graded else None
+        shards.write(line.data, claim_data(row.scored, shared.get(claim.dataset), data, answers, judges))
         apart = disagreements(row.scored, APART_EACH, data, answers)
-        page = claim_page(row, lines, (answers, data), apart, changes[claim.name])
+        page = claim_page(row, lines, (answers, data), apart, changes[claim.name], graded)
         pages.write(
-            line.page, "claim.html.j2", page=page, shared=_shared_name(claim.dataset) if claim.dataset in shared else ""
+            line.page,
+            "claim.html.j2",
+            page=page,
+            shared=_shared_name(claim.dataset) if claim.dataset in shared else "",
+            columns=COLUMNS,
         )
     for name, questions in shared.items():
         shards.write(_shared_name(name), questions.rows)
@@ -156,8 +174,16 @@ def _shared_name(dataset: str) -> str:
 
 
 def _everything(
-    rows: Sequence[Row], lines: Mapping[str, ClaimLine], missing: Mapping[str, str], changes: History
+    rows: Sequence[Row],
+    lines: Mapping[str, ClaimLine],
+    missing: Mapping[str, str],
+    changes: History,
+    again: Mapping[str, Again | None],
 ) -> dict[str, Any]:
-    """`claims.json`: every claim as `memsys-bench claims` writes it, with its page, the hash of its numbers and its history."""
+    """`claims.json`: every claim as `memsys-bench claims` writes it, with its page, hash, graders and history."""
     claims = [{**record(row), "page": lines[row.scored.claim.name].page, "hash": digest(row)} for row in rows]
+    for claim in claims:
+        if graded := again[claim["name"]]:
+            graders = [dict(zip(COLUMNS, row, strict=True)) for row in graded.rows]
+            claim["judged_again"] = {"graders": graders, "prediction_powered": graded.powered, "note": graded.note}
     return {"schema": SCHEMA, "version": VERSION, "claims": claims, "missing": dict(missing), "changes": changes}

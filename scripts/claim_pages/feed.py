@@ -69,12 +69,17 @@ def earlier(folder: Path) -> History:
         return {}
     try:
         changes = read_json(file)["changes"]
-        whole = all({*entry} == {"date", "hash", "numbers", "summary"} for own in changes.values() for entry in own)
+        whole = all(_is_version(entry) for own in changes.values() for entry in own)
     except (DataError, AttributeError, KeyError, TypeError):
         whole = False
     if not whole:
         raise RunError(f"{file}: no history of claims; delete the folder to begin a new one")
     return dict(changes)
+
+
+def _is_version(entry: Mapping[str, Any]) -> bool:
+    texts = [entry["date"], entry["hash"], entry["summary"], *entry["numbers"].values()]
+    return len(entry) == 4 and all(isinstance(text, str) for text in texts) and DAY.fullmatch(texts[0]) is not None
 
 
 def history(rows: Sequence[Row], before: History, day: str | None) -> History:

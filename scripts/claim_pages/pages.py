@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +14,8 @@ from eval.report.rendering import number, span
 from eval.statistics.stats import Estimate, preferred_interval
 from scripts.answers.audit import Finding
 from scripts.answers.claim_tables import FULL_CONTEXT, Row
-from scripts.answers.manifest import Claim
+from scripts.answers.graders import STAND_IN, STORED, Judged, Key, compared
+from scripts.answers.manifest import Claim, Printed
 from scripts.answers.reanalysis import lenience, rank_agreement, regression, spreads, usable
 from scripts.answers.scoring import ScoredClaim
 from scripts.claim_pages.licences import Terms
@@ -24,13 +25,14 @@ KINDS = {
     "judge": "mean verdict",
     "pass": "share of at least half marks",
     "full": "share of full marks",
-    "f1": "F1 that the file stores",
+    "f1": "F1",
 }
 OVER = {"all": "all questions", "1-4": "questions that the history answers"}
 TEXT, LISTED = 400, 20
 """Characters of a text on a page, and entries of a list, at most."""
 SLUG = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 COMMIT = re.compile(r"[0-9a-f]{6,64}")
+PLACE = re.compile(r"\S+:\d+ @[0-9a-f]{6,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,12 @@ def repository_of(claim: Claim) -> Link:
     return Link(text, f"https://github.com/{claim.repository}/tree/{claim.commit}" if safe else "")
 
 
+def line_of_page(claim: Claim, printed: Printed) -> Link:
+    """The line that prints a score, at its owner; no text where the claim names none."""
+    safe = SLUG.fullmatch(claim.repository) and PLACE.fullmatch(printed.printed_at)
+    return Link(shown(printed.printed_at, TEXT), claim.line_url(printed) if safe else "")
+
+
 def files_of(claim: Claim) -> list[File]:
     """The files of a claim; addresses are of GitHub alone, and every part of a path is quoted."""
     safe = SLUG.fullmatch(claim.repository) and COMMIT.fullmatch(claim.commit)
@@ -203,7 +211,8 @@ class ClaimPage:
     repository: Link
     files: Sequence[File]
     extract: bool
-    says: Sequence[str]
+    says: Sequence[tuple[str, Link]]
+    """Every printed score in a sentence, with the line that prints it."""
     flags: Sequence[str]
     same: Sequence[Link]
     bars: Sequence[ClaimLine]
@@ -217,6 +226,51 @@ class ClaimPage:
     data: Terms
     commands: Sequence[str]
     changes: Sequence[Mapping[str, Any]]
+    again: Again | None
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The answers of a claim judged again: every grader beside the others."""
+
+    rows: Sequence[Sequence[str]]
+    """In the order of `COLUMNS`."""
+    powered: Sequence[str]
+    note: str
+    """What a reader must know of these verdicts."""
+    verdicts: Mapping[str, Mapping[Key, float]]
+    """Of every grader but the stored one, by its name."""
+
+
+def judged_again(scored: ScoredClaim, judged: Judged | None) -> Again | None:
+    """What the page of a claim shows of `claims NAME --judge`; None where the claim was not judged again.
+
+    Verdicts on other files, or on questions that this file does not answer, are not shown; the note says so.
+    """
+    if judged is None:
+        return None
+    if judged.sha256 != scored.sha256:
+        return Again((), (), "The answers were judged again in another version of this file; judge them once more.", {})
+    homes = {(each.case_id, each.question_id): each.case_id for each in scored.asked}
+    graders = [
+        replace(each, values={key: value for key, value in each.values.items() if key in homes})
+        for each in judged.graders
+    ]
+    sides = compared(scored.claim, graders, homes)
+    stand_in = any(each.name.endswith(STAND_IN) for each in graders)
+    lost = sum(len(each.values) for each in judged.graders) - sum(len(each.values) for each in graders)
+    notes = [
+        "A judge that is a stand-in is an engine without a model; its verdicts say nothing about the answers."
+        if stand_in
+        else "",
+        f"Left out are {lost:,} of the verdicts, whose questions are not on this page." if lost else "",
+    ]
+    return Again(
+        [[shown(text, TEXT) for text in row] for row in sides.rows],
+        [shown(text, TEXT) for text in sides.powered],
+        " ".join(note for note in notes if note),
+        {each.name: each.values for each in graders if each.name != STORED},
+    )
 
 
 def claim_page(
@@ -225,6 +279,7 @@ def claim_page(
     terms: tuple[Terms, Terms],
     apart: Mapping[str, Disagreement],
     changes: Sequence[Mapping[str, Any]],
+    again: Again | None = None,
 ) -> ClaimPage:
     """The page of a claim.
 
@@ -234,24 +289,14 @@ def claim_page(
     """
     scored, claim = row.scored, row.scored.claim
     own = lines[claim.name]
-    facts = {
-        "data set": claim.dataset + (f", {claim.part}" if claim.part else ""),
-        "published by": claim.by,
-        "date": claim.date or "not stated",
-        "licence": claim.licence,
-        "answer model": claim.answer_model or "not stated",
-        "judge": claim.judge or "not stated",
-        "form": claim.form + "".join(f", {name} {value}" for name, value in claim.options.items()),
-        "note": claim.note,
-    }
     quoted = [each for each in (claim.name, *(each.name for each in row.same)) if re.fullmatch(r"[\w.-]+", each)]
     return ClaimPage(
         own,
-        {name: shown(value, TEXT) for name, value in facts.items() if value},
+        {name: shown(value, TEXT) for name, value in _facts(claim).items() if value},
         repository_of(claim),
         files_of(claim),
         claim.extract,
-        [shown(says(finding), TEXT) for finding in row.findings],
+        [(shown(says(finding), TEXT), line_of_page(claim, finding.printed)) for finding in row.findings],
         [shown(flag, TEXT) for flag in row.flags],
         [Link(shown(str(each), TEXT), lines[each.name].page if each.name in lines else "") for each in row.same],
         [line for line in lines.values() if line.is_bar and line.dataset == claim.dataset and line is not own],
@@ -262,7 +307,21 @@ def claim_page(
         *terms,
         ["make fetch SET=answers DATA=~/data", f".venv/bin/python -m scripts claims {' '.join(quoted)} --data ~/data"],
         [{**each, "summary": shown(str(each["summary"]), 2 * TEXT)} for each in reversed(changes)],
+        again,
     )
+
+
+def _facts(claim: Claim) -> dict[str, str]:
+    return {
+        "data set": claim.dataset + (f", {claim.part}" if claim.part else ""),
+        "published by": claim.by,
+        "date": claim.date or "not stated",
+        "licence": claim.licence,
+        "answer model": claim.answer_model or "not stated",
+        "judge": claim.judge or "not stated",
+        "form": claim.form + "".join(f", {name} {value}" for name, value in claim.options.items()),
+        "note": claim.note,
+    }
 
 
 def statuses(rows: Sequence[Row]) -> Sequence[tuple[str, int]]:

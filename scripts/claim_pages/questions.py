@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from memsys.inert import visible
+from scripts.answers.graders import Key
 from scripts.answers.matching import Asked
 from scripts.answers.reanalysis import judged
 from scripts.answers.scoring import ScoredClaim
@@ -62,12 +63,19 @@ def question_row(asked: Asked, terms: Terms) -> list[Any]:
     ]
 
 
-def claim_data(scored: ScoredClaim, shared: SharedQuestions | None, own: Terms, answers: Terms) -> dict[str, Any]:
+def claim_data(
+    scored: ScoredClaim,
+    shared: SharedQuestions | None,
+    own: Terms,
+    answers: Terms,
+    judges: Mapping[str, Mapping[Key, float]] | None = None,
+) -> dict[str, Any]:
     """The data file of a claim: for each answer its question, text, verdict, F1, length and whether it says that it does not know.
 
     Args:
         shared: the questions of the data set; None for a claim that holds its own, under the terms `own`.
         answers: the terms of the claim's repository; without leave no text of an answer is in the file.
+        judges: verdicts of further judges by their name, case and question.
     """
     measures = scored.measures
     data: dict[str, Any] = {
@@ -77,6 +85,11 @@ def claim_data(scored: ScoredClaim, shared: SharedQuestions | None, own: Terms, 
         "unknown": [int(value) for value in measures["abstains"]],
         "answers": [shown(text) for text in scored.texts] if answers.whole else None,
     }
+    if judges:
+        keys = [(each.case_id, each.question_id) for each in scored.asked]
+        data["judges"] = [
+            [shown(name, 200), [_rounded(values.get(key, np.nan)) for key in keys]] for name, values in judges.items()
+        ]
     if shared is None:
         return {"questions": [question_row(asked, own) for asked in scored.asked], **data}
     return {"at": [shared.number(asked) for asked in scored.asked], **data}

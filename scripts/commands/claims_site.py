@@ -1,6 +1,7 @@
 """Show the audit of published claims as a static site: `python -m scripts claims-site [NAME …] [--data ROOT] [--date DAY]`.
 
-The numbers are those of `memsys-bench claims`. The site opens from the disk or from any static host and asks no other server for anything.
+The numbers are those of `memsys-bench claims`. Where `claims NAME --judge` has judged answers again and kept the verdicts in RESULTS, the
+page of the claim shows every grader. The site opens from the disk or from any static host and asks no other server for anything.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from data_loaders.source import data_root
 from eval.files.store import RunError
 from scripts.answers.claim_tables import rows_of
+from scripts.answers.graders import kept
 from scripts.answers.manifest import chosen
 from scripts.answers.scoring import refuse_none, scored_claims
 from scripts.claim_pages.build import Wanted, build
@@ -56,7 +58,8 @@ def _site(args: argparse.Namespace) -> int:
     base = f"{args.url.rstrip('/')}/" if args.url else ""
     private = (args.results, args.data, os.environ.get("MEMSYS_DATA"))
     wanted = Wanted(args.date, base, args.contact, args.commercial, private)
-    page = build(scored, rows_of(scored), missing, args.out or args.results / "claims_site", wanted)
+    judged = {each.claim.name: found for each in scored if (found := kept(args.results, each.claim))}
+    page = build(scored, rows_of(scored), missing, args.out or args.results / "claims_site", wanted, judged)
     print(f"{len(scored)} claims; open in a browser: {page}")
     for name, why in missing.items():
         print(f"not there: {name}: {why}")

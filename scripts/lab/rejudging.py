@@ -1,8 +1,7 @@
 """Judge the answers of published claims again, with judges of ours, and compare every grader (`claims NAME --judge mem0`).
 
 The answers become a run folder, as `import_answers` makes it, so verdicts are kept and cached, failed calls are counted and asked again the
-next time, and `inspect`, `runs` and `judge_card --run` read it. Of two graders Cohen's kappa is shown, over the answers that both graded.
-Where the stored verdicts are those of people, they give a prediction-powered score from each judge of ours.
+next time, and `inspect`, `runs` and `judge_card --run` read it. The graders of each claim are kept for its page, too.
 """
 
 from __future__ import annotations
@@ -10,55 +9,35 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import DataError
-from eval.analysis.run_losses import shown_estimate
-from eval.files.imported import THEIRS
 from eval.files.run_folder import RunFolder, judged_by, metric_of
 from eval.files.store import RunError, read_lines, read_record
-from eval.judging.agreement import RIGHT, agreement
-from eval.judging.prediction_powered import prediction_powered, sample_order
 from eval.judging.score import score_judge, verdicts_name
 from eval.judging.score_files import mean_values, read_scores, score_files
-from eval.report.rendering import grid, number, span
+from eval.report.rendering import grid
 from eval.report.scores import asked
 from eval.running.run import Run
-from eval.statistics.stats import estimate
 from memsys.inert import visible
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from scripts.answers.declared import forms
 from scripts.answers.formats import best_reading
+from scripts.answers.graders import COLUMNS, STAND_IN, STORED, Grader, Judged, Key, compared, keep
 from scripts.answers.importing import Origin, import_run
 from scripts.answers.manifest import Claim, files_of
 from scripts.assembly.confirmation import confirmed
 from scripts.assembly.plan import Plan, Usage, duration
 from scripts.assembly.scorers import judging
 from scripts.lab.lab import Answers, Lab
+from scripts.setup.roles import STAND_IN as STAND_INS
 
 DATASETS = {"LoCoMo": "locomo", "LongMemEval": "longmemeval_oracle"}
 """Files of conf/dataset with the questions of a claim's data set."""
-PEOPLE = "people"
-"""The judge of a claim whose stored verdicts are labels by people."""
-SAMPLED = 200
-"""Labels that count where people labelled every answer: the first of `sample_order`."""
-STORED = f"{THEIRS}judge"
-Key = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Grader:
-    """The verdicts of one judge on the answers of a claim."""
-
-    name: str
-    values: Mapping[Key, float]
-    """By case and question, repeats averaged; answers without a verdict are left out."""
-    failed: int
-    """Answers that were to be judged and have no verdict."""
 
 
 def rejudge(claims: Sequence[Claim], judges: Sequence[str], lab: Lab, root: Path) -> tuple[str, int]:
@@ -89,6 +68,7 @@ def rejudge(claims: Sequence[Claim], judges: Sequence[str], lab: Lab, root: Path
         lab.score(each, [], judges)
         graders = graders_of(each.folder)
         failed += sum(grader.failed for grader in graders if grader.name != STORED)
+        keep(lab.models.results, claim, Judged(tuple(graders), each.runs[0].record["imported"]["sha256"]))
         parts += [*shown(claim, graders, {question.key: question.cluster for question in each.questions}), ""]
     parts += ["## Not judged", "", *missing] if missing else []
     return "\n".join(parts), 1 if missing or failed else 0
@@ -144,53 +124,15 @@ def graders_of(folder: Path) -> list[Grader]:
         if name != STORED and judged_by(name) is None:
             continue
         values, model = mean_values(path), read_record(path.with_suffix(".json")).get("model_name")
-        title = STORED if name == STORED else f"{judged_by(name) or name}{f' by {model}' if model else ''}"
+        stand_in = STAND_IN if model == STAND_INS["judge"] else ""
+        judge = judged_by(name) or name
+        title = STORED if name == STORED else f"{judge}{f' by {model}' if model else ''}{stand_in}"
         graders.append(Grader(title, values, len(read_scores(path).keys() - values.keys())))
     return sorted(graders, key=lambda grader: grader.name != STORED)
 
 
 def shown(claim: Claim, graders: Sequence[Grader], clusters: Mapping[Key, str]) -> list[str]:
-    """The section of one claim: the mean of every grader, kappa of every two, and prediction-powered scores."""
-    people = claim.judge == PEOPLE and graders[0].name == STORED
-    titles = [(PEOPLE if people else "stored verdict") if each.name == STORED else each.name for each in graders]
-    rows = []
-    for at, grader in enumerate(graders):
-        kappas = (
-            f"{title} {_kappa(grader, other, clusters)}"
-            for title, other in zip(titles, graders, strict=True)
-            if other is not grader
-        )
-        rows.append(
-            [titles[at], str(len(grader.values)), str(grader.failed), _mean(grader, clusters), "; ".join(kappas) or "–"]
-        )
-    lines = [f"## {visible(claim.name)}", "", grid(["grader", "judged", "failed", "mean", "kappa with"], rows)]
-    if people:
-        lines += ["", *(f"- {_powered(grader, graders[0], clusters)}" for grader in graders[1:])]
-    return lines
-
-
-def _mean(grader: Grader, clusters: Mapping[Key, str]) -> str:
-    values = grader.values
-    return shown_estimate(estimate(list(values.values()), [clusters[key] for key in values])) if values else "–"
-
-
-def _kappa(one: Grader, other: Grader, clusters: Mapping[Key, str]) -> str:
-    sides = [{key: value >= RIGHT for key, value in each.values.items()} for each in (one, other)]
-    both = agreement(sides, clusters)
-    if both is None:
-        return "– (no common answer)"
-    return f"{number(both.kappa)} {span(both.kappa_interval)}".strip() + f" on {both.n}"
-
-
-def _powered(judge: Grader, people: Grader, clusters: Mapping[Key, str]) -> str:
-    """The score that people would give to all answers, from the judge's verdicts and their labels."""
-    keys = list(judge.values)
-    known = {key: people.values[key] for key in keys if key in people.values}
-    if len(known) == len(keys):  # all labels would be their own mean; a random part shows what a judge adds to few
-        known = {key: known[key] for key in sample_order(keys)[:SAMPLED]}
-    labels = [known.get(key) for key in keys]
-    try:
-        score = prediction_powered([judge.values[key] for key in keys], [clusters[key] for key in keys], labels)
-    except ValueError as error:
-        return f"no prediction-powered score from {judge.name}: {error}"
-    return f"prediction-powered by {judge.name}: {shown_estimate(score)} from {score.n} labels and {len(keys)} verdicts"
+    """The section of one claim, as Markdown."""
+    sides = compared(claim, graders, clusters)
+    lines = [f"## {visible(claim.name)}", "", grid(COLUMNS, sides.rows)]
+    return [*lines, *([""] if sides.powered else []), *(f"- {each}" for each in sides.powered)]

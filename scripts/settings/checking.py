@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from pydantic_core import ErrorDetails
 
+Record = TypeVar("Record")
 NAMED_FAULTS = 3
 """A message names this many faults and counts the others."""
 EXPECTED = {
@@ -36,6 +37,9 @@ EXPECTED = {
     "string_too_short": "must not be empty",
     "string_pattern_mismatch": "must be a plain name (letters, digits, `.`, `_`, `-`)",
     "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "unexpected_keyword_argument": "is not known",
+    "dataclass_type": "must be a mapping",
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping",
     "too_short": "must not be empty",
@@ -216,6 +220,27 @@ def validated(schema: type[BaseModel], plain: dict[str, Any], where: str) -> dic
     return typed
 
 
+def typed(kind: type[Record], plain: Any, where: str) -> Record:
+    """A frozen dataclass of a file's values, whose annotations are checked. It holds `STRICT` as `__pydantic_config__`.
+
+    Args:
+        where: begins the message of an error.
+
+    Raises:
+        RunError: a value is unknown, missing, of another type or out of range.
+    """
+    try:
+        record: Record = _adapter(kind).validate_python(plain)  # type: ignore[arg-type]  # mypy doubts that a class can be hashed
+    except ValidationError as error:
+        raise RunError(where + _sentence(kind, error)) from None
+    return record
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
 def _row_keys(table: Any) -> list[str]:
     if not isinstance(table, Mapping) or "backbones" not in table:
         return []
@@ -244,13 +269,13 @@ def _settled(old: Any, new: Any) -> Any:
 # --- messages -----------------------------------------------------------------------------------------------------------
 
 
-def _sentence(schema: type[BaseModel], error: ValidationError) -> str:
+def _sentence(schema: type, error: ValidationError) -> str:
     faults = error.errors(include_url=False)
     text = "; ".join(_fault(schema, fault) for fault in faults[:NAMED_FAULTS])
     return text + (f"; and {len(faults) - NAMED_FAULTS} more" if len(faults) > NAMED_FAULTS else "")
 
 
-def _fault(schema: type[BaseModel], fault: ErrorDetails) -> str:
+def _fault(schema: type, fault: ErrorDetails) -> str:
     """One fault: the setting's dotted name and what it must be."""
     path, kind = _path(fault["loc"]), fault["type"]
     if kind == "extra_forbidden":

@@ -11,10 +11,14 @@ from data_loaders.units import OnUnpaired, Rule
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
-class Strict(BaseModel):
-    """A mapping that refuses unknown keys and infinite numbers; a number is accepted where text is expected."""
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True, protected_namespaces=())
+"""Unknown keys and infinite numbers are refused; a number is accepted where text is expected."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True, protected_namespaces=())
+
+class Strict(BaseModel):
+    """A mapping that is checked by `STRICT`."""
+
+    model_config = STRICT
 
 
 def _number(value: Any) -> Any:

@@ -53,6 +53,7 @@ const KINDS = {
   right: (row) => row.verdict !== null && row.verdict >= 0.5,
   wrong: (row) => row.verdict !== null && row.verdict < 0.5,
   open: (row) => row.verdict === null,
+  differ: (row) => new Set([row.verdict, ...row.judges.map(([, verdict]) => verdict)].filter((verdict) => verdict !== null).map((verdict) => verdict >= 0.5)).size > 1,
   zero: (row) => row.f1 === 0,
   unknown: (row) => row.unknown === 1,
 };
@@ -61,14 +62,14 @@ function rowsOf(own, shared) {
   const places = own.at || own.questions.map((_, place) => place), questions = own.at ? shared : own.questions;
   return places.map((place, number) => {
     const [conversation, id, category, answerable, text, gold] = questions[place], answer = own.answers ? own.answers[number] : null;
-    const row = { conversation, id, category, answerable, text, gold, answer, verdict: own.verdict[number], f1: own.f1[number], words: own.words[number], unknown: own.unknown[number] };
+    const row = { conversation, id, category, answerable, text, gold, answer, verdict: own.verdict[number], f1: own.f1[number], words: own.words[number], unknown: own.unknown[number], judges: (own.judges || []).map(([name, verdicts]) => [name, verdicts[number]]) };
     row.search = [conversation, id, text, gold, answer].filter(Boolean).join("\n").toLowerCase();
     return row;
   });
 }
 
 function drawn(row) {
-  const facts = [row.id, `category ${row.category}`, row.answerable ? null : "the history has no answer", `verdict ${row.verdict === null ? "–" : row.verdict}`, `F1 ${number(row.f1, 2)}`, plural(row.words, "word")];
+  const facts = [row.id, `category ${row.category}`, row.answerable ? null : "the history has no answer", `verdict ${row.verdict ?? "–"}`, ...row.judges.map(([name, verdict]) => `${name} ${verdict ?? "–"}`), `F1 ${number(row.f1, 2)}`, plural(row.words, "word")];
   const part = (name, text) => text ? el("p", { class: name === "gold" ? "gold" : "said", dir: "auto" }, el("span", { class: "tag" }, name + " "), longText(text)) : null;
   return el("li", null, el("p", { class: "meta" }, facts.filter((fact) => fact && fact !== "category ").join(" · ")), row.text ? el("p", { class: "text", dir: "auto" }, row.text) : null, part("gold", row.gold), part("answer", row.answer));
 }

@@ -123,10 +123,28 @@ def test_a_part_of_the_questions_supports_a_subset_and_no_verdict_tells_nothing(
     assert findings(make(silent, claimed=(printed(0.5),)))[0].status == "cannot be told"
 
 
+@pytest.mark.filterwarnings("error")
+def test_verdicts_of_unjoined_answers_alone_have_no_mean_of_conversations(make: Make) -> None:
+    strange = {"conversation": "c0", "question": "Of another data set?", "answer": "x", "verdicts": [1]}
+    silent = [{key: value for key, value in record.items() if key != "verdicts"} for record in rows()]
+    (finding,) = findings(make([*silent, strange], claimed=(printed(0.5),)))
+    assert (finding.status, finding.file) == ("not supported by this file", 1.0)
+
+
 def test_the_reading_that_agrees_is_named(make: Make) -> None:
     half = [{**record, "verdicts": [] if at % 2 else [1]} for at, record in enumerate(rows())]
     (finding,) = findings(make(half, claimed=(printed(0.5),)))
     assert finding.reading == "mean, answers without a verdict counted as wrong"
+
+
+@pytest.mark.parametrize(("score", "reading"), [(1.0, "official F1"), (0.75, "plain F1"), (0.6, "official F1")])
+def test_a_printed_f1_may_be_of_either_rule(make: Make, score: float, reading: str) -> None:
+    plural = rows(
+        lambda each: each.gold.replace("gold", "golds")
+    )  # the official rule counts stems, the plain one words
+    (finding,) = findings(make(plural, claimed=(printed(score, of="f1", over="1-4"),)))
+    assert finding.reading == reading
+    assert (finding.status == "supported") == (score != 0.6)
 
 
 def noisy(record: dict[str, Any], at: int) -> dict[str, Any]:

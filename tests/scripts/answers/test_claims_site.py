@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 
 from eval.files.store import RunError
+from eval.judging.agreement import kappa
 from eval.report.rendering import number
 from scripts.answers import claim_head
 from scripts.answers.claim_tables import as_json, rows_of
+from scripts.answers.graders import STAND_IN, STORED, Grader, Judged
 from scripts.answers.manifest import AnswersFile, Printed
 from scripts.answers.matching import Asked
 from scripts.answers.scoring import ScoredClaim
@@ -91,7 +93,7 @@ def test_full_context_stands_first_and_a_table_without_it_says_so(tmp_path: Path
     whole = invent("whole", product="full context", measures={"verdict": np.zeros(40)})
     folder = site(tmp_path, invent("memory"), whole, invent("other", dataset="BEAM"))
     index = (folder / "index.html").read_text()
-    locomo, beam = index.split('id="locomo"')[1].split('id="beam"')
+    locomo, beam = index.split('id="set-LoCoMo')[1].split('id="set-BEAM')
     assert locomo.index("claim-whole.html") < locomo.index("claim-memory.html")
     assert "No full-context run" not in locomo
     assert "No full-context run" in beam
@@ -102,7 +104,7 @@ def test_full_context_stands_first_and_a_table_without_it_says_so(tmp_path: Path
 def test_a_page_says_what_is_printed_and_what_the_file_gives(tmp_path: Path, invent: Invent) -> None:
     verdict = np.array([1.0] * 30 + [0.0] * 10)
     claimed = (
-        Printed(0.80, 2, "judge", "all", "README"),
+        Printed(0.80, 2, "judge", "all", "README", printed_at="docs/RESULTS.md:7 @0123abc"),
         Printed(0.75, 2, "judge", "all", "README", until="2026-05-13"),
     )
     text = page(site(tmp_path, invent("mem", claimed=claimed, measures={"verdict": verdict})), "mem")
@@ -110,11 +112,25 @@ def test_a_page_says_what_is_printed_and_what_the_file_gives(tmp_path: Path, inv
         "0.80 (mean verdict, all questions) is printed in README; this file gives 0.75 (mean verdict): not supported by"
     )
     assert said in text
+    line = "https://github.com/someone/results/blob/0123abc/docs/RESULTS.md#L7"
+    assert f'Printed at <a href="{line}" rel="noopener noreferrer">docs/RESULTS.md:7 @0123abc</a>' in text
     assert "is printed in README until 2026-05-13; this file gives 0.75 (mean verdict): subset" in text
     assert ".venv/bin/python -m scripts claims mem --data ~/data" in text
     assert "https://github.com/someone/results/tree/0123abc" in text
     assert f"sha256 {'ab' * 32}" in text
     assert not re.search(r"\b(cheat|mislead|lie|fake|dishonest|manipulat)", text.casefold())
+
+
+@pytest.mark.parametrize(
+    ("repository", "place"),
+    [("javascript:alert(1)//x", "README.md:7 @0123abc"), ("a/b", "READ ME:7 @0123abc"), ("a/b", "README.md:7 @main")],
+)
+def test_a_place_of_another_kind_is_text_without_a_link(
+    tmp_path: Path, invent: Invent, repository: str, place: str
+) -> None:
+    claimed = (Printed(0.5, 1, "judge", "all", "x", printed_at=place),)
+    text = page(site(tmp_path, invent("mem", repository=repository, claimed=claimed)), "mem")
+    assert f"Printed at {place}</li>" in text
 
 
 def test_missing_blank_and_repeated_answers_are_counted_and_listed(tmp_path: Path, invent: Invent) -> None:
@@ -147,6 +163,71 @@ def test_questions_are_in_data_files_that_pages_load(tmp_path: Path, invent: Inv
         assert mine["answers"] == list(scored.texts)
     assert [row[5] for row in data(folder, "claim-own")["questions"]] == [asked.gold for asked in own.asked]
     assert first.texts[0] not in (folder / "index.html").read_text()
+
+
+def judged(scored: ScoredClaim, people: bool = False, sha256: str = "") -> Judged:
+    """The stored verdicts of a claim, of three in four answers where people gave them, and those of a judge that agrees with 30 of 40."""
+    keys = [(each.case_id, each.question_id) for each in scored.asked]
+    stored = dict(zip(keys, scored.verdicts, strict=True))
+    labels = {key: value for at, (key, value) in enumerate(stored.items()) if at % 4 or not people}
+    ours = {key: value if at < 30 else 1.0 - value for at, (key, value) in enumerate(stored.items())}
+    return Judged((Grader(STORED, labels, 0), Grader("mem0 by j <b>", ours, 2)), sha256 or scored.sha256)
+
+
+def test_answers_that_were_judged_again_have_every_grader_on_their_page(tmp_path: Path, invent: Invent) -> None:
+    scored, other = invent("mem"), invent("other", seed=1)
+    folder = build(
+        (scored, other), rows_of((scored, other)), {}, tmp_path / "site", DAY, {"mem": judged(scored)}
+    ).parent
+    text = page(folder, "mem")
+    assert re.search(r'<th scope="row">stored verdict</th><td data-label="judged">40</td>', text)
+    assert re.search(
+        r'<th scope="row">mem0 by j &lt;b&gt;</th><td data-label="judged">40</td><td data-label="failed">2</td>', text
+    )
+    both = [{key: value >= 0.5 for key, value in each.values.items()} for each in judged(scored).graders]
+    assert f">stored verdict {number(kappa(*both))} [" in text
+    assert "on 40</td>" in text
+    assert "prediction-powered" not in text
+    assert '<option value="differ">' in text
+    assert "Judged again" not in page(folder, "other")
+    assert "differ" not in page(folder, "other").split("<noscript>")[0].split('id="kind"')[1]
+    mine = data(folder, "claim-mem")
+    assert [name for name, _ in mine["judges"]] == ["mem0 by j <b>"]
+    assert mine["judges"][0][1][:30] == mine["verdict"][:30]
+    assert mine["judges"][0][1][30:] == [1.0 - value for value in mine["verdict"][30:]]
+    assert "judges" not in data(folder, "claim-other")
+    (first, second) = json.loads((folder / "claims.json").read_text())["claims"]
+    again = (first if first["name"] == "mem" else second)["judged_again"]
+    assert [each["grader"] for each in again["graders"]] == ["stored verdict", "mem0 by j <b>"]
+    assert again["graders"][1]["kappa with"].endswith("on 40")
+
+
+def test_labels_by_people_give_a_prediction_powered_score_on_the_page(tmp_path: Path, invent: Invent) -> None:
+    scored = invent("mem", judge="people")
+    folder = build(
+        (scored,), rows_of((scored,)), {}, tmp_path / "site", DAY, {"mem": judged(scored, people=True)}
+    ).parent
+    assert re.search(
+        r"prediction-powered by mem0 by j &lt;b&gt;: 0?\.\d+ .* from 30 labels and 40 verdicts", page(folder, "mem")
+    )
+
+
+def test_verdicts_on_another_version_of_the_file_are_not_shown(tmp_path: Path, invent: Invent) -> None:
+    scored = invent("mem")
+    old = {"mem": judged(scored, sha256="ab" * 32)}
+    folder = build((scored,), rows_of((scored,)), {}, tmp_path / "site", DAY, old).parent
+    assert "judged again in another version of this file" in page(folder, "mem")
+    assert "mem0 by j" not in page(folder, "mem")
+    assert "judges" not in data(folder, "claim-mem")
+
+
+def test_a_stand_in_is_named_on_the_page_and_foreign_verdicts_are_counted(tmp_path: Path, invent: Invent) -> None:
+    scored = invent("mem")
+    graders = (Grader(f"mem0 by extractive{STAND_IN}", {("conv-0", "conv-0_0"): 1.0, ("gone", "gone"): 1.0}, 0),)
+    again = {"mem": Judged(graders, scored.sha256)}
+    text = page(build((scored,), rows_of((scored,)), {}, tmp_path / "site", DAY, again).parent, "mem")
+    assert "its verdicts say nothing about the answers" in text
+    assert "Left out are 1 of the verdicts" in text
 
 
 def test_a_claim_whose_files_are_not_there_is_named(tmp_path: Path, invent: Invent) -> None:
@@ -223,7 +304,10 @@ def planted(tmp_path: Path, invent: Invent) -> Path:
     facts = dict.fromkeys(("system", "by", "product", "date", "answer_model", "judge", "form", "note", "part"), huge)
     link = {"repository": "javascript:alert(3)//x", "commit": '"><script>alert(4)</script>'}
     files = (AnswersFile("javascript:alert(5)", "x", NASTY, 1), AnswersFile("it's/../<b>.json", "x", "ab" * 32, 1))
-    claimed = (Printed(0.5, 1, NASTY, NASTY, huge, NASTY, NASTY),)
+    claimed = (
+        Printed(0.5, 1, NASTY, NASTY, huge, NASTY, NASTY, NASTY),
+        Printed(0.5, 1, "judge", "all", "x", printed_at='javascript:"><script>:1 @0123abc'),
+    )
     bad = {"asked": asked, "texts": (huge[1:], *[NASTY] * 39), "listed": (huge,) * 30, "counts": Counter({NASTY: 3})}
     verdict = np.array([1.0, 0.0] * 20)
     scored = [
@@ -402,6 +486,29 @@ def test_the_changes_of_a_claim_that_is_left_out_stay(tmp_path: Path, invent: In
     folder = site(tmp_path, invent("mem"), invent("other", seed=3))
     site(tmp_path, invent("mem"))
     assert len(entries(folder)) == 2
+
+
+@pytest.mark.parametrize(
+    "poison", [{"numbers": 5}, {"numbers": {"F1": {"a": 1}}}, {"date": '"><script>'}, {"hash": ["x"]}, {"more": "x"}]
+)
+def test_a_history_of_other_values_is_refused(tmp_path: Path, invent: Invent, poison: dict[str, Any]) -> None:
+    place = site(tmp_path, invent("mem")) / "claims.json"
+    content = json.loads(place.read_text())
+    content["changes"]["mem"][0] |= poison
+    place.write_text(json.dumps(content))
+    with pytest.raises(RunError, match="no history of claims"):
+        site(tmp_path, invent("mem"))
+
+
+def test_names_of_data_sets_are_no_ids_of_the_page(tmp_path: Path, invent: Invent) -> None:
+    names = ("search", "status", "page", "count", "LoCoMo", "locomo", '"><b>')
+    folder = site(tmp_path, *(invent(f"mem{at}", dataset=name) for at, name in enumerate(names)))
+    tags = Tags((folder / "index.html").read_text()).tags
+    ids = [attrs["id"] for _, attrs in tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for at in range(len(names)):
+        (link,) = re.findall(r'href="index\.html#(set-[^"]*)"', page(folder, f"mem{at}"))
+        assert link in ids
 
 
 def test_another_folder_is_not_replaced_and_a_damaged_history_is_named(tmp_path: Path, invent: Invent) -> None:

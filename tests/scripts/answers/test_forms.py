@@ -42,6 +42,10 @@ SAMPLES: Mapping[str, tuple[Any, dict[str, str]]] = {
         ]},
         {},
     ),
+    "memorybench": (
+        {"summary": {"accuracy": 1}, "evaluations": [{"questionId": "0-q3", "questionType": "multi-hop", "question": Q, "groundTruth": G, "hypothesis": A, "score": 1, "label": "correct", "searchDurationMs": 7}]},
+        {},
+    ),
     "longmemeval": ([{**LME, "autoeval_label": {"model": "m", "label": True}}], {}),
     "qa_results": ({"results": [{"conv_idx": 0, "qa_results": [{"question": Q, "gold": G, "response": A, "label": "CORRECT"}]}]}, {}),
     "conversations": (
@@ -85,6 +89,8 @@ def files(form: str, content: Any) -> list[Parsed]:
 
 def test_every_form_has_a_sample() -> None:
     assert SAMPLES.keys() == forms().keys()
+    manual = Path(__file__).parents[3] / "CLAIMS.md"
+    assert f"describes {len(forms())} forms" in manual.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("form", SAMPLES)
@@ -116,6 +122,10 @@ def test_a_form_reads_answer_verdict_and_conversation(form: str) -> None:
         ("SKIP", Scale(), None, "not judged"),
         ("as it were", Scale(), None, "error"),
         (75, Scale(), None, "error"),
+        ("1_0", Scale(scale=100), None, "error"),
+        ("\u0661", Scale(), None, "error"),
+        ("9" * 50, Scale(), None, "error"),
+        ("Half", Scale(words={"HALF": 0.5}), 0.5, "judged"),
         (-1, Scale(), None, "error"),
         ("", Scale(), None, "error"),
         (None, Scale(), None, "absent"),
@@ -266,6 +276,163 @@ def test_interchangeable_questions_are_shared_out_and_duplicates_are_not_guessed
     assert (len(different.pairs), len(different.duplicates)) == (0, 2)
 
 
+# --- what a stranger may send ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("description", "said"),
+    [
+        ("", "expected forms by name"),
+        ("- a", "expected forms by name"),
+        ("x:", "x: expected a description of a form"),
+        ("x: {}", "x: about is missing"),
+        ("x: {about: a, nope: 1}", "x: nope is not known; there are: about"),
+        ("x: {about: a, pattern: a}", "x: pattern is not known"),
+        ("x: {about: a}\nx: {about: b}", "x is there twice"),
+        ("x: {about: a, records: results/*}", "x: records must be a list"),
+        ("x: {about: a, records: []}", "x: records must not be empty"),
+        ("x: {about: a, fields: [answer]}", "x: fields must be a mapping"),
+        ("x: {about: a, fields: {answer: response}}", "x: fields.answer must be a list"),
+        ("x: {about: a, fields: {answer: [{a: b}]}}", "x: fields.answer[0] must be text"),
+        ("x: {about: a, fields: {answer: ['@0']}}", "x: fields.answer[0] must be @file, or @1"),
+        ("x: {about: a, fields: {answers: [a]}}", "x: answers is not known"),
+        ("x: {about: a, conversation: {pattern: '('}}", "x: pattern must be a regular expression"),
+        ("x: {about: a, conversation: {first: one}}", "x: first must be a whole number"),
+        ("x: {about: a, verdict: {scale: 0}}", "x: verdict: scale must be above 0"),
+        ("x: {about: a, verdict: {scale: .nan}}", "x: verdict: scale must be"),
+        ("x: {about: a, verdict: {nope: 1}}", "x: verdict: nope is not known"),
+        ("x: {about: a, verdict: {absent: 7}}", "absent must be at most the scale, 1"),
+        ("x: {about: a, verdict: {words: {good: 9}}}", "x: verdict: words.good must be at most 1"),
+        ("x: {about: a, verdict: {words: {good: fine}}}", "x: verdict: words.good must be a number"),
+        ("x: {about: a, skip: {category: Cognitive}}", "x: skip.category must be a list"),
+        ("x: {about: a, needs: [a]}", "x: needs must be text"),
+        ("x: {about: a, options: [a]}", "x: options must be a mapping"),
+        ("x: {about: a, reader: mine}", "x: reader must be one of"),
+        ("x: !!python/object/apply:os.getpid []", "could not determine a constructor"),
+        ("x: " + "[" * 5000, "recursion"),
+        ("\0", "special characters are not allowed"),
+    ],
+)
+def test_a_malformed_form_is_refused_in_one_line(tmp_path: Path, description: str, said: str) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(description, encoding="utf-8")
+    with pytest.raises(RunError) as refused:
+        forms(file)
+    assert said in str(refused.value)
+    assert str(refused.value).startswith("own.yaml: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_place_of_a_form_is_text_and_no_format_of_python(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("x: {about: a, fields: {answer: ['{c.__class__}', '{c:>99}', '{', '{c}']}, options: {c: pred}}")
+    record = {"question": Q, "pred": A, "{c.__class__}": None}
+    assert read_declared([Parsed("f.json", [record], "")], forms(file)["x"]).answers[0].answer == A
+
+
+def test_an_option_that_a_form_does_not_have_is_refused_by_name() -> None:
+    content, _ = SAMPLES["cutoffs"]
+    with pytest.raises(DataError, match="the form cutoffs has no option cutof=; it takes cutoff="):
+        read_declared(files("cutoffs", content), forms()["cutoffs"], {"cutof": "top_5"})
+    with pytest.raises(DataError, match="the form flat has no option a=; it takes none"):
+        read_declared(files("flat", SAMPLES["flat"][0]), forms()["flat"], {"a": ""})
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "options"),
+    [
+        ("users_judged", [{"user_id": "1" * 300_000 + "x", "question": Q, "answer": A}], {}),
+        ("conditions", {"a": {"predictions": [{"qa_id": "_1" * 150_000 + "x", "question": Q, "prediction": A}]}}, {"condition": "a"}),
+        ("memorybench", {"evaluations": [{"questionId": "-q1" * 99_000 + "x", "question": Q, "hypothesis": A}]}, {}),
+    ],
+)  # fmt: skip
+def test_an_endless_name_of_a_conversation_is_counted_and_not_searched(
+    form: str, content: Any, options: dict[str, str]
+) -> None:
+    contents = read_declared(files(form, content), forms()[form], options)
+    assert contents.answers[0].conversation == ""
+    assert contents.counts["conversation whose name is too long"] == 1
+
+
+def test_lists_within_lists_end_after_twenty() -> None:
+    nested: Any = A
+    for _ in range(900):
+        nested = [nested]
+    contents = read_declared(files("flat", [{"question": Q, "pred": nested}]), forms()["flat"])
+    assert (contents.answers[0].answer, contents.counts["blank answer"]) == ("", 1)
+    assert (
+        read_declared(files("flat", [{"question": Q, "pred": [["a"], "b"]}]), forms()["flat"]).answers[0].answer
+        == "a, b"
+    )
+
+
+def test_columns_of_one_name_are_refused_and_a_long_recalled_text_is_read() -> None:
+    with pytest.raises(DataError, match="found 2 called 'pred'"):
+        parse(b"question,pred,pred\nQ?,a,b\n", "f.csv")
+    (row,) = parse(b"question,context\nQ?," + b"x" * 200_000 + b"\n", "f.csv")
+    assert len(row["context"]) == 200_000
+
+
+ENTRY = """
+- name: {name}
+  {more}
+  dataset: LoCoMo
+  product: x
+  system: x
+  by: x
+  repository: a/b
+  commit: 1234567
+  date: '2026-01-01'
+  licence: MIT
+  answer_model: ''
+  judge: ''
+  form: {form}
+  files: [{{path: a.json, held: {held}, sha256: {sha256}, bytes: 1}}]
+"""
+
+
+def entry(name: str = "mine", more: str = "", form: str = "flat", held: str = "a.json", sha256: str = "ab" * 32) -> str:
+    return ENTRY.format(name=name, more=more, form=form, held=held, sha256=sha256)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (entry() + entry(), "two claims are called mine"),
+        (entry() + entry("MINE"), "two claims are called mine"),
+        (entry("../up"), "name must be a plain name"),
+        (entry(""), "entry 1: name must be text"),
+        (entry(more="claimed: []\n  claimed: []"), "claimed is there twice"),
+        (entry(more="nope: 1"), "mine: nope is not known"),
+        (entry(form="fla"), "mine: form fla is not known; did you mean flat?"),
+        (entry(held="../../secret.json"), "files[0].held must be a path below"),
+        (entry(held="/etc/passwd"), "files[0].held must be a path below"),
+        (entry(sha256="abc"), "files[0].sha256 must be a sha256"),
+        (entry(more="claimed: [{score: 92.5, digits: 1, of: judge, over: all, printed: x}]"), "claimed[0].score must be at most 1"),
+        (entry(more="claimed: [{score: .5, digits: 99, of: judge, over: all, printed: x}]"), "claimed[0].digits must be at most 6"),
+        (entry(more="claimed: [{score: .5, digits: 2, of: mean, over: all, printed: x}]"), "claimed[0].of must be one of judge"),
+        (entry(more="claimed: [{score: .5, digits: 2, of: f1, over: most, printed: x}]"), "claimed[0].over must be one of all"),
+        (entry(more="options: [a]"), "options must be a mapping"),
+        (entry(more="extract: maybe"), "extract must be true or false"),
+        ("{}", "expected a list of claims"),
+        ("- a", "entry 1: "),
+    ],
+)  # fmt: skip
+def test_a_malformed_entry_of_the_manifest_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "claims.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(RunError) as refused:
+        claims(file)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_commit_of_digits_alone_is_text(tmp_path: Path) -> None:
+    file = tmp_path / "claims.yaml"
+    file.write_text(entry(), encoding="utf-8")
+    assert claims(file)[0].commit == "1234567"
+
+
 def test_the_manifest_holds_facts_only() -> None:
     known = claims()
     assert len(known) == 80
@@ -274,9 +441,8 @@ def test_the_manifest_holds_facts_only() -> None:
         assert claim.licence
         assert all(len(file.sha256) == 64 for file in claim.files)
         assert all(0 <= each.score <= 1 and each.printed for each in claim.claimed)
-        places = [each for each in claim.claimed if each.printed_at]
-        assert all(re.fullmatch(r"[\w./-]+:\d+ @[0-9a-f]{7,12}", each.printed_at) for each in places)
-        assert all(re.search(r"/blob/[0-9a-f]+/[^ ]+#L\d+$", claim.line_url(each)) for each in places)
+        assert all(re.fullmatch(r"[\w./-]+:\d+ @[0-9a-f]{7,12}", each.printed_at) for each in claim.claimed)
+        assert all(re.search(r"/blob/[0-9a-f]+/[^ ]+#L\d+$", claim.line_url(each)) for each in claim.claimed)
         assert all(
             url.startswith(f"https://raw.githubusercontent.com/{claim.repository}/") and " " not in url
             for url in claim.urls

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from eval.files.store import RunError
+from scripts.answers.graders import Grader, Judged, keep, kept
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim
 from scripts.answers.parsing import parsed
 from scripts.command import verb
 from scripts.door import Lab
-from scripts.lab.rejudging import Grader, rejudge, shown
+from scripts.lab.rejudging import rejudge, shown
 from scripts.mock.endpoint import Mock, application, serving
 
 FACTS = dict.fromkeys(("product", "by", "repository", "commit", "date", "licence", "answer_model"), "x")
@@ -63,9 +65,27 @@ def test_a_stand_in_is_named_and_both_graders_stand_side_by_side(claim: Claim, t
     text, code = rejudge([claim, replace(claim, name="beam", dataset="BEAM")], ["mem0"], lab, tmp_path)
     assert "STAND-IN" in text
     assert "| stored verdict | 3 | 0 | 0.667" in text
-    assert "| mem0 by extractive | 3 | 0 |" in text
+    assert "| mem0 by extractive (stand-in) | 3 | 0 |" in text
     assert "- beam: the answers are not joined with the questions of BEAM" in text
     assert code == 1
+    judged = kept(tmp_path / "results", claim)
+    assert judged is not None
+    assert [each.name for each in judged.graders] == ["theirs_judge", "mem0 by extractive (stand-in)"]
+    assert list(judged.graders[0].values.values()) == [1.0, 1.0, 0.0]
+    assert judged.sha256 == claim.files[0].sha256
+    assert kept(tmp_path / "results", replace(claim, name="beam")) is None
+
+
+@pytest.mark.parametrize(
+    "damage", ['{"claim": "theirs"}', "[", '"x"', '{"claim": "theirs", "graders": [{"values": [[1]]}]}']
+)
+def test_a_damaged_file_of_verdicts_is_named(tmp_path: Path, damage: str) -> None:
+    keep(tmp_path, CLAIM, Judged((grader("theirs_judge", {("c", "q"): 1.0}),), "ab"))
+    assert kept(tmp_path, CLAIM) == Judged((grader("theirs_judge", {("c", "q"): 1.0}),), "ab")
+    (file,) = (tmp_path / "claims" / "rejudged").iterdir()
+    file.write_text(damage)
+    with pytest.raises(RunError, match=r"theirs\.json: no verdicts of judges; delete it"):
+        kept(tmp_path, CLAIM)
 
 
 @pytest.mark.slow
