@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from . import _import_from, home
-
-_import_from(home())
+_command = import_module(
+    __name__.rpartition(".")[0]
+)  # memsys_bench where it is installed, scripts.command in a checkout
+_command._import_from(_command.home())
 
 try:
     from scripts.lab import inspect_tasks as _tasks
