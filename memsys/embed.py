@@ -53,7 +53,7 @@ class HashingEmbedder:
     def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
         """Unit vectors, float32 [n, dimension]; the vector of a text without words is zero."""
         started = time.thread_time()
-        with meter.service_time():
+        with meter.service_time(), meter.embedding("hashing") as told:
             vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
             for row, text in enumerate(texts):
                 vectors[row] = _hashed(text, self.dimension)
@@ -61,7 +61,9 @@ class HashingEmbedder:
             if (
                 ledger is not None and texts
             ):  # metered as a model would be, so that an offline run can predict a real one's cost
-                ledger.add_embedding(sum(map(count_tokens, texts)), time.thread_time() - started)
+                tokens = sum(map(count_tokens, texts))
+                ledger.add_embedding(tokens, time.thread_time() - started)
+                told(tokens)
         return vectors
 
 

@@ -198,7 +198,7 @@ def _evidence(table: Table) -> list[str]:
     """Evidence recall by row: covered by sources, verbatim, nDCG, and the number of turns that an item stands for."""
     parts: list[str] = []
     for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
-        rows = [[row.title, *_evidence_means(row.evidence[dataset])] for row in table.rows if dataset in row.evidence]
+        rows = [[row.title, *evidence_means(row.evidence[dataset])] for row in table.rows if dataset in row.evidence]
         if any(row[-1] != "0" for row in rows):
             depth = next(iter(row.evidence[dataset].name for row in table.rows if dataset in row.evidence)).partition(
                 "-"
@@ -208,7 +208,8 @@ def _evidence(table: Table) -> list[str]:
     return parts
 
 
-def _evidence_means(path: Path) -> list[str]:
+def evidence_means(path: Path) -> list[str]:
+    """Covered with its interval by question, verbatim, nDCG, turns per item and number of questions of an evidence score file."""
     lines = read_evidence(path)
     covered = by_question([line["value"] for line in lines])
     means = [_mean(line["detail"][name] for line in lines) for name in ("verbatim", "ndcg", "sources_per_item")]

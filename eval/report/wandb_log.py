@@ -108,7 +108,7 @@ def logged(config: Mapping[str, Any], name: str, kind: str) -> Iterator[Any]:
     Raises:
         RunError: the logger or mode is unknown, W&B is not installed, or the mode is online where the profile forbids the network.
     """
-    if config["logger"]["name"] == "none":
+    if config["logger"]["name"] in ("none", "otel"):
         yield None
         return
     _check(config)

@@ -24,6 +24,7 @@ from eval.running.failures import described, raise_if_stopped, stops
 from eval.running.question import AnswerPools, Reading, ask_all
 from eval.running.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
 from memsys.interface import MemorySystem
+from memsys.llm import spans
 from memsys.llm.limits import urgent
 from memsys.tokens import count_tokens
 
@@ -221,7 +222,8 @@ class CaseRun:
             self._give_up(error)
         finally:
             if memory is not None:
-                memory.close()
+                with spans.operation("close", self.logs[0].store):
+                    memory.close()
 
     def _builds(self, memory: MemorySystem) -> set[int]:
         """Positions at which the memory consolidates: every due point, or every n-th of an offline memory."""
@@ -237,6 +239,8 @@ class CaseRun:
     def _write(self, memory: MemorySystem, unit: Unit, position: int) -> None:
         following = self.units[position + 1] if position + 1 < len(self.units) else None
         with urgent(self.cell.remaining), metered_step(self.logs, "write", unit.id, lambda: memory.held) as ledger:
+            if spans.recorder is not None:
+                spans.recorder.records([(unit.id, unit.text)])
             memory.write(unit)
             if following is None or following.session_id != unit.session_id:
                 memory.end_session(unit.session_id)

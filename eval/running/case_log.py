@@ -28,7 +28,7 @@ from eval.files.store import (
 )
 from eval.running.run import OnAnswer, Run, ignore_answer
 from memsys.interface import Item, MemorySystem, NodeView
-from memsys.llm import stopping
+from memsys.llm import spans, stopping
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.secrets import redact
 
@@ -62,6 +62,11 @@ class CaseLog:
         self._trouble: list[str] = []
         self._report: dict[str, Any] = {}
         self._hidden_root = False
+
+    @property
+    def store(self) -> str:
+        """What a tracer calls the memory of this case (`memsys.llm.spans`)."""
+        return f"{self.run.folder.name}/{self.case_id}"
 
     def recalled(self, items: Sequence[Item]) -> Recalled:
         """Save the items that are not saved yet; returns what the prediction stores of all of them."""
@@ -188,7 +193,7 @@ def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callab
     """
     stopping.check()
     started = time.thread_time()
-    with metering() as ledger:
+    with metering() as ledger, spans.operation(phase, logs[0].store, subject):
         try:
             yield ledger
         finally:

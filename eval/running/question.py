@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 from data_loaders.schema import Question, Unit
 from eval.files.records import Outcome
@@ -18,6 +19,7 @@ from eval.running.pool import UrgentPool
 from eval.running.reader import Rendered, render
 from eval.running.run import OUTSTANDING, OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
 from memsys.interface import MemorySystem, Recall, unit_item
+from memsys.llm import spans
 from memsys.llm.futures import waiting
 from memsys.llm.limits import urgent
 from memsys.llm.meter import Ledger, metering
@@ -91,6 +93,8 @@ class _Answer:
         self.run, self.log = reading.run, reading.log
         self.recalled = NOTHING
         self.saved: Future[None] = Future()
+        self.place: Any = None
+        """The search as a tracer knows it, which the reader's call belongs to."""
 
     def read(self) -> Rendered | None:
         """What the reader is asked; None when the line is saved: the read failed, was aborted, gave the answer itself, or counts alone."""
@@ -98,6 +102,7 @@ class _Answer:
         try:
             with urgent(self.reading.urgency), metered_step([self.log], "read", question.id, lambda: memory.held):
                 recall = _recall(self.reading, question)
+                self.place = spans.place()
             self.recalled = self.log.recalled(recall.items)
             if recall.aborted or recall.answer is not None:
                 self.save("aborted" if recall.aborted else "answered", recall.answer or "", recall.aborted)
@@ -124,7 +129,7 @@ class _Answer:
             slots.acquire()
         self.saved.add_done_callback(lambda _: slots.release())
         try:
-            with urgent(ANSWERING), metering() as ledger:
+            with urgent(ANSWERING), spans.under(self.place), metering() as ledger:
                 call = self.run.services.reader.submit(rendered.request)
         except BaseException as error:  # re-raised; only releases the answer slot
             self.saved.set_exception(error)
@@ -154,7 +159,11 @@ def _recall(reading: Reading, question: Question) -> Recall:
         recall = reading.memory.read(question)
     if not all(math.isfinite(item.score) for item in recall.items):
         raise ValueError(f"{reading.run.name} recalled an item whose score is no finite number")
-    return replace(recall, items=(*recall.items, *map(unit_item, reading.raw))) if reading.raw else recall
+    recall = replace(recall, items=(*recall.items, *map(unit_item, reading.raw))) if reading.raw else recall
+    if spans.recorder is not None:
+        spans.recorder.query(question.text)
+        spans.recorder.records([(item.id, item.text) for item in recall.items])
+    return recall
 
 
 def _outcome(done: Future[Completion]) -> tuple[Outcome, str, str, bool]:

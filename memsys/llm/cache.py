@@ -120,6 +120,10 @@ class CachedEmbedder:
             ModelError: a call failed for good, a vector's dimension differs from the earlier ones', or a text is not in the cache
                 during a replay.
         """
+        with meter.embedding(self._model) as told:
+            return self._embed(texts, query, told)
+
+    def _embed(self, texts: Sequence[str], query: bool, told: Callable[[int], None]) -> np.ndarray:
         with meter.service_time():
             as_query = query and self._query_differs
             keys = [self._key(text, as_query) for text in texts]
@@ -129,9 +133,9 @@ class CachedEmbedder:
             if missing:
                 vectors.update(self._fetch(missing, query))
         if (ledger := meter.current()) is not None and texts:
-            ledger.add_embedding(
-                sum(vectors[key].tokens for key in keys), sum(vectors[key].seconds for key in dict.fromkeys(keys))
-            )
+            tokens = sum(vectors[key].tokens for key in keys)
+            ledger.add_embedding(tokens, sum(vectors[key].seconds for key in dict.fromkeys(keys)))
+            told(tokens)
         return np.stack([vectors[key].vector for key in keys]) if texts else np.empty((0, 0), dtype=np.float32)
 
     def _fetch(self, missing: dict[bytes, str], query: bool) -> dict[bytes, Embedded]:

@@ -11,12 +11,13 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from memsys.llm import spans
 from memsys.llm.futures import Awaited, settle
 from memsys.llm.protocol import LLM, Completion, Request
 
@@ -178,15 +179,21 @@ def service_time() -> Iterator[None]:
             ledger.add_service_cpu(time.thread_time() - started)
 
 
+def embedding(model: str) -> AbstractContextManager[Callable[[int], None]]:
+    """The block is a call of an embedder; gives what is told its tokens, for a tracer. A call without a ledger is not traced."""
+    return nullcontext(lambda tokens: None) if _ledger.get() is None else spans.embedding(model)
+
+
 class Metered:
     """A wrapper that writes a model's calls into the caller's ledger.
 
     Args:
         role: counted apart under this name, too, because another model than the step's may fill the role; empty: not.
+        model: its name, for a tracer (`memsys.llm.spans`).
     """
 
-    def __init__(self, inner: LLM, role: str = "") -> None:
-        self._inner, self._role = inner, role
+    def __init__(self, inner: LLM, role: str = "", model: str = "") -> None:
+        self._inner, self._role, self._model = inner, role, model
 
     @property
     def inner(self) -> LLM:
@@ -195,11 +202,11 @@ class Metered:
 
     def around(self, inner: LLM) -> Metered:
         """The same meter around another model, such as a stand-in for this one in a worker process."""
-        return Metered(inner, self._role)
+        return Metered(inner, self._role, self._model)
 
     def in_role(self, role: str) -> Metered:
         """The same model, its calls counted apart under `role`."""
-        return Metered(self._inner, role)
+        return Metered(self._inner, role, self._model)
 
     def submit(self, request: Request) -> Future[Completion]:
         ledger = _ledger.get()
@@ -208,13 +215,21 @@ class Metered:
         group = _group.get()
         number = next(_numbers) if group is None else group
         ledger.add_call(request.purpose, self._role)
-        with service_time():
-            inner = self._inner.submit(request)
+        traced = None if spans.recorder is None else spans.recorder.chat(self._model, request)
+        try:
+            with service_time():
+                inner = self._inner.submit(request)
+        except BaseException as error:
+            if traced is not None:
+                traced(error)
+            raise
         # A second future, because the inner one wakes its waiters before it runs callbacks, and the ledger must be written first.
         outer: Awaited[Completion] = Awaited()
 
         def recorded(done: Future[Completion]) -> Completion:
             error = CancelledError() if done.cancelled() else done.exception()
+            if traced is not None:
+                traced(done.result() if error is None else error)
             if error is None:
                 ledger.add_completion(request.purpose, done.result(), number, self._role)
                 return done.result()

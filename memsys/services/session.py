@@ -115,6 +115,15 @@ class Session:
             raise SessionError(redact(f"{tool}: {' '.join(texts) or 'the tool reports an error without a text'}")[:500])
         return _value(texts) if result.structured_content is None else received(encoded(result.structured_content))
 
+    def tools(self, seconds: float) -> dict[str, dict[str, Any]]:
+        """The JSON schema of the arguments of each tool, by the tool's name.
+
+        Raises:
+            SessionError: the server does not answer in time, or is gone.
+        """
+        listing = asyncio.run_coroutine_threadsafe(self._client.list_tools(), event_loop())
+        return {tool.name: dict(tool.input_schema) for tool in self._awaited("list tools", listing, seconds).tools}
+
     def close(self) -> None:
         """End the session, its process and its folder."""
         event_loop().call_soon_threadsafe(self._ended.set)

@@ -34,11 +34,15 @@ def executor_of(cfg: DictConfig, runs: Sequence[Run]) -> Executor | None:
     under way one process is enough, and the cells of samples are small.
 
     Raises:
-        RunError: workers are asked for and a run needs the gateway, which only this process has.
+        RunError: workers are asked for, and a run needs the gateway, or a tracer is told of everything, which only this process has.
     """
     if any("gateway" in needs(run.build) for run in runs):
         if cfg.executor in ("processes", "ray"):
             raise RunError("released products have processes of their own: run them with executor=threads")
+        return None
+    if cfg.logger.name == "otel":
+        if cfg.executor in ("processes", "ray"):
+            raise RunError("logger=otel traces this process alone: run with executor=threads")
         return None
     if cfg.executor == "ray":
         return in_ray(cfg.ray.address, cfg.workers, cfg.threads or WORKING)

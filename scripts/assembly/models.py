@@ -12,6 +12,7 @@ from eval.analysis.costs import Price
 from eval.files.provenance import identity, source_digest
 from eval.files.store import RunError
 from eval.judging.judging_ahead import JudgingAhead
+from eval.report.otel_log import otel_spans
 from eval.running.run import Services
 from memsys.embed import Embedder, HashingEmbedder
 from memsys.lean import prepare_for_many_calls
@@ -25,6 +26,7 @@ from memsys.llm.meter import Metered
 from memsys.llm.network import forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse
+from memsys.llm.spans import record_to
 from memsys.llm.store import CacheStore
 from memsys.llm.traffic import Traffic
 from memsys.prompts import Prompts
@@ -176,14 +178,20 @@ def _discounted(cost: Price, discount: float) -> Price:
     return discounted
 
 
+def _set_up_process(cfg: DictConfig) -> None:
+    """Forbid the network and record spans where the configuration says so; calls are many from now on."""
+    forbid_network(not cfg.network)
+    record_to(otel_spans(cfg.logger.texts) if cfg.logger.name == "otel" else None)
+    prepare_for_many_calls()
+
+
 def build_models(cfg: DictConfig) -> Models:
     """Build the models, their cache and the embedder from the configuration, each once.
 
     Raises:
         RunError: a model has no file in `conf` and no endpoint is configured that could serve it.
     """
-    forbid_network(not cfg.network)
-    prepare_for_many_calls()
+    _set_up_process(cfg)
     results = Path(cfg.results)
     store = CacheStore(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
     places = Endpoints(cfg, Purse(cfg.max_usd), store.path)
@@ -237,16 +245,17 @@ def _build_model(
     if option["engine"] == "extractive":
         engine = {key: value for key, value in option.items() if key != "engine"}
         settings = {"engine": "extractive", "source": source_digest(["memsys.llm.offline.extractive"]), **engine}
-        return Model(name, Metered(ExtractiveLLM(**engine)), settings, None)
+        return Model(name, Metered(ExtractiveLLM(**engine), model=name), settings, None)
     if (limit := cfg.endpoint.max_output_tokens) is not None:
         option = {**option, "settings": {**option["settings"], "max_output_tokens": limit}}
     known, endpoint = places.settings(name, option), places.endpoint(option, role)
     client = None if cfg.replay else Client(endpoint, known)
     identifying = {key: value for key, value in option["settings"].items() if key not in KNOWLEDGE}
     settings = {"endpoint": endpoint.label, **identifying}
-    llm = Metered(CachedLLM(client, store, known, endpoint.label))
+    llm = Metered(CachedLLM(client, store, known, endpoint.label), model=known.model)
     batches = None if cfg.replay else places.batches(endpoint)
-    batched = None if batches is None else Metered(CachedLLM(Client(batches, known), store, known, endpoint.label))
+    slow = None if batches is None else CachedLLM(Client(batches, known), store, known, endpoint.label)
+    batched = None if slow is None else Metered(slow, model=known.model)
     return Model(known.model, llm, settings, known, endpoint, batched, cfg.endpoint.batch.discount if batched else 1.0)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eval.conformance.checks import FAULTS, ConformanceResult, examine
 from eval.files.store import RunError
 from eval.running.loop import clear_up
 from eval.running.run import build_memory
+from scripts.assembly.datasets import Data
 from scripts.assembly.runs import memory_run, reader, recipe_of
 from scripts.lab.lab import Lab
 from scripts.setup.exits import configured
@@ -26,15 +27,24 @@ def conformance(cfg: DictConfig) -> int:
 
 
 def _conformance(cfg: DictConfig) -> int:
-    from omegaconf import OmegaConf
-
     lab = Lab(cfg=cfg)
-    dataset = lab.load()
-    memory: dict[str, object] = dict(OmegaConf.to_container(cfg.memory, resolve=True))  # type: ignore[arg-type]
+    return 0 if examined(lab, lab.load(), lab.memory()) else 1
+
+
+def examined(lab: Lab, dataset: Data, memory: Mapping[str, Any]) -> bool:
+    """Put the canaries through a memory, print what they came to, and return whether it is accepted.
+
+    Args:
+        dataset: whose reader and unit rule the memory is built with.
+        memory: as `Lab.memory` returns it.
+
+    Raises:
+        RunError: it is made of the answer key, or a replay would have to ask a service.
+    """
     if memory.get("control"):
         raise RunError(f"{memory['name']} is made of the answer key; it has nothing to conform to")
-    run = memory_run(cfg, lab.models, dataset, memory, reader(dataset.config["reader"]))
-    check_no_replay(cfg, run, "conformance")
+    run = memory_run(lab.cfg, lab.models, dataset, memory, reader(dataset.config["reader"]))
+    check_no_replay(lab.cfg, run, "conformance")
     recipe = recipe_of(dataset, memory)
     clear_up([run])
     started = time.perf_counter()
@@ -42,7 +52,7 @@ def _conformance(cfg: DictConfig) -> int:
     seconds = time.perf_counter() - started
     print(shown(recipe.name, str(memory["title"]), verdict, recipe.waived))
     print(f"{seconds:.1f} s. {models_line(lab.models)}.")
-    return 1 if verdict.unwaived(recipe.waived) else 0
+    return not verdict.unwaived(recipe.waived)
 
 
 def shown(name: str, title: str, verdict: ConformanceResult, waived: Mapping[str, str]) -> str:

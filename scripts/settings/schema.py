@@ -131,10 +131,11 @@ class Nodes(Strict):
 
 
 class Logger(Strict):
-    name: Literal["none", "wandb"]
+    name: Literal["none", "wandb", "otel"]
     project: Text | None = None
     entity: Text | None = None
     mode: Literal["offline", "online"] = "offline"
+    texts: bool = False
 
 
 class RayCluster(Strict):

@@ -89,7 +89,7 @@ def live(cfg: DictConfig, command: str) -> Iterator[None]:
     Raises:
         RunError: W&B is not installed, or may not connect.
     """
-    if "logger" not in cfg or cfg.logger.name == "none":
+    if "logger" not in cfg or cfg.logger.name != "wandb":
         yield
         return
     from omegaconf import OmegaConf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -16,6 +17,10 @@ import yaml
 from eval.statistics.stats import difference
 from scripts.command import verb
 from scripts.commands.gate import verdict
+from scripts.mock.endpoint import serving
+from scripts.mock.memory_service import Service
+from scripts.mock.memory_store import Store
+from scripts.setup.options import load_option
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANTED = '''
@@ -217,6 +222,43 @@ def test_the_action_runs_the_gate_as_a_runner_does(gate: Gate, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "summary.md").read_text().startswith("## Memory gate passed")
     assert step("gate", file="missing.yaml; true").returncode == 2
+
+
+def of_reference(name: str, **build: Any) -> None:
+    """Write `mine.yaml`: a reference memory of `conf/memory` with these settings."""
+    option = load_option("memory", name)
+    Path("mine.yaml").write_text(yaml.safe_dump({**option, "build": {**option["build"], **build}}))
+
+
+def test_a_service_passes_its_gate_until_it_forgets(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    service = Service(Store())
+    with serving(service.application()) as url:
+        of_reference("reference_http", base_url=url)
+        assert gate("--update") == 0
+        assert gate() == 0
+        service.store.fault = "own text not stored"
+        assert gate() == 1
+    assert "| regression |" in capsys.readouterr().out
+    assert service.store.spaces == {}
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("mcp") is None, reason="the package mcp is not installed: pip install -e '.[mcp]'"
+)
+@pytest.mark.integration
+def test_an_mcp_server_passes_its_gate_until_it_forgets(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    module = ["-m", "scripts.mock.memory_mcp"]
+    of_reference("reference_mcp", command=sys.executable, args=module, env={"PYTHONPATH": str(ROOT)})
+    assert gate("--update") == 0
+    assert gate() == 0
+    of_reference(
+        "reference_mcp",
+        command=sys.executable,
+        args=[*module, "--fault", "own text not stored"],
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert gate() == 1
+    assert "| regression |" in capsys.readouterr().out
 
 
 @pytest.mark.data

@@ -111,7 +111,7 @@ def test_a_wrong_setting_is_one_sentence(subtests: pytest.Subtests) -> None:
         ("~dataset.unit", "dataset.unit is missing"),
         ("+data.siez=3", "data.siez is not a setting; did you mean data.size?"),
         ("+reply=true", "reply is not a setting; did you mean replay?"),
-        ("logger.name=Wandb", "logger.name must be one of none, wandb, found 'Wandb'; did you mean wandb?"),
+        ("logger.name=Wandb", "logger.name must be one of none, wandb, otel, found 'Wandb'; did you mean wandb?"),
     ]:
         with subtests.test(override=override, said=said):
             with pytest.raises(RunError) as caught:

@@ -1,0 +1,71 @@
+"""Where memory operations and model calls are shown to a tracer, such as that of `eval.report.otel_log`; nothing is done without one.
+
+No tracer is imported here: what memories and the run loop import is part of a run's identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from memsys.llm.protocol import Completion, Request
+
+
+class Recorder(Protocol):
+    """What a tracer is told."""
+
+    def operation(self, phase: str, store: str, subject: str) -> AbstractContextManager[None]:
+        """A step of a memory: `write` of a unit, `consolidate`, `read` for a question, or `close`; others are no operation."""
+
+    def query(self, text: str) -> None:
+        """What the current operation asks for."""
+
+    def records(self, records: Sequence[tuple[str, str]]) -> None:
+        """Id and text of what the current operation stores or recalls."""
+
+    def chat(self, model: str, request: Request) -> Callable[[Completion | BaseException], None]:
+        """A call of a model begins in the current operation; what is returned is told how it ended."""
+
+    def embedding(self, model: str) -> AbstractContextManager[Callable[[int], None]]:
+        """A call of an embedder; gives what is told the tokens."""
+
+    def place(self) -> Any:
+        """The current operation, for `under`."""
+
+    def under(self, place: Any) -> AbstractContextManager[None]:
+        """What is called inside the block belongs to an operation that may have ended."""
+
+
+recorder: Recorder | None = None
+"""The tracer of this process; None for none."""
+
+
+def record_to(tracer: Recorder | None) -> None:
+    """From now on, show everything to this tracer; None for none."""
+    global recorder
+    recorder = tracer
+
+
+def operation(phase: str, store: str, subject: str = "") -> AbstractContextManager[None]:
+    """The block is a step of a memory (`Recorder.operation`)."""
+    return nullcontext() if recorder is None else recorder.operation(phase, store, subject)
+
+
+def embedding(model: str) -> AbstractContextManager[Callable[[int], None]]:
+    """The block is a call of an embedder (`Recorder.embedding`)."""
+    return nullcontext(_ignore) if recorder is None else recorder.embedding(model)
+
+
+def place() -> Any:
+    """The current operation, for `under`; None without a tracer."""
+    return None if recorder is None else recorder.place()
+
+
+def under(place: Any) -> AbstractContextManager[None]:
+    """What is called inside the block belongs to an operation that may have ended."""
+    return nullcontext() if recorder is None or place is None else recorder.under(place)
+
+
+def _ignore(tokens: int) -> None:
+    """For calls that nobody traces."""

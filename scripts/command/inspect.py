@@ -1,0 +1,25 @@
+"""`from memsys_bench.inspect import TASKS, locomo, remember`: our data sets and memories in Inspect (docs/inspect.md; extra `inspect`)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_command = import_module(
+    __name__.rpartition(".")[0]
+)  # memsys_bench where it is installed, scripts.command in a checkout
+_command._import_from(_command.home())
+
+try:
+    from scripts.lab import inspect_tasks as _tasks
+except ModuleNotFoundError as error:
+    if error.name != "inspect_ai":
+        raise
+    raise ImportError("memsys_bench.inspect needs inspect_ai: pip install 'memsys-bench[inspect]'") from error
+
+remember, TASKS = _tasks.remember, _tasks.TASKS
+globals().update(TASKS)  # a module's own names are what Inspect finds in it
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_tasks, name)

@@ -1,0 +1,267 @@
+"""What is this memory worth, without a key: `memsys-bench probe --mcp "COMMAND"`, or `--http FILE` with a file as those of conf/memory.
+
+First conformance (`memsys-bench conformance`), then the retrieval table on the LoCoMo sample: how much of the evidence its searches bring
+back, beside BM25. Settings of `memsys-bench run` may follow, such as `data.source=real data.root=~/data`.
+
+COMMAND starts an MCP server on stdio, once for each history, in an empty folder; paths among its words are taken from the working folder,
+and `--key NAME` hands it the environment variable NAME. What its tools are for is taken from their names and those of their arguments, and
+where the hits are from the reply to one trial search; a tool that asks for more is refused by name. `--save FILE` keeps the description:
+correct it there, and go on with `probe --http FILE`, `gate` and `run`. A memory that conformance refuses gets no table.
+Exit codes: 0 accepted, 1 refused or too much not scored, 2 wrong input, 3 the plan was declined.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from eval.conformance.canaries import CANARIES, HISTORY
+from eval.files.store import RunError, replace_file
+from eval.report.cell import Cell, Column
+from eval.report.rendering import evidence_means, grid, intervals
+from eval.report.scores import outcomes
+from memsys.inert import visible
+from memsys.interface import spoken
+from memsys.services.session import Program, Session
+from memsys.services.templates import filled, reached
+from scripts.lab.conformance import examined
+from scripts.lab.lab import Lab, Scored
+from scripts.settings.arguments import as_called
+from scripts.tables.captions import caption
+
+GROUP = "run"
+RUNS_MEMORIES = True
+
+REFERENCE = "bm25"
+TOOLS = {
+    "add": (
+        *("add_memory", "add_memories", "create_memory", "store_memory", "save_memory", "memory_store", "remember"),
+        *("add", "store", "save", "retain"),
+    ),
+    "search": (
+        *("search_memory", "search_memories", "retrieve_memory", "recall_memory", "query_memory", "memory_search"),
+        *("recall", "search", "retrieve", "query"),
+    ),
+}
+"""Names of tools, the likeliest first."""
+ARGUMENTS = {
+    "add": {
+        "{namespace}": ("user_id", "user", "namespace", "bank_id", "agent_id", "space", "group_id"),
+        "{dated_text}": ("text", "content", "memory", "data", "observation", "information"),
+        "{session}": ("session_id", "session", "run_id", "conversation_id"),
+        "{time_text}": ("time", "date", "timestamp"),
+        "{each}": ("messages",),
+    },
+    "search": {
+        "{namespace}": ("user_id", "user", "namespace", "bank_id", "agent_id", "space", "group_id"),
+        "{query}": ("query", "q", "text", "question"),
+        "{k}": ("limit", "k", "top_k", "n_results", "max_results", "num_results"),
+    },
+}
+"""What an argument of one of these names is given."""
+MESSAGE = {"id": "{turn}", "speaker": "{speaker}", "role": "{role}", "text": "{text}", "content": "{text}"}
+RESULTS = {
+    "text": ("text", "content", "memory", "data", "fact", "observation"),
+    "id": ("id", "memory_id", "uuid"),
+    "score": ("score", "similarity", "relevance"),
+    "distance": ("distance",),
+    "sources": ("turns", "sources", "turn_ids"),
+    "time": ("time", "date", "timestamp"),
+}
+"""Fields of a hit, the likeliest name first."""
+SECONDS, PATIENCE = 60.0, 10.0
+"""Most seconds that a server may take to start and a call to end, and that a trial waits for what was added."""
+CANARY, TOLD = CANARIES[0], HISTORY.sessions[0].turns[0]
+"""What a trial asks about, and the turn that says it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Examine the memory, then print its retrieval table; the exit code."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog=as_called("python -m scripts probe"), description=__doc__, formatter_class=form
+    )
+    door = parser.add_mutually_exclusive_group(required=True)
+    door.add_argument("--mcp", metavar="COMMAND", help="starts an MCP server on stdio")
+    door.add_argument("--http", metavar="FILE", help="describes a service, as conf/memory/reference_http.yaml does")
+    parser.add_argument("--key", action="append", default=[], metavar="NAME", help="a variable that the server gets")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="keep the description of the MCP server")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="settings of memsys-bench run")
+    args = parser.parse_intermixed_args(arguments)
+    if args.http and (args.key or args.save):
+        raise RunError("--key and --save belong to --mcp; the file of --http says all of that")
+    with tempfile.TemporaryDirectory(prefix="memsys-probe-") as folder:
+        named = {each.split("=")[0] for each in args.settings}
+        own = {"results": folder, "network": "true"}  # the memory is where it is, on this machine or another
+        lab = Lab(*(f"{name}={own[name]}" for name in own if name not in named), *args.settings, probe=False)
+        memory = lab.memory(args.http) if args.http else described(args.mcp, args.key)
+        if args.save:
+            replace_file(args.save, yaml.safe_dump(memory, sort_keys=False, allow_unicode=True))
+            print(f"written: {args.save}")
+        return probed(lab, memory)
+
+
+def probed(lab: Lab, memory: Mapping[str, Any]) -> int:
+    """Conformance, then the table of the memory beside BM25; the exit code."""
+    dataset, rows = lab.load(), [memory, lab.memory(REFERENCE)]
+    if not lab.agreed(rows, dataset, []):
+        return 3
+    if not examined(lab, dataset, memory):
+        print("no table: mend what is named above, or excuse it with `waived: {check: reason}` in the file")
+        return 1
+    scored = [lab.score(lab.ask(row, dataset), [], []) for row in rows]
+    print("\n" + "\n".join(table(lab, scored)))
+    lost = scored[0].answers
+    errors = sum("error" in each for each in outcomes([lost.folder], lost.questions).values())
+    return int(errors > lab.cfg.max_unscored * len(lost.questions))
+
+
+def table(lab: Lab, scored: Sequence[Scored]) -> Iterator[str]:
+    """Lines of Markdown: evidence by memory, the paired difference from the last one, and what stands behind the numbers."""
+    dataset, name = scored[0].answers.dataset, f"evidence@{lab.cfg.k_evidence}"
+    cells = [_cell(each, name) for each in scored]
+    rows = []
+    for each, cell in zip(scored, cells, strict=True):
+        gap = None if cell is cells[-1] else cell.minus(cells[-1], test=False)
+        errors = sum("error" in ended for ended in cell.outcomes.values())
+        difference = "–" if gap is None else f"{gap.mean:+.3f} {intervals(gap)}"
+        means = evidence_means(each.files[0][name])
+        rows.append([visible(each.answers.title), *means, difference, str(errors)])
+    yield f"## {name} on {dataset.title} (means over questions that name evidence)"
+    yield ""
+    header = ["Memory", "covered", "verbatim", "nDCG", "turns per item", "questions"]
+    yield grid([*header, f"covered, minus {scored[-1].answers.title} {{by case}} [by question]", "errors"], rows)
+    yield ""
+    run = scored[0].answers.runs[0]
+    yield from (f"- {visible(line)}" for line in caption(lab.cfg, lab.models, [(dataset, run.reader, run.unit)]))
+    yield "- Answers are not scored here: no number above depends on a model that answers."
+
+
+def _cell(scored: Scored, name: str) -> Cell:
+    answers = scored.answers
+    column = Column(
+        answers.dataset.name, answers.dataset.title, name, answers.questions, answers.dataset.config["aggregate"][0]
+    )
+    reached_by = outcomes((run.folder for run in answers.runs), answers.questions)
+    return Cell(column, reached_by, tuple(files[name] for files in scored.files))
+
+
+# --- an MCP server without a description --------------------------------------------------------------------------------
+
+
+def described(command: str, keys: Sequence[str]) -> dict[str, Any]:
+    """The description of an MCP server, as a file of conf/memory has it, from its tools and one trial search.
+
+    Raises:
+        RunError: the command does not exist, or its tools are none that can be understood; the message names them.
+    """
+    program, *args = _words(command)
+    session = Session(Program(program, tuple(args), {}, tuple(keys), "", {}, local=False), "", SECONDS)
+    try:
+        tools = session.tools(SECONDS)
+        add, search = (_call(step, tools) for step in TOOLS)
+        results = _tried(session, add, search)
+        server = session.server
+    finally:
+        session.close()
+    build = {
+        "_target_": "memsys.services.mcp.McpMemory",
+        "_partial_": True,
+        **{"command": program, "args": args, "keys": list(keys), "k": 10, "add": add, "search": search},
+        **{"results": results, "open_seconds": SECONDS, "step_seconds": SECONDS},
+    }
+    print(f"{server}: {add['tool']}({', '.join(add['arguments'])}), {search['tool']}({', '.join(search['arguments'])})")
+    return {"name": "probed", "title": server, "build": build}
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command, paths made absolute because the server runs in a folder of its own."""
+    words = shlex.split(command)
+    if not words or shutil.which(words[0]) is None:
+        raise RunError(f"no program {words[0] if words else command!r} to start the MCP server with")
+    first = shutil.which(words[0]) or words[0]
+    return [
+        str(Path(first).absolute()),
+        *(str(Path(each).resolve()) if Path(each).exists() else each for each in words[1:]),
+    ]
+
+
+def _call(step: str, tools: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The call of a step: its tool, and what the tool's arguments are given."""
+    tool = next((name for name in TOOLS[step] if name in tools), None)
+    if tool is None:
+        raise RunError(
+            f"no tool of the server is known to {step} memories: it has {', '.join(tools) or 'none'}; "
+            "describe it as conf/memory/reference_mcp.yaml does, and give that file to --http"
+        )
+    schema = tools[tool]
+    fields: Mapping[str, Any] = schema.get("properties", {})
+    given: dict[str, Any] = {}
+    for value, names in ARGUMENTS[step].items():
+        if (name := next((each for each in names if each in fields and each not in given), None)) is not None:
+            given[name] = {"each": "turns", "as": _message(fields[name], schema)} if value == "{each}" else value
+    if "{dated_text}" in given.values() and "{time_text}" in given.values():  # the date has a field of its own
+        given = {name: "{text}" if value == "{dated_text}" else value for name, value in given.items()}
+    needed = "{query}" if step == "search" else "{text}"
+    texts = {needed, "{dated_text}"} if step == "add" else {needed}
+    if not (texts & {each for each in given.values() if isinstance(each, str)} or "messages" in given):
+        raise RunError(f"{tool}: none of its arguments ({', '.join(fields)}) is known to take {needed}")
+    if unknown := sorted(set(schema.get("required", ())) - set(given)):
+        raise RunError(
+            f"{tool} needs {unknown[0]}, and nobody says what that is; describe the server as "
+            "conf/memory/reference_mcp.yaml does, and give that file to --http"
+        )
+    return {"tool": tool, "arguments": given}
+
+
+def _message(field: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, str]:
+    """A message of the list `messages`: the fields that its schema names, all of ours where it names none."""
+    items = field.get("items", {})
+    if "$ref" in items:
+        items = schema.get("$defs", {}).get(str(items["$ref"]).rpartition("/")[2], {})
+    wanted = items.get("properties") or MESSAGE
+    return {name: value for name, value in MESSAGE.items() if name in wanted}
+
+
+def _tried(session: Session, add: Mapping[str, Any], search: Mapping[str, Any]) -> dict[str, str]:
+    """Where a search's reply has its hits, found by adding one canary and asking for it."""
+    turn = {"turn": TOLD.id, "speaker": TOLD.speaker, "role": TOLD.role, "text": TOLD.text}
+    line = spoken(TOLD)
+    values = {"namespace": "memsys-probe", "text": line, "dated_text": line, "session": "s1", "turns": [turn]}
+    session.call(add["tool"], filled(add["arguments"], {**values, "time_text": None}), SECONDS)
+    asked = filled(search["arguments"], {"namespace": "memsys-probe", "query": CANARY.question, "k": 10})
+    until = time.monotonic() + PATIENCE
+    while True:
+        reply = session.call(search["tool"], asked, SECONDS)
+        if (found := _results(reply, dated="{time_text}" in add["arguments"].values())) is not None:
+            return found
+        if time.monotonic() > until:
+            raise RunError(
+                f"{search['tool']} does not find what {add['tool']} was told within {PATIENCE:g} s, "
+                f"or its reply has another form: {visible(repr(reply))[:300]}"
+            )
+        time.sleep(0.5)
+
+
+def _results(reply: Any, *, dated: bool) -> dict[str, str] | None:
+    """Paths in a reply (`memsys.services.memory`); None where no list or text of it shows the canary."""
+    lists = [""] if isinstance(reply, list | str) else []
+    if isinstance(reply, Mapping):
+        lists = [str(name) for name, value in reply.items() if isinstance(value, list | str)]
+    for path in lists:
+        (hits,) = reached(reply, path)
+        for hit in hits if isinstance(hits, list) else [hits]:
+            if isinstance(hit, str) and CANARY.word in hit:
+                return {"items": path}
+            if isinstance(hit, Mapping) and any(CANARY.word in str(hit.get(name)) for name in RESULTS["text"]):
+                fields = {field: next((name for name in names if name in hit), "") for field, names in RESULTS.items()}
+                return {"items": path, **fields, "time": fields["time"] if dated else ""}
+    return None
