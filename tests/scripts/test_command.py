@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import command
 from scripts.command import GROUPS, main, verbs
 
 pytestmark = pytest.mark.integration
@@ -107,6 +108,28 @@ def test_help_names_every_verb_and_imports_nothing(capsys: pytest.CaptureFixture
     shown = capsys.readouterr().out
     assert all(f"  {verb} " in shown for verb in verbs("GROUP"))
     assert all(f"\n{title}:\n" in shown for title in GROUPS.values())
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "settings"),
+    [
+        ("run", ["bm25", "locomo", "data.size=2"], ["memory=bm25", "dataset=locomo", "data.size=2"]),
+        ("run", ["bm25", "dataset=locomo"], ["memory=bm25", "dataset=locomo"]),
+        ("run", ["bm25", "locomo", "more"], ["memory=bm25", "dataset=locomo", "more"]),
+        ("run", ["-m", "bm25"], ["-m", "bm25"]),
+        ("reproduce", ["segtreemem_t4"], ["table=segtreemem_t4"]),
+        ("calibrate", ["segtree"], ["segtree"]),
+    ],
+)
+def test_the_first_settings_of_a_verb_may_be_plain_words(
+    verb: str, given: list[str], settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "verb", lambda name, arguments: called.append((name, list(arguments))) or 0)
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.chdir(ROOT)
+    called: list[tuple[str, list[str]]] = []
+    assert main([verb, *given]) == 0
+    assert called == [(verb, settings)]
 
 
 def test_an_unknown_verb_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
