@@ -44,7 +44,9 @@ def test_the_product_of_the_compose_file_gets_the_token_of_the_gateway_and_no_ke
     assert gateway["read_only"]
     assert gateway["cap_drop"] == product["cap_drop"] == ["ALL"]
     assert product["network_mode"] == "service:gateway"
-    assert f":{gateway['command'][gateway['command'].index('--port') + 1]}/" in product["environment"]["OPENAI_BASE_URL"]
+    assert (
+        f":{gateway['command'][gateway['command'].index('--port') + 1]}/" in product["environment"]["OPENAI_BASE_URL"]
+    )
     assert product["environment"]["OPENAI_API_KEY"] == "${GATEWAY_TOKEN:-}"
     assert "ports" not in gateway
 
