@@ -26,7 +26,7 @@ GROUPS = {
     "develop": "Develop",
 }
 """Headings of the verbs' groups (`GROUP` of a verb's module), in the order of `help`."""
-SHORT = {"reproduce-table4": ("reproduce", "table=segtreemem_t4")}
+SHORT: Mapping[str, tuple[str, ...]] = {"reproduce-table4": ("reproduce", "table=segtreemem_t4")}
 """Commands that are a verb with settings, as the target of `make` of that name."""
 
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given or given[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if given else 2
-    name, *rest = *SHORT.get(given[0], given[:1]), *given[1:]
+    name, *rest = [*SHORT.get(given[0], (given[0],)), *given[1:]]
     constants = _constants(_file(name))
     if "GROUP" not in constants:
         print(f"error: no verb called {name!r}; `memsys-bench help` lists them", file=sys.stderr)
