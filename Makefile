@@ -29,7 +29,7 @@ OVERRIDES = profile=$(PROFILE) $(call given,LOCAL,local.model) $(call given,LOCA
   $(call given,$(role)_KEY_ENV,endpoints.$(call lower,$(role)).key_env))
 lower = $(subst MEMORY,memory,$(subst READER,reader,$(subst JUDGE,judge,$(subst PROBE,probe,$(subst EMBEDDER,embedder,$(1))))))
 
-.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks architecture coverage doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit change growth calibrate sweep judge-card order-test claims claims-site \
+.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks dist architecture coverage doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit change growth calibrate sweep judge-card order-test claims claims-site \
   fetch clean distclean
 
 help:
@@ -168,6 +168,9 @@ export EXECUTE
 
 notebooks: $(VENV)/.installed ## run the notebooks anew, offline, and keep their outputs
 	MEMSYS_RESULTS=$$(mktemp -d) $(PY) -c "$$EXECUTE" notebooks/*.ipynb
+
+dist: $(VENV)/.installed ## wheel and sdist of the commit, the same bytes each time (RELEASING.md)
+	$(PY) -m scripts dist
 
 architecture: $(VENV)/.installed ## draw the packages in ARCHITECTURE.md anew, from the imports
 	$(PY) -m scripts architecture

@@ -8,6 +8,7 @@
     mine = lab.score(lab.ask(Mine, locomo))              # or a class of your own, from a module
     print(in_words(compare(mine, bm25, "locomo_f1")))    # paired difference, intervals, p
     print(markdown(lab.table(bm25, mine)))               # the table, caption and costs included
+    lab.frame(bm25, mine).groupby("memory").mean(numeric_only=True)  # a pandas frame, one row a memory and question
 
 Folders, identities, cache and files are those of `memsys-bench run`, which is made of the same calls: each reads what the other has
 answered. A failed call is an outcome that is counted and shown, here as there.

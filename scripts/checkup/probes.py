@@ -279,7 +279,7 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _fits(text: str) -> bool:
-    from jsonschema import Draft202012Validator
+    from jsonschema_rs import Draft202012Validator
 
     found = _object(text)
     return found is not None and Draft202012Validator(SCHEMA).is_valid(found)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ GROUPS = {
     "develop": "Develop",
 }
 """Headings of the verbs' groups (`GROUP` of a verb's module), in the order of `help`."""
+SHORT: Mapping[str, tuple[str, ...]] = {"reproduce-table4": ("reproduce", "table=segtreemem_t4")}
+"""Commands that are a verb with settings, as the target of `make` of that name."""
 
 
 def home() -> Path:
@@ -48,7 +51,8 @@ def verbs(name: str, value: object = None) -> list[str]:
     """The verbs whose module sets a constant of this name, to this value where one is given; nothing is imported.
 
     A verb is a file of `scripts/commands`: its docstring is its manual, `GROUP` is its place in `help`, and `main` does the work. A verb
-    with `CONFIG` takes `key=value` settings of that primary file of `conf`; one with `RUNS_MEMORIES` runs memories, with prompts of one's
+    with `CONFIG` takes `key=value` settings of that primary file of `conf`, and with `WORDS` the first of them as plain words in that order
+    (`run bm25 locomo` is `run memory=bm25 dataset=locomo`); one with `RUNS_MEMORIES` runs memories, with prompts of one's
     own where the working folder has them; one with `CHECKOUT` needs the tests, documents or reference results of a checkout.
     """
     found = {
@@ -77,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given or given[0] in ("-h", "--help", "help"):
         _show(usage())
         return 0 if given else 2
-    name, *rest = given
+    name, *rest = [*SHORT.get(given[0], (given[0],)), *given[1:]]
     constants = _constants(_file(name))
     if "GROUP" not in constants:
         print(f"error: no verb called {name!r}; `memsys-bench help` lists them", file=sys.stderr)
@@ -89,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if __name__ == "memsys_bench":
         called.add(COMMAND)
-    sys.argv = [f"memsys-bench {name}", *_with_own_files(constants, rest)]
+    sys.argv = [f"memsys-bench {name}", *_with_own_files(constants, _named(constants, rest))]
     try:
         return verb(name, sys.argv[1:])
     except SystemExit as end:
@@ -149,6 +153,13 @@ def _import_from(folder: Path) -> None:
         sys.path[:0] = [str(folder)]
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
+
+
+def _named(constants: Mapping[str, Any], rest: list[str]) -> list[str]:
+    """The settings, with the plain words at their beginning under the names that `WORDS` gives them."""
+    names = constants.get("WORDS", "").split()
+    plain = list(takewhile(lambda word: word[:1].isalnum() and "=" not in word, rest[: len(names)]))
+    return [*(f"{name}={word}" for name, word in zip(names, plain, strict=False)), *rest[len(plain) :]]
 
 
 def _with_own_files(constants: Mapping[str, Any], rest: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 GROUP = "run"
 CONFIG = "budgets"
+WORDS = "table"
 
 
 def main(cfg: DictConfig) -> int:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 GROUP = "run"
 CONFIG = "config"
+WORDS = "memory"
 
 
 def main(cfg: DictConfig) -> int:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 GROUP = "run"
 CONFIG = "figures"
+WORDS = "figure"
 
 
 def main(cfg: DictConfig) -> int:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 GROUP = "run"
 CONFIG = "growth"
+WORDS = "memory"
 
 
 def main(cfg: DictConfig) -> int:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 GROUP = "run"
 CONFIG = "reproduce"
+WORDS = "table"
 
 
 def main(cfg: DictConfig) -> int:

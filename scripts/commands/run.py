@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 GROUP = "run"
 CONFIG = "config"
+WORDS = "memory dataset"
 
 
 def main(cfg: DictConfig) -> int:

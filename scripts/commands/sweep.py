@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 GROUP = "run"
 CONFIG = "sweep"
+WORDS = "sweep"
 KEEP_RECORD = True
 SPENT: list[float] = []
 """Dollars of each job of this process, which is one command; `max_usd` caps what all its jobs spend together."""

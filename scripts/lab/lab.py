@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +40,7 @@ from scripts.tables.evidence import evidence_line, lost_by_row
 from scripts.tables.grid import other_data
 
 if TYPE_CHECKING:
+    import pandas
     from omegaconf import DictConfig
 
     from scripts.answers.importing import Origin
@@ -286,6 +288,34 @@ class Lab:
             use=self._use(one.dataset, filled, judges, imported=0 < len(facts) < len(rows)),
             primary=frozenset([0 if primary is None else list(first.cells).index(primary)] if first.cells else []),
         )
+
+    @staticmethod
+    def frame(*scored: Scored) -> pandas.DataFrame:
+        """Scored answers as a pandas frame, one row a memory and question, for one's own analysis.
+
+        Columns: `memory` (its title), `dataset`, `case`, `question`, `category`, `cluster` (what intervals resample), `answerable`,
+        `outcome` (of all replicates, joined by spaces; empty where the question was not reached), then each metric: the mean over
+        replicates and repeats, NaN where there is no score. A failed answer has no score; it is not 0.
+        """
+        import pandas  # slow to import, and only those who ask for a frame need it
+
+        rows = [
+            {
+                "memory": one.answers.title,
+                "dataset": one.answers.dataset.name,
+                "case": question.case_id,
+                "question": question.question_id,
+                "category": question.category,
+                "cluster": question.cluster,
+                "answerable": question.answerable,
+                "outcome": " ".join(sorted(reached.get(question.key, ()))),
+                **{name: cell.scores.get(question.key, math.nan) for name, cell in one.cells.items()},
+            }
+            for one in scored
+            for reached in [outcomes((run.folder for run in one.answers.runs), one.answers.questions)]
+            for question in one.answers.questions
+        ]
+        return pandas.DataFrame(rows)
 
     def _use(self, dataset: Data, filled: Sequence[str], judges: Sequence[str], *, imported: bool) -> str:
         """What a table may be used for; `filled` are the roles of stand-ins."""

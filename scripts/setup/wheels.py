@@ -1,39 +1,77 @@
-"""Installs for the user: wheels with a known sha256 only, by a pip that sees no key.
+"""Installs for the user: wheels with a known sha256 only, by a uv or pip that sees no key.
 
 Building a source archive runs its setup.py, before anything could be compared. `conf/hashes.txt` says which pin has no wheel.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
+import sys
 import tempfile
+import venv
 from collections.abc import Iterable
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from eval.files.store import RunError
 from memsys.llm.secrets import environment_without_secrets
 from memsys.products.places import PINS
 
+PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 HASHES = PINS.parent / "hashes.txt"
 
 
-def pip(python: Path | str, verb: str, pins: Iterable[str], *arguments: str) -> None:
-    """Run `pip install` or `pip download` on pins, all of them named, so that nothing is resolved.
+def find_uv() -> str | None:
+    """The program uv: the one that started this process, beside our Python, or on PATH; None where there is none."""
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return shutil.which(os.environ.get("UV") or "uv", path=beside) or shutil.which("uv", path=beside)
+
+
+def install(folder: Path, pins: Iterable[str], uv: str | None) -> None:
+    """Make a virtual environment that holds these pins and nothing else, with a Python of our version.
 
     Args:
-        python: the interpreter whose pip is run.
-        pins: `name==version` each.
+        folder: of the environment; it is made.
+        pins: `name==version` each, all that is needed: nothing is resolved.
+        uv: what `find_uv` returned; None installs with pip, which is about ten times slower.
 
     Raises:
-        RunError: a pin has no known sha256, what came has another one, or pip failed.
+        RunError: a pin has no known sha256, what came has another one, or the installer failed.
     """
+    text = requirements(pins)
+    venv.create(folder, with_pip=uv is None, symlinks=os.name != "nt")
+    python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    if uv is None:
+        _run([python, *PIP, "install"], text)
+    else:
+        # Copies: files linked to uv's cache would let a product change them for every other environment of the user.
+        _run([uv, "pip", "install", "--python", python, "--quiet", "--link-mode=copy", "--compile-bytecode"], text)
+
+
+def download(pins: Iterable[str], to: Path) -> None:
+    """Download the wheels of pins into a folder, without installing them.
+
+    Raises:
+        RunError: as for `install`.
+    """
+    text = requirements(pins)
+    with tempfile.TemporaryDirectory() as folder:
+        python = sys.executable
+        if find_spec("pip") is None:  # an environment that uv made
+            venv.create(folder, with_pip=True, symlinks=os.name != "nt")
+            python = str(Path(folder) / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+        _run([python, *PIP, "download", "--dest", str(to)], text)
+
+
+def _run(command: list[str], text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "requirements.txt"
-        file.write_text(requirements(pins), encoding="utf-8")
-        command = [str(python), "-m", "pip", verb, "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command += ["--require-hashes", *arguments, "-r", str(file)]
+        file.write_text(text, encoding="utf-8")
+        command = [*command, "--no-deps", "--require-hashes", "-r", str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment_without_secrets())
     if done.returncode:
         raise RunError(f"{' '.join(command[:4])} … failed:\n{done.stderr[-1500:]}")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import command
 from scripts.command import GROUPS, main, verbs
 
 pytestmark = pytest.mark.integration
@@ -118,6 +119,29 @@ def test_a_reader_of_the_help_that_goes_away_is_no_error() -> None:
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "settings"),
+    [
+        ("run", ["bm25", "locomo", "data.size=2"], ["memory=bm25", "dataset=locomo", "data.size=2"]),
+        ("run", ["bm25", "dataset=locomo"], ["memory=bm25", "dataset=locomo"]),
+        ("run", ["bm25", "locomo", "more"], ["memory=bm25", "dataset=locomo", "more"]),
+        ("run", ["-m", "bm25"], ["-m", "bm25"]),
+        ("reproduce", ["segtreemem_t4"], ["table=segtreemem_t4"]),
+        ("calibrate", ["segtree"], ["segtree"]),
+        ("reproduce-table4", ["profile=subset"], ["table=segtreemem_t4", "profile=subset"]),
+    ],
+)
+def test_the_first_settings_of_a_verb_may_be_plain_words(
+    verb: str, given: list[str], settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "verb", lambda name, arguments: called.append((name, list(arguments))) or 0)
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.chdir(ROOT)
+    called: list[tuple[str, list[str]]] = []
+    assert main([verb, *given]) == 0
+    assert called == [("reproduce" if verb == "reproduce-table4" else verb, settings)]
 
 
 def test_an_unknown_verb_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

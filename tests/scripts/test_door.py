@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -68,6 +71,24 @@ def files(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*.json*")
         if "effort" not in path.name  # seconds
     }
+
+
+def test_a_frame_has_a_row_for_each_question_and_no_number_where_there_is_no_score(
+    lab: Lab, bm25: Scored, nothing: Scored
+) -> None:
+    frame = lab.frame(bm25, nothing)
+    assert len(frame) == 2 * len(bm25.answers.questions)
+    for scored in (bm25, nothing):
+        own = frame[frame["memory"] == scored.answers.title].set_index(["case", "question"])
+        cell = scored.cells["locomo_f1"]
+        assert own["locomo_f1"].mean() == pytest.approx(fmean(cell.scores.values()))
+        assert set(own["locomo_f1"].dropna().index) == set(cell.scores)
+    key = bm25.answers.questions[0].key
+    cells = {name: replace(cell, score_files=()) for name, cell in bm25.cells.items()}
+    bare = lab.frame(replace(bm25, cells=cells)).set_index(["case", "question"])
+    assert math.isnan(bare.loc[key, "locomo_f1"])
+    assert bare.loc[key, "outcome"] == "answered"
+    assert lab.frame().empty
 
 
 def test_the_door_writes_the_folder_and_the_bytes_of_the_command(

@@ -1,4 +1,4 @@
-"""What is installed for the user: wheels of a known sha256, by a pip without keys."""
+"""What is installed for the user: wheels of a known sha256, by a uv or pip without keys."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import re
 import sys
 import tarfile
+import zipfile
 from hashlib import sha256
 from pathlib import Path
 
@@ -35,28 +36,67 @@ def test_only_cognee_builds_a_source_archive() -> None:
     assert building == ["cognee"]
 
 
-def test_a_pin_without_a_hash_is_not_installed() -> None:
+def test_a_pin_without_a_hash_is_not_installed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no sha256 of evil==1\.0"):
-        wheels.pip(sys.executable, "download", ["evil==1.0"])
+        wheels.install(tmp_path / "there", ["evil==1.0"], None)
+    assert not (tmp_path / "there").exists()
 
 
-def test_pip_sees_no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nenv > "{tmp_path}/env"\n')
-    python.chmod(0o755)
+def test_the_installer_sees_no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\nenv > "{tmp_path}/env"\necho "$@" > "{tmp_path}/said"\n')
+    uv.chmod(0o755)
     monkeypatch.setenv("OPENAI_API_KEY", "canary-canary")
     monkeypatch.setenv("MEM_SECRET_OTHER", "canary")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    wheels.pip(python, "install", ["attrs==26.1.0"])
+    wheels.install(tmp_path / "there", ["attrs==26.1.0"], str(uv))
     seen = (tmp_path / "env").read_text()
     assert "canary" not in seen
     assert "PIP_NO_INDEX=1" in seen
+    said = (tmp_path / "said").read_text()
+    assert {"--require-hashes", "--no-deps", "--link-mode=copy"} < set(said.split())
+
+
+def test_uv_is_the_one_that_started_us_else_the_one_of_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.delenv("UV", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert wheels.find_uv() is None
+    for place in ("path", "bin", "starter"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "uv").write_text("#!/bin/sh\n")
+        (tmp_path / place / "uv").chmod(0o755)
+        if place == "starter":
+            monkeypatch.setenv("UV", str(tmp_path / place / "uv"))
+        assert wheels.find_uv() == str(tmp_path / place / "uv")
+    monkeypatch.setenv("UV", str(tmp_path / "gone"))
+    assert wheels.find_uv() == str(tmp_path / "bin" / "uv")
+
+
+@pytest.mark.slow
+def test_a_wheel_is_downloaded_where_our_environment_has_no_pip(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(wheels, "find_spec", lambda name: None)
+    monkeypatch.setattr(wheels, "HASHES", tmp_path / "hashes.txt")
+    with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+    digest = sha256((tmp_path / "tiny-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+    wheels.HASHES.write_text(f"--only-binary :all:\ntiny==1.0 --hash=sha256:{digest}\n")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    wheels.download(["tiny==1.0"], tmp_path / "there")
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["tiny-1.0-py3-none-any.whl"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hashed", [True, False])
+@pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_the_setup_of_a_source_archive_never_runs(
-    hashed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    hashed: bool, installer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     archive, mark = tmp_path / "evil-1.0.tar.gz", tmp_path / "ran"
     setup = f"open({str(mark)!r}, 'w')\nfrom setuptools import setup\nsetup(name='evil', version='1.0')\n".encode()
@@ -69,6 +109,11 @@ def test_the_setup_of_a_source_archive_never_runs(
     wheels.HASHES.write_text(f"--only-binary :all:\nevil==1.0 --hash=sha256:{digest}\n")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(RunError, match="No matching distribution"):
-        wheels.pip(sys.executable, "download", ["evil==1.0"], "--dest", str(tmp_path / "there"))
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    uv = wheels.find_uv() if installer == "uv" else None
+    if installer == "uv" and uv is None:
+        pytest.skip("uv is not installed")
+    with pytest.raises(RunError, match=r"No matching distribution|no usable wheels"):
+        wheels.install(tmp_path / "there", ["evil==1.0"], uv)
     assert not mark.exists()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema_rs import Draft202012Validator
 
 from data_loaders.locomo import load
 from data_loaders.schema import Case, Gold, Question

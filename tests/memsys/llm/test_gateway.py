@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -134,6 +135,42 @@ def test_the_offline_engine_calls_the_tool_that_was_asked_for_with_arguments_tha
         assert not account.misfits
     finally:
         gateway.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "fit"),
+    [
+        (
+            {"a": 1},
+            {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"type": "string"}}},
+            False,
+        ),
+        (
+            {"a": ""},
+            {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"type": "string"}}},
+            True,
+        ),
+        ({"a\ud800": 1}, {"additionalProperties": {"type": "string"}}, False),
+        (1, {"type": "no such type"}, True),
+        (1, {"$ref": "#/nowhere"}, True),
+        (1, {"pattern": "("}, True),
+        (1, {"type": "string", "$ref": "elsewhere.json"}, True),
+    ],
+)
+def test_a_value_is_checked_against_a_schema_that_is_one(value: Any, schema: dict[str, Any], fit: bool) -> None:
+    from memsys.llm.gateway.fit import fits
+
+    assert fits(value, schema) is fit
+
+
+def test_a_schema_of_a_product_fetches_nothing() -> None:
+    from memsys.llm.gateway.fit import fits
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        assert fits(1, {"$ref": f"http://127.0.0.1:{server.getsockname()[1]}/x"})
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 def test_a_declared_purpose_names_the_calls_and_tells_the_engine_where_the_text_is() -> None:

@@ -1,0 +1,161 @@
+"""What is published: the dependencies, one version, the same bytes from the same commit, and a wheel that works from nothing."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eval.files.store import RunError
+from scripts.commands import dist
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ("data_loaders", "memsys", "eval", "scripts")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+ELSEWHERE = ("memsys/products/",)
+"""Code that runs in the environment of a product."""
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {plain(re.match(r"[\w.-]+", each)[0]) for each in requirements}  # type: ignore[index]
+
+
+def plain(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def imported() -> set[str]:
+    """Distributions that the shipped code imports, also inside functions."""
+    found = {"bpe_openai"}  # memsys/tokens.py loads it by its spec
+    for path in (path for name in OURS for path in (ROOT / name).rglob("*.py")):
+        if str(path.relative_to(ROOT)).startswith(ELSEWHERE):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    third = found - set(sys.stdlib_module_names) - {*OURS, "tests"}
+    known = packages_distributions()
+    return {plain(name) for module in third for name in known.get(module, [module])}
+
+
+def test_every_core_dependency_is_imported_and_every_import_is_declared() -> None:
+    core, extras = names(PROJECT["dependencies"]), PROJECT["optional-dependencies"]
+    optional = set().union(*(names(each) for name, each in extras.items() if name != "dev"))
+    assert core <= imported()
+    assert imported() - core - optional == {"pydantic-core"}  # pinned by pydantic
+
+
+def test_the_version_stands_in_one_place_and_the_others_agree() -> None:
+    version = PROJECT["version"]
+    first = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert first is not None
+    assert first[1] == version
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commit HEAD in another folder, beside a file that belongs to no commit."""
+    folder = tmp_path_factory.mktemp("clone") / "an other fôlder"
+    command = ["git", "clone", "--quiet", "--no-tags", "--depth=1", ROOT.as_uri(), str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("no git repository to build from")
+    (folder / "scripts" / "stray.py").write_text("stray = True\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return dist.build(clone, tmp_path_factory.mktemp("built"))
+
+
+@pytest.mark.integration
+def test_a_commit_gives_the_same_bytes_wherever_and_whenever_it_is_built(
+    built: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    before = os.umask(0o077)
+    try:
+        again = dist.build(ROOT, tmp_path)
+    finally:
+        os.umask(before)
+    for one, other in zip(built, again, strict=True):
+        assert one.name == other.name
+        assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.integration
+def test_what_is_built_is_the_commit_and_nothing_beside_it(built: tuple[Path, Path]) -> None:
+    wheel, sdist = built
+    assert f"-{PROJECT['version']}" in wheel.name
+    held = zipfile.ZipFile(wheel).namelist()
+    with tarfile.open(sdist) as tar:
+        packed = tar.getnames()
+        assert {(member.uid, member.uname, member.mode) for member in tar} == {(0, "", 0o644)}
+    assert not [name for name in (*held, *packed) if "stray" in name or "/tests/" in name]
+    assert "memsys_bench/data_loaders/samples" in " ".join(held)
+
+
+@pytest.mark.integration
+def test_a_tag_of_another_version_is_refused(clone: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "-C", str(clone), "tag", "v99.0"], check=True)
+    try:
+        with pytest.raises(RunError, match=r"the tag is v99\.0, and pyproject\.toml says"):
+            dist.build(clone, tmp_path)
+    finally:
+        subprocess.run(["git", "-C", str(clone), "tag", "--delete", "v99.0"], check=True, capture_output=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(900)
+def test_the_wheel_works_from_nothing(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """`uvx memsys-bench` in an empty folder: the newest dependencies, no constraints, nothing of this environment."""
+    if (
+        uv := shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    ) is None:
+        pytest.skip("uv is not installed")
+    folder, home = tmp_path / "une thèse, été (1)", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir(mode=0o555)  # root can write to it all the same
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MEMSYS", "PYTHON", "XDG"))}
+    caches = {
+        "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR", str(tmp_path / "uv")),
+        "UV_TOOL_DIR": str(tmp_path / "tools"),
+        "HOME": str(home),
+    }
+    start = [uv, "tool", "run", "--quiet", "--python", sys.executable, "--from", str(built[0]), "memsys-bench"]
+
+    def called(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*start, *arguments], cwd=folder, env={**kept, **caches}, capture_output=True, text=True, check=False
+        )
+
+    first = called("help")
+    if first.returncode and "Usage" not in first.stdout and re.search("error sending|dns|connect", first.stderr):
+        pytest.skip("no package index can be reached")
+    assert first.returncode == 0, first.stderr
+    for arguments in (
+        ["run", "bm25", "locomo", "data.size=4"],
+        ["compare", "bm25", "recency", "--dataset", "locomo", "--limit", "4"],
+        ["reproduce", "memtree_t3", "only=[bm25]"],
+        ["new-memory", "mine"],
+        ["run", "mine", "locomo", "data.size=4"],
+        ["report"],
+    ):
+        done = called(*arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+    assert (folder / "results" / "report" / "index.html").is_file()
