@@ -48,9 +48,17 @@ def hit_in_cleaned(pattern: str, text: str, clean: str) -> bool:
     return bool(_edged(pattern).search(clean))
 
 
+def holds(text: str, value: str) -> bool:
+    """`strict_hit` of a literal, whatever signs it has; a blank value is in no text."""
+    clean = cleaned(text)
+    return bool(value.strip()) and cleaned(value) in clean and _edged(value).search(clean) is not None
+
+
+@lru_cache(maxsize=100_000)  # the lines of a history are recalled again and again
 def cleaned(text: str) -> str:
     """A text with unified quotes and dashes, without invisible characters, white space squeezed, case folded."""
-    return _squeezed(unicodedata.normalize("NFKC", text).translate(_UNIFIED)).casefold()
+    # Primes are folded before NFKC, too, which would take a double prime apart into two.
+    return _squeezed(unicodedata.normalize("NFKC", text.translate(_UNIFIED)).translate(_UNIFIED)).casefold()
 
 
 def strict_patterns(patterns: Iterable[str]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """What became of a fact that changed: verdicts of the suite `change` on recalled text and on answers, without a judge.
 
 Each probe of `data_loaders.change` gets one outcome (datasets_third.md section 4), from what was recalled for it before the change,
-after it and at the end, and for its twin at the end. Values are invented words, found line by line by `eval.metrics.strict`.
+after it and at the end, and for its twin at the end. Values are invented words, found line by line by `data_loaders.patterns`.
 
 | family    | right    | wrong, the one that matters first |
 |-----------|----------|-----------------------------------|
@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from data_loaders.patterns import holds
 from data_loaders.schema import Gold, Question
 from eval.files.records import Read, Score
-from eval.metrics.strict import holds
 
 WRONG: Mapping[str, tuple[str, ...]] = {
     "supersede": ("both", "stale", "lost"),

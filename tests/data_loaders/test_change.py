@@ -13,8 +13,8 @@ import pytest
 from data_loaders import locomo, source
 from data_loaders.change import CLEAN, VARIANTS, change, probes
 from data_loaders.change_words import HELD_OUT, MAIN, SUBJECTS, Wordings
+from data_loaders.patterns import holds
 from data_loaders.schema import Case, DataError, Session, Turn
-from eval.metrics.strict import holds
 from memsys.embed import stem
 
 

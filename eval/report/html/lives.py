@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from data_loaders.patterns import holds
 from data_loaders.schema import Case, Gold, Question, Turn
 from eval.files.records import Prediction, Read
 from eval.files.store import read_items, read_predictions
 from eval.metrics.change import WRONG, change_answer, change_recall
-from eval.metrics.strict import holds
 from eval.report.html.cleaning import clipped
 from eval.report.html.sources import ReportedRun, RunSet
 from memsys.interface import spoken

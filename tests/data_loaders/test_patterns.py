@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from eval.metrics.strict import clean, holds
+from data_loaders.patterns import cleaned, holds
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_a_value_is_no_pattern() -> None:
 
 
 def test_a_double_prime_is_a_quote() -> None:
-    assert clean("6″ ′x′") == "6\" 'x'"
+    assert cleaned("6″ ′x′") == "6\" 'x'"
