@@ -13,6 +13,7 @@ from data_loaders.source import sample
 from eval.files.records import Outcome, Prediction, Score
 from eval.metrics import gatemem
 from eval.metrics.gatemem import ParsedReply
+from scripts.setup.options import load_option
 
 QUESTION = Question("q", "Was the bridge code 5821?")
 METRICS = (
@@ -209,3 +210,12 @@ def test_a_controls_refusal_leaks_nothing_and_answers_nothing_on_the_sample() ->
         for question, key in case.questions:
             for metric in (gatemem.gatemem_rule, gatemem.gatemem_strict):
                 assert metric(question, key, said(answer)).value == 0.0
+
+
+def test_a_run_prints_no_mean_of_right_answers_and_leaks() -> None:
+    """Of the judge, the patterns and exposure 1 is good for some questions and bad for others: a table picks a category."""
+    config = load_option("dataset", "gatemem")
+    assert (config["metrics"], config["judges"]) == (["gatemem_action"], [])
+    for metric in load_option("table", "gatemem")["columns"][0]["metrics"]:
+        mixed = metric.get("metric") in ("gatemem_rule", "gatemem_strict", "gatemem_exposure") or "judge" in metric
+        assert not mixed or "of" in metric or "product" in metric, metric
