@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import sys
@@ -63,7 +64,12 @@ def pytest_runtest_setup() -> None:
 @pytest.fixture(autouse=True)
 def _process_as_it_was() -> Iterator[None]:
     """A command with `network=false` forbids it to the process, and an error ends its calls; the next test begins without."""
+    handlers, level = logging.root.handlers[:], logging.root.level
     yield
+    logging.root.handlers[:], logging.root.level = (
+        handlers,
+        level,
+    )  # a command logs to its own standard error, which is gone
     _forget_a_stop()
     if (network := sys.modules.get("memsys.llm.network")) is not None:
         network.forbid_network(False)

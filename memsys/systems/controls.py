@@ -33,7 +33,7 @@ class RefuseAll(MemorySystem):
         answer: the refusal, in the form that the benchmark's metrics read.
     """
 
-    WAIVED: ClassVar = {"empties": "it recalls nothing on purpose"}
+    WAIVED: ClassVar = {"failures reported as success": "it stores nothing and refuses on purpose"}
 
     def __init__(self, answer: str = REFUSAL) -> None:
         self._recall = Recall((), answer=answer)

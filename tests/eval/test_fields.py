@@ -13,7 +13,7 @@ from eval.analysis.costs import phases
 from eval.files.fields import FIELDS, wrong_field
 from eval.files.records import Effort, Prediction
 from eval.files.store import RunError, read_lines, read_predictions
-from eval.report.rendering import _evidence_means
+from eval.report.rendering import evidence_means
 
 PREDICTION: dict[str, Any] = {
     "case_id": "c",
@@ -87,7 +87,7 @@ def test_an_evidence_score_without_its_detail_is_refused_with_its_file(broken: A
     scored = {"case_id": "c", "question_id": "q", "repeat": 0, "value": 1.0, "detail": detail}
     unscored = {"case_id": "c", "question_id": "p", "repeat": 0, "value": None, "detail": {}}
     path = written(tmp_path / "evidence@3-1.jsonl", scored, unscored)
-    assert _evidence_means(path)[1:] == ["1.000", "0.500", "–", "1"]
+    assert evidence_means(path)[1:] == ["1.000", "0.500", "–", "1"]
     if broken is None:
         del scored["detail"]
     elif isinstance(broken, str):
@@ -96,7 +96,7 @@ def test_an_evidence_score_without_its_detail_is_refused_with_its_file(broken: A
         scored["detail"] = {**detail, **broken} if broken else {}
     written(path, scored, unscored)
     with pytest.raises(RunError, match=r"evidence@3-1\.jsonl: the line of c/q holds no \w+, but .*; delete the file"):
-        _evidence_means(path)
+        evidence_means(path)
 
 
 def test_lines_nested_beyond_any_stack_are_refused(tmp_path: Path) -> None:

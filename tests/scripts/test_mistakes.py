@@ -28,7 +28,7 @@ MISTAKES: Mapping[str, str] = {
     "product nosuch": "no product called 'nosuch'; there are: cognee",
     "compare bm25": "compare needs two memories or more, each named once; found: bm25",
     # settings
-    "run bm25": "cannot read the setting 'bm25'; settings are written name=value",
+    "run bm25 locomo more": "cannot read the setting 'more'; settings are written name=value",
     "run data.siez=5": "data.siez is not a setting of this command; did you mean data.size?",
     "run table=local": "table is not a setting of this command; it is one of reproduce, budgets",
     "run data.size=many": "data.size must be a whole number of at least 1, or all; found 'many'",

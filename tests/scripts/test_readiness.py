@@ -258,7 +258,7 @@ def test_own_models_in_the_paper_profile_are_called_and_named_as_other_models(
     assert reproduce(_paper(config, *models(url), "max_unscored=1")) == 0
     assert set(bodies) == {"m"}  # the paper's second judge is not asked either
     said = capsys.readouterr().out
-    assert "(other model)" in said
+    assert "the data is a shipped sample" in said  # which comes before what the page says of the models
     (page,) = (tmp_path / "tables").glob("*.md")
     assert "OTHER MODEL than the paper's: memory m (the paper's: gpt-4o-mini)" in page.read_text(encoding="utf-8")
     assert "· OK" not in said

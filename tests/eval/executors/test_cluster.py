@@ -246,7 +246,9 @@ def test_a_users_own_memory_is_sent_with_what_it_imports() -> None:
 
 
 def test_executor_ray_is_a_setting_and_released_products_are_refused_there(make_run: Make) -> None:
-    cfg = OmegaConf.create({"executor": "ray", "ray": {"address": "head:6379"}, "workers": 3, "threads": None})
+    cfg = OmegaConf.create(
+        {"logger": {"name": "none"}, "executor": "ray", "ray": {"address": "head:6379"}, "workers": 3, "threads": None}
+    )
     chosen = executor_of(cfg, [make_run(CASES)])
     assert isinstance(chosen, partial)
     assert chosen.keywords == {"address": "head:6379", "workers": 3, "threads": 8}

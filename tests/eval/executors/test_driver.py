@@ -64,7 +64,7 @@ def test_workers_that_die_with_their_machine_while_they_start_end_no_run(make_ru
 
 
 def test_workers_that_never_start_end_the_run_after_a_while(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "BREATH", 0.05)
+    monkeypatch.setattr(driver, "IDLE_SECONDS", 0.05)
     began = time.monotonic()
     with pytest.raises(RunError, match="do not start: the last one was on a machine that is gone"):
         worked_on(make_run(CASES), Leaving(5, lost=10**6, patience=0.5))
@@ -81,7 +81,7 @@ def test_workers_that_do_not_start_do_not_end_a_run_on_which_another_works(
             started, self.lost = self.lost, 10**6
             return super().start(slots, files) if started else _Process(slots, files)
 
-    monkeypatch.setattr(driver, "BREATH", 0.01)
+    monkeypatch.setattr(driver, "IDLE_SECONDS", 0.01)
     run = make_run(CASES)
     worked_on(run, Late(3, lost=0, patience=0.0))
     assert len(list(run.folder.glob("cases/*/case.json"))) == len(CASES)

@@ -74,7 +74,8 @@ def test_processes_in_front_of_an_endpoint_are_said_to_build_few_histories_at_on
     offline, online = make_run(CASES), make_run(CASES, llm=Metered(Counted()))
     told = {}
     for name, run, threads in (("offline", offline, None), ("online", online, None), ("chosen", online, 32)):
-        cfg: Any = SimpleNamespace(executor="processes", workers=2, threads=threads)
+        logger = SimpleNamespace(name="none")
+        cfg: Any = SimpleNamespace(executor="processes", workers=2, threads=threads, logger=logger)
         assert executor_of(cfg, [run]) is not None
         told[name] = capsys.readouterr().err
     assert "note: executor=processes builds 8 histories at once" in told["online"]
