@@ -85,9 +85,14 @@ def _judged(wanted: Sequence[Claim], args: argparse.Namespace, settings: Sequenc
     from scripts.lab.rejudging import rejudge
 
     data = [f"data.root={args.data}"] if args.data else []
-    text, code = rejudge(
-        wanted, args.judge, Lab("data.source=real", *data, f"results={args.results}", *settings), data_root(args.data)
-    )
+    whole = (
+        "data.source=real",
+        "data.size=all",
+        "data.max_cases=null",
+        "data.transform=none",
+    )  # whatever a profile cuts
+    lab = Lab(f"results={args.results}", *settings, *whole, *data)
+    text, code = rejudge(wanted, args.judge, lab, data_root(args.data))
     if text:
         replace_file(args.results / "claims" / "rejudged.md", text)
         print(f"{text}\nwritten: {args.results}/claims/rejudged.md")

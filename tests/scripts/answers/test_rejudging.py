@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from scripts.answers.graders import Grader, Judged, keep, kept
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim
 from scripts.answers.parsing import parsed
 from scripts.command import verb
+from scripts.commands.claims import _judged
 from scripts.door import Lab
 from scripts.lab.rejudging import rejudge, shown
 from scripts.mock.endpoint import Mock, application, serving
@@ -148,3 +150,28 @@ def test_labels_by_people_give_a_prediction_powered_score_of_all_answers() -> No
 def test_settings_without_a_judge_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert verb("claims", ["memorylake", "yes=true"]) == 2
     assert "settings belong to --judge" in capsys.readouterr().err
+
+
+def test_a_claim_of_which_nothing_was_judged_is_named(claim: Claim, tmp_path: Path) -> None:
+    lab = Lab("profile=smoke", "data.size=1", "data.seed=1", f"results={tmp_path / 'results'}")
+    asked = lab.load("locomo").cases[0].questions[0][0].text
+    assert asked not in QUESTIONS, "another question is left"
+    text, code = rejudge([claim], ["mem0"], lab, tmp_path)
+    assert code == 1
+    assert "- theirs: none of its answers was judged" in text
+
+
+def test_claims_are_judged_whole_whatever_a_profile_cuts(
+    claim: Claim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profile of a local model takes 20 questions of the sample; a claim is about all questions of the benchmark."""
+    labs: list[Any] = []
+
+    def judged(claims: Any, judges: Any, lab: Any, root: Path) -> tuple[str, int]:
+        labs.append(lab.cfg.data)
+        return "", 0
+
+    monkeypatch.setattr("scripts.lab.rejudging.rejudge", judged)
+    options = Namespace(judge=["mem0"], data=None, results=tmp_path)
+    assert _judged([claim], options, ["profile=smoke", "data.size=5"]) == 0
+    assert (labs[0].source, labs[0].size, labs[0].max_cases, labs[0].transform) == ("real", "all", None, "none")
