@@ -112,6 +112,7 @@ def test_counts_are_those_of_the_calls_that_arrived(levels: Any) -> None:
         tally = level.tally
         assert tally.sent["write"] == returned(tally, "write") == level.users * 4
         assert tally.sent["read"] == returned(tally, "read") == level.users * (4 + 6), "one after each write, six more"
+        assert tally.sent["consolidate"] == level.users * 4, "before the first read after a write"
         assert returned(tally, "lag") == level.users * 4
         assert (tally.leaks, tally.lost, tally.errors.total(), tally.unsent.total()) == (0, 0, 0, 0)
     for step in ("write", "consolidate", "read"):
