@@ -12,7 +12,7 @@ TABLE ?= 4
 # A role may have an endpoint and a key of its own: JUDGE_BASE_URL= JUDGE_KEY_ENV= (MEMORY, READER, JUDGE, PROBE, EMBEDDER); KEY_ENV= for all.
 ROLES := MEMORY READER JUDGE PROBE EMBEDDER
 KNOWN := PYTHON VENV PROFILE PAPER TABLE TABLES FIGURE LOCAL LOCAL_EMBEDDER BASE_URL MODEL JUDGE EMBEDDER KEY_ENV PRICES DATA QUESTIONS SIZE BACKBONE \
-  RESULTS YES MAX_USD ARGS MEMORY DATASET ADDRESS NAME SHARE CSV COUNTS SIZES LIMIT SWEEP SET RUN $(ROLES:=_BASE_URL) $(ROLES:=_KEY_ENV)
+  RESULTS YES MAX_USD ARGS MEMORY DATASET ADDRESS NAME SHARE CSV COUNTS SIZES USERS LIMIT SWEEP SET RUN $(ROLES:=_BASE_URL) $(ROLES:=_KEY_ENV)
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 UNKNOWN := $(filter-out $(KNOWN) MAKE% -%,$(GIVEN))
 ifneq ($(UNKNOWN),)
@@ -29,7 +29,7 @@ OVERRIDES = profile=$(PROFILE) $(call given,LOCAL,local.model) $(call given,LOCA
   $(call given,$(role)_KEY_ENV,endpoints.$(call lower,$(role)).key_env))
 lower = $(subst MEMORY,memory,$(subst READER,reader,$(subst JUDGE,judge,$(subst PROBE,probe,$(subst EMBEDDER,embedder,$(1))))))
 
-.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks dist architecture coverage doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit change growth calibrate sweep judge-card order-test claims claims-site \
+.PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks dist architecture coverage doctor test integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit change growth load calibrate sweep judge-card order-test claims claims-site \
   fetch clean distclean
 
 help:
@@ -133,6 +133,9 @@ change: $(VENV)/.installed ## does a memory keep up when facts change: MEMORY=me
 
 growth: $(VENV)/.installed ## cost of one more unit as the history grows: MEMORY=memtree SIZES=100,200,400
 	$(PY) -m scripts growth memory=$(or $(MEMORY),segtree) $(if $(SIZES),'sizes=[$(SIZES)]') $(OVERRIDES) $(ARGS)
+
+load: $(VENV)/.installed ## many users of one memory at once, latency, lag, errors, isolation: MEMORY=bm25 USERS=1,10,100
+	$(PY) -m scripts load memory=$(or $(MEMORY),bm25) $(if $(USERS),'users=[$(USERS)]') $(OVERRIDES) $(ARGS)
 
 calibrate: $(VENV)/.installed ## fit SegTreeMem's cosine threshold to an embedder on one history: EMBEDDER=text-embedding-3-small
 	$(PY) -m scripts calibrate $(OVERRIDES) $(ARGS)

@@ -1,4 +1,4 @@
-"""Processes of others that this one starts: what they see of this one, their memory, their end, and their folders."""
+"""Processes that this one starts: what they see of this one, their memory and its own, their end, and their folders."""
 
 from __future__ import annotations
 
@@ -87,6 +87,15 @@ def end(process: subprocess.Popen[bytes]) -> None:
     except (ProcessLookupError, PermissionError):
         process.kill()
     process.wait()
+
+
+def resident_bytes() -> int:
+    """The memory that this process occupies; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def megabytes(pid: int) -> float:

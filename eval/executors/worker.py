@@ -27,6 +27,7 @@ from eval.running.run import Progress, Run
 from memsys.lean import prepare_for_many_calls
 from memsys.llm.network import forbid_network
 from memsys.llm.secrets import register_environment
+from memsys.processes import resident_bytes
 
 PROGRESS_PAUSE = 0.2
 """Seconds between two messages about written units, which come too often for one message each."""
@@ -147,15 +148,6 @@ class _Pipe:
                 self._connection.send(message)
         except OSError:
             os._exit(1)
-
-
-def resident_bytes() -> int:
-    """The memory that this process occupies; 0 where the system does not say."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
 
 
 def work(connection: Connection, slots: int, files: int, network_forbidden: bool) -> None:

@@ -317,6 +317,16 @@ class Growth(Single):
     reads: Natural
 
 
+class Load(Single):
+    users: list[Count] = Field(min_length=1)
+    writes: Count
+    reads: Natural
+    write_rate: Positive
+    read_rate: Positive
+    patience: Amount
+    seconds: Positive
+
+
 class Calibrate(Single):
     tau_c: list[float] = Field(min_length=1)
     target_depth: Positive | None
@@ -355,6 +365,7 @@ FIGURES = extended(
 COMMANDS: dict[str, type[BaseModel]] = {
     "config": Single,
     "growth": Growth,
+    "load": Load,
     "calibrate": Calibrate,
     "reproduce": Reproduce,
     "budgets": Budgets,

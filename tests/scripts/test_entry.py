@@ -38,7 +38,9 @@ def test_a_bug_keeps_its_traceback() -> None:
         guarded(lambda: 1 // 0)
 
 
-@pytest.mark.parametrize("name", ["run", "reproduce", "figures", "sweep", "growth", "calibrate", "reproduce_all"])
+@pytest.mark.parametrize(
+    "name", ["run", "reproduce", "figures", "sweep", "growth", "load", "calibrate", "reproduce_all"]
+)
 def test_an_entry_point_loads_nothing_heavy_before_its_command_line_is_read(name: str) -> None:
     heavy = ["numpy", "hydra", "omegaconf", "pydantic", "eval", "data_loaders"]
     code = f"import sys, scripts.commands.{name}; print([name for name in {heavy} if name in sys.modules])"

@@ -18,6 +18,7 @@ from eval.files.store import RunError
 from scripts.assembly.confirmation import confirmed
 from scripts.assembly.plan import Duration, Plan
 from scripts.command import verb
+from scripts.commands.load import main as load
 from scripts.lab.calibration import calibrate
 from scripts.lab.growth import growth
 from scripts.lab.single import run_single
@@ -122,6 +123,7 @@ def test_a_wrong_setting_is_one_sentence(subtests: pytest.Subtests) -> None:
 COMMAND: dict[str, Callable[[DictConfig], int]] = {
     "config": run_single,
     "growth": growth,
+    "load": load,
     "calibrate": calibrate,
     "reproduce": reproduce,
     "figures": figure,

@@ -1,0 +1,443 @@
+"""Measure one memory system under concurrent users: how long writes and reads take, when what was written is found, and what leaks.
+
+Each user has a memory of their own, built as a case's is (of a service: a namespace), and a thread of their own. A user writes the units of
+a history of the data set; each unit ends with a sentence that holds a value of theirs. Directly after a write its value is asked for, and
+again at the read rate until it is recalled or `patience` is over. Further reads come at the read rate. All users have written once before
+the first rate counts, so that there is something to leak from the beginning.
+
+Decisions, for which there is no paper:
+
+- The reads of a user wait for their writes, as the interface promises no more. Users are concurrent with each other.
+- After a write, `consolidate` comes before the next read, as in a run. Its time is a column of its own and part of the lag.
+- The lag of a value goes from the beginning of its write to the end of the first read for it that recalls it. Of a value that the first
+  read does not recall, it is known to one interval of the read rate.
+- A read leaks if its items or its answer hold a value of any other user, also of a smaller number of users measured before. Text of others
+  without their value is not noticed.
+- Percentiles are of operations that returned, by nearest rank; the failed ones are counted beside them. An attempt that a memory repeats
+  by itself is part of its operation.
+- An operation that comes late, because the one before it took long, is made at once. How late it was is the column `behind`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from data_loaders.schema import Case, Question, Unit
+from eval.analysis.growth import long_history
+from eval.files.provenance import identity
+from eval.files.run_folder import RunFolder
+from eval.files.store import RunError
+from eval.running.failures import described, raise_if_stopped, stops
+from eval.running.run import Run, build_memory
+from memsys.inert import csv_text
+from memsys.interface import MemorySystem, Recall
+from memsys.llm import stopping
+from memsys.llm.meter import metering
+from memsys.llm.protocol import EndOfRun
+from memsys.processes import megabytes, resident_bytes
+
+VALUE = re.compile(r"zq[a-p]{16}")
+"""The form of all values; no word of a history has it."""
+NAMES = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]{8,})*")
+"""Names drawn for a user, such as that of a namespace; left out of causes, so that equal failures are counted together."""
+COLOURS = "red blue green white black brown grey yellow orange purple golden".split()
+THINGS = "kettle ladder suitcase piano bicycle tent drawer cabinet boat cellar printer gate trunk".split()
+PHASES = ("write", "consolidate", "read", "lag", "behind")
+"""What is measured in seconds."""
+PERCENTILES = (50, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What each user does, and for how long at most."""
+
+    users: tuple[int, ...]
+    """Numbers of concurrent users, measured one after the other."""
+    writes: int
+    """Units that each user writes."""
+    reads: int
+    """Reads of each user at the read rate, beside those that follow writes."""
+    write_rate: float
+    """Writes a second of each user."""
+    read_rate: float
+    """Reads a second of each user."""
+    patience: float
+    """Seconds after a write in which its value is asked for again."""
+    seconds: float
+    """After so many seconds at the rates no operation begins; those that are left are counted as not sent."""
+
+
+@dataclass(slots=True)
+class LoadCounts:
+    """What the operations of one or more users came to. For each operation `sent = returned + errors`."""
+
+    sent: Counter[str] = field(default_factory=Counter)
+    """Operations that were begun: `write`, `consolidate`, `read`."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """Those that failed; also memories that could not be made (`build`) or closed (`close`)."""
+    causes: Counter[str] = field(default_factory=Counter)
+    """What was said about the failures; drawn names are `…`."""
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
+    """By `PHASES`; of operations those that returned."""
+    leaks: int = 0
+    """Reads that recalled another user's value."""
+    leaked: list[str] = field(default_factory=list)
+    """The first such value of each user, with whose it is."""
+    lost: int = 0
+    """Values whose write returned and which no read recalled."""
+    unsent: Counter[str] = field(default_factory=Counter)
+    """Operations of the plan that were not begun: the time was over, or the user had no memory."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """Model calls that failed for good or gave a reply that could not be parsed, by purpose; a memory may have survived them."""
+
+    def add(self, other: LoadCounts) -> None:
+        """Add another user's."""
+        for name in ("sent", "errors", "causes", "unsent", "calls"):
+            getattr(self, name).update(getattr(other, name))
+        for phase in PHASES:
+            self.seconds[phase] += other.seconds[phase]
+        self.leaks += other.leaks
+        self.leaked += other.leaked
+        self.lost += other.lost
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One number of users."""
+
+    users: int
+    tally: LoadCounts
+    elapsed: float
+    """Seconds from the first write to the last read."""
+    cpu: float
+    """CPU seconds of this process and of child processes that ended with the memories; not of a service elsewhere."""
+    bytes: int
+    """By how much this process and those that it started have grown, from before the build to the last read; 0 where there is no /proc."""
+
+    @property
+    def rate(self) -> float:
+        """Writes and reads a second that returned."""
+        done = len(self.tally.seconds["write"]) + len(self.tally.seconds["read"])
+        return done / self.elapsed if self.elapsed > 0 else 0.0
+
+    def percentile(self, phase: str, percent: int) -> float | None:
+        """Seconds that so many percent of the operations do not exceed, by nearest rank; None where there is none."""
+        seconds = self.tally.seconds[phase]
+        return float(np.percentile(seconds, percent, method="inverted_cdf")) if seconds else None
+
+
+def load_file(run: Run, dataset: str, plan: Plan) -> Path:
+    """The CSV of a run's memory; every plan has a name of its own."""
+    name = identity({"run": run.folder.name, **{name: getattr(plan, name) for name in Plan.__slots__}})
+    return RunFolder(run.folder).results / "load" / f"{run.name}-{dataset}-{name}.csv"
+
+
+def measure(run: Run, plan: Plan, salt: str = "") -> list[Level]:
+    """Measure a memory at each number of users.
+
+    Args:
+        salt: what values are made from; empty for a new one, so that nothing an earlier measurement left behind, in a cache or a service,
+            is taken for this one's.
+
+    Raises:
+        RunError: the data set is too short, or the spending cap was reached.
+    """
+    salt = salt or secrets.token_hex(8)
+    try:
+        histories = [_history(run, first, plan.writes) for first in range(min(max(plan.users), len(run.cases)))]
+    except RunError as error:
+        raise RunError(f"writes={plan.writes}: no user has so many units to write; {error}") from error
+    run.rehearse()
+    owners: dict[str, str] = {}
+    try:
+        return [_level(run, plan, count, histories, owners, salt) for count in plan.users]
+    except EndOfRun as error:
+        stopping.check()
+        raise RunError(f"{error}; no measurement was kept") from error
+
+
+def _history(run: Run, first: int, writes: int) -> tuple[Case, list[Unit]]:
+    """The first units of the data set's cases, from one of them on."""
+    cases = [run.cases[(first + place) % len(run.cases)] for place in range(len(run.cases))]
+    return long_history(cases, dict(run.unit), writes)
+
+
+def _level(
+    run: Run,
+    plan: Plan,
+    count: int,
+    histories: Sequence[tuple[Case, list[Unit]]],
+    owners: dict[str, str],
+    salt: str,
+) -> Level:
+    total, over = LoadCounts(), threading.Event()
+    size, cpu = _size(), _cpu()
+    names = [f"load-{count}-{number}" for number in range(count)]
+    owners.update((value_of(salt, name, place), name) for name in names for place in range(plan.writes))
+    users: list[User] = []
+    elapsed = 0.0
+    try:
+        for number, name in enumerate(names):
+            case, units = histories[number % len(histories)]
+            users.append(User(name, [_told(salt, name, each) for each in enumerate(units)], plan, owners, over))
+            users[-1].build(run, replace(case, id=name))
+        started = time.perf_counter()
+        with ThreadPoolExecutor(count, "user") as pool:
+            try:
+                list(pool.map(User.begin, users))
+                list(pool.map(User.live, users, [number / count for number in range(count)]))
+            finally:
+                over.set()  # where one has met the end of the run, the others stop, too
+        elapsed = time.perf_counter() - started
+        size = _size() - size
+    finally:
+        for user in users:
+            user.close()
+    for user in users:
+        total.add(user.tally)
+    return Level(count, total, elapsed, _cpu() - cpu, size)
+
+
+def _size() -> int:
+    return resident_bytes() + round(megabytes(os.getpid()) * 2**20)
+
+
+def _cpu() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def value_of(salt: str, name: str, place: int) -> str:
+    """The value that a user writes in one place; no other user, place or salt has it."""
+    digest = hashlib.sha256(f"{salt}/{name}/{place}".encode()).hexdigest()[:16]
+    return "zq" + digest.translate(str.maketrans("0123456789abcdef", "abcdefghijklmnop"))
+
+
+def _subject(place: int) -> str:
+    """What the value of a place belongs to: the same for all users, so that a memory that mixes them up finds the others' first."""
+    again, cycle = divmod(place, len(COLOURS) * len(THINGS))
+    thing = f"{COLOURS[cycle % len(COLOURS)]} {THINGS[cycle % len(THINGS)]}"
+    return f"{thing} number {again + 1}" if again else thing
+
+
+def _told(salt: str, name: str, placed: tuple[int, Unit]) -> tuple[Unit, Question, str]:
+    """A unit that says its value, the question for the value, and the value."""
+    place, unit = placed
+    value, last = value_of(salt, name, place), unit.turns[-1]
+    said = f"{last.text} The password of the {_subject(place)} is {value}."
+    told = replace(unit, turns=(*unit.turns[:-1], replace(last, text=said)))
+    asked = Question(
+        f"value-{place}", f"What is the password of the {_subject(place)}?", time=unit.time, time_text=unit.time_text
+    )
+    return told, asked, value
+
+
+class User:
+    """One user with a memory, whose steps come one after the other.
+
+    Args:
+        told: units, questions and values, in order.
+        owners: names of users by value.
+        over: set when nobody is to begin anything more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        told: Sequence[tuple[Unit, Question, str]],
+        plan: Plan,
+        owners: Mapping[str, str],
+        over: threading.Event,
+    ) -> None:
+        self.name, self.told, self.plan, self.owners, self.over = name, told, plan, owners, over
+        self.memory: MemorySystem | None = None
+        self.tally = LoadCounts()
+        self._known: list[int] = []
+        """Places whose write returned."""
+        self._pending: dict[int, float] = {}
+        """Places whose value was not recalled yet, with the time at which the write began."""
+        self._stale = False
+        """Whether something was written since the last consolidation."""
+
+    def build(self, run: Run, case: Case) -> None:
+        """Make the memory; without one, all operations of the user are counted as not sent."""
+        with self._counting("build"):
+            self.memory = build_memory(run, case)
+
+    def begin(self) -> None:
+        """Write the first unit and ask for it."""
+        if self.memory is not None:
+            with self._metered():
+                self._write(0)
+
+    def live(self, share: float) -> None:
+        """Write and read at the rates, then ask for what was not recalled yet.
+
+        Args:
+            share: of the first interval, after which this user starts, so that users do not act in step; in [0, 1).
+        """
+        writes = [(place / self.plan.write_rate, "write", place) for place in range(1, len(self.told))]
+        reads = [((place + 0.5) / self.plan.read_rate, "read", place) for place in range(self.plan.reads)]
+        steps = sorted(writes + reads)
+        if self.memory is None:
+            self.tally.unsent.update(["write", *(kind for _, kind, _ in steps)])
+            return
+        with self._metered():
+            started = time.perf_counter()
+            end, offset = started + self.plan.seconds, share / self.plan.write_rate
+            for number, (after, kind, place) in enumerate(steps):
+                due = started + offset + after
+                if not self._slept_until(min(due, end)) or time.perf_counter() >= end:
+                    self.tally.unsent.update(kind for _, kind, _ in steps[number:])
+                    break
+                self.tally.seconds["behind"].append(max(0.0, time.perf_counter() - due))
+                if kind == "write":
+                    self._write(place)
+                else:
+                    self._read(self._asked_for(place))
+            while (waited := self._awaited()) and self._slept_until(time.perf_counter() + 1 / self.plan.read_rate):
+                if time.perf_counter() >= end:
+                    break
+                self._read(waited[0])
+            self.tally.lost = len(self._pending)
+
+    def close(self) -> None:
+        """End the memory; a failure is counted."""
+        if self.memory is not None:
+            with self._counting("close"):
+                self.memory.close()
+
+    # --- steps -----------------------------------------------------------------------------------------------------------
+
+    def _write(self, place: int) -> None:
+        unit = self.told[place][0]
+        ends = place + 1 == len(self.told) or self.told[place + 1][0].session_id != unit.session_id
+        memory = self._memory
+
+        def write() -> None:
+            memory.write(unit)
+            if ends:
+                memory.end_session(unit.session_id)
+
+        began = time.perf_counter()
+        self._stale = True
+        if self._timed("write", write):
+            self._known.append(place)
+            self._pending[place] = began
+            self._read(place)
+
+    def _read(self, place: int) -> None:
+        memory, (_, question, value) = self._memory, self.told[place]
+        if self._stale and self._timed("consolidate", memory.consolidate):
+            self._stale = False
+        recalls: list[Recall] = []
+
+        def read() -> None:
+            recall = memory.read(question)
+            if recall.aborted:
+                raise RunError(f"the search was aborted: {recall.aborted}")
+            recalls.append(recall)
+
+        if not self._timed("read", read):
+            return
+        ended = time.perf_counter()
+        texts = [*(item.text for item in recalls[0].items), recalls[0].answer or ""]
+        shown = set(VALUE.findall("\n".join(texts).casefold()))
+        if others := sorted(each for each in shown if self.owners.get(each, self.name) != self.name):
+            self.tally.leaks += 1
+            if not self.tally.leaked:
+                self.tally.leaked.append(f"{self.name} recalls {others[0]} of {self.owners[others[0]]}")
+        if value in shown and place in self._pending:
+            self.tally.seconds["lag"].append(ended - self._pending.pop(place))
+
+    def _asked_for(self, number: int) -> int:
+        """The place that a read at the rate asks for: the one that waits longest, else all in turn."""
+        waited = self._awaited()
+        return waited[0] if waited else self._known[number % len(self._known)] if self._known else 0
+
+    def _awaited(self) -> list[int]:
+        """Places that are still asked for, the oldest first."""
+        now = time.perf_counter()
+        return [place for place, began in self._pending.items() if now - began < self.plan.patience]
+
+    # --- how steps are made ----------------------------------------------------------------------------------------------
+
+    @property
+    def _memory(self) -> MemorySystem:
+        assert self.memory is not None
+        return self.memory
+
+    def _slept_until(self, due: float) -> bool:
+        """Wait; False if everything is over."""
+        while (left := due - time.perf_counter()) > 0 and not self.over.is_set():
+            stopping.check()
+            self.over.wait(min(left, 0.2))
+        stopping.check()
+        return not self.over.is_set()
+
+    def _timed(self, phase: str, step: Callable[[], object]) -> bool:
+        """Make one operation; whether it returned.
+
+        Raises:
+            EndOfRun: no further call can be made.
+        """
+        self.tally.sent[phase] += 1
+        failed, began = self.tally.errors[phase], time.perf_counter()
+        with self._counting(phase):
+            step()
+            self.tally.seconds[phase].append(time.perf_counter() - began)
+        return self.tally.errors[phase] == failed
+
+    @contextmanager
+    def _counting(self, phase: str) -> Iterator[None]:
+        """Count an error and go on behind the block; what ends the run ends the other users, too."""
+        try:
+            yield
+        except Exception as error:
+            if stops(error):
+                self.over.set()
+                raise
+            raise_if_stopped(error)
+            self.tally.errors[phase] += 1
+            self.tally.causes[f"{phase}: {NAMES.sub('…', described(error))}"] += 1
+
+    @contextmanager
+    def _metered(self) -> Iterator[None]:
+        """Count the model calls that failed inside."""
+        with metering() as ledger:
+            yield
+        self.tally.calls.update(ledger.failures)
+        self.tally.calls.update(ledger.parse_failures)
+
+
+def as_csv(memory: str, dataset: str, levels: Sequence[Level]) -> str:
+    """The levels as CSV, one line each; seconds with six decimals, an empty cell where nothing was measured."""
+    measured = [(phase, percent) for phase in PHASES for percent in PERCENTILES]
+    header = ["memory", "dataset", "users", "writes", "consolidations", "reads", "write_errors", "consolidate_errors"]
+    header += ["read_errors", "build_errors", "close_errors", "writes_not_sent", "reads_not_sent", "leaks", "recalled"]
+    header += ["never_recalled", "failed_calls", *(f"{phase}_p{percent}" for phase, percent in measured)]
+    rows: list[list[object]] = [[*header, "elapsed_seconds", "operations_per_second", "cpu_seconds", "bytes"]]
+    for level in levels:
+        tally = level.tally
+        sent = [tally.sent[phase] for phase in ("write", "consolidate", "read")]
+        errors = [tally.errors[phase] for phase in ("write", "consolidate", "read", "build", "close")]
+        unsent = [tally.unsent["write"], tally.unsent["read"]]
+        seconds = [level.percentile(phase, percent) for phase, percent in measured]
+        printed = ["" if value is None else f"{value:.6f}" for value in seconds]
+        found = [tally.leaks, len(tally.seconds["lag"]), tally.lost, tally.calls.total()]
+        totals = [f"{level.elapsed:.6f}", f"{level.rate:.6f}", f"{level.cpu:.6f}", level.bytes]
+        rows.append([memory, dataset, level.users, *sent, *errors, *unsent, *found, *printed, *totals])
+    return csv_text(rows)

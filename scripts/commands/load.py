@@ -1,0 +1,112 @@
+"""Put many users on one memory system at once: `python -m scripts load memory=bm25 users=[1,10,100]`.
+
+Every user has a memory of their own (of a service: a namespace), writes units of a history, each with a value of theirs, and reads. Printed
+are p50, p95 and p99 of write, consolidation, read and of the lag from a write until its value is recalled, operations a second, errors, CPU
+and bytes; every read is searched for values of other users. `eval.analysis.load` says how; a CSV is written to `results/load/`.
+Only this machine is reached, unless `network=true`. A level of users ends after `seconds`, and after the calls that are then on their way.
+Exit codes: 0 measured, 1 a read leaked or too many operations failed (`max_unscored`), 2 wrong input.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from omegaconf import DictConfig
+
+    from eval.analysis.load import Level, Plan
+
+GROUP = "run"
+CONFIG = "load"
+WORDS = "memory"
+CAUSES = 5
+"""Most kinds of failure that are printed, and most leaks."""
+
+
+def main(cfg: DictConfig) -> int:
+    """Run the job of one configuration; its exit code."""
+    from scripts.setup.exits import configured
+
+    return configured(cfg, "load", _load)
+
+
+def _load(cfg: DictConfig) -> int:
+    from omegaconf import OmegaConf
+
+    from eval.analysis.load import Plan, as_csv, load_file, measure
+    from eval.files.store import RunError, replace_file
+    from eval.running.loop import clear_up
+    from scripts.assembly.datasets import data
+    from scripts.assembly.models import build_models
+    from scripts.assembly.readiness import prepared
+    from scripts.assembly.runs import memory_run, reader
+
+    dataset_config: dict[str, Any] = dict(OmegaConf.to_container(cfg.dataset, resolve=True))  # type: ignore[arg-type]
+    memory_config: dict[str, Any] = dict(OmegaConf.to_container(cfg.memory, resolve=True))  # type: ignore[arg-type]
+    if cfg.replay:
+        raise RunError("replay=true: load measures the memory itself, not the cache; leave replay=true out")
+    if memory_config.get("control"):
+        raise RunError(f"{memory_config['name']} is made of the answer key; nobody could use it")
+    plan = Plan(
+        tuple(int(count) for count in cfg.users),
+        *(cfg.writes, cfg.reads, cfg.write_rate, cfg.read_rate, cfg.patience, cfg.seconds),
+    )
+    models = prepared(cfg, build_models(cfg))
+    dataset = data(cfg, dataset_config)
+    answering = reader(cfg.protocol.reader or dataset_config["reader"])
+    run = memory_run(cfg, models, dataset, memory_config, answering, unit=cfg.protocol.unit)
+    clear_up([run])
+    levels = measure(run, plan)
+    path = load_file(run, dataset.name, plan)
+    replace_file(path, as_csv(run.name, dataset.name, levels))
+    print("\n".join(lines(f"{memory_config['title']} on {dataset.title}", plan, levels)))
+    if models.stand_ins:
+        print(f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines; these are not the times of models.")
+    print(f"written: {path}")
+    sent = sum(level.tally.sent.total() for level in levels)
+    errors = sum(level.tally.errors.total() for level in levels)
+    return int(any(level.tally.leaks for level in levels) or errors > cfg.max_unscored * sent)
+
+
+def lines(title: str, plan: Plan, levels: Sequence[Level]) -> Iterator[str]:
+    """The table as Markdown, what it is of, and what failed or leaked."""
+    from eval.analysis.load import PHASES
+    from eval.report.rendering import grid
+    from memsys.inert import visible
+
+    yield f"## Load: {visible(title)}"
+    yield ""
+    header = ["users", "writes", "reads", "errors", "not sent", "leaks", "recalled", "never"]
+    rows = []
+    for level in levels:
+        tally = level.tally
+        counts = [level.users, tally.sent["write"], tally.sent["read"], tally.errors.total(), tally.unsent.total()]
+        counts += [tally.leaks, len(tally.seconds["lag"]), tally.lost]
+        totals = [f"{level.rate:.1f}", f"{level.cpu:.2f}", f"{level.bytes:,}"]
+        rows.append([*map(str, counts), *(_milliseconds(level, phase) for phase in PHASES), *totals])
+    yield grid([*header, *(f"{phase} ms" for phase in PHASES), "ops/s", "CPU s", "bytes"], rows)
+    yield ""
+    yield (
+        f"- Each user: {plan.writes} writes at {plan.write_rate:g}/s, a read after each, {plan.reads} more at {plan.read_rate:g}/s, "
+        f"and those that ask again for up to {plan.patience:g} s."
+    )
+    yield "- ms are p50 / p95 / p99 of what returned; lag is from the start of a write until a read recalls its value, with consolidation."
+    yield "- CPU and bytes (growth) are of this process and those that it started for memories; a service elsewhere is not in them."
+    for level in levels:
+        for cause, count in level.tally.causes.most_common(CAUSES):
+            yield f"- {level.users} users: {count} × {visible(cause)}"
+        if (further := len(level.tally.causes) - CAUSES) > 0:
+            yield f"- {level.users} users: and failures of {further} other kinds"
+        if level.tally.calls:
+            yield f"- {level.users} users: {level.tally.calls.total()} model calls failed or could not be parsed"
+        for leaked in level.tally.leaked[:CAUSES]:
+            yield f"- LEAK at {level.users} users: {visible(leaked)}"
+
+
+def _milliseconds(level: Level, phase: str) -> str:
+    from eval.analysis.load import PERCENTILES
+
+    found = [level.percentile(phase, percent) for percent in PERCENTILES]
+    return " / ".join("–" if value is None else f"{1000 * value:.1f}" for value in found)

@@ -1,0 +1,91 @@
+"""`memsys-bench load` as a user meets it: a service with many users, one that mixes them up, and one that is not there."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from scripts.commands.load import main
+from scripts.mock.endpoint import serving
+from scripts.mock.memory_service import Service
+from scripts.mock.memory_store import Store
+from scripts.setup.options import CONF
+
+FAST = ["write_rate=1000", "read_rate=1000", "writes=3", "reads=2", "patience=0"]
+
+
+def of_load(results: Path, *settings: str) -> tuple[int, list[Mapping[str, str]]]:
+    """The exit code, and the lines of the CSV."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("load", [f"results={results}", *FAST, *settings])
+    code = main(cfg)
+    rows: list[Mapping[str, str]] = []
+    for path in (results / "load").glob("*.csv"):
+        rows += csv.DictReader(path.open(encoding="utf-8"))
+    return code, rows
+
+
+def test_a_service_gets_what_is_counted_and_its_namespaces_are_deleted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = Service(Store())
+    with serving(service.application()) as url:
+        named = ["memory=reference_http", f"memory.build.base_url={url}", "users=[1,4]"]
+        code, rows = of_load(tmp_path, *named)
+    asked = [line.rpartition("/")[2] for line in service.asked if line.startswith("POST")]
+    assert code == 0
+    assert [row["users"] for row in rows] == ["1", "4"]
+    assert asked.count("memories") == sum(int(row["writes"]) for row in rows) == 5 * 3
+    assert asked.count("search") == sum(int(row["reads"]) for row in rows) == 5 * (3 + 2)
+    assert [(row["leaks"], row["recalled"], row["never_recalled"]) for row in rows] == [
+        ("0", "3", "0"),
+        ("0", "12", "0"),
+    ]
+    assert not any(service.store.spaces.values())
+    said = capsys.readouterr().out
+    assert "| 4 | 12 | 20 | 0 | 0 | 0 | 12 | 0 |" in said
+    assert "LEAK" not in said
+
+
+def test_a_service_that_mixes_users_up_is_named_and_fails_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(Service(Store("tenants leak")).application()) as url:
+        code, rows = of_load(tmp_path, "memory=reference_http", f"memory.build.base_url={url}", "users=[1,3]")
+    assert code == 1
+    assert rows[0]["leaks"] == "0"
+    assert int(rows[1]["leaks"]) > 0
+    assert "- LEAK at 3 users: load-3-" in capsys.readouterr().out
+
+
+def test_failed_operations_are_printed_and_fail_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    service = Service(Store(), key="not sent")
+    with serving(service.application()) as url:
+        code, rows = of_load(tmp_path, "memory=reference_http", f"memory.build.base_url={url}", "users=[2]")
+    assert code == 1
+    assert (rows[0]["write_errors"], rows[0]["recalled"], rows[0]["never_recalled"]) == ("6", "0", "0")
+    assert "- 2 users: 6 × write: ModelError: http://127.0.0.1:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("replay=true", "load measures the memory itself, not the cache"),
+        ("memory=gold_evidence", "is made of the answer key"),
+        ("writes=9999", "no user has so many units to write"),
+        ("users=[]", "users"),
+        ("users=[0]", "users"),
+        ("read_rate=0", "read_rate"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    setting: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert of_load(tmp_path, setting) == (2, [])
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert said in error
