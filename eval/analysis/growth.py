@@ -25,7 +25,7 @@ import numpy as np
 from data_loaders.schema import Case, Question, Unit
 from data_loaders.transforms import join
 from data_loaders.units import make_units
-from eval.analysis.growth_recall import Holding, Watch
+from eval.analysis.growth_recall import Holding, RecallWatch
 from eval.files.provenance import identity
 from eval.files.records import Effort
 from eval.files.run_folder import RunFolder
@@ -136,7 +136,7 @@ def measure(run: Run, dataset: str, schedule: Schedule) -> str:
     return as_csv(run.name, dataset, memory.OFFLINE, costs, watch.holdings if watch else ())
 
 
-def _watch(run: Run, history: Case, units: Sequence[Unit], schedule: Schedule) -> Watch | None:
+def _watch(run: Run, history: Case, units: Sequence[Unit], schedule: Schedule) -> RecallWatch | None:
     if not schedule.questions:
         return None
     names: list[str] = []
@@ -146,7 +146,7 @@ def _watch(run: Run, history: Case, units: Sequence[Unit], schedule: Schedule) -
         names += [case.cluster or case.id] * len(case.questions)
     own = run.services
     services = (own.llm, own.reader, own.probe, own.embedder, own.gateway)
-    return Watch(history, names, units, services, most=schedule.questions, k=schedule.k, seed=run.seed)
+    return RecallWatch(history, names, units, services, most=schedule.questions, k=schedule.k, seed=run.seed)
 
 
 def long_history(cases: Sequence[Case], unit: dict[str, Any], size: int) -> tuple[Case, list[Unit]]:
@@ -172,7 +172,7 @@ def build(
     units: Sequence[Unit],
     sizes: Sequence[int],
     questions: Sequence[Question] = (),
-    watch: Watch | None = None,
+    watch: RecallWatch | None = None,
 ) -> Iterator[Effort]:
     """Write all units; at each size consolidate and read the questions, then those that `watch` asks. Yields one effort line per step."""
     for position, unit in enumerate(units, 1):

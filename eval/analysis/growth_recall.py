@@ -60,7 +60,7 @@ class Holding:
         return preferred_interval(estimate(self.covered, self.histories)) if self.covered else None
 
 
-class Watch:
+class RecallWatch:
     """Asks the questions that are due at a size and notes what comes back.
 
     Args:

@@ -13,7 +13,7 @@ from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
 from data_loaders.units import make_units
 from eval.analysis.footprint import node_bytes, object_bytes
 from eval.analysis.growth import FIELDS, Schedule, as_csv, build, costs_at, long_history
-from eval.analysis.growth_recall import Watch
+from eval.analysis.growth_recall import RecallWatch
 from eval.files.store import RunError
 from memsys.interface import MemorySystem, Recall
 from memsys.llm.protocol import EndOfRun
@@ -47,7 +47,7 @@ def measured(
 ) -> list[dict[str, Any]]:
     history, units = long_history(cases, UTTERANCE, sizes[-1])
     names = [one.id for one in cases[: len(history.sessions)] for _ in one.questions]
-    watch = Watch(history, names, units, (), most=most, k=10)
+    watch = RecallWatch(history, names, units, (), most=most, k=10)
     costs = costs_at(list(build(memory, units, sizes, (), watch)), memory.OFFLINE, 10)
     return list(csv.DictReader(as_csv("m", "d", memory.OFFLINE, costs, watch.holdings).splitlines()))
 
@@ -82,11 +82,11 @@ def test_bytes_of_bm25_grow_in_proportion_and_the_same_in_every_measurement() ->
 def test_a_question_is_asked_once_its_evidence_is_written_and_a_drawn_one_only_gives_way_to_a_smaller_hash() -> None:
     history, units = long_history(CASES, UTTERANCE, 200)
     names = [one.id for one in CASES[:2] for _ in one.questions]
-    watch = Watch(history, names, units, (), most=100, k=10)
+    watch = RecallWatch(history, names, units, (), most=100, k=10)
     assert [probe.question.id for probe in watch.due(11)] == ["a/q0", "a/q5", "a/q10"]
     assert [probe.question.id for probe in watch.due(10)] == ["a/q0", "a/q5"]
     assert {probe.history for probe in watch.due(200)} == {"a", "b"}
-    few = Watch(history, names, units, (), most=5, k=10)
+    few = RecallWatch(history, names, units, (), most=5, k=10)
     early = {probe.question.id for probe in few.due(100)}
     assert len(early) == 5
     assert {probe.question.id for probe in few.due(200)} & {probe.question.id for probe in watch.due(100)} <= early
@@ -96,7 +96,7 @@ def test_evidence_that_the_unit_rule_leaves_out_counts_as_missed() -> None:
     history, units = long_history(CASES, UTTERANCE, 100)
     kept = [unit for unit in units if not unit.turn_ids[0].endswith("0")]
     names = [one.id for one in CASES[:1] for _ in one.questions]
-    watch = Watch(history, names, kept, (), most=100, k=10)
+    watch = RecallWatch(history, names, kept, (), most=100, k=10)
     lines = list(build(memory := BM25(), kept, [len(kept)], (), watch))
     (holding,) = watch.holdings
     assert memory.held == 90
@@ -132,7 +132,7 @@ def test_a_size_before_any_evidence_has_no_recall_and_no_exponent_of_it() -> Non
     asked = ((Question("q", "Where is ax5?"), Gold(("5",), ("t5",))),)
     history = Case("z", ("ann",), moved.sessions, asked)
     units = list(make_units(history.sessions, count=len, **UTTERANCE).units)
-    watch = Watch(history, ["z"], units, (), most=5, k=10)
+    watch = RecallWatch(history, ["z"], units, (), most=5, k=10)
     costs = costs_at(list(build(BM25(), units, [2, 10], (), watch)), False, 2)
     rows = list(csv.DictReader(as_csv("m", "d", False, costs, watch.holdings).splitlines()))
     assert [(row["n"], row["what"]) for row in rows if row["n"] == "2"] == [
@@ -149,7 +149,7 @@ def test_columns_are_added_at_the_end_and_only_where_recall_is_measured() -> Non
     plain = as_csv("m", "d", False, costs).splitlines()
     assert plain[0] == ",".join(["memory,dataset,rebuilds,n,held,what", *FIELDS])
     assert len(plain) == 1 + 2 * 3
-    watch = Watch(history, ["a"] * len(history.questions), units, (), most=5, k=10)
+    watch = RecallWatch(history, ["a"] * len(history.questions), units, (), most=5, k=10)
     costs = costs_at(list(build(BM25(), units, [5, 10], (), watch)), False, 5)
     longer, shorter = (as_csv("m", "d", False, costs, holdings).splitlines() for holdings in (watch.holdings, ()))
     assert [line[: len(start)] for line, start in zip(longer, shorter, strict=False)] == shorter
