@@ -131,8 +131,8 @@ audit: $(VENV)/.installed ## what does not add up in the published tables, or in
 change: $(VENV)/.installed ## does a memory keep up when facts change: MEMORY=mem0 DATASET=locomo QUESTIONS=640 a family (without MEMORY: all of ours)
 	$(PY) -m scripts reproduce table=change build.rebuild_every=1 $(if $(DATASET),table.columns.0.dataset=$(DATASET)) $(if $(MEMORY),'table.others=[$(MEMORY)]') $(OVERRIDES) $(ARGS)
 
-growth: $(VENV)/.installed ## cost of one more unit as the history grows: MEMORY=memtree SIZES=100,200,400
-	$(PY) -m scripts growth memory=$(or $(MEMORY),segtree) $(if $(SIZES),'sizes=[$(SIZES)]') $(OVERRIDES) $(ARGS)
+growth: $(VENV)/.installed ## recall, cost and bytes as one history grows: MEMORY=memtree SIZES=100,200,400 ASKED=100 questions a size (0: costs only)
+	$(PY) -m scripts growth memory=$(or $(MEMORY),segtree) $(if $(SIZES),'sizes=[$(SIZES)]') questions=$(or $(ASKED),100) $(OVERRIDES) $(ARGS)
 
 load: $(VENV)/.installed ## many users of one memory at once, latency, lag, errors, isolation: MEMORY=bm25 USERS=1,10,100
 	$(PY) -m scripts load memory=$(or $(MEMORY),bm25) $(if $(USERS),'users=[$(USERS)]') $(OVERRIDES) $(ARGS)

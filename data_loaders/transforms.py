@@ -1,4 +1,4 @@
-"""Transformations of a data set: a subset, gold evidence only, or histories with permuted turns or sessions. All are lazy.
+"""Transformations of a data set: a subset, gold evidence only, permuted turns or sessions, all histories as one. All but `join` are lazy.
 
 Every random choice depends on the seed and the ids alone, not on the order of cases or on other choices: a smaller subset is part of a
 larger one, and a case is permuted in the same way whichever other cases are loaded.
@@ -107,6 +107,37 @@ def oracle(cases: Sequence[Case]) -> LazyCases:
         return _evidence_only(case, *case.questions[number], case_id)
 
     return LazyCases([place[2] for place in places], [place[3] for place in places], parse)
+
+
+def join(cases: Iterable[Case], name: str) -> Case:
+    """One case whose history is that of all cases in their order; every question is asked at its end.
+
+    Ids of turns, sessions and questions get the id of their case in front (`conv-1/D1:3`), also in `Gold.evidence`. `Gold.detail` stays as
+    it is, so metrics that look for ids in it do not fit. The cases of a data set do not know of each other: a question may fit several.
+    """
+    joined = [_prefixed(case) for case in cases]
+    return Case(
+        name,
+        tuple(dict.fromkeys(speaker for case in joined for speaker in case.speakers)),
+        tuple(session for case in joined for session in case.sessions),
+        tuple(asked for case in joined for asked in case.questions),
+        notes=tuple(note for case in joined for note in case.notes),
+    )
+
+
+def _prefixed(case: Case) -> Case:
+    def session(old: Session) -> Session:
+        turns = tuple(replace(turn, id=f"{case.id}/{turn.id}") for turn in old.turns)
+        return replace(old, id=f"{case.id}/{old.id}", turns=turns)
+
+    questions = tuple(
+        (
+            replace(question, id=f"{case.id}/{question.id}", after=None),
+            replace(gold, evidence=tuple(f"{case.id}/{turn}" for turn in gold.evidence)),
+        )
+        for question, gold in case.questions
+    )
+    return replace(case, sessions=tuple(map(session, case.sessions)), questions=questions)
 
 
 def permute(

@@ -3,29 +3,37 @@
 One memory is built once over the data set's cases in a row, until the largest size is reached. At each size the memory is consolidated,
 as it would be before a question. For a memory that rebuilds (`OFFLINE`), one more unit costs the whole consolidation; for any other
 memory the consolidation is provisional and reported apart. With `reads`, the first questions of the data set are read at each size.
+With `questions`, those are read whose evidence is written by then, and scored; bytes, intervals and exponents are added (`growth_recall`).
 
 Deviations: unit texts are embedded when they are written, not ahead of time as in a run, so that each write is charged its own cost.
-The cumulative cost of a memory that rebuilds includes the rebuilds at the requested sizes, not one after every unit. Questions are read
-whether or not the history already contains their answer, because only the cost of reading is measured.
+The cumulative cost of a memory that rebuilds includes the rebuilds at the requested sizes, not one after every unit. `reads` takes
+questions whether or not the history already contains their answer, because only the cost of reading is measured. The interval of a
+write's cost takes the writes of the window as independent; a cost that was measured once has none.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_loaders.schema import Case, Question, Session, Turn, Unit
+import numpy as np
+
+from data_loaders.schema import Case, Question, Unit
+from data_loaders.transforms import join
 from data_loaders.units import make_units
+from eval.analysis.growth_recall import Holding, RecallWatch
 from eval.files.provenance import identity
 from eval.files.records import Effort
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.running.case_log import effort
 from eval.running.run import Run, build_memory
+from eval.statistics.intervals import Interval, around, independent
+from eval.statistics.power_law import Exponent, exponent
 from memsys.inert import csv_text
 from memsys.interface import MemorySystem
 from memsys.llm.meter import metering
@@ -42,6 +50,11 @@ FIELDS = (
     "embedding_tokens",
 )
 """What a cost consists of; seconds, calls and tokens."""
+KINDS = ("one_more", "consolidation", "cumulative", "read")
+"""What the lines of a size are about."""
+HELD = ("object_bytes", "node_bytes", "recalled_bytes", "covered")
+"""What is measured beside costs. Bytes held: all of them in `cumulative`, those of a unit since the size before in `one_more`. Bytes of
+recalled texts and coverage of the evidence: in `read`, means over the questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +62,7 @@ class Schedule:
     """At which sizes costs are measured.
 
     Raises:
-        RunError: there is no size, a size is below 1, or the window is below 1.
+        RunError: there is no size, a size is below 1, the window is below 1, or both kinds of reads are asked for.
     """
 
     sizes: tuple[int, ...]
@@ -57,13 +70,19 @@ class Schedule:
     window: int
     """The cost of one more unit is the mean over this many writes before the size."""
     reads: int
-    """Questions read at each size."""
+    """Questions read at each size, whatever they ask about."""
+    questions: int = 0
+    """Most questions whose evidence is written that are read and scored at each size; 0 leaves out all that is not cost."""
+    k: int = 10
+    """Items of a recall that count."""
 
     def __post_init__(self) -> None:
         if not self.sizes or any(size < 1 for size in self.sizes):
             raise RunError(f"sizes: at least one, each at least 1, found {list(self.sizes)}")
         if self.window < 1:
             raise RunError(f"window must be at least 1, found {self.window}")
+        if self.reads and self.questions:
+            raise RunError("reads and questions: set one of them to 0; both say which questions are read at each size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +101,15 @@ class Cost:
     """All writes so far, plus all rebuilds so far for a memory that rebuilds."""
     read: tuple[float, ...] | None = None
     """Reading one question at this size, the mean over the questions read; None when none was read."""
+    samples: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
+    """By kind, the measurements behind a mean; none for what was measured once."""
 
 
 def growth_file(run: Run, dataset: str, schedule: Schedule) -> Path:
     """The CSV of a run's memory; every schedule has a name of its own."""
-    settings = {"run": run.folder.name, "sizes": sorted(set(schedule.sizes)), "window": schedule.window}
+    settings: dict[str, Any] = {"run": run.folder.name, "sizes": sorted(set(schedule.sizes)), "window": schedule.window}
+    if schedule.questions:
+        settings |= {"questions": schedule.questions, "k": schedule.k}
     name = identity({**settings, "reads": schedule.reads} if schedule.reads else settings)
     return RunFolder(run.folder).results / "growth" / f"{run.name}-{dataset}-{name}.csv"
 
@@ -100,43 +123,58 @@ def measure(run: Run, dataset: str, schedule: Schedule) -> str:
     sizes = sorted(set(schedule.sizes))
     history, units = long_history(run.cases, dict(run.unit), sizes[-1])
     questions = [question for case in run.cases for question, _ in case.questions] if schedule.reads else []
+    watch = _watch(run, history, units, schedule)
     run.rehearse()
     memory = build_memory(run, history)
     try:
-        lines = list(build(memory, units, sizes, questions[: schedule.reads]))
+        lines = list(build(memory, units, sizes, questions[: schedule.reads], watch))
     except EndOfRun as error:
         raise RunError(f"{error}; nothing was written, the replies already paid for are in the cache") from error
-    return as_csv(run.name, dataset, memory.OFFLINE, costs_at(lines, memory.OFFLINE, schedule.window))
+    finally:
+        memory.close()
+    costs = costs_at(lines, memory.OFFLINE, schedule.window)
+    return as_csv(run.name, dataset, memory.OFFLINE, costs, watch.holdings if watch else ())
+
+
+def _watch(run: Run, history: Case, units: Sequence[Unit], schedule: Schedule) -> RecallWatch | None:
+    if not schedule.questions:
+        return None
+    names: list[str] = []
+    for case in run.cases:
+        if len(names) == len(history.questions):
+            break
+        names += [case.cluster or case.id] * len(case.questions)
+    own = run.services
+    services = (own.llm, own.reader, own.probe, own.embedder, own.gateway)
+    return RecallWatch(history, names, units, services, most=schedule.questions, k=schedule.k, seed=run.seed)
 
 
 def long_history(cases: Sequence[Case], unit: dict[str, Any], size: int) -> tuple[Case, list[Unit]]:
-    """Join cases into one history and return it with its first `size` units; ids are prefixed with their case.
+    """Join as many cases into one history as `size` units need (`join`), and return it with these units.
 
     Raises:
         RunError: the data set has fewer units.
     """
-    sessions: list[Session] = []
+    taken: list[Case] = []
     units: list[Unit] = []
     for case in cases:
-        renamed = [_prefixed(session, case.id) for session in case.sessions]
-        sessions += renamed
-        units += make_units(renamed, count=count_tokens, **unit).units
+        taken.append(case)
+        units += make_units(join([case], "growth").sessions, count=count_tokens, **unit).units
         if len(units) >= size:
-            return Case("growth", case.speakers, tuple(sessions), ()), units[:size]
+            return join(taken, "growth"), units[:size]
     raise RunError(
         f"sizes: the data set holds {len(units)} units, {size} are asked for; choose smaller sizes or more data"
     )
 
 
-def _prefixed(session: Session, case_id: str) -> Session:
-    turns = tuple(Turn(f"{case_id}/{turn.id}", turn.speaker, turn.text, turn.role) for turn in session.turns)
-    return replace(session, id=f"{case_id}/{session.id}", turns=turns)
-
-
 def build(
-    memory: MemorySystem, units: Sequence[Unit], sizes: Sequence[int], questions: Sequence[Question] = ()
+    memory: MemorySystem,
+    units: Sequence[Unit],
+    sizes: Sequence[int],
+    questions: Sequence[Question] = (),
+    watch: RecallWatch | None = None,
 ) -> Iterator[Effort]:
-    """Write all units; at each size consolidate and read the questions. Yields one effort line per step."""
+    """Write all units; at each size consolidate and read the questions, then those that `watch` asks. Yields one effort line per step."""
     for position, unit in enumerate(units, 1):
         following = units[position] if position < len(units) else None
 
@@ -150,6 +188,10 @@ def build(
             yield _measured(memory, "consolidate", str(position), memory.consolidate)
             for question in questions:
                 yield _measured(memory, "read", question.id, partial(memory.read, question))
+            if watch is not None:
+                for probe in watch.due(position):
+                    yield _measured(memory, "read", probe.question.id, partial(watch.read, memory, probe))
+                watch.note(memory, position)
 
 
 def _measured(memory: MemorySystem, phase: str, subject: str, step: Callable[[], object]) -> Effort:
@@ -180,13 +222,16 @@ def costs_at(lines: Sequence[Effort], rebuilds: bool, window: int) -> list[Cost]
             continue
         if line.phase == "read":
             reads.append(values)
-            costs[-1] = replace(costs[-1], read=_means(reads))
+            samples = {**costs[-1].samples, "read": tuple(reads)}
+            costs[-1] = replace(costs[-1], read=_means(reads), samples=samples)
             continue
         reads = []
         if rebuilds:
             cumulative = _sum(cumulative, values)
         write = _means(writes[-window:])
-        costs.append(Cost(len(writes), line.held, _sum(write, values) if rebuilds else write, values, cumulative))
+        one_more = _sum(write, values) if rebuilds else write
+        samples = {} if rebuilds else {"one_more": tuple(writes[-window:])}  # a rebuild is measured once
+        costs.append(Cost(len(writes), line.held, one_more, values, cumulative, samples=samples))
     return costs
 
 
@@ -202,13 +247,91 @@ def _sum(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[float, ..
     return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
-def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost]) -> str:
-    """Costs as CSV: three lines per size (one more unit, the consolidation, everything so far), a fourth where questions were read."""
-    rows: list[list[object]] = [["memory", "dataset", "rebuilds", "n", "held", "what", *FIELDS]]
-    for cost in costs:
-        for kind in ("one_more", "consolidation", "cumulative", "read"):
-            if (values := getattr(cost, kind)) is None:
-                continue
-            printed = [f"{value:.6f}" for value in values]
-            rows.append([memory, dataset, str(rebuilds).lower(), cost.n, cost.held, kind, *printed])
+def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], holdings: Sequence[Holding] = ()) -> str:
+    """Costs as CSV: three lines per size (one more unit, the consolidation, everything so far), a fourth where questions were read.
+
+    With `holdings`, one for each cost, columns follow: what is held and recalled (`HELD`), the ends of the 95 % intervals of all numbers,
+    turns written, questions read, failed reads. The last lines, `one_more_exponent` and so on, hold the exponents of all numbers
+    in the number of units (`power_law`). A cell is empty where nothing was measured, and where no exponent fits.
+    """
+    head = ["memory", "dataset", "rebuilds", "n", "held", "what", *FIELDS]
+    start = [memory, dataset, str(rebuilds).lower()]
+    if not holdings:
+        return csv_text(
+            [head, *([*start, n, held, kind, *map(_printed, values)] for n, held, kind, values in _lines(costs))]
+        )
+    head += [*HELD, *(f"{name}_{end}" for name in (*FIELDS, *HELD) for end in ("low", "high"))]
+    rows: list[list[object]] = [[*head, "turns", "questions", "failed"]]
+    measured: dict[str, list[tuple[int, tuple[float | None, ...]]]] = {}
+    at = {holding.n: place for place, holding in enumerate(holdings)}
+    samples = {cost.n: cost.samples for cost in costs}
+    for n, held, kind, values in _lines(costs):
+        holding, before = holdings[at[n]], holdings[at[n] - 1] if at[n] else None
+        numbers = (*values, *_held(kind, holding, before))
+        measured.setdefault(kind, []).append((n, numbers))
+        spans = [*_spans(samples[n].get(kind, ())), *_held_spans(kind, holding)]
+        counts = [holding.turns, holding.asked, holding.failed]
+        rows.append([*start, n, held, kind, *map(_printed, numbers), *_ends(spans), *counts])
+    for kind, series in measured.items():
+        fits = [_fitted(series, column) for column in range(len(FIELDS) + len(HELD))]
+        powers = [None if fit is None else fit.value for fit in fits]
+        spans = [None if fit is None else fit.interval for fit in fits]
+        rows.append([*start, "", "", f"{kind}_exponent", *map(_printed, powers), *_ends(spans), "", "", ""])
     return csv_text(rows)
+
+
+def _lines(costs: Sequence[Cost]) -> Iterator[tuple[int, int, str, tuple[float, ...]]]:
+    for cost in costs:
+        for kind in KINDS:
+            if (values := getattr(cost, kind)) is not None:
+                yield cost.n, cost.held, kind, values
+
+
+def _held(kind: str, holding: Holding, before: Holding | None) -> tuple[float | None, ...]:
+    """The values of `HELD` on a line; None where they do not belong to it."""
+    if kind == "read":
+        return (None, None, *(float(np.mean(v)) if v else None for v in (holding.recalled_bytes, holding.covered)))
+    held = (holding.object_bytes, holding.node_bytes)
+    if kind == "cumulative":
+        return (*held, None, None)
+    if kind == "consolidation":
+        return (None,) * len(HELD)
+    earlier, units = ((before.object_bytes, before.node_bytes), before.n) if before else ((0, 0), 0)
+    gained = [
+        None if now is None or then is None else (now - then) / (holding.n - units)
+        for now, then in zip(held, earlier, strict=True)
+    ]
+    return (*gained, None, None)
+
+
+def _held_spans(kind: str, holding: Holding) -> list[Interval | None]:
+    if kind != "read":
+        return [None] * len(HELD)
+    (recalled,) = _spans([(value,) for value in holding.recalled_bytes], 1)
+    return [None, None, recalled, holding.interval]
+
+
+def _spans(sample: Sequence[tuple[float, ...]], columns: int = len(FIELDS)) -> list[Interval | None]:
+    """Student's interval of each column's mean; None for fewer than two measurements. Equal ones give an interval without width."""
+    if len(sample) < 2:
+        return [None] * columns
+    spans: list[Interval | None] = []
+    for values in np.asarray(sample, dtype=float).T:
+        mean, sampling = float(values.mean()), independent(values, np.zeros(values.size, dtype=int))
+        span = Interval(mean, mean) if sampling is None else around(mean, sampling)
+        spans.append(Interval(max(0.0, span.low), span.high))  # no cost is below 0
+    return spans
+
+
+def _fitted(series: Sequence[tuple[int, tuple[float | None, ...]]], column: int) -> Exponent | None:
+    """The exponent of one column over all sizes; None where a size has no value."""
+    pairs = [(n, value) for n, values in series if (value := values[column]) is not None]
+    return exponent(*zip(*pairs, strict=True)) if len(pairs) == len(series) else None
+
+
+def _ends(spans: Sequence[Interval | None]) -> list[str]:
+    return [text for span in spans for text in ((_printed(span.low), _printed(span.high)) if span else ("", ""))]
+
+
+def _printed(value: float | None) -> str:
+    return "" if value is None else f"{value:.6f}"

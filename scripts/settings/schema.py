@@ -315,6 +315,7 @@ class Growth(Single):
     sizes: list[Count] = Field(min_length=1)
     window: Count
     reads: Natural
+    questions: Natural
 
 
 class Load(Single):

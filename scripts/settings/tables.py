@@ -185,6 +185,7 @@ class FigureFields(Strict):
     sizes: dict[str, list[Count]] = {}
     window: Count = 10
     reads: Natural = 0
+    questions: Natural = 0
     panels: dict[str, list[Text]] = {}
     marks: Text | None = None
     notes: list[Text] = []

@@ -6,7 +6,7 @@ Each function takes the configuration, the figure's options and the experiment b
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -236,7 +236,13 @@ def _triplets(cfg: DictConfig, options: Mapping[str, Any], experiment: Experimen
 def _growth(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) -> list[Point]:
     """Cost by size. A finished measurement is not repeated, because its seconds would differ."""
     sizes = options["sizes"].get(cfg.profile_name) or options["sizes"]["default"]
-    schedule = Schedule(tuple(sizes), options.get("window", 10), options.get("reads", 0))
+    schedule = Schedule(
+        tuple(sizes),
+        options.get("window", 10),
+        options.get("reads", 0),
+        options.get("questions", 0),
+        cfg.k_evidence,
+    )
     points = []
     for subject in _subjects(experiment, metrics=False):
         run = experiment.runs[subject.line.name, subject.group.name, 0]
@@ -247,12 +253,19 @@ def _growth(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment)
             costs = list(csv.DictReader(handle))
         for panel, (kind, *fields) in options["panels"].items():
             points += [
-                Point(panel, subject.line.title, float(cost["n"]), sum(float(cost[name]) for name in fields), n=1)
+                _at_size(panel, subject.line.title, cost, fields)
                 for cost in costs
-                if cost["what"] == kind
+                if cost["what"] == kind and all(cost[name] for name in fields)
             ]
     order = list(options["panels"])
     return sorted(points, key=lambda point: order.index(point.panel))
+
+
+def _at_size(panel: str, series: str, cost: Mapping[str, str], fields: Sequence[str]) -> Point:
+    """A point of a growth curve; with an interval where one quantity is drawn and the file has it."""
+    ends = [cost.get(f"{fields[0]}_{end}") if len(fields) == 1 else None for end in ("low", "high")]
+    low, high = (float(end) if end else None for end in ends)
+    return Point(panel, series, float(cost["n"]), sum(float(cost[name]) for name in fields), low, high, n=1)
 
 
 Show = Callable[["DictConfig", Mapping[str, Any], Experiment], list[Point]]

@@ -9,7 +9,16 @@ import pytest
 from data_loaders import locomo, source
 from data_loaders.lazy import LazyCases
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
-from data_loaders.transforms import oracle, permute, permute_all, shares, shuffle_sessions, shuffle_sessions_all, subset
+from data_loaders.transforms import (
+    join,
+    oracle,
+    permute,
+    permute_all,
+    shares,
+    shuffle_sessions,
+    shuffle_sessions_all,
+    subset,
+)
 from data_loaders.units import make_units
 
 
@@ -301,3 +310,28 @@ def seen_by(question: Question, case: Case) -> set[str]:
     """The turns before a question."""
     names = [turn.id for turn in case.turns]
     return set(names if question.after is None else names[: names.index(question.after) + 1])
+
+
+# --- all histories as one ---
+
+
+def test_a_joined_history_keeps_every_turn_and_its_evidence_ids_valid(cases: Sequence[Case]) -> None:
+    joined = join(cases, "all")
+    assert [turn.text for turn in joined.turns] == [turn.text for case in cases for turn in case.turns]
+    texts = {turn.id: turn.text for turn in joined.turns}
+    assert len(texts) == len(joined.turns)
+    before = [
+        [turn.text for name in gold.evidence for turn in case.turns if turn.id == name]
+        for case in cases
+        for _, gold in case.questions
+    ]
+    assert [[texts[name] for name in gold.evidence] for _, gold in joined.questions] == before
+    assert sum(map(len, before)) > 10
+
+
+def test_questions_of_a_joined_history_have_ids_of_their_own_and_are_asked_at_its_end(cases: Sequence[Case]) -> None:
+    joined = join(cases, "all")
+    assert len(set(question_ids(joined))) == sum(len(case.questions) for case in cases)
+    assert {question.after for question, _ in joined.questions} == {None}
+    assert len({session.id for session in joined.sessions}) == sum(len(case.sessions) for case in cases)
+    assert joined.speakers == tuple(dict.fromkeys(name for case in cases for name in case.speakers))

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 FIGURES = options("figure")
 PAPERS = {
+    "growth": 1,  # of no paper
     **{f"memtree_{name}": 1 for name in ("f4", "f5", *(f"fa{number}" for number in range(1, 10)))},
     "timem_f3": 1,
     **{f"segtreemem_f{number}": 1 for number in (4, 5, 6, 7, 8, 12, 13, 14)},

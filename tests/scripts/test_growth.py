@@ -69,3 +69,23 @@ def test_a_growth_curve_is_rehearsed_before_its_first_unit(
     monkeypatch.setattr("eval.running.rehearsal._done", rehearsed := set())
     assert measured("memory=bm25", "sizes=[5]")[0] == 0
     assert len(rehearsed) == 1
+
+
+def test_with_questions_recall_is_measured_and_summed_up(
+    measured: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, rows = measured("memory=recency", "sizes=[10,160]", "questions=20")
+    assert code == 0
+    first, last = column(rows, "read", "covered")
+    assert first > 0.5 > last
+    said = capsys.readouterr().out
+    assert "160 units (301 turns): 20 questions with their evidence written\n" in said
+    assert f"covered: 10: {first:.4g} [" in said
+    (power,) = column(rows, "cumulative_exponent", "object_bytes")
+    assert f"; exponent {power:.4g}\n" in said
+
+
+def test_every_choice_of_questions_has_a_file_of_its_own(measured: Callable[..., Any], tmp_path: Path) -> None:
+    for override in ("questions=0", "questions=3", "questions=4", "k_evidence=3"):
+        assert measured("memory=bm25", "sizes=[20]", override)[0] == 0
+    assert len(list((tmp_path / "growth").glob("*.csv"))) == 3  # without questions, nothing counts recalled items

@@ -33,6 +33,7 @@ def test_every_table_and_figure_of_a_paper_is_made_and_nothing_else() -> None:
             "change",
             "equal_budgets",
             "gatemem",
+            "growth",
             "local",
             "next",
             "next_beam",

@@ -1,0 +1,37 @@
+"""The exponent of a quantity that grows as a power of a size: the slope of least squares on log-log scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eval.statistics.intervals import Interval, Sampling, around
+
+
+@dataclass(frozen=True, slots=True)
+class Exponent:
+    """`b` in `y = a n^b`: 1 where y grows in proportion to n, 0 where it does not change."""
+
+    value: float
+    interval: Interval | None
+    """Student's, with two degrees of freedom fewer than sizes; None for two sizes."""
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> Exponent | None:
+    """Fit the exponent; None for fewer than two different sizes, and where a value is not above 0 (it has no logarithm).
+
+    The interval takes deviations from the line as independent and of one size on log scale. It says how well a power law fits
+    the sizes that were measured and nothing about larger ones.
+    """
+    if len(set(sizes)) < 2 or min(*sizes, *values) <= 0:
+        return None
+    x, y = np.log(np.asarray(sizes, dtype=float)), np.log(np.asarray(values, dtype=float))
+    x, y = x - x.mean(), y - y.mean()
+    spread = float(x @ x)
+    slope = float(x @ y) / spread
+    if (freedom := len(x) - 2) < 1:
+        return Exponent(slope, None)
+    error = float(np.sum((y - slope * x) ** 2) / freedom / spread) ** 0.5
+    return Exponent(slope, around(slope, Sampling(error, freedom)))
