@@ -1,4 +1,7 @@
-"""`from memsys_bench.inspect import TASKS, locomo, remember`: our data sets and memories in Inspect (docs/inspect.md; extra `inspect`)."""
+"""`from memsys_bench.inspect_tasks import TASKS, locomo`: our data sets and memories in Inspect (docs/inspect.md; extra `inspect`).
+
+Not called `inspect`: the package's folder is on the path of the installed command, where it would hide the standard module.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "inspect_ai":
         raise
-    raise ImportError("memsys_bench.inspect needs inspect_ai: pip install 'memsys-bench[inspect]'") from error
+    raise ImportError("memsys_bench.inspect_tasks needs inspect_ai: pip install 'memsys-bench[inspect]'") from error
 
 remember, TASKS = _tasks.remember, _tasks.TASKS
 globals().update(TASKS)  # a module's own names are what Inspect finds in it
