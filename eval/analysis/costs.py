@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from eval.files.imported import NOT_RECORDED, imported_facts, recorded
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import COSTS, RunFolder
 from eval.files.store import AGAIN, RunError, read_lines, read_record
 
 BUILD = ("embed", "write", "consolidate")
@@ -268,7 +268,7 @@ def phases(run_folder: Path) -> list[PhaseCost]:
     by_phase = _spent(run_folder, _stamp(run_folder))[0]
     made = [_phase(phase, ROLES[phase], sums) for phase, sums in by_phase.items() if sums["steps"]]
     for path in RunFolder(run_folder).score_costs():
-        name = path.name.removesuffix(".effort.jsonl")
+        name = path.name.removesuffix(COSTS)
         settings = path.with_name(f"{name}.json")
         model = read_record(settings).get("model")
         if not isinstance(model, str):

@@ -10,7 +10,7 @@ from typing import Any
 
 from eval.analysis.costs import PROBE, ROLES
 from eval.files.received import checked_record
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import COSTS, RunFolder
 from eval.files.store import RunError, read_record
 from memsys.jsons import decoded
 
@@ -145,7 +145,7 @@ def _add_effort(file: _File, record: Mapping[str, Any], judge: str) -> None:
 def _judge(path: Path) -> str:
     """Name of the model behind a judge's effort file, from the settings beside it."""
     try:
-        settings = read_record(path.with_name(path.name.replace(".effort.jsonl", ".json")))
+        settings = read_record(path.with_name(path.name.replace(COSTS, ".json")))
     except (OSError, RunError):
         return "unknown"
     return str(settings.get("model_name", "unknown"))

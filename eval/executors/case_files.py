@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from eval.files.run_folder import COMPLETE
 from eval.files.store import linked, replace_file
 
 Files = Mapping[str, bytes]
 """Contents by name."""
-SIGN = "case.json"
-"""The file that says that a case is complete."""
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -29,15 +28,15 @@ def place(folder: Path, files: Files) -> None:
 def commit(folders: Sequence[Path], contents: Sequence[Files]) -> None:
     """Make these files the contents of a cell's case folders, one for each run.
 
-    `case.json` comes last, so that a case counts as complete only when all its files are there. Vectors that equal the first run's
+    `COMPLETE` comes last, so that a case counts as complete only when all its files are there. Vectors that equal the first run's
     are linked to them, as in a run without workers.
     """
     for folder, files in zip(folders, contents, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.iterdir():
-            if path.name == SIGN or (path.is_file() and path.name not in files):
+            if path.name == COMPLETE or (path.is_file() and path.name not in files):
                 path.unlink()
-        for name in sorted(files, key=lambda name: (name == SIGN, name)):
+        for name in sorted(files, key=lambda name: (name == COMPLETE, name)):
             first = folders[0] / name
             shared = folder != folders[0] and name.endswith(
                 ".npy"

@@ -1,4 +1,4 @@
-"""A run's folder as one object: the only module that spells where a run writes what.
+"""A run's folder as one object: the only module that spells where the parts of a run lie, and which file completes a case.
 
 `<results>/runs/<data set>/<memory>-<identity>/` holds `run.json`; a folder a case in `cases/` with `predictions.jsonl`, `effort.jsonl`,
 `items.jsonl`, `nodes.jsonl`, and `case.json` once the case is complete; and score files `scores/<metric>-<hash of its settings>.jsonl`,
@@ -16,6 +16,7 @@ CASES, SCORES = "cases", "scores"
 COMPLETE = "case.json"
 """The file that says that a case is complete."""
 COSTS = ".effort.jsonl"
+"""End of the file beside a judge's score file that holds what judging cost."""
 JUDGE = "judge_"
 """Beginning of the metric that a judge's score file is named after."""
 
@@ -68,6 +69,11 @@ class RunFolder:
     def score_costs(self) -> list[Path]:
         """The files with what judging cost."""
         return sorted(self.path.glob(f"{SCORES}/*{COSTS}"))
+
+
+def is_complete(case_folder: Path) -> bool:
+    """Whether a case is finished: its last file is written."""
+    return (case_folder / COMPLETE).is_file()
 
 
 def metric_of(score_file: Path) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from data_loaders.schema import Gold, Question
 from eval.files.provenance import identity, source_digest
 from eval.files.records import Prediction, Score
+from eval.files.run_folder import COSTS
 from eval.files.store import (
     Appender,
     RunError,
@@ -278,7 +279,7 @@ def score_judge(
         }
         kept = {verdict: line for verdict, line in given.items() if verdict in wanted}
         write_lines(path, kept.values())
-        effort_path = path.with_suffix(".effort.jsonl")
+        effort_path = path.with_suffix(COSTS)
         efforts = {
             _verdict_key(line): line
             for line in read_lines(effort_path, fields=("case_id", "question_id", "answer", "repeat"))

@@ -68,14 +68,9 @@ def save_grades(run: Run, name: str, settings: Mapping[str, Any], grades: Iterab
     return path
 
 
-def score_files(run_folder: Path, name: str = "*") -> list[Path]:
-    """The score files of a run by a metric or judge, or all of them, without those of their costs."""
-    return RunFolder(run_folder).score_files(name)
-
-
 def graded_files(run_folder: Path) -> list[Path]:
     """Score files of a run that grade answers: all but those of the evidence."""
-    return [path for path in score_files(run_folder) if not path.name.startswith("evidence@")]
+    return [path for path in RunFolder(run_folder).score_files() if not path.name.startswith("evidence@")]
 
 
 def only_score_file(run_folder: Path, name: str) -> Path:
@@ -84,9 +79,9 @@ def only_score_file(run_folder: Path, name: str) -> Path:
     Raises:
         RunError: there is none, or there are several with different settings.
     """
-    files = score_files(run_folder, name)
+    files = RunFolder(run_folder).score_files(name)
     if len(files) != 1:
-        known = sorted({metric_of(path) for path in score_files(run_folder)})
+        known = sorted({metric_of(path) for path in RunFolder(run_folder).score_files()})
         raise RunError(
             f"{run_folder}: expected one file of scores by {name}, found {len(files)}; there are: {', '.join(known)}"
         )

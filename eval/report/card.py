@@ -13,7 +13,7 @@ from typing import Any
 
 from eval.analysis.costs import costs, effort_missing, phases
 from eval.files.imported import NOT_RECORDED, described
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import COMPLETE, RunFolder, is_complete
 from eval.files.store import read_lines, read_predictions, read_record, stand_ins
 from eval.judging.score_files import graded_files
 from eval.report.cell import Cell, Column
@@ -167,7 +167,7 @@ def _questions(folder: Path) -> tuple[Asked, ...]:
     """The questions that the run has a line for; categories and evidence stand in the data and are not known here."""
     asked: list[Asked] = []
     for case in RunFolder(folder).cases():
-        known = read_record(case / "case.json") if (case / "case.json").is_file() else {}
+        known = read_record(case / COMPLETE) if is_complete(case) else {}
         asked += [
             Asked(answer.case_id, answer.question_id, "", known.get("cluster", answer.case_id), True, False)
             for answer in read_predictions(case).values()
@@ -179,7 +179,7 @@ def _outcomes(folder: Path) -> list[str]:
     answers = [answer for case in RunFolder(folder).cases() for answer in read_predictions(case).values()]
     counts = Counter(answer.outcome for answer in answers)
     recalled = f"{counts['recalled']} of which only the recall counts, " if counts["recalled"] else ""
-    open_cases = sum(not (case / "case.json").is_file() for case in RunFolder(folder).cases())
+    open_cases = sum(not is_complete(case) for case in RunFolder(folder).cases())
     lines = [
         f"- {len(answers)} questions: {counts['answered']} answered, {recalled}{counts['error']} errors, {counts['aborted']} aborted, "
         f"{sum(answer.cut for answer in answers)} cut at the token limit, {sum(answer.empty for answer in answers)} empty."
@@ -187,13 +187,9 @@ def _outcomes(folder: Path) -> list[str]:
     lines += [f"- Not finished: {open_cases} cases have no case.json."] if open_cases else []
     errors = Counter(_line(answer.error)[:120] for answer in answers if answer.outcome == "error")
     lines += [f"- {count} × {_cell(error)}" for error, count in errors.most_common(5)]
-    notes = sum(
-        len(line.get("notes", ())) for path in RunFolder(folder).written("case.json") for line in read_lines(path)
-    )
+    notes = sum(len(line.get("notes", ())) for path in RunFolder(folder).written(COMPLETE) for line in read_lines(path))
     dropped = sum(
-        len(line.get("dropped_turns", ()))
-        for path in RunFolder(folder).written("case.json")
-        for line in read_lines(path)
+        len(line.get("dropped_turns", ())) for path in RunFolder(folder).written(COMPLETE) for line in read_lines(path)
     )
     return [*lines, f"- Data: {notes} notes of the loader, {dropped} turns dropped by the unit rule."]
 

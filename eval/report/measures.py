@@ -27,7 +27,7 @@ import numpy as np
 from data_loaders.schema import Case, Turn
 from data_loaders.units import make_units
 from eval.analysis.costs import by_purpose, costs, efforts
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import COMPLETE, RunFolder
 from eval.files.store import read_record
 from eval.metrics.evidence import recalled
 from eval.report.cell import Cell
@@ -81,7 +81,7 @@ def cost(folder: Path, name: str, questions: frozenset[tuple[str, str]] | None =
         by_write = [sum(line["calls"].values()) for line in efforts(folder) if line["phase"] == "write"]
         return single(float(np.std(by_write)), len(by_write)) if by_write else None
     if name == "build_calls":
-        return single(sum(build_calls(path.parent) for path in _dumps(folder, "effort.jsonl")), totals.units)
+        return single(sum(build_calls(path.parent) for path in RunFolder(folder).written("effort.jsonl")), totals.units)
     return single(getattr(totals, name), totals.questions)
 
 
@@ -131,7 +131,7 @@ def report(folder: Path, name: str, *, over: str = "mean", per: str = "") -> Est
         name: its key; dots separate nested keys (`nodes.segment`).
         per: key of another number; the sum of the first is divided by the sum of the second.
     """
-    reports = {path.parent.name: read_record(path).get("memory", {}) for path in _dumps(folder, "case.json")}
+    reports = {path.parent.name: read_record(path).get("memory", {}) for path in RunFolder(folder).written(COMPLETE)}
     values = {case: float(value) for case, own in reports.items() if (value := _nested(own, name)) is not None}
     if not per:
         return gathered(values, over)
@@ -152,7 +152,7 @@ def tree(folder: Path, name: str, *, over: str = "mean", chains: bool = True) ->
         chains: False leaves out nodes with a single child.
     """
     values = {}
-    for path in _dumps(folder, "case.json"):
+    for path in RunFolder(folder).written(COMPLETE):
         if (built := read_tree(path.parent)) is not None:
             own = shape(built if chains else without_chains(built), build_calls(path.parent))
             values[path.parent.name] = float(getattr(own, name))
@@ -165,7 +165,7 @@ def spread(folder: Path, name: str, level: int) -> Estimate | None:
     Raises:
         RunError: scikit-learn is not installed; the silhouette needs it.
     """
-    trees = (read_tree(path.parent, vectors=True) for path in _dumps(folder, "case.json"))
+    trees = (read_tree(path.parent, vectors=True) for path in RunFolder(folder).written(COMPLETE))
     nodes = cloud((tree for tree in trees if tree is not None), level, np.random.default_rng(0))
     return single(MEASURES[name](nodes), nodes.nodes) if nodes.nodes > 1 else None
 
@@ -228,7 +228,3 @@ def _size(case: Case, name: str, unit: Mapping[str, Any]) -> float:
 
 def _tokens(turns: Iterable[Turn]) -> int:
     return sum(count_tokens(turn.text) for turn in turns)
-
-
-def _dumps(folder: Path, name: str) -> list[Path]:
-    return RunFolder(folder).written(name)

@@ -93,8 +93,6 @@ def _verdicts(results: Path, run: str) -> dict[str, dict[tuple[str, str], tuple[
         return {}
     judges: dict[str, dict[tuple[str, str], tuple[str, float]]] = {}
     for path in RunFolder(folder).score_files("judge_*"):
-        if path.name.endswith(".effort.jsonl"):
-            continue
         values: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
         for line in score_lines(path, "answer"):
             if line["value"] is not None:

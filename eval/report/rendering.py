@@ -234,19 +234,19 @@ class CostColumn:
     """Header in the wide terminal table; empty where it is not shown there."""
     compared: bool = False
     """Whether the report sorts and plots memories by it."""
+    once: str = ""
+    """Field with the same cost where a prefix that prompts share counts once; shown beside it where the two differ."""
 
     def text(self, found: Costs) -> str:
-        """The value as printed; of inference tokens also that with shared prefixes counted once, where prompts of a read share one."""
+        """The value as printed, with that of `once` where prompts share a prefix."""
         value = number(getattr(found, self.name), self.digits)
-        if self.name != "inference_tokens":
-            return value
-        once = number(found.inference_tokens_prefix_once, self.digits)
+        once = number(getattr(found, self.once), self.digits) if self.once else value
         return value if value == once else f"{value} ({once} with shared prefixes once)"
 
 
 COSTS = (
     CostColumn("recalled_tokens", "recalled tokens", short="recalled", compared=True),
-    CostColumn("inference_tokens", "inference tokens", compared=True),
+    CostColumn("inference_tokens", "inference tokens", compared=True, once="inference_tokens_prefix_once"),
     CostColumn("build_tokens_per_unit", "build tokens / unit", 1, compared=True),
     CostColumn("embedding_tokens_per_unit", "embedding tokens / unit", 1),
     CostColumn("calls_per_insertion", "calls / insertion", 2, compared=True),

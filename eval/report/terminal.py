@@ -328,9 +328,9 @@ NARROW = (
     (2, (SCORE, OUTCOMES, CORRECTED, ADJUSTED, PUBLISHED, BRIEF, TOKENS_Q, DOLLARS)),
     (1, (SCORE, OUTCOMES, CORRECTED, ADJUSTED, PAPER, BRIEF, TOK_Q, DOLLARS)),
 )
+"""Spaces between columns, and the columns beside the name, from the roomiest to the tightest."""
 TIGHT = (1, (SCORE, OUTCOMES, CORRECTED, ADJUSTED, PAPER, BRIEF))
 """The tightest of a table with corrected scores, which need the room of the costs."""
-"""Spaces between columns, and the columns beside the name, from the roomiest to the tightest."""
 WIDE = (
     SCORE,
     Field("corrected [95 %]", _corrected_span),

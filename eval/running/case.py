@@ -17,6 +17,7 @@ import numpy as np
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
 from eval.files.records import Prediction
+from eval.files.run_folder import is_complete
 from eval.files.store import AGAIN, RunError, read_predictions
 from eval.running.case_log import CaseLog, metered_step
 from eval.running.cells import READING, OpenCell
@@ -114,7 +115,7 @@ def _answered(case: Case, folder: Path) -> dict[str, Prediction]:
 
 def _is_complete(run: Run, folder: Path) -> bool:
     """Whether a case is finished, with its nodes' vectors if the run keeps them."""
-    if not (folder / "case.json").is_file():
+    if not is_complete(folder):
         return False
     return not run.vectors or not (folder / "nodes.jsonl").is_file() or (folder / "vectors.npy").is_file()
 

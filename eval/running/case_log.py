@@ -15,6 +15,7 @@ import numpy as np
 
 from data_loaders.schema import Case
 from eval.files.records import Effort, Outcome, Prediction
+from eval.files.run_folder import COMPLETE
 from eval.files.store import (
     Appender,
     item_key,
@@ -152,7 +153,7 @@ class CaseLog:
         if self._trouble:
             (self._folder / "errors.log").write_text("\n".join(self._trouble), encoding="utf-8", errors="replace")
         write_lines(
-            self._folder / "case.json",
+            self._folder / COMPLETE,
             [
                 {
                     "case_id": case.id,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from data_loaders.schema import Case
+from eval.files.run_folder import is_complete
 from eval.running.run import OnAnswer, OnProgress, Run
 
 
@@ -33,7 +34,7 @@ class Build:
         """Whether every run has finished files of the case; whether they answer everything is not looked at."""
         ids = getattr(self.runs[0].cases, "ids", None)  # known before the case is parsed
         case_id = ids[self.index] if ids is not None else self.case().id
-        return all((run.case_folder(case_id) / "case.json").is_file() for run in self.runs)
+        return all(is_complete(run.case_folder(case_id)) for run in self.runs)
 
 
 Executor = Callable[[Sequence[Build], OnProgress, OnAnswer], None]

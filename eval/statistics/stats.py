@@ -259,11 +259,17 @@ def _jackknife(
     left = questions - counts
     means = np.divide(total - sums, left, out=np.full_like(sums, np.nan), where=left > 0)
     gaps = (np.nanmean(means, axis=1) if without is None else np.asarray(without)) - (total / questions).mean()
-    error = float(((size - 1) / size * (gaps**2).sum()) ** 0.5)
-    if error < 1e-9:  # only rounding errors: the clusters do not differ
+    error = _delete_one_error(gaps)
+    if error is None:
         return None
     weights = (counts / questions).mean(axis=1)
     return Sampling(error, max(1.0, 1 / float((weights**2).sum()) - 1))
+
+
+def _delete_one_error(gaps: np.ndarray) -> float | None:
+    """Jackknife standard error from how far each delete-one value lies from the full one; None where the clusters do not differ."""
+    error = float(((gaps.size - 1) / gaps.size * (gaps**2).sum()) ** 0.5)
+    return None if error < 1e-9 else error  # below are only rounding errors
 
 
 def jackknifed(value: float, without: Sequence[float], n: int, level: float = LEVEL) -> Estimate:
@@ -274,9 +280,8 @@ def jackknifed(value: float, without: Sequence[float], n: int, level: float = LE
         n: questions that it rests on.
     """
     size = len(without)
-    gaps = np.asarray(without) - value
-    error = float(((size - 1) / size * (gaps**2).sum()) ** 0.5) if size else 0.0
-    if size < ENOUGH_CLUSTERS or error < 1e-9:
+    error = _delete_one_error(np.asarray(without) - value) if size >= ENOUGH_CLUSTERS else None
+    if error is None:
         return Estimate(value, n, None, None, size)
     half = t_point(size - 1, (1 + level) / 2) * error
     return Estimate(value, n, None, Interval(max(0.0, value - half), min(1.0, value + half)), size)

@@ -19,7 +19,7 @@ from statistics import fmean, median
 import numpy as np
 
 from eval.analysis.costs import BUILD
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import COMPLETE, RunFolder
 from eval.files.store import RunError, read_lines, read_record
 from memsys.tokens import count_tokens
 
@@ -75,7 +75,7 @@ def read_tree(case_folder: Path, *, vectors: bool = False) -> Tree | None:
         raise RunError(f"{case_folder}: parents that are no nodes: {', '.join(sorted(lost)[:5])}")
     parents = tuple(tuple(place[parent] for parent in dict.fromkeys(line["parents"])) for line in lines)
     tops = sum(not above for above in parents)
-    case = read_record(case_folder / "case.json")
+    case = read_record(case_folder / COMPLETE)
     tree = Tree(
         case_id=str(case.get("case_id", case_folder.name)),
         ids=tuple(place),

@@ -11,7 +11,7 @@ from data_loaders.schema import Gold, Question
 from data_loaders.source import manifest
 from eval.files.imported import THEIRS
 from eval.files.records import Prediction
-from eval.files.run_folder import JUDGE, RunFolder, judged_by, metric_of
+from eval.files.run_folder import JUDGE, RunFolder, is_complete, judged_by, metric_of
 from eval.files.store import RunError, read_predictions, read_record, stand_ins
 from eval.judging.score_files import graded_files
 from eval.report.cell import Cell, Column
@@ -90,7 +90,7 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
     cases = data_of(record, root)
     config = load_option("dataset", record["dataset"]["name"])
     histories = [cases[index] for index in range(len(cases))]
-    if open_cases := [case.id for case in histories if not (RunFolder(folder).case(case.id) / "case.json").is_file()]:
+    if open_cases := [case.id for case in histories if not is_complete(RunFolder(folder).case(case.id))]:
         raise RunError(
             f"{folder}: {len(open_cases)} cases are not finished, such as {open_cases[0]}; run its command again"
         )

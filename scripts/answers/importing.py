@@ -16,6 +16,7 @@ from data_loaders.schema import Case
 from eval.files.imported import RECORDABLE, RECORDED, THEIRS
 from eval.files.provenance import identity, surroundings
 from eval.files.records import Prediction, Score
+from eval.files.run_folder import COMPLETE
 from eval.files.store import RunError, locked, replace_file, write_lines
 from eval.judging.score_files import save_grades
 from eval.running.run import Run
@@ -157,7 +158,7 @@ def _write(run: Run, pairs: Sequence[tuple[Asked, Answer]]) -> list[tuple[Predic
         if recorded := [line for prediction, answer in own if (line := _recorded(prediction, answer))]:
             write_lines(folder / RECORDED, recorded)
         notes = {"case_id": case.id, "cluster": case.cluster or case.id, "dropped_turns": [], "notes": case.notes}
-        write_lines(folder / "case.json", [{**notes, "memory": {}, "hidden_root": False}])
+        write_lines(folder / COMPLETE, [{**notes, "memory": {}, "hidden_root": False}])
         kept += own
     return kept
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from eval.analysis.costs import BUILD, phases
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import COSTS, RunFolder
 from eval.files.store import read_lines, read_predictions
 from eval.judging.score import Judging, score_judge
 from eval.report.equivalence import left_open
@@ -358,7 +358,7 @@ def _add_run(usage: Mapping[str, Usage], sample: Sample, *, counts_build: bool) 
 
 
 def _add_judge(usage: Usage, sample: Sample, judge: Judging) -> None:
-    for line in read_lines(score_judge(sample.run, judge).with_suffix(".effort.jsonl")):
+    for line in read_lines(score_judge(sample.run, judge).with_suffix(COSTS)):
         usage.add(sample.question_factor, sum(line["calls"].values()), int(line["tokens_in"]), int(line["tokens_out"]))
 
 

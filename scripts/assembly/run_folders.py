@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.files.received import is_linked, run_record
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import COMPLETE, RunFolder
 from eval.files.store import RunError, read_lines
 
 STATES = ("finished", "unfinished", "in use", "damaged")
@@ -51,7 +51,7 @@ def _run(path: Path) -> ListedRun:
 
 
 def _state(path: Path, record: Mapping[str, Any]) -> tuple[str, str]:
-    done = RunFolder(path).written("case.json")
+    done = RunFolder(path).written(COMPLETE)
     lines = [line for one in done for line in read_lines(one.with_name("predictions.jsonl"), again=False)]
     failed = sum(line.get("outcome") == "error" for line in lines)
     total = record.get("cases")

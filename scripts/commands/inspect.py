@@ -158,8 +158,6 @@ def verdict_lines(run_folder: Path, prediction: Prediction) -> list[str]:
     """Every score of the answer, by metric and repeat."""
     lines = []
     for path in RunFolder(run_folder).score_files():
-        if path.name.endswith(".effort.jsonl"):
-            continue
         for line in score_lines(path, "repeat", "detail", "why"):
             if (line["case_id"], line["question_id"]) == (prediction.case_id, prediction.question_id):
                 value = "no verdict" if line["value"] is None else f"{line['value']:.4f}"

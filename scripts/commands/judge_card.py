@@ -31,7 +31,7 @@ from eval.judging.judge_probes import Probe, probes
 from eval.judging.judge_probing import spread, verdicts, why_not
 from eval.judging.prediction_powered import FEWEST, prediction_powered
 from eval.judging.score import Judging, verdicts_name
-from eval.judging.score_files import mean_values, read_scores, score_files
+from eval.judging.score_files import mean_values, read_scores
 from eval.report.corrections import corrected_text, shown_share
 from eval.report.ratings import rated_sample, ratings_of
 from eval.report.scores import asked, refusals
@@ -241,7 +241,7 @@ def _agreements(
     """The agreement with the other judges of a run, with imported grades and with a person, as Markdown."""
     others = {
         metric_of(path): mean_values(path)
-        for path in score_files(run)
+        for path in RunFolder(run).score_files()
         if path != own and path.name.startswith((JUDGE, f"{THEIRS}judge"))
     }
     if rated is not None:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.files.run_folder import CASES, RunFolder
+from eval.files.run_folder import CASES, COMPLETE, RunFolder, is_complete
 from eval.files.store import RunError, locked, read_record
 from memsys.llm.batching.journal import Journal
 from memsys.llm.schema import DAMAGE, KEY_BYTES, check_schema
@@ -33,7 +33,7 @@ from scripts.settings.arguments import as_called
 
 GROUP = "data"
 
-COMPARED = ("predictions.jsonl", "items.jsonl", "nodes.jsonl", "vectors.npy", "case.json")
+COMPARED = ("predictions.jsonl", "items.jsonl", "nodes.jsonl", "vectors.npy", COMPLETE)
 """Files of a finished case that hold no measured time."""
 NAMED = 3
 """A message names this many contradictions and counts the others."""
@@ -146,7 +146,7 @@ def _merge_runs(source: Path, into: Path) -> int:
 
 
 def _copied(case: Path, target: Path) -> bool:
-    if (target / "case.json").is_file():
+    if is_complete(target):
         return False
     draft = target.with_name(f"{target.name}.draft")
     for old in (draft, target):  # what an earlier merge or an unfinished case has left

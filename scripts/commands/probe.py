@@ -147,9 +147,7 @@ def table(lab: Lab, scored: Sequence[Scored]) -> Iterator[str]:
 
 def _cell(scored: Scored, name: str) -> Cell:
     answers = scored.answers
-    column = Column(
-        answers.dataset.name, answers.dataset.title, name, answers.questions, answers.dataset.config["aggregate"][0]
-    )
+    column = Column.of(answers.dataset.config, name, answers.questions)
     reached_by = outcomes((run.folder for run in answers.runs), answers.questions)
     return Cell(column, reached_by, tuple(files[name] for files in scored.files))
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import DataError
-from eval.files.run_folder import RunFolder, judged_by, metric_of
+from eval.files.run_folder import COSTS, RunFolder, judged_by, metric_of
 from eval.files.store import RunError, read_lines, read_record
 from eval.judging.score import score_judge, verdicts_name
-from eval.judging.score_files import mean_values, read_scores, score_files
+from eval.judging.score_files import mean_values, read_scores
 from eval.report.rendering import grid
 from eval.report.scores import asked
 from eval.running.run import Run
@@ -107,7 +107,7 @@ def judging_plan(lab: Lab, runs: Sequence[Run], judges: Sequence[str]) -> Plan:
                 path = RunFolder(copy.folder).scores(verdicts_name(grading))
                 kept = {_key(line) for line in read_lines(path) if line["value"] is not None}
                 score_judge(copy, replace(grading, llm=Metered(ExtractiveLLM())))
-                for line in read_lines(path.with_suffix(".effort.jsonl")):
+                for line in read_lines(path.with_suffix(COSTS)):
                     if _key(line) not in kept:
                         usage.add(1.0, sum(line["calls"].values()), int(line["tokens_in"]), int(line["tokens_out"]))
             shares.append(usage.share("judge", model.name, model.prices))
@@ -121,7 +121,7 @@ def _key(line: Mapping[str, Any]) -> tuple[str, str, int]:
 def graders_of(folder: Path) -> list[Grader]:
     """The stored verdicts of an imported run, where it has any, and those of every judge that graded it."""
     graders = []
-    for path in score_files(folder):
+    for path in RunFolder(folder).score_files():
         name = metric_of(path)
         if name != STORED and judged_by(name) is None:
             continue

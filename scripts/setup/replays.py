@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from eval.files.run_folder import is_complete
 from eval.files.store import RunError, read_predictions
 from eval.running.run import Run, innermost
 
@@ -49,7 +50,7 @@ def _check_finished(run: Run) -> None:
     unfinished = [
         count
         for case, count in zip(run.cases, open_questions, strict=True)
-        if count or not (run.case_folder(case.id) / "case.json").is_file()
+        if count or not is_complete(run.case_folder(case.id))
     ]
     if unfinished:
         raise RunError(

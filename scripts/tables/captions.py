@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eval.files.imported import described
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import COMPLETE, RunFolder
 from eval.files.store import read_record
 from eval.running.reader import Reader
 from eval.running.run import Run
@@ -131,7 +131,7 @@ def unfitted(lines: Iterable[TableRow], models: Models) -> tuple[str, ...]:
 
 def _sandboxes(run: Run) -> set[str]:
     """The sandboxes in which the products of a run's finished cases ran."""
-    reports = [read_record(path).get("memory") or {} for path in RunFolder(run.folder).written("case.json")]
+    reports = [read_record(path).get("memory") or {} for path in RunFolder(run.folder).written(COMPLETE)]
     return {str((report.get("abilities") or {}).get("sandbox", "")) for report in reports}
 
 

@@ -25,7 +25,6 @@ from eval.analysis.costs import costs
 from eval.files.provenance import identity
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, replace_file
-from eval.judging.score_files import score_files
 from eval.report.cell import ALL, Cell, Column
 from eval.report.measures import cost
 from eval.report.scores import outcomes
@@ -338,7 +337,7 @@ def _report(cfg: DictConfig, models: Models, path: Path, lines: Sequence[SweepLi
     worst = max(line.missing_share for line in lines)
     if worst > cfg.max_unscored:
         folders = [models.results / "runs" / line.values["run"] for line in lines]
-        scores = [path for folder in folders for path in score_files(folder)]
+        scores = [path for folder in folders for path in RunFolder(folder).score_files()]
         print_missing(worst, "line", cfg.max_unscored, folders, scores)
         return 1
     return 0

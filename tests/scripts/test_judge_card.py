@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.judging.prediction_powered import sample_order
-from eval.judging.score_files import read_scores, score_files
+from eval.judging.score_files import read_scores
 from eval.report.cell import Cell
 from eval.report.csv_table import as_csv
 from eval.report.rendering import markdown
@@ -57,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     settings = ["profile=smoke", "data.size=24", f"results={results}"]
     table, run = table_of(*settings)
     ratings = results / "ratings.jsonl"
-    lines = read_scores(score_files(run, "judge_mem0")[0])
+    lines = read_scores(RunFolder(run).score_files("judge_mem0")[0])
     rated = [rating(run, lines, key) for key in list(lines)[:10]]
     ratings.write_text("".join(json.dumps(line) + "\n" for line in [*rated[:9], {**rated[9], "answer": "another"}]))
     with pytest.MonkeyPatch.context() as patch:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.analysis.costs import BUILD, by_purpose, costs, phases
+from eval.files.run_folder import is_complete
 from eval.files.store import RunError, read_lines, read_predictions
 from eval.report.html.cleaning import clipped
 from eval.report.html.judge_prompts import judge_templates, loaded_prompts
@@ -133,7 +134,7 @@ def _errors(run: ReportedRun, cases: Sequence[str]) -> list[list[Any]]:
 
 def nodes_page(case_folder: Path) -> dict[str, Any] | str:
     """The nodes of a case: ids, numbers of their parents, levels, kinds, texts, sources. A sentence where there are none."""
-    if not (case_folder / "case.json").is_file():
+    if not is_complete(case_folder):
         return "-this history is not finished"
     try:
         tree = read_tree(case_folder)

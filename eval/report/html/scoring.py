@@ -10,7 +10,6 @@ from typing import Any
 
 from eval.files.run_folder import RunFolder, judged_by
 from eval.judging.agreement import RIGHT
-from eval.judging.score_files import score_files
 from eval.report.cell import ALL, Cell, Column, categories
 from eval.report.html.sources import ReportedRun, RunSet, TableFile
 from eval.report.scores import Asked, outcomes
@@ -39,7 +38,7 @@ def scorers(runs: Sequence[ReportedRun], tables: Sequence[TableFile]) -> list[Sc
     """Every scorer of a set's runs: those of the tables first, in their order."""
     stems: dict[str, None] = {}
     for run in runs:
-        stems.update(dict.fromkeys(path.stem for path in score_files(run.folder)))
+        stems.update(dict.fromkeys(path.stem for path in RunFolder(run.folder).score_files()))
     known: dict[str, Scorer] = {}
     for table in tables:
         for row in table.content["rows"]:

@@ -17,7 +17,7 @@ from typing import Any
 from data_loaders.schema import Case, DataError
 from eval.files.provenance import identity
 from eval.files.received import is_linked, run_record
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import COMPLETE, RunFolder, is_complete
 from eval.files.store import RunError, read_predictions, read_record
 from eval.report.scores import Asked, asked
 
@@ -189,7 +189,7 @@ def _answered(runs: Sequence[ReportedRun]) -> tuple[Asked, ...]:
     keys: dict[tuple[str, str], str] = {}
     for run in runs:
         for folder in RunFolder(run.folder).cases():
-            cluster = read_record(folder / "case.json").get("cluster") if (folder / "case.json").is_file() else None
+            cluster = read_record(folder / COMPLETE).get("cluster") if is_complete(folder) else None
             for prediction in read_predictions(folder).values():
                 keys.setdefault((prediction.case_id, prediction.question_id), str(cluster or prediction.case_id))
     return tuple(Asked(*key, "", cluster, True, False) for key, cluster in keys.items())
