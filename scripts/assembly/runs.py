@@ -79,6 +79,7 @@ def memory_run(
     *,
     unit: Mapping[str, Any] | None = None,
     replicate: int = 0,
+    asked_for: bool = True,
 ) -> Run:
     """Describe the run of one memory on one data set; nothing is written and no call is made.
 
@@ -89,13 +90,16 @@ def memory_run(
         memory: values of a file of `conf/memory`, with settings changed or not; `reader` answers the questions.
         unit: unit rule; None takes the memory's own, else the data set's.
         replicate: number of the build, from 0.
+        asked_for: build the memory once, so that a wrong setting is refused before any call is paid for. A run that `only` leaves out
+            is described without its memory.
 
     Raises:
         RunError: a setting of the memory is refused, or a service it needs is missing.
     """
     recipe = recipe_of(dataset, memory, unit)
     parts = _parts(cfg, models, dataset, recipe, reader, replicate)
-    _check_logprobs(_built_once(recipe, models), recipe, models.probe)
+    if asked_for:
+        _check_logprobs(_built_once(recipe, models), recipe, models.probe)
     return Run(
         name=recipe.name,
         folder=models.results / "runs" / dataset.name / f"{recipe.name}-{identity(parts)}",
@@ -245,7 +249,7 @@ def _innermost(build: Any) -> Any:
 
 
 def _built_once(recipe: Recipe, models: Models) -> MemorySystem:
-    """Build the memory once, so that a wrong setting is refused before any call is paid for.
+    """The memory, built as a case builds it.
 
     Raises:
         RunError: the memory refuses a setting.

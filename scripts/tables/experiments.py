@@ -120,15 +120,18 @@ def _backbone(table: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
 def _runs(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[TableRow]) -> dict[Key, Run]:
     """One run for each row, column group and replicate; without the rows not asked for whose packages are not installed."""
     runs: dict[Key, Run] = {}
+    only = None if cfg.only is None else set(cfg.only)
     for group in groups:
         for line in lines:
             if group.dataset is None or line.memory is None or not belongs(line, group.option):
                 continue
+            asked_for = only is None or line.name in only
             for replicate in range(_builds(cfg, line)):
                 try:
-                    runs[line.name, group.name, replicate] = _run(cfg, models, group, group.dataset, line, replicate)
+                    run = _run(cfg, models, group, group.dataset, line, replicate, asked_for)
+                    runs[line.name, group.name, replicate] = run
                 except ImportError as error:
-                    if cfg.only is None or line.name in cfg.only:
+                    if asked_for:
                         raise ImportError(
                             f"{line.title}: {error}; or name the rows that you want with only=[…]"
                         ) from error
@@ -140,10 +143,20 @@ def _builds(cfg: DictConfig, line: TableRow) -> int:
     return int(cfg.build.replicates if line.published is None else cfg.build.published or cfg.build.replicates)
 
 
-def _run(cfg: DictConfig, models: Models, group: ColumnGroup, dataset: Data, line: TableRow, replicate: int) -> Run:
+def _run(
+    cfg: DictConfig,
+    models: Models,
+    group: ColumnGroup,
+    dataset: Data,
+    line: TableRow,
+    replicate: int,
+    asked_for: bool,
+) -> Run:
     assert line.memory is not None
     unit = table_unit(line, group.option)
-    run = memory_run(cfg, models, dataset, line.memory, group.reader, unit=unit, replicate=replicate)
+    run = memory_run(
+        cfg, models, dataset, line.memory, group.reader, unit=unit, replicate=replicate, asked_for=asked_for
+    )
     if "ask" not in group.option:
         return run
     first = {question.case_id: question.question_id for question in reversed(group.questions)}

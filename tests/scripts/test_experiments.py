@@ -489,3 +489,14 @@ def test_a_data_set_that_is_not_there_prints_the_command_that_gets_it(
     said = capsys.readouterr().err
     assert "none of the data sets is there" in said
     assert "scripts fetch" in said
+
+
+def test_only_builds_the_memories_of_the_rows_that_it_names_and_the_whole_table_builds_all(
+    experiment: Any, capsys: Any
+) -> None:
+    small = ["table=segtreemem_t4", "columns=[locomo]", "data.size=2", "data.max_cases=1", "+table.others=[]"]
+    rows = "table.rows=[{memory: bm25}, {memory: segtree_td, build: {alpha: 7.0}}]"  # shares of a parent are below 1
+    assert reproduce(experiment(*small, rows, "only=[bm25]", name="reproduce")) == 0
+    capsys.readouterr()
+    assert reproduce(experiment(*small, rows, name="reproduce")) == 2
+    assert "memory segtree_td: alpha must be at least 0 and below 1, found 7.0" in capsys.readouterr().err

@@ -21,6 +21,9 @@ from eval.metrics.lexical import squad_token_f1
 from eval.report.published import FOLDER, find, read_published
 from memsys.llm.pricing import ModelSettings
 from memsys.systems.timem import BUDGETS
+from scripts.assembly.datasets import data
+from scripts.assembly.models import build_models
+from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.scorers import metrics
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
@@ -126,6 +129,16 @@ def test_settings_of_a_row_are_settings_of_its_memory(subtests: pytest.Subtests)
             for one in read_lines_of(table(name), None):
                 if one.memory is not None and "build" in one.option:
                     assert set(one.option["build"]) <= set(load_option("memory", one.option["memory"])["build"])
+
+
+def test_the_memory_of_every_row_accepts_its_settings(subtests: pytest.Subtests) -> None:
+    cfg = composed("config", [])
+    models, dataset, answering = build_models(cfg), data(cfg, load_option("dataset", "locomo")), reader("segtree")
+    lines = [line for name in TABLES for each in table(name)["backbones"] for line in read_lines_of(table(name), each)]
+    memories = {repr(line.memory): (line.name, line.memory) for line in lines if line.memory is not None}
+    for name, memory in memories.values():
+        with subtests.test(name=name):
+            memory_run(cfg, models, dataset, memory, answering, unit={"rule": "utterance"})
 
 
 def test_a_difference_and_a_restriction_name_rows_and_groups_that_exist(subtests: pytest.Subtests) -> None:
