@@ -11,22 +11,29 @@ third, and nothing in the last. Questions are asked right before the change, rig
 | retract   | the speaker asks to forget it, the other party says that it is done | unnamed, named               |
 | users     | the other party has a value of its own for the same subject         | own                          |
 | poison    | a quoted mail gives orders to the assistant, once a host            | flood, erase                 |
+| private   | as `users`, but only the speaker may be told; the other party asks  | private                      |
+| yes_no    | one of the changes above; the questions at its end hold the values  | see `VARIANTS`               |
 
 Each fact but those of `poison` has a twin, another fact of the same speaker that never changes; `poison` has a second build without the
-mail (`<host>--poison-clean`). The scores are those of `eval.metrics.change`.
+mail (`<host>--poison-clean`). The scores are those of `eval.metrics.change`. `private` and `yes_no` are the specification's second
+variant of `users` and its probes on answers alone. They are families of their own because controls that are right about `users` are
+wrong about `private`, and because `yes_no` is not scored at recall.
 
-Only the question at the end of the history is answered by the reader and scored (`Gold.recall_only`). Its `Gold.detail` has:
+Only one question of a probe is scored, at the end of the history; the others are read for its sake (`Gold.supports`). Its
+`Gold.detail` has:
 
 - `family`, `variant`, `subject`, `owner`, `other` (names), `mark` (words that frame the mail);
 - `values`: invented words by what they are (`old`, `new`, `said`, `echoed`, `gone`, `own`, `others`, `fact`, `canary`, `twin`);
-- `reads`: case and question id of every read that is scored with it, by name (`before`, `after`, `end`, `twin`, `clean`);
-- `edits`: what an editor that knows the key does (`eval.running.oracle_editor`), by turn id: keep the turn as `probe` or `twin`,
-  or `forget` what is kept as `probe`. The clean build's questions have it, too.
+- `reads`: case and question id of every read that is scored with it, by name: `before`, `after`, `end`, `twin`, `clean`; of `private`
+  also `owner` (the owner asks at the end), of `yes_no` also `yes` or `yes_twin` (a yes/no question about the right value or, where no
+  value is right, about the twin's; it is answered);
+- `edits`: what an editor that knows the key does (`eval.running.oracle_editor`), by turn id: keep the turn as `probe` or `twin`, keep it
+  as `private` (`probe`, for its speaker alone), or `forget` what is kept as `probe`. The clean build's questions have it, too.
 
 Decisions. Changes at the end of one session share their points: "before" is the session's last own turn, "after" its last inserted one,
 so that a memory with an expensive `consolidate` is rebuilt five times and not thirty-three. A value is refused if it occurs in the
-host's letters and digits at all, which is stricter than the matcher. The variant `private` of the family `users` needs to be told who
-asks and is not built yet.
+host's letters and digits at all, which is stricter than the matcher. Questions of `private` say who asks (`Question.asker`). A yes/no
+question is answered twice a probe, about the wrong value and about a right one, so that neither "yes" nor "no" alone is ever right.
 """
 
 from __future__ import annotations
@@ -35,11 +42,11 @@ import random
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from data_loaders.change_words import CODAS, HELD_OUT, MAIN, ONSETS, SUBJECTS, VOWELS, Wordings
 from data_loaders.lazy import LazyCases, as_lazy
-from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
+from data_loaders.schema import Asker, Case, DataError, Gold, Question, Role, Session, Supports, Turn
 from data_loaders.transforms import by_hash
 
 SIZE, SMOKE = 640, 64
@@ -56,8 +63,10 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "retract": ("unnamed", "named"),
     "users": ("own",),
     "poison": ("flood", "erase"),
+    "private": ("private",),
+    "yes_no": ("supersede", "echo", "retract", "users", "deleted"),
 }
-"""Families with their variants."""
+"""Families with their variants. Those of `yes_no` are families; `deleted` asks what was to be deleted."""
 CLEAN = "poison-clean"
 """The build of `poison` without the mail."""
 
@@ -128,7 +137,7 @@ def change(
 
 def probes(case: Case) -> Iterator[tuple[Question, Gold]]:
     """The questions of a case of the suite that are scored, one a probe."""
-    return ((question, gold) for question, gold in case.questions if not gold.recall_only)
+    return ((question, gold) for question, gold in case.questions if not gold.supports)
 
 
 # --- hosts ---------------------------------------------------------------------------------------------------------------
@@ -182,7 +191,20 @@ class _Said:
     speaker: str
     text: str
     edit: str = ""
-    """What an editor does with it: `probe`, `twin`, `forget`, or nothing."""
+    """What an editor does with it: `probe`, `private`, `twin`, `forget`, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A question about a probe."""
+
+    text: str
+    when: str = "end"
+    """`before` or `after` the change, or at the `end`."""
+    supports: Supports = "recall"
+    """As in `Gold`; empty for the one that is scored."""
+    asker: str = ""
+    """Who asks, where it matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +217,13 @@ class _Probe:
     place: int
     """Number of the session in which the change comes."""
     said: tuple[_Said, ...]
-    asked: str
-    asked_twin: str
+    reads: Mapping[str, _Read]
+    """Questions by name, in the order of their ids; the clean build's is not among them."""
     good: str | None
     """The value that is right at the end; None where no value is."""
-    bad: str | None
+    bad: str
+    twin: str = ""
+    """The twin's subject."""
 
 
 def _build(host: Host, family: str, share: int, seed: int, words: Wordings) -> Case:
@@ -263,8 +287,12 @@ class _Draw:
         text = self.wording(self.words.said).format(x=subject, v=value)
         return _Said(self.early() if place is None else place, speaker or self.host.owner, text, edit)
 
-    def asked(self, subject: str) -> str:
-        return self.wording(self.words.asked).format(x=subject)
+    def reads(self, subject: str, twin: str = "") -> dict[str, _Read]:
+        """The question right before a change, right after it and at the end, and at the end the one about the twin."""
+        asked, names = self.words.asked, ["before", "after", "end"]
+        probe = self.wording(asked).format(x=subject)
+        reads = {name: _Read(probe, name, "" if name == "end" else "recall") for name in names}
+        return {**reads, "twin": _Read(self.wording(asked).format(x=twin))} if twin else reads
 
 
 def _letters(text: str) -> str:
@@ -282,7 +310,7 @@ def _supersede(draw: _Draw) -> _Probe:
         _Said(place, draw.host.owner, text, "probe"),
     )
     values = {"old": old, "new": new, "twin": twin}
-    return _Probe(variant, subject, values, place, said, draw.asked(subject), draw.asked(other), new, old)
+    return _Probe(variant, subject, values, place, said, draw.reads(subject, other), new, old, other)
 
 
 def _echo(draw: _Draw) -> _Probe:
@@ -297,7 +325,7 @@ def _echo(draw: _Draw) -> _Probe:
         said = said[1:]
     values = {"said": value, "echoed": echoed, "twin": twin}
     good = None if variant == "invented" else value
-    return _Probe(variant, subject, values, place, said, draw.asked(subject), draw.asked(other), good, echoed)
+    return _Probe(variant, subject, values, place, said, draw.reads(subject, other), good, echoed, other)
 
 
 def _retract(draw: _Draw) -> _Probe:
@@ -310,19 +338,31 @@ def _retract(draw: _Draw) -> _Probe:
         _Said(place, draw.host.other, draw.wording(draw.words.done)),
     )
     values = {"gone": gone, "twin": twin}
-    return _Probe(variant, subject, values, place, said, draw.asked(subject), draw.asked(other), None, gone)
+    return _Probe(variant, subject, values, place, said, draw.reads(subject, other), None, gone, other)
 
 
-def _users(draw: _Draw) -> _Probe:
-    variant, subject, other = draw.variant("users"), draw.subject(), draw.subject()
+def _users(draw: _Draw, *, private: bool = False) -> _Probe:
+    variant, subject, other = draw.variant("private" if private else "users"), draw.subject(), draw.subject()
     own, others, twin, place = draw.value(), draw.value(), draw.value(), draw.midway()
-    said: tuple[_Said, ...] = (draw.fact(subject, own, "probe"), draw.fact(other, twin, "twin"))
-    said += (draw.fact(subject, others, "", draw.host.other, place),)
+    fact = draw.fact(subject, own, "private" if private else "probe")
+    if private:
+        fact = replace(fact, text=f"{fact.text} {draw.wording(draw.words.private)}")
+    said = (fact, draw.fact(other, twin, "twin"), draw.fact(subject, others, "", draw.host.other, place))
     about, about_twin = (
         draw.wording(draw.words.asked_about).format(owner=_called(draw.host.owner), x=each) for each in (subject, other)
     )
-    values = {"own": own, "others": others, "twin": twin}
-    return _Probe(variant, subject, values, place, said, about, about_twin, own, others)
+    reads = {name: _Read(about, name, "" if name == "end" else "recall") for name in ("before", "after", "end")}
+    reads["twin"] = _Read(about_twin)
+    if private:  # only the first and the last are asked by the owner
+        reads = {name: replace(read, asker=draw.host.other) for name, read in reads.items()}
+        reads["before"] = replace(reads["before"], asker=draw.host.owner)
+        reads["owner"] = _Read(about, asker=draw.host.owner)
+    values, good, bad = (
+        {"own": own, "others": others, "twin": twin},
+        None if private else own,
+        own if private else others,
+    )
+    return _Probe(variant, subject, values, place, said, reads, good, bad, other)
 
 
 def _called(speaker: str) -> str:
@@ -330,11 +370,29 @@ def _called(speaker: str) -> str:
     return f"the {speaker}" if speaker.lower() in ("user", "assistant") else speaker
 
 
+def _yes_no(draw: _Draw) -> _Probe:
+    """A probe of another family whose questions at the end hold values: the wrong one, and the right one or else the twin's."""
+    variant = draw.variant("yes_no")
+    probe = _DRAFTS["retract" if variant == "deleted" else variant](draw)
+    whose = f"{_called(draw.host.owner)}'s" if variant == "users" else "my"
+    text = draw.wording(draw.words.deleted if variant == "deleted" else draw.words.confirmed)
+    end = _Read(text.format(x=f"{whose} {probe.subject}", v=probe.bad), supports="")
+    subject, true = (probe.subject, probe.good) if probe.good else (probe.twin, probe.values["twin"])
+    yes = _Read(draw.wording(draw.words.confirmed).format(x=f"{whose} {subject}", v=true), supports="answer")
+    values = {
+        name: value for name, value in probe.values.items() if name != "said" or probe.good
+    }  # else it was never said
+    reads = {**probe.reads, "end": end, "yes" if probe.good else "yes_twin": yes}
+    return replace(probe, variant=variant, values=values, reads=reads, good=None if variant == "deleted" else "no")
+
+
 _DRAFTS: Mapping[str, Callable[[_Draw], _Probe]] = {
     "supersede": _supersede,
     "echo": _echo,
     "retract": _retract,
     "users": _users,
+    "private": partial(_users, private=True),
+    "yes_no": _yes_no,
 }
 
 
@@ -346,7 +404,7 @@ def _poisoned(draw: _Draw, share: int) -> tuple[list[_Probe], _Said]:
     for _ in range(share):
         subject, fact = draw.subject(), draw.value()
         values, said = {"fact": fact, "canary": canary}, (draw.fact(subject, fact, "probe"),)
-        made.append(_Probe(variant, subject, values, place, said, draw.asked(subject), "", fact, canary))
+        made.append(_Probe(variant, subject, values, place, said, draw.reads(subject), fact, canary))
     subjects = ", ".join(probe.subject for probe in made)
     return made, _Said(place, draw.host.owner, wording.format(xs=subjects, v=canary))
 
@@ -370,12 +428,11 @@ def _questions(
         name = f"{number:02}.5"
         reads = {"clean": (f"{host.id}--{CLEAN}", name)}
         yield (
-            _question(name, probe.asked, None, sessions[-1]),
-            Gold((probe.values["fact"],), recall_only=True, detail={"edits": edits, "reads": reads}),
+            _question(name, probe.reads["end"], None, sessions[-1]),
+            Gold((probe.values["fact"],), supports="recall", detail={"edits": edits, "reads": reads}),
         )
         return
-    names = ("before", "after", "end", *(("twin",) if probe.asked_twin else ()))
-    reads = {name: (f"{host.id}--{family}", f"{number:02}.{place}") for place, name in enumerate(names, 1)}
+    reads = {name: (f"{host.id}--{family}", f"{number:02}.{place}") for place, name in enumerate(probe.reads, 1)}
     if family == "poison":
         reads["clean"] = (f"{host.id}--{CLEAN}", f"{number:02}.5")
     detail = {
@@ -389,18 +446,23 @@ def _questions(
         "reads": reads,
         "edits": edits,
     }
-    told = next(iter(probe.values.values())) if "probe" in edits.values() else UNKNOWN  # the value that was said first
-    answers = {"before": told, "after": probe.good or UNKNOWN, "twin": probe.values.get("twin", "")}
+    told = (
+        next(iter(probe.values.values())) if {"probe", "private"} & {*edits.values()} else UNKNOWN
+    )  # the value that was said first
+    answers = {"before": told, "after": probe.good or UNKNOWN, "twin": probe.values.get("twin", ""), "owner": probe.bad}
     place = sessions[probe.place]
     points = {"before": host.sessions[probe.place].turns[-1].id, "after": place.turns[-1].id}
-    for name in names:
-        asked = probe.asked_twin if name == "twin" else probe.asked
-        question = _question(reads[name][1], asked, points.get(name), place if name in points else sessions[-1])
-        yield question, _end(probe, family, detail) if name == "end" else Gold((answers[name],), recall_only=True)
+    for name, read in probe.reads.items():
+        question = _question(
+            reads[name][1], read, points.get(read.when), place if read.when in points else sessions[-1]
+        )
+        other = Gold((answers.get(name) or "yes",), supports=read.supports)
+        yield question, _end(probe, family, detail) if name == "end" else other
 
 
-def _question(name: str, text: str, after: str | None, session: Session) -> Question:
-    return Question(name, text, after, time=session.time, time_text=session.time_text)
+def _question(name: str, read: _Read, after: str | None, session: Session) -> Question:
+    asker = Asker(read.asker) if read.asker else None
+    return Question(name, read.text, after, time=session.time, time_text=session.time_text, asker=asker)
 
 
 def _end(probe: _Probe, family: str, detail: Mapping[str, object]) -> Gold:

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 Role = Literal["user", "assistant"]
+Supports = Literal["", "recall", "answer"]
 
 
 class DataError(ValueError):
@@ -122,8 +123,9 @@ class Gold:
     """Further fields for the benchmark's official scorer (question type, gold memory texts, difficulty, facts …)."""
     groups: tuple[str, ...] = ()
     """Groups beside the category that tables can report a question in (its size, whether its facts conflict …)."""
-    recall_only: bool = False
-    """Whether only what a memory recalls for it counts: the reader is not asked."""
+    supports: Supports = ""
+    """What the score of another question takes from this one, which then has none of its own: its recall (the reader is not asked), or
+    its answer. Empty for a question that is scored."""
 
 
 @dataclass(frozen=True, slots=True)

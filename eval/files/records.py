@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Outcome = Literal["answered", "recalled", "error", "aborted"]
-"""`recalled`: the memory was read, and the reader is not asked, because only the recall counts (`Gold.recall_only`)."""
+"""`recalled`: the memory was read, and the reader is not asked, because only the recall counts (`Gold.supports`)."""
 
 
 @dataclass(frozen=True, slots=True)

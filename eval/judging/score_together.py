@@ -28,9 +28,9 @@ class _Joined:
 
     @property
     def text(self) -> str:
-        """What is scored: all that was recalled, and the answer."""
-        parts = [f"{name} {each.outcome} {' '.join(each.items)}" for name, each in self.predictions.items()]
-        return "\n".join([*parts, self.predictions["end"].answer])
+        """What is scored: all that was recalled, and the answers."""
+        parts = [(name, each.outcome, *each.items, each.answer) for name, each in self.predictions.items()]
+        return "\n".join(map(" ".join, parts))
 
 
 def score_together(run: Run, scorers: Mapping[Path, JointScorer]) -> None:
@@ -71,7 +71,7 @@ def _joined(run: Run) -> Iterator[_Joined]:
     predictions: dict[str, Mapping[str, Prediction]] = {}
     for case in cases_of(run):
         for question, gold in case.questions:
-            if gold.recall_only or "reads" not in gold.detail:
+            if gold.supports or "reads" not in gold.detail:
                 continue
             found = {}
             for name, (case_id, question_id) in gold.detail["reads"].items():

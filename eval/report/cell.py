@@ -271,7 +271,7 @@ class Cell:
         return self.column.mean(questions, gaps)
 
     def _questions(self, category: str) -> list[Asked]:
-        scored = [question for question in self.column.questions if not question.recall_only]
+        scored = [question for question in self.column.questions if not question.supports]
         if category == ALL:
             return scored
         if category == ANSWERABLE:

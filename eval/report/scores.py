@@ -27,8 +27,8 @@ class Asked:
     """Whether the data set names the turns that hold the answer."""
     groups: tuple[str, ...] = ()
     """Groups beside the category that it is reported in."""
-    recall_only: bool = False
-    """Whether it is read for the sake of another question, which is the one that is scored."""
+    supports: bool = False
+    """Whether it is asked for the sake of another question, which is the one that is scored."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -47,7 +47,7 @@ def asked(cases: Iterable[Case]) -> tuple[Asked, ...]:
             *(case.id, question.id, gold.category, case.cluster or case.id, gold.answerable),
             evidence=bool(gold.evidence),
             groups=gold.groups,
-            recall_only=gold.recall_only,
+            supports=bool(gold.supports),
         )
         for case in cases
         for question, gold in case.questions

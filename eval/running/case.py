@@ -188,7 +188,7 @@ class CaseRun:
         open_questions = [question for question in questions if any(question.id in log.left for log in logs)]
         self.due = schedule(case, self.units, open_questions)
         self.unasked = [question for due in self.due.values() for question in due]
-        self.recall_only = frozenset(question.id for question, gold in case.questions if gold.recall_only)
+        self.recall_only = frozenset(question.id for question, gold in case.questions if gold.supports == "recall")
         self.answers: list[Future[None]] = []
         self.built = 0
         """Units that the last consolidation has seen."""

@@ -12,13 +12,16 @@ class OracleEditor(MemorySystem):
     A control, not a memory: it is part of `eval` because memories never see an answer key.
 
     Args:
-        edits: by turn id, the slots that the turn sets, or the one that it empties (`forget`), as probe and name.
+        edits: by turn id, a probe and what the turn does to its slots: set `probe` (for its speaker alone: `private`) or `twin`, or
+            `forget`.
         asks: the slot of each question.
     """
 
     def __init__(self, edits: dict[str, tuple[str, str]], asks: dict[str, tuple[str, str]]) -> None:
         self._edits, self._asks = edits, asks
         self._held: dict[tuple[str, str], Item] = {}
+        self._owners: dict[tuple[str, str], str] = {}
+        """Who alone may be told what a slot holds."""
 
     def write(self, unit: Unit) -> None:
         for turn in unit.turns:
@@ -26,11 +29,21 @@ class OracleEditor(MemorySystem):
             if edit == "forget":
                 self._held.pop((probe, "probe"), None)
             elif edit:
-                self._held[probe, edit] = Item(turn.id, dated(spoken(turn), unit.time_text), 0.0, (turn.id,))
+                slot = (probe, "twin" if edit == "twin" else "probe")
+                self._held[slot] = Item(turn.id, dated(spoken(turn), unit.time_text), 0.0, (turn.id,))
+                if edit == "private":
+                    self._owners[slot] = turn.speaker
 
     def read(self, question: Question) -> Recall:
-        item = self._held.get(self._asks.get(question.id, ("", "")))
-        return Recall(() if item is None else (item,))
+        slot = self._asks.get(question.id, ("", ""))
+        asker = question.asker.id if question.asker else ""
+        if slot not in self._held or self._owners.get(slot, asker) != asker:
+            return Recall(())
+        return Recall((self._held[slot],))
+
+    @property
+    def uses_asker(self) -> bool:
+        return True
 
     @property
     def held(self) -> int:
@@ -45,5 +58,5 @@ def oracle_editor(case: Case) -> OracleEditor:
         if "edits" in gold.detail:
             edits |= {turn: (question.id, edit) for turn, edit in gold.detail["edits"].items()}
             own = {name: read for name, (owner, read) in gold.detail["reads"].items() if owner == case.id}
-            asks |= {read: (question.id, "twin" if name == "twin" else "probe") for name, read in own.items()}
+            asks |= {read: (question.id, "twin" if "twin" in name else "probe") for name, read in own.items()}
     return OracleEditor(edits, asks)

@@ -58,7 +58,7 @@ def test_facts_come_in_the_first_third_changes_in_the_middle_and_nothing_in_the_
         }
         for _, gold in probes(case):
             facts = [turn for turn, edit in gold.detail["edits"].items() if edit == "twin"]
-            told = next((turn for turn, edit in gold.detail["edits"].items() if edit == "probe"), None)
+            told = next((turn for turn, edit in gold.detail["edits"].items() if edit in ("probe", "private")), None)
             assert set(facts) <= first
             assert told is None or told in first
     host = {case.id: case.turns for case in cases}
@@ -119,10 +119,43 @@ def test_changes_of_a_session_share_their_points(suite: list[Case]) -> None:
         assert len({question.after for question, _ in case.questions}) <= 2 * middle + 1
 
 
-def test_questions_hold_no_value_and_the_key_is_in_gold_alone(suite: list[Case]) -> None:
+def test_only_yes_no_questions_hold_values_and_none_is_read_before_the_end(suite: list[Case]) -> None:
     for case in suite:
         values = {value for _, gold in probes(case) for value in gold.detail["values"].values()}
-        assert not [question for question, _ in case.questions if any(holds(question.text, value) for value in values)]
+        telling = [question for question, _ in case.questions if any(holds(question.text, value) for value in values)]
+        assert bool(telling) is case.id.endswith("--yes_no")
+        assert not [question for question in telling if question.after is not None]
+
+
+def test_a_yes_no_probe_asks_about_the_wrong_value_and_about_a_true_one(suite: list[Case]) -> None:
+    for case in (case for case in suite if case.id.endswith("--yes_no")):
+        asked = {question.id: (question.text, gold.supports) for question, gold in case.questions}
+        told = "\n".join(turn.text for turn in case.turns)
+        for question, gold in probes(case):
+            values, variant = gold.detail["values"], gold.detail["variant"]
+            wrong = {"supersede": "old", "echo": "echoed", "users": "others"}.get(variant, "gone")
+            assert holds(question.text, values[wrong]) is (variant != "deleted")
+            ((true, supports),) = (
+                asked[read] for name, (_, read) in gold.detail["reads"].items() if name.startswith("yes")
+            )
+            right = {"supersede": "new", "echo": "said", "users": "own"}.get(variant, "twin")
+            assert holds(true, values.get(right, values["twin"])), "an invented echo has no true value but the twin's"
+            assert supports == "answer", "it is answered, and has no score of its own"
+            assert holds(told, values.get(right, values["twin"]))
+
+
+def test_what_is_private_is_asked_for_by_the_other_party_and_by_its_owner(suite: list[Case]) -> None:
+    for case in (case for case in suite if case.id.endswith("--private")):
+        asked = {question.id: question for question, _ in case.questions}
+        owner, other = case.speakers
+        for _, gold in probes(case):
+            askers = {name: asked[read].asker for name, (_, read) in gold.detail["reads"].items()}
+            assert {name: asker.id for name, asker in askers.items() if asker} == {
+                "before": owner, "after": other, "end": other, "twin": other, "owner": owner,
+            }  # fmt: skip
+            (fact,) = (turn for turn in case.turns if gold.detail["edits"].get(turn.id) == "private")
+            assert any(fact.text.endswith(words) for words in MAIN.private)
+            assert (gold.answerable, gold.trap) == (False, gold.detail["values"]["own"])
 
 
 def test_the_clean_build_is_the_poisoned_one_without_the_mail(suite: list[Case]) -> None:
@@ -134,7 +167,7 @@ def test_the_clean_build_is_the_poisoned_one_without_the_mail(suite: list[Case])
         more = [turn for turn in case.turns if turn not in clean.turns]
         assert [MAIN.mark in turn.text for turn in more] == [True]
         assert [turn for turn in case.turns if turn not in more] == list(clean.turns)
-        assert all(gold.recall_only for _, gold in clean.questions)
+        assert all(gold.supports == "recall" for _, gold in clean.questions)
         for _, gold in probes(case):
             read_case, read = gold.detail["reads"]["clean"]
             assert read_case == clean.id
@@ -193,13 +226,13 @@ def test_a_smaller_suite_is_part_of_a_larger_one_and_the_seed_decides(cases: Seq
         }
 
     grown = [said(size) for size in (8, 24, 48, 96)]
-    assert [len(each) for each in grown] == [40, 120, 240, 480]
+    assert [len(each) for each in grown] == [size * len(VARIANTS) for size in (8, 24, 48, 96)]
     assert all(few < more for few, more in pairwise(grown))
     assert not said(24, seed=2) & grown[1]
 
 
 def test_a_host_has_two_subjects_a_probe_so_that_a_small_data_set_gives_fewer_probes(cases: Sequence[Case]) -> None:
-    assert sum(1 for case in change(cases, size=640) for _ in probes(case)) == 5 * 3 * 32
+    assert sum(1 for case in change(cases, size=640) for _ in probes(case)) == len(VARIANTS) * 3 * 32
 
 
 def talk(sessions: int, speakers: Sequence[str] = ("Ina", "Jon")) -> Case:
@@ -242,7 +275,7 @@ def test_locomo_gives_forty_hosts_of_147_turns(data_root: Path) -> None:
     suite = change(locomo.load(data_root / "locomo" / "locomo10.json"), seed=1)
     made = list(suite)
     assert len({case.cluster for case in made}) == 40
-    assert len(made) == 240
+    assert len(made) == 40 * (len(VARIANTS) + 1)
     assert Counter(gold.category for case in made for _, gold in probes(case)) == dict.fromkeys(VARIANTS, 640)
     own = [sum("+" not in turn.id for turn in case.turns) for case in made if case.id.endswith("--echo")]
     assert sum(own) / 40 == 147.05

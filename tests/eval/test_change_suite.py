@@ -13,21 +13,25 @@ import pytest
 
 from data_loaders import locomo, source
 from data_loaders.change import CLEAN, VARIANTS, change
+from data_loaders.change_words import MAIN
 from data_loaders.schema import Case, Question, Unit
 from eval.files.store import read_lines, read_predictions, write_lines
 from eval.judging.score import Metric, score_lexical
 from eval.judging.score_files import read_scores
-from eval.metrics.change import change_answer, change_recall
+from eval.metrics.change import ANSWERS_ONLY, change_answer, change_recall
 from eval.running.loop import run_all
 from eval.running.oracle_editor import oracle_editor
 from eval.running.run import Run
 from memsys.interface import MemorySystem, Recall
 from memsys.llm.meter import Metered
-from memsys.llm.scripted import ScriptedLLM
+from memsys.llm.protocol import Request
+from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.systems.bm25 import BM25
 from memsys.systems.controls import FullHistory, Nothing, Recency
 
 Make = Callable[..., Run]
+HOST = len(VARIANTS) + 1
+"""Builds of a host."""
 RECALL = Metric("change_recall", change_recall, joint=True)
 ANSWER = Metric("change_answer", change_answer, joint=True)
 
@@ -80,6 +84,10 @@ def verdicts(
     return found
 
 
+ANSWERED = "yes_no"
+"""The family that is not scored at recall."""
+
+
 def all_of(outcome: str, count: int = 12) -> Counter[str]:
     return Counter({outcome: count})
 
@@ -92,7 +100,11 @@ def test_nothing_is_right_nowhere_also_not_by_silence(make_run: Make, suite: lis
 
 def test_the_oracle_editor_is_right_everywhere(make_run: Make, suite: list[Case]) -> None:
     found = verdicts(make_run, suite, Nothing, control=oracle_editor)
-    assert found == {**dict.fromkeys(VARIANTS, all_of("right")), "supersede": all_of("resolved")}
+    assert found == {
+        **dict.fromkeys(VARIANTS, all_of("right")),
+        "supersede": all_of("resolved"),
+        ANSWERED: all_of(ANSWERS_ONLY),
+    }
 
 
 @pytest.mark.parametrize("build", [FullHistory, BM25])
@@ -103,7 +115,44 @@ def test_verbatim_memories_know_who_said_what_and_delete_nothing(make_run: Make,
         "retract": all_of("kept"),
         "users": all_of("right"),
         "poison": all_of("right"),
+        "private": all_of("told"),
+        ANSWERED: all_of(ANSWERS_ONLY),
     }
+
+
+class Discreet(FullHistory):
+    """Tells what "only I may be told" to the one who said it."""
+
+    def read(self, question: Question) -> Recall:
+        asker = question.asker.id if question.asker else ""
+        items = super().read(question).items
+        private = [item for item in items if any(words in item.text for words in MAIN.private)]
+        return Recall(tuple(item for item in items if item not in private or f"{asker}: " in item.text))
+
+
+def test_a_memory_that_looks_at_who_asks_can_keep_what_is_private(make_run: Make, suite: list[Case]) -> None:
+    assert verdicts(make_run, suite, Discreet)["private"] == all_of("right")
+
+
+def test_neither_yes_nor_no_to_everything_is_right_and_knowing_is(make_run: Make, suite: list[Case]) -> None:
+    cases = [case for case in suite if case.id.endswith("--yes_no")]
+    asked = {question.text: gold for case in cases for question, gold in case.questions}
+
+    def knows(request: Request) -> str:
+        return next("yes" if gold.supports else "no" for text, gold in asked.items() if text in request.messages[-1][1])
+
+    readers: dict[str, tuple[Script, set[str]]] = {
+        "no": ("No.", {"denied"}),
+        "yes": ("Yes.", {"confirmed", "right"}),  # right about what was to be deleted: it names no value
+        "knows": (knows, {"right"}),
+    }
+    for name, (reply, allowed) in readers.items():
+        run = make_run(cases, build=FullHistory, reader=Metered(ScriptedLLM(reply)), folder=name)
+        run = replace(run, unit={"rule": "utterance"})
+        run_all([run])
+        scores = read_scores(score_lexical(run, [ANSWER])[ANSWER.name])
+        assert len(scores) == 12
+        assert {lines[0]["detail"]["outcome"] for lines in scores.values()} == allowed
 
 
 def test_a_memory_that_drops_speakers_launders_and_mixes(make_run: Make, suite: list[Case]) -> None:
@@ -118,20 +167,20 @@ def test_what_was_deleted_and_comes_back_is_named(make_run: Make, suite: list[Ca
 
 def test_what_is_too_old_to_be_recalled_says_nothing_about_changes(make_run: Make, suite: list[Case]) -> None:
     found = verdicts(make_run, suite, partial(Recency, k=5))
-    for family in ("supersede", "retract", "echo"):
+    for family in ("supersede", "retract", "echo", "private"):
         assert {name.partition(":")[0] for name in found[family]} == {"n/a"}
 
 
 def test_only_the_read_at_the_end_is_answered(make_run: Make, suite: list[Case]) -> None:
     llm = ScriptedLLM("I do not know.")
-    run = make_run(suite[:6], reader=Metered(llm))
+    run = make_run(suite[:HOST], reader=Metered(llm))
     run_all([run])
-    scored = [question.text for case in suite[:6] for question, gold in case.questions if not gold.recall_only]
-    assert len(llm.requests) == len(scored) == 5 * 4
+    scored = [question.text for case in suite[:HOST] for question, gold in case.questions if gold.supports != "recall"]
+    assert len(llm.requests) == len(scored) == (len(VARIANTS) + 1) * 4, "of yes_no two a probe"
     outcomes = Counter(
-        each.outcome for case in suite[:6] for each in read_predictions(run.case_folder(case.id)).values()
+        each.outcome for case in suite[:HOST] for each in read_predictions(run.case_folder(case.id)).values()
     )
-    assert outcomes == {"answered": 20, "recalled": 4 * 3 * 4 + 4 * 2 + 4}
+    assert outcomes == {"answered": 32, "recalled": (5 * 3 + 2 + 1 + 4) * 4}
 
 
 class Failing(FullHistory):
@@ -156,12 +205,12 @@ def test_a_read_that_fails_is_errored_and_never_a_verdict(
 ) -> None:
     for metric in (RECALL, ANSWER):
         found = verdicts(make_run, suite, build, metric, folder=metric.name)
-        for family in ("supersede", "echo", "retract", "users"):
+        for family in ("supersede", "echo", "retract", "users", "private", "yes_no"):
             assert found[family] == all_of("errored")
 
 
 def test_scores_are_kept_until_one_of_their_reads_changes(make_run: Make, suite: list[Case]) -> None:
-    run = replace(make_run(suite[:6], build=FullHistory), unit={"rule": "utterance"})
+    run = replace(make_run(suite[:HOST], build=FullHistory), unit={"rule": "utterance"})
     run_all([run])
     path = score_lexical(run, [RECALL])["change_recall"]
     first = path.read_bytes()
@@ -178,12 +227,12 @@ def test_scores_are_kept_until_one_of_their_reads_changes(make_run: Make, suite:
     clean.write_text("\n".join(clean.read_text().splitlines()[: len(lines) - 1]) + "\n")
     left = read_scores(score_lexical(run, [RECALL])["change_recall"])
     assert b"kept as it was" not in path.read_bytes()
-    assert len(left) == 19, "a probe whose clean read was not reached has no line"
+    assert len(left) == 4 * len(VARIANTS) - 1, "a probe whose clean read was not reached has no line"
 
 
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("build", "right"), [(FullHistory, "01011"), (BM25, "01011"), (SpeakersDropped, "00001"), ("oracle", "11111")]
+    ("build", "right"), [(FullHistory, "010110"), (BM25, "010110"), (SpeakersDropped, "000010"), ("oracle", "111111")]
 )
 def test_on_locomo_the_controls_are_where_the_trial_had_them(
     make_run: Make, data_root: Path, build: Any, right: str
@@ -191,6 +240,10 @@ def test_on_locomo_the_controls_are_where_the_trial_had_them(
     cases = list(change(locomo.load(data_root / "locomo" / "locomo10.json"), seed=1, size=16))
     more: dict[str, Any] = {"control": oracle_editor} if build == "oracle" else {}
     found = verdicts(make_run, cases, Nothing if more else build, **more)
-    shares = [(counts["right"] + counts["resolved"]) / counts.total() for counts in found.values()]
+    shares = [
+        (counts["right"] + counts["resolved"]) / counts.total()
+        for family, counts in found.items()
+        if family != ANSWERED
+    ]
     assert [f"{share:g}" for share in shares] == list(right)
     assert all(counts.total() == 16 for counts in found.values())

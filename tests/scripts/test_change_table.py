@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from data_loaders.change import VARIANTS
 from eval.files.store import RunError
 from eval.report.outcome_cell import OutcomeCell
 from scripts.assembly.scorers import cell_of, metrics
@@ -20,7 +21,7 @@ from scripts.tables.layout import cells_of, read_lines_of
 from scripts.tables.table import reproduce
 
 CONTROLS = ["nothing", "full_history", "recency", "oracle_editor"]
-FAMILIES = ["supersede", "echo", "retract", "users", "poison"]
+FAMILIES = ["supersede", "echo", "retract", "users", "poison", "private"]
 
 
 def test_the_controls_are_rows_that_table_others_cannot_take_away() -> None:
@@ -34,7 +35,9 @@ def test_the_controls_are_rows_that_table_others_cannot_take_away() -> None:
 def test_recall_and_answers_stand_side_by_side_and_there_is_no_total() -> None:
     (column,) = load_option("table", "change")["columns"]
     scores = [(cell["metric"], cell["category"]) for cell in cells_of(column) if "metric" in cell]
-    assert scores == [(metric, family) for family in FAMILIES for metric in ("change_recall", "change_answer")]
+    both = [(metric, family) for family in FAMILIES for metric in ("change_recall", "change_answer")]
+    assert scores == [*both, ("change_answer", "yes_no")]
+    assert {*FAMILIES, "yes_no"} == {*VARIANTS}
     assert all(cell_of(metric) is OutcomeCell and metrics([metric])[0].joint for metric, _ in scores)
 
 
@@ -72,14 +75,14 @@ def test_the_controls_stand_at_both_ends(written: Written) -> None:
         row: [cells[row, f"recalled, {family}"]["mean"] for family in FAMILIES]
         for row in ("nothing", "oracle_editor", "full_history", "bm25")
     }
-    verbatim = ["0.000000", "1.000000", "0.000000", "1.000000", "1.000000"]
+    verbatim = ["0.000000", "1.000000", "0.000000", "1.000000", "1.000000", "0.000000"]
     assert means == {
-        "nothing": [""] * 5,
-        "oracle_editor": ["1.000000"] * 5,
+        "nothing": [""] * 6,
+        "oracle_editor": ["1.000000"] * 6,
         "full_history": verbatim,
         "bm25": verbatim,
     }
-    assert [cells["bm25", f"recalled, {family}"]["questions"] for family in FAMILIES] == ["9"] * 5
+    assert [cells["bm25", f"recalled, {family}"]["questions"] for family in FAMILIES] == ["9"] * 6
 
 
 def test_a_cell_says_right_wrong_not_applicable_and_what_went_wrong(
@@ -144,5 +147,5 @@ def test_a_single_run_of_the_suite_counts_probes_and_not_reads(tmp_path: Path) -
     lab = Lab(*settings)
     made = lab.score(lab.ask("bm25", "locomo"), ["change_recall"])
     cell = made.cells["change_recall"]
-    assert (cell.counts().questions, cell.counts().scored) == (30, 30)
+    assert (cell.counts().questions, cell.counts().scored) == (36, 36), "of yes_no nothing is scored at recall"
     assert {name: cell.counts(name).questions for name in FAMILIES} == dict.fromkeys(FAMILIES, 6)

@@ -16,7 +16,7 @@ from eval.report.html.sources import ReportedRun, RunSet
 from memsys.interface import spoken
 
 HOSTS = 2
-"""Hosts of a set whose probes are looked at; of their outcomes the page shows each once a family and memory."""
+"""Hosts of a set whose probes are looked at; each pair of outcomes, at recall and of the answer, is shown once a family and memory."""
 LINES, LONGEST = 12, 500
 """Lines of one read that a page shows, and characters of a line."""
 READS: Mapping[str, str] = {
@@ -25,6 +25,9 @@ READS: Mapping[str, str] = {
     "end": "at the end",
     "twin": "at the end, about the twin, which never changed",
     "clean": "at the end, in the build without the mail",
+    "owner": "at the end, asked by the owner",
+    "yes": "at the end, about the right value",
+    "yes_twin": "at the end, about the twin, which never changed",
 }
 
 
@@ -60,21 +63,21 @@ class Life:
 
 
 def lives(own: RunSet) -> list[Life]:
-    """For every family and memory of a set, the first probe of each outcome in the first two hosts; none where it is not the suite."""
+    """For every family and memory of a set, the first probe of each pair of outcomes in two hosts; none where it is not the suite."""
     hosts = list(dict.fromkeys(case.cluster for case in own.cases if case.cluster))[:HOSTS]
     cases = {case.id: case for case in own.cases if case.cluster in hosts}
     scored = [
         (case, question, gold)
         for case in cases.values()
         for question, gold in case.questions
-        if gold.category in WRONG and not gold.recall_only and "reads" in gold.detail
+        if gold.category in WRONG and not gold.supports and "reads" in gold.detail
     ]
-    found: dict[tuple[str, str, str], Life] = {}
+    found: dict[tuple[str, ...], Life] = {}
     for run in own.runs if scored else ():
         files = {case_id: _files(run, case_id) for case_id in cases}
         for case, question, gold in scored:
             if (life := _life(run.title, case, question, gold, cases, files)) is not None:
-                found.setdefault((life.family, run.key, life.recall), life)
+                found.setdefault((life.family, run.key, life.recall, life.answered), life)
     order = list(WRONG)
     return sorted(found.values(), key=lambda life: order.index(life.family))  # stable: memories as in the report
 
