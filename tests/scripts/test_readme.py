@@ -23,6 +23,10 @@ from scripts.tables.table import reproduce
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "USAGE.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CLAIMS.md")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+KNOWN = set(re.findall(r"^KNOWN := ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)[0].split())
+ROLES = re.findall(r"^ROLES := (.*)$", MAKEFILE, re.MULTILINE)[0].split()
+KNOWN |= {f"{role}_{what}" for role in ROLES for what in ("BASE_URL", "KEY_ENV")}
+"""The variables that the Makefile does not refuse."""
 each_page = pytest.mark.parametrize("page", PAGES)
 
 
@@ -87,8 +91,14 @@ def test_every_make_target_and_variable_that_is_named_exists(page: str) -> None:
     assert not {name for name in targets if not re.search(rf"^{name}:", MAKEFILE, re.MULTILINE)}
     for line in re.findall(r"make [a-z-]+ [^\n`]*", text_of(page)):
         for variable in re.findall(r"\b([A-Z_]{3,})=", line):
-            role = variable.removesuffix("_BASE_URL").removesuffix("_KEY_ENV")
-            assert f"$({variable})" in MAKEFILE or f" {role}/" in MAKEFILE, variable
+            assert variable in KNOWN, variable
+
+
+def test_the_makefile_takes_every_variable_that_its_own_help_names() -> None:
+    described = re.findall(r"^[a-z-]+:.*## (.*)$", MAKEFILE, re.MULTILINE)
+    named = {variable for text in described for variable in re.findall(r"\b([A-Z_]{3,})=", text)}
+    assert "ASKED" in named
+    assert named <= KNOWN
 
 
 @each_page
