@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memsys.products.adapters import cognee, graphiti, graphrag, langmem, simplemem
+from memsys.products.adapters import cognee, graphiti, graphrag, langmem, lightrag, mempalace, simplemem
 from memsys.products.places import PINS
 from scripts.setup.options import load_option
 
@@ -221,6 +221,89 @@ def test_what_graphrag_only_logs_or_reports_raises() -> None:
             graphrag._require_success([fine], errors)
     finally:
         logging.getLogger("graphrag.index").removeHandler(handler)
+
+
+def test_a_drawer_of_mempalace_is_its_unit_and_what_its_search_only_reports_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, Any]] = []
+    found: dict[str, Any] = {
+        "results": [{"drawer_id": "d2", "text": "Ben: Bye"}, {"drawer_id": "d1", "text": "Ann: Hi"}]
+    }
+    filed: list[dict[str, Any]] = []
+
+    def search(query: str, palace: str, **given: Any) -> dict[str, Any]:
+        asked.append({"query": query, "palace": palace, **given})
+        return found
+
+    def file(_: Any, **given: Any) -> str | None:
+        filed.append(given)
+        return f"d{len(filed)}" if given["text"] else None
+
+    for name, members in (
+        ("searcher", {"search_memories": search}),
+        ("convo_miner", {"file_conversation_exchange": file}),
+    ):
+        module = ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, f"mempalace.{name}", module)
+    monkeypatch.setitem(sys.modules, "mempalace", ModuleType("mempalace"))
+    product = object.__new__(mempalace.Product)
+    product._palace, product._drawers, product._units = "palace", None, {}
+    for number, text in ((1, "Hi"), (2, "Bye"), (3, " ")):
+        turns = [{"id": f"t{number}", "spoken": f"Ann: {text}", "text": text}]
+        counts = product.write({"id": f"u{number}", "time": f"2023-05-0{number}", "time_text": "May", "turns": turns})
+    assert (counts["stored"], counts["held"]) == (0, 2)
+    assert [each["authored_at"] for each in filed] == ["2023-05-01", "2023-05-02", "2023-05-03"]
+    items = product.read({"text": "Who?", "k": load_option("memory", "released_mempalace")["build"]["k"]})
+    assert [(item["id"], item["sources"], item["score"]) for item in items] == [
+        ("u2", ["t2"], 2.0),
+        ("u1", ["t1"], 1.0),
+    ]
+    assert asked == [{"query": "Who?", "palace": "palace", "n_results": 10}], "as its benchmark, and its own ranking"
+    found = {"error": "the index is broken", "results": []}
+    with pytest.raises(RuntimeError, match="the index is broken"):
+        product.read({"text": "Who?", "k": 3})
+
+
+def test_rows_of_lightrag_name_the_turns_of_the_documents_that_are_held() -> None:
+    product = object.__new__(lightrag.Product)
+    product._units = {"0": ["t1", "t2"], "1": ["t3"]}
+    asked: list[Any] = []
+    context = {
+        "entities": [
+            {"entity_name": "Ann", "description": "greets", "file_path": "1<SEP>0<SEP>...truncated...(KEEP 2/9)"}
+        ],
+        "relationships": [{"src_id": "Ben", "tgt_id": "Ann", "description": "friends", "file_path": "0"}],
+        "chunks": [{"chunk_id": "1-chunk-000", "content": "Ann: Hi", "file_path": "1"}],
+    }
+    found: dict[str, Any] = {"status": "success", "data": context}
+
+    async def query(text: str, asked_for: Any) -> dict[str, Any]:
+        asked.append((text, asked_for))
+        return found
+
+    product._graph, product._asked = SimpleNamespace(aquery_data=query), lambda: "hybrid"
+    items = asyncio.run(product.read({"text": "Who?", "k": None}))
+    assert [(item["id"], item["text"], item["sources"], item["score"]) for item in items] == [
+        ("entity Ann", "Ann: greets", ["t3", "t1", "t2"], 3.0),
+        ("relationship Ann – Ben", "Ann – Ben: friends", ["t1", "t2"], 2.0),
+        ("passage 1-chunk-000", "Ann: Hi", ["t3"], 1.0),
+    ]
+    assert len(asyncio.run(product.read({"text": "Who?", "k": 2}))) == 2
+    found = {"status": "failure", "message": "nothing", "data": {}, "metadata": {"failure_reason": "no_results"}}
+    assert asyncio.run(product.read({"text": "Who?", "k": None})) == []
+    found = {"status": "failure", "message": "no tokenizer", "data": {}}
+    with pytest.raises(RuntimeError, match="no tokenizer"):
+        asyncio.run(product.read({"text": "Who?", "k": None}))
+
+
+def test_a_document_that_lightrag_only_marks_as_failed_raises() -> None:
+    lightrag._require_success({"status": "processed"})
+    lightrag._require_success({"status": SimpleNamespace(value="processed")})
+    for status in (None, {"status": "failed", "error_msg": "the model is away"}, {"status": "pending"}):
+        with pytest.raises(RuntimeError, match=r"missing|the model is away|pending"):
+            lightrag._require_success(status)
 
 
 def test_the_title_of_mem0_2_says_what_a_plain_installation_cannot_search_by() -> None:
