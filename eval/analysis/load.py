@@ -3,7 +3,8 @@
 Each user has a memory of their own, built as a case's is (of a service: a namespace), and a thread of their own. A user writes the units of
 a history of the data set; each unit ends with a sentence that holds a value of theirs. Directly after a write its value is asked for, and
 again at the read rate until it is recalled or `patience` is over. Further reads come at the read rate. All users have written once before
-the first rate counts, so that there is something to leak from the beginning.
+the rates begin, so that there is something to leak from the beginning. This first write starts what a memory needs (a process of a product
+or of an MCP server, an HTTP client): it is a column of its own, and neither its lag nor its time is in what is measured at the rates.
 
 Decisions, for which there is no paper:
 
@@ -55,8 +56,8 @@ NAMES = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]{8,})*")
 """Names drawn for a user, such as that of a namespace; left out of causes, so that equal failures are counted together."""
 COLOURS = "red blue green white black brown grey yellow orange purple golden".split()
 THINGS = "kettle ladder suitcase piano bicycle tent drawer cabinet boat cellar printer gate trunk".split()
-PHASES = ("write", "consolidate", "read", "lag", "behind")
-"""What is measured in seconds."""
+PHASES = ("first", "write", "consolidate", "read", "lag", "behind")
+"""What is measured in seconds; `first` is the first write of each user, which opens the memory."""
 PERCENTILES = (50, 95, 99)
 
 
@@ -85,7 +86,7 @@ class LoadCounts:
     """What the operations of one or more users came to. For each operation `sent = returned + errors`."""
 
     sent: Counter[str] = field(default_factory=Counter)
-    """Operations that were begun: `write`, `consolidate`, `read`."""
+    """Operations that were begun: `first`, `write`, `consolidate`, `read`."""
     errors: Counter[str] = field(default_factory=Counter)
     """Those that failed; also memories that could not be made (`build`) or closed (`close`)."""
     causes: Counter[str] = field(default_factory=Counter)
@@ -96,6 +97,8 @@ class LoadCounts:
     """Reads that recalled another user's value."""
     leaked: list[str] = field(default_factory=list)
     """The first such value of each user, with whose it is."""
+    recalled: int = 0
+    """Values that a read recalled."""
     lost: int = 0
     """Values whose write returned and which no read recalled."""
     unsent: Counter[str] = field(default_factory=Counter)
@@ -111,7 +114,13 @@ class LoadCounts:
             self.seconds[phase] += other.seconds[phase]
         self.leaks += other.leaks
         self.leaked += other.leaked
+        self.recalled += other.recalled
         self.lost += other.lost
+
+    @property
+    def done(self) -> int:
+        """Writes and reads that returned."""
+        return sum(len(self.seconds[phase]) for phase in ("first", "write", "read"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +130,9 @@ class Level:
     users: int
     tally: LoadCounts
     elapsed: float
-    """Seconds from the first write to the last read."""
+    """Seconds from the beginning of the rates to the last read."""
+    done: int
+    """Writes and reads that returned in this time."""
     cpu: float
     """CPU seconds of this process and of child processes that ended with the memories; not of a service elsewhere."""
     bytes: int
@@ -129,9 +140,8 @@ class Level:
 
     @property
     def rate(self) -> float:
-        """Writes and reads a second that returned."""
-        done = len(self.tally.seconds["write"]) + len(self.tally.seconds["read"])
-        return done / self.elapsed if self.elapsed > 0 else 0.0
+        """Writes and reads a second that returned, at the rates."""
+        return self.done / self.elapsed if self.elapsed > 0 else 0.0
 
     def percentile(self, phase: str, percent: int) -> float | None:
         """Seconds that so many percent of the operations do not exceed, by nearest rank; None where there is none."""
@@ -188,16 +198,16 @@ def _level(
     names = [f"load-{count}-{number}" for number in range(count)]
     owners.update((value_of(salt, name, place), name) for name in names for place in range(plan.writes))
     users: list[User] = []
-    elapsed = 0.0
+    elapsed, opened = 0.0, 0
     try:
         for number, name in enumerate(names):
             case, units = histories[number % len(histories)]
             users.append(User(name, [_told(salt, name, each) for each in enumerate(units)], plan, owners, over))
             users[-1].build(run, replace(case, id=name))
-        started = time.perf_counter()
         with ThreadPoolExecutor(count, "user") as pool:
             try:
                 list(pool.map(User.begin, users))
+                started, opened = time.perf_counter(), sum(user.tally.done for user in users)
                 list(pool.map(User.live, users, [number / count for number in range(count)]))
             finally:
                 over.set()  # where one has met the end of the run, the others stop, too
@@ -208,7 +218,7 @@ def _level(
             user.close()
     for user in users:
         total.add(user.tally)
-    return Level(count, total, elapsed, _cpu() - cpu, size)
+    return Level(count, total, elapsed, total.done - opened, _cpu() - cpu, size)
 
 
 def _size() -> int:
@@ -293,7 +303,7 @@ class User:
         reads = [((place + 0.5) / self.plan.read_rate, "read", place) for place in range(self.plan.reads)]
         steps = sorted(writes + reads)
         if self.memory is None:
-            self.tally.unsent.update(["write", *(kind for _, kind, _ in steps)])
+            self.tally.unsent.update(["first", *(kind for _, kind, _ in steps)])
             return
         with self._metered():
             started = time.perf_counter()
@@ -334,7 +344,7 @@ class User:
 
         began = time.perf_counter()
         self._stale = True
-        if self._timed("write", write):
+        if self._timed("write" if place else "first", write):
             self._known.append(place)
             self._pending[place] = began
             self._read(place)
@@ -361,7 +371,10 @@ class User:
             if not self.tally.leaked:
                 self.tally.leaked.append(f"{self.name} recalls {others[0]} of {self.owners[others[0]]}")
         if value in shown and place in self._pending:
-            self.tally.seconds["lag"].append(ended - self._pending.pop(place))
+            self.tally.recalled += 1
+            began = self._pending.pop(place)
+            if place:
+                self.tally.seconds["lag"].append(ended - began)
 
     def _asked_for(self, number: int) -> int:
         """The place that a read at the rate asks for: the one that waits longest, else all in turn."""
@@ -412,7 +425,8 @@ class User:
                 raise
             raise_if_stopped(error)
             self.tally.errors[phase] += 1
-            self.tally.causes[f"{phase}: {NAMES.sub('…', described(error))}"] += 1
+            step = "write" if phase == "first" else phase
+            self.tally.causes[f"{step}: {NAMES.sub('…', described(error))}"] += 1
 
     @contextmanager
     def _metered(self) -> Iterator[None]:
@@ -421,6 +435,11 @@ class User:
             yield
         self.tally.calls.update(ledger.failures)
         self.tally.calls.update(ledger.parse_failures)
+
+
+def writes(counts: Counter[str]) -> int:
+    """All writes of a count: the first of each user, and those at the rate."""
+    return counts["first"] + counts["write"]
 
 
 def as_csv(memory: str, dataset: str, levels: Sequence[Level]) -> str:
@@ -432,12 +451,12 @@ def as_csv(memory: str, dataset: str, levels: Sequence[Level]) -> str:
     rows: list[list[object]] = [[*header, "elapsed_seconds", "operations_per_second", "cpu_seconds", "bytes"]]
     for level in levels:
         tally = level.tally
-        sent = [tally.sent[phase] for phase in ("write", "consolidate", "read")]
-        errors = [tally.errors[phase] for phase in ("write", "consolidate", "read", "build", "close")]
-        unsent = [tally.unsent["write"], tally.unsent["read"]]
+        sent = [writes(tally.sent), tally.sent["consolidate"], tally.sent["read"]]
+        errors = [writes(tally.errors), *(tally.errors[phase] for phase in ("consolidate", "read", "build", "close"))]
+        unsent = [writes(tally.unsent), tally.unsent["read"]]
         seconds = [level.percentile(phase, percent) for phase, percent in measured]
         printed = ["" if value is None else f"{value:.6f}" for value in seconds]
-        found = [tally.leaks, len(tally.seconds["lag"]), tally.lost, tally.calls.total()]
+        found = [tally.leaks, tally.recalled, tally.lost, tally.calls.total()]
         totals = [f"{level.elapsed:.6f}", f"{level.rate:.6f}", f"{level.cpu:.6f}", level.bytes]
         rows.append([memory, dataset, level.users, *sent, *errors, *unsent, *found, *printed, *totals])
     return csv_text(rows)

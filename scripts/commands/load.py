@@ -72,7 +72,7 @@ def _load(cfg: DictConfig) -> int:
 
 def lines(title: str, plan: Plan, levels: Sequence[Level]) -> Iterator[str]:
     """The table as Markdown, what it is of, and what failed or leaked."""
-    from eval.analysis.load import PHASES
+    from eval.analysis.load import PHASES, writes
     from eval.report.rendering import grid
     from memsys.inert import visible
 
@@ -82,8 +82,8 @@ def lines(title: str, plan: Plan, levels: Sequence[Level]) -> Iterator[str]:
     rows = []
     for level in levels:
         tally = level.tally
-        counts = [level.users, tally.sent["write"], tally.sent["read"], tally.errors.total(), tally.unsent.total()]
-        counts += [tally.leaks, len(tally.seconds["lag"]), tally.lost]
+        counts = [level.users, writes(tally.sent), tally.sent["read"], tally.errors.total(), tally.unsent.total()]
+        counts += [tally.leaks, tally.recalled, tally.lost]
         totals = [f"{level.rate:.1f}", f"{level.cpu:.2f}", f"{level.bytes:,}"]
         rows.append([*map(str, counts), *(_milliseconds(level, phase) for phase in PHASES), *totals])
     yield grid([*header, *(f"{phase} ms" for phase in PHASES), "ops/s", "CPU s", "bytes"], rows)
@@ -93,6 +93,7 @@ def lines(title: str, plan: Plan, levels: Sequence[Level]) -> Iterator[str]:
         f"and those that ask again for up to {plan.patience:g} s."
     )
     yield "- ms are p50 / p95 / p99 of what returned; lag is from the start of a write until a read recalls its value, with consolidation."
+    yield "- first: the first write of each user, before the rates begin; it starts processes and clients, and is in no other column."
     yield "- CPU and bytes (growth) are of this process and those that it started for memories; a service elsewhere is not in them."
     for level in levels:
         for cause, count in level.tally.causes.most_common(CAUSES):

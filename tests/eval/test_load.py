@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from data_loaders.schema import Case, Question, Session, Turn, Unit
-from eval.analysis.load import VALUE, Level, LoadCounts, Plan, as_csv, measure, value_of
+from eval.analysis.load import VALUE, Level, LoadCounts, Plan, as_csv, measure, value_of, writes
 from eval.files.store import RunError
 from eval.running.run import Run
 from memsys.interface import Item, MemorySystem, Recall, unit_item
@@ -110,13 +110,17 @@ def test_counts_are_those_of_the_calls_that_arrived(levels: Any) -> None:
     assert [level.users for level in measured] == [1, 3]
     for level in measured:
         tally = level.tally
-        assert tally.sent["write"] == returned(tally, "write") == level.users * 4
+        assert tally.sent["first"] == returned(tally, "first") == level.users
+        assert tally.sent["write"] == returned(tally, "write") == level.users * 3
+        assert level.done == level.users * (3 + 3 + 6), "what came before the rates is in no rate"
         assert tally.sent["read"] == returned(tally, "read") == level.users * (4 + 6), "one after each write, six more"
         assert tally.sent["consolidate"] == level.users * 4, "before the first read after a write"
-        assert returned(tally, "lag") == level.users * 4
+        assert returned(tally, "lag") == level.users * 3
+        assert tally.recalled == level.users * 4
         assert (tally.leaks, tally.lost, tally.errors.total(), tally.unsent.total()) == (0, 0, 0, 0)
     for step in ("write", "consolidate", "read"):
-        assert store.calls[step] == sum(level.tally.sent[step] for level in measured)
+        sent = [writes(level.tally.sent) if step == "write" else level.tally.sent[step] for level in measured]
+        assert store.calls[step] == sum(sent)
     assert store.calls["close"] == 4
 
 
@@ -146,14 +150,14 @@ def test_a_leak_from_users_measured_before_in_an_answer_and_in_capitals_is_caugh
 def test_failures_are_counted_and_everything_adds_up(levels: Any) -> None:
     ((level,), store) = levels(Failing)
     tally = level.tally
-    assert (tally.sent["write"], tally.errors["write"]) == (12, 4)
+    assert (writes(tally.sent), writes(tally.errors)) == (12, 4)
     assert store.calls["tried"] == 12
     assert tally.sent["read"] == store.calls["read"] == 8 + 18, "nobody asks for what was not written"
     assert tally.errors["read"] == 26 // 5
     assert tally.errors["close"] == 3
-    for phase in ("write", "consolidate", "read"):
+    for phase in ("first", "write", "consolidate", "read"):
         assert tally.sent[phase] == returned(tally, phase) + tally.errors[phase]
-    assert tally.sent["write"] == returned(tally, "lag") + tally.lost + tally.errors["write"]
+    assert writes(tally.sent) == tally.recalled + tally.lost + writes(tally.errors)
     assert tally.causes["write: ValueError: the disk is shy"] == 4
     assert tally.causes["read: RunError: the search was aborted: too deep"] == 5
     assert tally.causes["close: OSError: still busy"] == 3
@@ -167,7 +171,7 @@ def test_a_user_without_a_memory_sends_nothing_and_the_others_go_on(levels: Any)
 
     ((level,), store) = levels(second_fails)
     tally = level.tally
-    assert (tally.sent["write"], tally.unsent["write"], tally.errors["build"]) == (8, 4, 1)
+    assert (writes(tally.sent), writes(tally.unsent), tally.errors["build"]) == (8, 4, 1)
     assert (tally.sent["read"], tally.unsent["read"]) == (20, 6)
     assert store.calls["close"] == 2
 
@@ -175,7 +179,7 @@ def test_a_user_without_a_memory_sends_nothing_and_the_others_go_on(levels: Any)
 def test_what_time_leaves_no_room_for_is_counted_as_not_sent(levels: Any) -> None:
     ((level,), _) = levels(Own, replace(AT_ONCE, seconds=1e-9))
     tally = level.tally
-    assert (tally.sent["write"], tally.unsent["write"], tally.unsent["read"]) == (3, 9, 18)
+    assert (writes(tally.sent), writes(tally.unsent), tally.unsent["read"]) == (3, 9, 18)
 
 
 def test_what_is_found_late_is_asked_for_again_and_what_is_never_found_is_counted(levels: Any) -> None:
@@ -190,10 +194,10 @@ def test_what_is_found_late_is_asked_for_again_and_what_is_never_found_is_counte
             return super().recalled(0) if self.asked[question.id] > 3 else Recall(())
 
     ((level,), _) = levels(Late, replace(AT_ONCE, reads=0, patience=600.0))
-    assert (returned(level.tally, "lag"), level.tally.lost) == (12, 0)
+    assert (level.tally.recalled, returned(level.tally, "lag"), level.tally.lost) == (12, 9, 0)
     assert level.tally.sent["read"] == 12 * 4
     ((level,), _) = levels(Late, replace(AT_ONCE, reads=0))
-    assert (returned(level.tally, "lag"), level.tally.lost, level.tally.sent["read"]) == (0, 12, 12)
+    assert (level.tally.recalled, level.tally.lost, level.tally.sent["read"]) == (0, 12, 12)
 
 
 def test_the_end_of_the_run_ends_all_users_and_closes_their_memories(levels: Any) -> None:
@@ -226,7 +230,7 @@ def test_values_are_told_apart_and_have_the_form_that_reads_are_searched_for() -
 def told(seconds: Sequence[float]) -> Level:
     tally = LoadCounts(sent=Counter(write=len(seconds) + 1), errors=Counter(write=1), leaks=2)
     tally.seconds["write"] += seconds
-    return Level(7, tally, 2.0, 0.5, 4096)
+    return Level(7, tally, 2.0, tally.done, 0.5, 4096)
 
 
 def test_percentiles_are_by_nearest_rank_and_the_csv_says_what_is_missing() -> None:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from scripts.commands.load import main
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
 from scripts.setup.options import CONF
+from tests.scripts.test_released_runs import TOY
 
 FAST = ["write_rate=1000", "read_rate=1000", "writes=3", "reads=2", "patience=0"]
 
 
-def of_load(results: Path, *settings: str) -> tuple[int, list[Mapping[str, str]]]:
+def of_load(results: Path, *settings: str, memory: dict[str, Any] | None = None) -> tuple[int, list[Mapping[str, str]]]:
     """The exit code, and the lines of the CSV."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("load", [f"results={results}", *FAST, *settings])
+    if memory is not None:
+        cfg.memory = OmegaConf.create(memory)
     code = main(cfg)
     rows: list[Mapping[str, str]] = []
     for path in (results / "load").glob("*.csv"):
@@ -60,6 +65,20 @@ def test_a_service_that_mixes_users_up_is_named_and_fails_the_command(
     assert rows[0]["leaks"] == "0"
     assert int(rows[1]["leaks"]) > 0
     assert "- LEAK at 3 users: load-3-" in capsys.readouterr().out
+
+
+def test_users_of_a_released_product_have_a_process_each(tmp_path: Path) -> None:
+    code, (row,) = of_load(tmp_path, "users=[3]", memory=TOY)
+    assert code == 0
+    assert (row["writes"], row["reads"], row["recalled"], row["leaks"]) == ("9", "15", "9", "0")
+
+
+@pytest.mark.integration
+def test_users_of_an_mcp_server_have_a_process_each(tmp_path: Path) -> None:
+    pytest.importorskip("mcp")
+    code, (row,) = of_load(tmp_path, "memory=reference_mcp", "users=[3]")
+    assert code == 0
+    assert (row["writes"], row["reads"], row["recalled"], row["leaks"]) == ("9", "15", "9", "0")
 
 
 def test_failed_operations_are_printed_and_fail_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
