@@ -58,7 +58,7 @@ SHORTEST = ("new-ideas",)
 LETTERS = "abcd"
 Persona = Literal["keep", "drop"]
 
-_COLUMNS = (
+COLUMNS = (
     *("persona_id", "question_id", "question_type", "topic", "distance_to_ref_in_blocks"),
     *("user_question_or_message", "correct_answer", "all_options", "shared_context_id", "end_index_in_shared_context"),
 )
@@ -69,7 +69,7 @@ _LITERAL_ERRORS = (ValueError, SyntaxError, TypeError, MemoryError, RecursionErr
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class Record:
     """A line of the question file, and its place for error messages."""
 
     fields: Mapping[str, str]
@@ -92,8 +92,10 @@ def load(
     """
     if persona not in get_args(Persona):
         raise ValueError(f"persona: expected one of {get_args(Persona)}, found {persona!r}")
-    asked: dict[str, list[_Record]] = {}
-    for record in read_records(path / questions):
+    asked: dict[str, list[Record]] = {}
+    records = read_records(path / questions)
+    check_unique((record.fields["question_id"] for record in records), f"{questions}: question_id")
+    for record in records:
         asked.setdefault(record.fields["shared_context_id"], []).append(record)
     histories = {case_id: history for case_id, history in _histories(path / contexts).items() if case_id in asked}
     if unknown := next((records[0] for case_id, records in asked.items() if case_id not in histories), None):
@@ -106,8 +108,8 @@ def load(
     return LazyCases(ids, [sum(len(str(message)) for message in histories[each]) for each in ids], parse)
 
 
-def read_records(path: Path) -> list[_Record]:
-    """The records of a question file. Raises DataError if it is no CSV file with the expected columns, or has no record."""
+def read_records(path: Path, columns: Sequence[str] = COLUMNS) -> list[Record]:
+    """The records of a question file. Raises DataError if it is no CSV file with these columns, or has no record."""
     try:
         text = path.read_bytes().decode("utf-8")
         rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
@@ -116,19 +118,17 @@ def read_records(path: Path) -> list[_Record]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path.name}: expected CSV in UTF-8, found an error: {error}") from error
     header, records = (rows[0], rows[1:]) if rows else ([], [])
-    if missing := [name for name in _COLUMNS if header.count(name) != 1]:
+    if missing := [name for name in columns if header.count(name) != 1]:
         raise DataError(f"{path.name}: expected a header with {', '.join(missing)}, each once")
     for number, row in enumerate(records, 1):
         if len(row) != len(header):
             raise DataError(f"{path.name}: record {number}: expected {len(header)} fields, found {len(row)}")
     if not records:
         raise DataError(f"{path.name}: expected records, found none")
-    found = [
-        _Record(dict(zip(header, row, strict=True)), f"{path.name}: record {number}")
+    return [
+        Record(dict(zip(header, row, strict=True)), f"{path.name}: record {number}")
         for number, row in enumerate(records, 1)
     ]
-    check_unique((record.fields["question_id"] for record in found), f"{path.name}: question_id")
-    return found
 
 
 def merged_roles(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
@@ -163,17 +163,22 @@ def length_caption(path: Path, *, questions: str = "questions_32k.csv") -> str:
     records = read_records(path / questions)
     pairs = [(_options(record), _right(record)) for record in records]
     short = [CATEGORIES.get(record.fields["question_type"]) in SHORTEST for record in records]
-    longest = [longest_share(options, right) for options, right in pairs]
     mixed = [longest_share(*pair, shortest=is_short) for pair, is_short in zip(pairs, short, strict=True)]
     letters = [right for _, right in pairs]
     most = max(letters.count(letter) for letter in set(letters))
     twice = sum(options.count(options[right]) > 1 for options, right in pairs)
     count = len(records)
     return (
-        f"without any memory, always the longest option scores {100 * sum(longest) / count:.1f} %, the longest or in "
-        f"{', '.join(SHORTEST)} the shortest {100 * sum(mixed) / count:.1f} %, always one letter at most {100 * most / count:.1f} %; "
+        f"{longest_text(pairs)}, the longest or in {', '.join(SHORTEST)} the shortest {100 * sum(mixed) / count:.1f} %, "
+        f"always one letter at most {100 * most / count:.1f} %; "
         f"in {twice} of {count} questions the right option stands under two letters, and the official rule takes one of them"
     )
+
+
+def longest_text(pairs: Sequence[tuple[Sequence[str], int]]) -> str:
+    """What always choosing the longest option scores, in words; a pair is the options and the position of the right one."""
+    scores = [longest_share(options, right) for options, right in pairs]
+    return f"without any memory, always the longest option scores {100 * sum(scores) / len(scores):.1f} %"
 
 
 # --- The history -----------------------------------------------------------------------------------------------------
@@ -190,7 +195,8 @@ def _histories(path: Path) -> dict[str, list[Any]]:
     return histories
 
 
-def _case(case_id: str, messages: Sequence[Any], where: str, records: Sequence[_Record], persona: Persona) -> Case:
+def sessions_of(messages: Sequence[Any], where: str, persona: Persona) -> tuple[Session, ...]:
+    """A history's messages as sessions, a new one at each system message; turn ids are the messages' positions. Raises DataError."""
     sessions: list[list[Turn]] = []
     for number, message in enumerate(messages):
         role = get_text(message, "role", f"{where}[{number}]")
@@ -201,7 +207,11 @@ def _case(case_id: str, messages: Sequence[Any], where: str, records: Sequence[_
         if role == "system" and persona == "drop":
             continue
         sessions[-1].append(_turn(number, role, get_text(message, "content", f"{where}[{number}]")))
-    kept = tuple(Session(f"S{number}", tuple(turns)) for number, turns in enumerate(filter(None, sessions), 1))
+    return tuple(Session(f"S{number}", tuple(turns)) for number, turns in enumerate(filter(None, sessions), 1))
+
+
+def _case(case_id: str, messages: Sequence[Any], where: str, records: Sequence[Record], persona: Persona) -> Case:
+    kept = sessions_of(messages, where, persona)
     owners = {record.fields["persona_id"] for record in records}
     if len(owners) > 1:
         raise DataError(f"{records[0].where}.persona_id: expected one persona for a history, found {len(owners)}")
@@ -223,7 +233,7 @@ def _turn(number: int, role: str, text: str) -> Turn:
 # --- Questions and the answer key ------------------------------------------------------------------------------------
 
 
-def _question(record: _Record, messages: int, turn_ids: Sequence[int]) -> tuple[Question, Gold]:
+def _question(record: Record, messages: int, turn_ids: Sequence[int]) -> tuple[Question, Gold]:
     fields, where = record.fields, record.where
     kind = fields["question_type"]
     if kind not in CATEGORIES:
@@ -237,28 +247,29 @@ def _question(record: _Record, messages: int, turn_ids: Sequence[int]) -> tuple[
         raise DataError(f"{where}: expected a question_id and a user_question_or_message, found none")
     seen = [turn for turn in turn_ids if turn < end]
     question = Question(fields["question_id"], text, after=str(seen[-1]) if seen else "", options=options)
-    letter = f"({LETTERS[right]})"
     detail = {
-        "letter": letter,
-        "right_letters": tuple(
-            f"({name})" for name, each in zip(LETTERS, options, strict=True) if each == options[right]
-        ),
+        **options_detail(options, right),
         "question_type": kind,
         "topic": fields["topic"],
         "blocks_back": _number(record, "distance_to_ref_in_blocks"),
-        "longest": longest_share(options, right),
     }
-    return question, Gold((letter, options[right]), (), CATEGORIES[kind], detail=detail)
+    return question, Gold((detail["letter"], options[right]), (), CATEGORIES[kind], detail=detail)
 
 
-def _number(record: _Record, column: str) -> int:
+def options_detail(options: Sequence[str], right: int) -> dict[str, Any]:
+    """What `Gold.detail` says of four options: the right letter, all letters with its text, and what choosing the longest scores."""
+    same = tuple(f"({name})" for name, each in zip(LETTERS, options, strict=True) if each == options[right])
+    return {"letter": f"({LETTERS[right]})", "right_letters": same, "longest": longest_share(options, right)}
+
+
+def _number(record: Record, column: str) -> int:
     text = record.fields[column]
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise DataError(f"{record.where}.{column}: expected a number, found {text[:60]!r}")
     return int(text)
 
 
-def _right(record: _Record) -> int:
+def _right(record: Record) -> int:
     """Position of the right option."""
     match = re.fullmatch(r"\(([a-d])\)", record.fields["correct_answer"])
     if not match:
@@ -267,15 +278,20 @@ def _right(record: _Record) -> int:
     return LETTERS.index(match[1])
 
 
-def _options(record: _Record) -> tuple[str, ...]:
-    """The four options without their letters."""
-    where = f"{record.where}.all_options"
+def literal(text: str, where: str) -> Any:
+    """The value that a Python literal writes; it is parsed, never evaluated. Raises DataError."""
     try:
-        listed = ast.literal_eval(record.fields["all_options"])
+        return ast.literal_eval(text)
     except _LITERAL_ERRORS as error:
         problem = f"{type(error).__name__}: {error}"
         raise DataError(f"{where}: expected the literal of a Python list, found {problem[:200]}") from error
-    texts = [check_text(option, f"{where}[{number}]") for number, option in enumerate(expect(listed, list, where))]
+
+
+def _options(record: Record) -> tuple[str, ...]:
+    """The four options without their letters."""
+    where = f"{record.where}.all_options"
+    listed = expect(literal(record.fields["all_options"], where), list, where)
+    texts = [check_text(option, f"{where}[{number}]") for number, option in enumerate(listed)]
     if len(texts) != len(LETTERS):
         raise DataError(f"{where}: expected {len(LETTERS)} options, found {len(texts)}")
     for letter, text in zip(LETTERS, texts, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
@@ -35,6 +35,33 @@ def read_lines(path: Path) -> list[tuple[str, Any]]:
     lines = _read_bytes(path).split(b"\n")
     places = {f"{path.name}: line {number}": line for number, line in enumerate(lines, 1) if line.strip()}
     return [(place, parse_json(line, place)) for place, line in places.items()]
+
+
+def scan_lines(path: Path) -> Iterator[tuple[str, int, Any]]:
+    """Place, position in the file and parsed value of each line of a JSONL file, read as a stream; blank lines are skipped.
+
+    `line_at` parses one of them again, so that a file larger than memory can be indexed. Raises DataError as `read_lines` does.
+    """
+    try:
+        with path.open("rb") as file:
+            at = 0
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    place = f"{path.name}: line {number}"
+                    yield place, at, parse_json(line, place)
+                at += len(line)
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
+
+
+def line_at(path: Path, position: int, where: str) -> Any:
+    """The parsed value of the line that begins at a position given by `scan_lines`. Raises DataError."""
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            return parse_json(file.readline(), where)
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
 
 
 def parse_json(data: bytes, where: str) -> Any:

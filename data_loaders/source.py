@@ -212,7 +212,7 @@ def _folder(file: str, root: Path, unpinned: bool) -> Source:
     missing = [name for name in official if name not in present]
     unknown = _unknown_files(file, root, known)
     if unknown and not unpinned:
-        names = ", ".join(unknown)
+        names = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
         raise DataError(
             f"{root / file}: expected files of the manifest only, found {names}. To use them too, {_UNPINNED}"
         )

@@ -9,8 +9,10 @@ decide which rule a question gets and what a reply means. A reply without a verd
 | binary      | MemTree              | a digit                       | 1 for 1                                 |
 | beam        | BEAM                 | JSON {reason, score 0-1}, yes or no | of each rubric item or pair of events (`judge_parts`) |
 | gatemem     | GateMem              | JSON of four verdicts         | 1 where a utility question is right, or another leaks |
+| halumem     | HaluMem              | JSON {reason, label}          | 1 for the label `counted`               |
 | grade       | SegTreeMem, RealMem  | JSON {reason, score 0-3}      | 1 from `threshold` on; the grade is kept |
 | longmemeval | LongMemEval, MAB     | yes or no, by one of 5 prompts | 1 for yes; `reading` decides what is yes |
+| longmemeval_v2 | LongMemEval-V2    | JSON {reason, label}; none where its scorer needs no judge (`judge_parts`) | 1 for CORRECT |
 | locomo_plus | LoCoMo-Plus          | JSON {label, reason}          | 1 for correct                           |
 | memory      | RealMem              | JSON, of the `top` retrieved texts | recall in [0, 1]; helpfulness is kept |
 | rubric      | a judge of your own  | JSON {reason, label}          | 1 for CORRECT, .5 for PARTIAL           |
@@ -37,13 +39,25 @@ from typing import Literal
 from data_loaders.schema import Gold, Question
 from eval.files.records import Score
 from eval.files.store import RunError
-from eval.metrics import beam, gatemem, locomo, locomo_plus, longmemeval, msc, realmem
+from eval.metrics import beam, gatemem, halumem, locomo, locomo_plus, longmemeval, msc, realmem
 from eval.metrics.labels import stated
 from memsys.llm.protocol import Completion, Request
 from memsys.llm.replies import why_none
 from memsys.prompts import Prompts
 
-Rule = Literal["beam", "binary", "gatemem", "grade", "label", "locomo_plus", "longmemeval", "memory", "rubric"]
+Rule = Literal[
+    "beam",
+    "binary",
+    "gatemem",
+    "grade",
+    "halumem",
+    "label",
+    "locomo_plus",
+    "longmemeval",
+    "longmemeval_v2",
+    "memory",
+    "rubric",
+]
 RUBRIC = {"CORRECT": 1.0, "PARTIAL": 0.5, "WRONG": 0.0}
 """Value by label of a rubric."""
 NO_MEMORY = "(no memory is needed for this message)"
@@ -75,6 +89,8 @@ class Judge:
     """Of `beam`: whether half a rubric item counts .5; the official script truncates it to 0."""
     order: beam.Order = "final"
     """Of `beam`: the score of event ordering. Published is `tau_norm`."""
+    counted: halumem.Label = "Correct"
+    """Of `halumem`: the verdict whose share is the score."""
     top: int = 0
     """Of `memory`: how many of the recalled items with the highest scores are judged; 0 judges all."""
 
@@ -225,6 +241,11 @@ def _memory(judge: Judge, text: str) -> Score | None:
     )
 
 
+def _of_three(judge: Judge, text: str) -> Score | None:
+    label = halumem.verdict(text)
+    return None if label is None else Score(float(label == judge.counted), detail={"label": label})
+
+
 def _by_rubric(judge: Judge, text: str) -> Score | None:
     """The JSON field decides where there is one, else a phrase that is nothing but the label; two labels are no verdict."""
     labels = set(re.findall(r'"label"\s*:\s*"([^"]*)"', text))
@@ -243,8 +264,10 @@ _READINGS: Mapping[Rule, Callable[[Judge, str], Score | None]] = {
     "label": _label,
     "binary": _digit,
     "grade": _grade,
+    "halumem": _of_three,
     "locomo_plus": _uses_cue,
     "longmemeval": _yes_or_no,
+    "longmemeval_v2": _label,
     "memory": _memory,
     "rubric": _by_rubric,
 }
@@ -265,6 +288,8 @@ def _beginning(pattern: str) -> Callable[[str], str]:
 _COMPLETE: Mapping[Rule, Callable[[str], str]] = {
     "beam": _field(r'("score"\s*:\s*(?:0\.5|[01](?:\.0)?))\s*[,}]'),
     "label": _field(r'"label"\s*:\s*"[^"]*"'),
+    "halumem": _field(r'"label"\s*:\s*"[^"]*"'),
+    "longmemeval_v2": _field(r'"label"\s*:\s*"[^"]*"'),
     "locomo_plus": _field(r'"label"\s*:\s*"[^"]*"'),
     "rubric": _field(r'"label"\s*:\s*"[^"]*"'),
     "gatemem": lambda text: text,  # its parser accepts only a closed JSON object or whole lines

@@ -1,4 +1,5 @@
-"""Judges that put several questions about one answer: BEAM's, one for each rubric item, or for each pair of a line and an event.
+"""Judges that put several questions about one answer, or none: BEAM's, one for each rubric item, or for each pair of a line and an event;
+LongMemEval-V2's, none where the question's own scorer decides.
 
 A part is a gold and an answer of its own, and a request like that of any judge (`eval.judging.judge`). Its replies become one score. Of
 event ordering every pair is asked at once, where the official script asks on until the first yes: the outcome is the same.
@@ -14,7 +15,7 @@ from dataclasses import asdict, replace
 from data_loaders.schema import Gold, Question
 from eval.files.records import Score
 from eval.judging.judge import Judge, judge_request, judged
-from eval.metrics import beam, gatemem
+from eval.metrics import beam, gatemem, longmemeval_v2
 from memsys.llm.protocol import Completion, Request
 from memsys.prompts import Prompts
 
@@ -24,7 +25,7 @@ Part = tuple[Gold, str]
 def judge_requests(
     judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0
 ) -> tuple[Request, ...]:
-    """The requests that ask for the verdict on one answer; one for all judges but BEAM's."""
+    """The requests that ask for the verdict on one answer; one for all judges but BEAM's and LongMemEval-V2's."""
     return tuple(
         judge_request(judge, prompts, question, part, text, sample=sample) for part, text in _parts(judge, gold, answer)
     )
@@ -33,6 +34,8 @@ def judge_requests(
 def judged_together(judge: Judge, replies: Sequence[Completion], gold: Gold, answer: str) -> Score:
     """The score in the replies to `judge_requests`, in their order."""
     parts = _parts(judge, gold, answer)
+    if not parts and (score := longmemeval_v2.decided(gold, answer)) is not None:
+        return score
     scores = [judged(judge, reply, part) for reply, (part, _) in zip(replies, parts, strict=True)]
     if judge.rule == "gatemem":
         return gatemem.with_action(scores[0], gold, answer)
@@ -47,6 +50,8 @@ def judged_together(judge: Judge, replies: Sequence[Completion], gold: Gold, ans
 
 
 def _parts(judge: Judge, gold: Gold, answer: str) -> list[Part]:
+    if judge.rule == "longmemeval_v2" and "eval_function" in gold.detail:
+        return [(gold, answer)] if longmemeval_v2.decided(gold, answer) is None else []
     if judge.rule != "beam" or "rubric" not in gold.detail:
         return [(gold, answer)]
     if not _is_ordering(gold):

@@ -57,6 +57,8 @@ def why_not(judge: Judge, prompts: Prompts, made: Sequence[Probe]) -> str:
     """Why a judge cannot grade answers to these questions; empty when it can."""
     if judge.rule == "memory":
         return "it grades recalled texts, not answers"
+    if judge.counted != "Correct":
+        return "it counts a kind of wrong answer, and the probes are right and wrong answers"
     if judge.rule == "gatemem":
         return "it says whether a reply leaks, and the probes are right and wrong answers"
     for probe in {(probe.gold.category, str(probe.gold.detail.get("question_type"))): probe for probe in made}.values():

@@ -1,4 +1,4 @@
-"""PersonaMem's option accuracy by the official rule, by a corrected one, and what the longest option scores without a memory.
+"""PersonaMem's option accuracy by both versions' official rules and a corrected one, and what the longest option scores without a memory.
 
 Source: bowen-upenn/PersonaMem at 041d82a, inference_standalone_openai.py; no aggregation script is published, accuracy is the share of
 right answers.
@@ -7,6 +7,10 @@ The official rule compares the letters of a reply with the right one: letters in
 a to d, in the text after the last `<final_answer>` and, if that is not right, in the whole reply. So the article in "c) a painting"
 counts as option (a), and "I have a feeling" is right if (a) is. In 17 questions the right option stands under two letters, and one of
 them is counted wrong. `personamem_choice` corrects both.
+
+Version 2 (bowen-upenn/PersonaMem-v2, `extract_final_answer` of the inference.py that reads `chat_history_32k_link`) looks for a letter in
+eleven places, one after the other, and the first that the reply has decides, ignoring case, whichever letter it is: "Answer: I think (b)"
+names I, which is no option, and is wrong, and so is "**Final Answer:** B". It compares the option's text: equal options are both right.
 """
 
 from __future__ import annotations
@@ -23,6 +27,19 @@ from eval.metrics.quality import chosen_option
 _MARK, _END = "<final_answer>", "</final_answer>"
 _BRACKETED = re.compile(r"\(([a-d])\)")
 _ALONE = re.compile(r"\b([a-d])\b")
+_PLACES_V2 = tuple(
+    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    for pattern in (
+        r"\$\\boxed\{([A-Z])\}\$",
+        r"\\boxed\{([A-Z])\}",
+        r"Final Answer:\s*([A-Z])",
+        r"Answer:\s*([A-Z])",
+        r"final answer is\s*([A-Z])",
+        r"the answer is\s*([A-Z])",
+        r"\b([A-Z])\.\s*$",
+    )
+)
+"""Where version 2 finds its letter; those that a broader one in front of them covers are left out."""
 _LEADING = re.compile(r"\W*([a-d])\s*[).:](?!\w)", re.IGNORECASE)
 
 
@@ -33,6 +50,11 @@ def extract_answer(reply: str, right: str) -> tuple[bool, str]:
         answer = answer.rpartition(_MARK)[2].strip().removesuffix(_END).strip()
     wanted = {right.strip().strip("() ").lower()}
     return _letters(answer) == wanted or _letters(reply) == wanted, answer
+
+
+def letter_v2(reply: str) -> str:
+    """The letter, upper case, that version 2's official rule finds in a reply; empty when it finds none."""
+    return next((found[1].upper() for place in _PLACES_V2 if (found := place.search(reply))), "")
 
 
 def chosen(reply: str, options: Sequence[str]) -> int | None:
@@ -65,6 +87,14 @@ def personamem_accuracy(question: Question, gold: Gold, prediction: Prediction) 
     if (score := unanswered(prediction)) is not None:
         return score
     return Score(float(extract_answer(prediction.answer, gold.detail["letter"])[0]))
+
+
+def personamem_v2_accuracy(question: Question, gold: Gold, prediction: Prediction) -> Score:
+    """1 when the reply is right by the official rule of version 2, else 0. Not scored: a question whose call failed."""
+    if (score := unanswered(prediction)) is not None:
+        return score
+    letter = letter_v2(prediction.answer).lower()
+    return Score(float(f"({letter})" in gold.detail["right_letters"]), why="" if letter else "no letter found")
 
 
 def personamem_choice(question: Question, gold: Gold, prediction: Prediction) -> Score:

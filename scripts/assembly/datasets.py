@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_loaders.counts import UNTESTED, compared, counts_of
 from data_loaders.lazy import LazyCases, as_lazy
 from data_loaders.schema import DataError
 from data_loaders.source import Source, locate
@@ -90,12 +91,21 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
     suite = str(cfg.data.transform).startswith("change")
     cut = _changed(cfg, cases) if suite else _cut(cfg, cases)
     kept = _keep_if_small(cut if suite else _transformed(cfg, cut), source.path)
-    note = instantiate({**config["caption"], "_partial_": True})(source.path) if "caption" in config else ""
+    own = instantiate({**config["caption"], "_partial_": True})(source.path) if "caption" in config else ""
+    note = "; ".join(filter(None, (_untested(config, source, cases), own)))
     fewer = _fewer_probes(cfg, kept) if suite else _fewer(cfg, cut)
     if fewer:
         print(f"note: {config['name']}: {fewer}", file=sys.stderr)
     less = cfg.data.size != "all" or len(cut) < len(cases)
     return Data(config["name"], config["title"], kept, source, settings, config, note, fewer, less)
+
+
+def _untested(config: Mapping[str, Any], source: Source, cases: LazyCases) -> str:
+    """For captions: that the loader is untested, and on real files how their counts compare with the published ones."""
+    if not config.get("untested"):
+        return ""
+    real = source.status != "sample" and config.get("published")
+    return f"{UNTESTED}{', ' + compared(config['published'], counts_of(cases)) if real else ''}"
 
 
 def with_transform(cfg: DictConfig, transform: str) -> DictConfig:

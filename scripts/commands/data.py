@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from data_loaders.counts import UNTESTED, compared
 from data_loaders.schema import Case
 from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
@@ -39,6 +40,12 @@ class DatasetCounts:
     first: datetime | None = None
     last: datetime | None = None
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def published(self) -> Mapping[str, int]:
+        """The counts under the names of `data_loaders.counts`."""
+        own = {"histories": self.cases, "sessions": self.sessions, "turns": self.turns}
+        return {**self.categories, **own, "questions": self.categories.total()}
 
 
 def survey(cases: Iterable[Case], unit: Mapping[str, Any], count: Callable[[str], int]) -> DatasetCounts:
@@ -85,6 +92,10 @@ def report(source: Source, settings: Mapping[str, Any], seen: DatasetCounts, sho
         ("notes", f"{len(seen.notes):,} by the loader"),
         *(("  ", note) for note in seen.notes[:shown]),
     ]
+    if settings.get("untested"):
+        rows.insert(1, ("", UNTESTED))
+        if source.status != "sample" and "published" in settings:
+            rows.insert(2, ("published", compared(settings["published"], seen.published)))
     return "\n".join([title, *(f"{name:<14} {value}" for name, value in rows)])
 
 

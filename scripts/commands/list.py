@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_loaders.counts import UNTESTED
 from scripts.assembly.run_folders import folders
 from scripts.assembly.run_folders import listed as run_table
 from scripts.settings.arguments import as_called
@@ -18,10 +19,12 @@ GROUPS = {"memories": "memory", "datasets": "dataset", "judges": "judge", "table
 
 
 def listed(kind: str) -> list[str]:
-    """Name and title of each file of a group, aligned."""
+    """Name and title of each file of a group, aligned; of a data set also whether its loader is untested."""
     names = options(GROUPS[kind])
     width = max(map(len, names), default=0)
-    return [f"{name:<{width}}  {load_option(GROUPS[kind], name).get('title', '')}".rstrip() for name in names]
+    found = {name: load_option(GROUPS[kind], name) for name in names}
+    marks = {name: f"; {UNTESTED}" for name in names if kind == "datasets" and found[name].get("untested")}
+    return [f"{name:<{width}}  {found[name].get('title', '')}{marks.get(name, '')}".rstrip() for name in names]
 
 
 def every_name() -> dict[str, list[str]]:

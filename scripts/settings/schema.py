@@ -199,6 +199,10 @@ class Dataset(Strict):
     also: list[Text] = []
     caption: dict[str, Any] | None = None
     answerable: Text = "answerable"
+    untested: bool = False
+    """Whether its loader was written from a description and nobody has run it on the released files."""
+    published: dict[Text, Count] = {}
+    """Counts that its authors published, by name (`data_loaders.counts`); a run on the real files says which of its own differ."""
 
 
 class Memory(Strict):

@@ -153,8 +153,9 @@ def imported_caption(
         lines.append(f"Judge: {models.judge.name}, {cfg.judge.repeats}x.")
     questions = sum(len(dataset.cases[index].questions) for index in range(len(dataset.cases)))
     lines.append(
-        f"{dataset.title}: {dataset.source.status} data (sha256 {dataset.source.sha256[:12]}), {len(dataset.cases)} histories, "
-        f"{questions} questions. Cells: mean {{95 % by case}} [95 % by question] · scored/unscored/errored/not reached; "
+        f"{dataset.title}: {dataset.source.status} data (sha256 {dataset.source.sha256[:12]}), "
+        f"{dataset.note + '; ' if dataset.note else ''}{len(dataset.cases)} histories, {questions} questions. "
+        "Cells: mean {95 % by case} [95 % by question] · scored/unscored/errored/not reached; "
         "a question that the file does not answer is not reached."
     )
     return tuple(lines)

@@ -33,6 +33,7 @@ from eval.analysis.leaks import check
 from eval.files.records import Prediction
 from eval.files.store import read_predictions
 from eval.metrics.gatemem import read_reply
+from eval.metrics.personamem import letter_v2
 from eval.running.run import Run, Services
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
@@ -172,7 +173,7 @@ ORDERS: Mapping[str, tuple[str, str]] = {
     "realmem": (r'"session_identifier":\s*"([^"]+)"', "id"),
 }
 """The sets whose sessions keep the order of the file: what marks a session in the raw text, and which field has the mark."""
-IN_TIME = {"beam", "gatemem", "locomo", "locomo_plus", "longmemeval"}
+IN_TIME = {"beam", "gatemem", "halumem", "locomo", "locomo_plus", "longmemeval"}
 """The sets whose sessions never go back in time."""
 
 
@@ -226,7 +227,12 @@ def a_case_taken_twice_is_the_same_case(history: History) -> None:
 
 # --- copies of a sample ------------------------------------------------------------------------------------------------
 
-UNREAD = {"msc": {"session_2/valid.txt"}}
+UNREAD = {
+    "msc": {"session_2/valid.txt"},
+    "longmemeval_v2": {"haystacks/lme_v2_medium.json"},
+    "longmemeval_v2_medium": {"haystacks/lme_v2_small.json"},
+    "longmemeval_v2_unjudged": {"haystacks/lme_v2_medium.json"},
+}
 """Files of a sample that its configuration does not read."""
 
 
@@ -238,7 +244,7 @@ def raw_files(name: str, folder: Path) -> list[Path]:
     files += [
         Path(os.path.normpath(path.parent / os.path.relpath(other, above))) for other in SETS[name].get("also", ())
     ]
-    return [file for file in files if not any(file == path / each for each in UNREAD.get(name, ()))]
+    return [file for file in files if file.is_file() and not any(file == path / each for each in UNREAD.get(name, ()))]
 
 
 def copied(name: str, folder: Path, change: Callable[[str, Any], Any] = lambda key, value: value) -> Path:
@@ -304,9 +310,11 @@ HIDDEN: Mapping[str, set[str]] = {
     "jsonl": {"answers", "category"},
     "factconsolidation": {"answers", "qa_pair_ids"},
     "gatemem": {"include", "not_include", "leak_targets", "notes", "attack_type"},
+    "halumem": {"answer", "evidence", "difficulty", "question_type", "memory_points", "end_time", "timestamp"},
     "locomo": {"answer", "adversarial_answer", "evidence", "query", "img_url"},
     "locomo_plus": {"model_name", "answer", "adversarial_answer", "evidence", "query", "img_url"},
     "longmemeval": {"answer", "answer_session_ids"},
+    "longmemeval_v2": {"answer", "eval_function", "environment", "screenshot", "start_url"},
     "longmemeval_mab": {"answers", "haystack_sessions", "qa_pair_ids"},
     "msc": {"personas", "init_personas", "convai2_id"},
     "dmr": {"personas", "init_personas", "convai2_id", "A", "summary_speaker_1", "summary_speaker_2"},
@@ -318,6 +326,11 @@ HIDDEN: Mapping[str, set[str]] = {
         "distance_to_ref_proportion_in_context",
         "distance_to_ref_in_tokens",
         "context_length_in_letters",
+    },
+    "personamem_v2": {
+        *("raw_persona_file", "short_persona", "expanded_persona", "topic_query", "preference", "topic_preference"),
+        *("conversation_scenario", "pref_type", "related_conversation_snippet", "who", "updated", "prev_pref"),
+        *("chat_history_128k_link", "sensitive_info", "metadata"),
     },
     "quality_choice": {"validation", "speed_validation", "writer_id", "set_unique_id"},
     "quality_open": {"options", "validation", "speed_validation", "writer_id", "set_unique_id"},
@@ -403,6 +416,9 @@ LABELS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
         "question_type": following(["multi-session", "knowledge-update"]),
     },
     "longmemeval_mab": {"has_answer": following([True, False])},
+    "longmemeval_v2": {"question_type": following(["static-environment", "procedure", "dynamic-environment-abs"])},
+    "halumem": {"question_type": following(["Memory Boundary", "Basic Fact Recall"])},
+    "personamem_v2": {"pref_type": following(["ask_to_forget", "therapy_background"])},
     "msc_e": {"bin": lambda rounds: [rounds[0], rounds[1] + 1]},
     "multihop_rag": {"question_type": following(["inference_query", "comparison_query", "temporal_query"])},
     "personamem": {
@@ -531,6 +547,18 @@ NOT_FULL: Mapping[tuple[str, str], tuple[Callable[[Gold, str], bool], str]] = {
     ("personamem", "personamem_longest"): (
         lambda gold, answer: gold.detail["longest"] < 1,
         "a control: it scores a rule on the options, whatever the reply",
+    ),
+    ("personamem_v2", "personamem_v2_accuracy"): (
+        lambda gold, answer: letter_v2(answer) != gold.detail["letter"][1].upper(),
+        "the official rule reads letters and no option's text, in which it may find one by chance",
+    ),
+    ("personamem_v2", "personamem_longest"): (
+        lambda gold, answer: gold.detail["longest"] < 1,
+        "a control: it scores a rule on the options, whatever the reply",
+    ),
+    ("longmemeval_v2", "longmemeval_v2_match"): (
+        lambda gold, answer: gold.detail["eval_function"].startswith("llm_"),
+        "a judge grades it",
     ),
     ("gatemem", "gatemem_action"): (
         lambda gold, answer: read_reply(answer).action != gold.detail["expected_action"],

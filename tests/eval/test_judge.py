@@ -10,14 +10,16 @@ import yaml
 from data_loaders.schema import Asker, Gold, Question
 from eval.files.store import RunError
 from eval.judging.judge import NO_MEMORY, UNANSWERABLE, Judge, judge_request, judged, verdict
-from eval.judging.judge_parts import judged_together
+from eval.judging.judge_parts import judge_requests, judged_together
 from memsys.llm.ask import complete
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion
 from memsys.prompts import Prompts
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "judge"
-NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+COUNTS_WRONG = {"halumem_hallucination", "halumem_omission"}
+"""Judges whose score is the share of a kind of wrong answer."""
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in COUNTS_WRONG)
 QUESTION = Question("q7", "Where did Ines learn to weave?")
 GOLD = Gold(("Oaxaca",), category="single-hop", detail={"category_id": 4, "question_type": "multi-session"})
 
@@ -336,3 +338,32 @@ def test_a_utility_question_under_another_action_is_wrong_whatever_the_gatemem_j
     assert (refused.value, refused.detail["utility_ok"]) == (0.0, True)
     leak = Completion(VERDICTS.replace("false", "true"))
     assert judged_together(judge("gatemem"), [leak], ACCESS_GOLD, '{"action": "refuse", "answer": "x"}').value == 1.0
+
+
+def test_a_question_of_longmemeval_v2_asks_its_judge_only_where_its_own_scorer_does_not_decide() -> None:
+    chosen = judge("longmemeval_v2")
+    own = Gold(("Coats, Boots",), detail={"eval_function": "norm_phrase_set_match|separators=,"})
+    assert judge_requests(chosen, Prompts(), QUESTION, own, "\\boxed{boots and coats}") == ()
+    assert judged_together(chosen, [], own, "\\boxed{boots and coats}").value == 1.0
+    assert judged_together(chosen, [], own, "\\boxed{boots}").value == 0.0
+    premise = Gold(("There is no such button.",), answerable=False, detail={"eval_function": "llm_abstention_checker"})
+    assert len(judge_requests(chosen, Prompts(), QUESTION, premise, "There is none.")) == 1
+    assert judge_requests(chosen, Prompts(), QUESTION, premise, "\\boxed{Unknown}") == ()
+    assert judged_together(chosen, [], premise, "\\boxed{Unknown}").value == 0.0
+    said = Completion('{"reason": "It names the flaw.", "label": "CORRECT"}')
+    assert judged_together(chosen, [said], premise, "There is none.").value == 1.0
+
+
+def test_the_halumem_judge_sees_the_memory_points_and_each_of_three_judges_counts_one_verdict() -> None:
+    key = Gold(("In Oaxaca.",), detail={"reference": "Ines learned to weave in Oaxaca."})
+    text = shown("halumem", key)
+    assert "<memory_points>\nInes learned to weave in Oaxaca.\n</memory_points>" in text
+    for label in ("Correct", "Hallucination", "Omission"):
+        reply = f'{{"reason": "So it is.", "label": "{label}"}}'
+        scores = [verdict(judge(name), reply, key) for name in ("halumem", "halumem_hallucination", "halumem_omission")]
+        assert [score.value for score in scores] == [
+            float(label == each) for each in ("Correct", "Hallucination", "Omission")
+        ]
+        assert {score.detail["label"] for score in scores} == {label}
+    requests = [judge_request(judge(name), Prompts(), QUESTION, key, "x") for name in ("halumem", "halumem_omission")]
+    assert requests[0] == requests[1]

@@ -26,7 +26,11 @@ from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.shapes import OVERFLOWS, SHAPES
 
 NAMES = sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.glob("*/*.md"))
-JUDGES = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "judge").glob("*.yaml"))
+JUDGES = sorted(
+    path.stem
+    for path in (Path(__file__).parents[2] / "conf" / "judge").glob("*.yaml")
+    if path.stem not in ("halumem_hallucination", "halumem_omission")  # their score is a share of wrong answers
+)
 WHOLE = [
     "bare",
     "thought before",
@@ -172,6 +176,8 @@ GOLD = Gold(("Oaxaca",), category="single-hop", detail={"category_id": 4, "quest
 RIGHT_AND_WRONG = {
     "locomo_plus": ({"reason": "As it says.", "label": "correct"}, {"reason": "As it says.", "label": "wrong"}),
     "beam": ({"reason": "As it says.", "score": 1}, {"reason": "As it says.", "score": 0}),
+    "halumem": ({"reason": "As it says.", "label": "Correct"}, {"reason": "As it says.", "label": "Omission"}),
+    "longmemeval_v2": ({"reason": "As it says.", "label": "CORRECT"}, {"reason": "As it says.", "label": "WRONG"}),
     "label": ({"reason": "As it says.", "label": "CORRECT"}, {"reason": "As it says.", "label": "WRONG"}),
     "rubric": ({"reason": "As it says.", "label": "CORRECT"}, {"reason": "As it says.", "label": "WRONG"}),
     "gatemem": tuple(

@@ -260,6 +260,7 @@ NO_REPLY = {"personamem_longest", "beam_refusal"}
 def test_an_empty_reply_scores_0_with_every_metric(name: str) -> None:
     """As in every official scorer; but for GateMem's, where 0 would say that nothing leaked, and for joint ones, which give no verdict."""
     detail = {"category_id": 5, "letter": "(a)", "right_letters": ["(a)"], "gold_label": 1, "difficult": False}
+    detail |= {"eval_function": "norm_phrase_set_match"}
     question = Question("q1", "Which one?", options=("Paris", "Rome"))
     (metric,) = metrics([name])
     assert metric.score(question, Gold(("Paris",), detail=detail), answered(" \n")).value == 0

@@ -29,6 +29,7 @@ from tests.rigs.campaign.trial import results as left_by
 SETS = (
     *("locomo", "locomo_audited", "longmemeval_s", "longmemeval_mab", "msc", "msc_e", "dmr", "multihop_rag", "perltqa"),
     *("quality_choice", "realmem", "personamem", "factconsolidation", "jsonl", "beam_1m", "gatemem"),
+    *("longmemeval_v2", "halumem", "personamem_v2"),
 )
 BYTES = 0.2
 """Of the mutations that change bytes; the others change values and leave readable files."""

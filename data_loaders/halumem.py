@@ -1,0 +1,124 @@
+"""HaluMem: years of a user's chats with an assistant, and questions after their sessions; the question answering of the benchmark.
+
+Chen et al. 2025 (arXiv 2511.03506). Nobody here may pass on changed copies of the files (CC BY-NC-ND 4.0), and the whole files were not at
+hand: this loader was written from
+- the release's code and README, MemTensor/HaluMem at 59402b9 (README.md, eval/eval_memzero.py, eval/evaluation.py): fields and protocol;
+- MemTensor/OmniMemEval at 7df23bc, data/halumem/README.md: files, addresses, and the counts of both versions;
+- what was measured before on the lines of three of the 20 users.
+
+A file has one user a line: `uuid`, `persona_info` and `sessions` with `start_time`, `dialogue` and, where there are any, `questions`. A
+user is a case, and a question is asked after the last turn of its session.
+
+How the raw files are treated:
+- The user's name, which `persona_info` states and the official runners give to the memory as the user's id, is the speaker of the user's
+  turns. Where it is not found, the speaker is "User", and a note says so.
+- Sessions of the long version that only add noise (`is_generated_qa_session`) are sessions like any other.
+- Evidence is text of memory points, not a turn: it becomes `Gold.detail["reference"]`, which the judge sees. There are no evidence ids.
+- Questions of the type Memory Boundary cannot be answered from the history. Types and difficulties are taken as they are.
+
+Not scored here: what a memory extracts from each session and how it updates it. The official scores need the list of memories that one
+`write` of one session stored; our interface shows what a memory holds (`nodes()`), not what a session added, and a memory of verbatim
+turns stores everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from data_loaders.lazy import LazyCases
+from data_loaders.raw import expect, get, get_text, line_at, scan_lines
+from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
+
+UNANSWERABLE = "memory-boundary"
+"""The category of the questions that the history does not answer."""
+TIME = "%b %d, %Y, %H:%M:%S"
+
+_NAME = re.compile(r"Name:\s*(.*?);")
+_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
+
+
+def load(path: Path) -> LazyCases:
+    """One case per line of the file, indexed as a stream and parsed on access; sizes are utterances.
+
+    Turn ids are `S<session>:<utterance>`, question ids `S<session>.<question>`, each from 1. `Gold.category` is the question type in lower
+    case with hyphens, `Gold.groups` the difficulty. `Gold.detail` has `question_type`, `difficulty` and `reference` (the memory points
+    behind the answer, one a line).
+    Raises DataError for malformed records.
+    """
+    ids, places, sizes = [], [], []
+    for where, position, record in scan_lines(path):
+        ids.append(get_text(record, "uuid", where))
+        places.append((where, position))
+        sizes.append(sum(len(get(session, "dialogue", list, place)) for place, session in _sessions(record, where)))
+    if not ids:
+        raise DataError(f"{path.name}: expected a user on each line, found none")
+
+    def parse(index: int) -> Case:
+        where, position = places[index]
+        return _case(ids[index], line_at(path, position, where), where)
+
+    return LazyCases(ids, sizes, parse)
+
+
+def _sessions(record: Any, where: str) -> Iterator[tuple[str, Any]]:
+    for number, session in enumerate(get(record, "sessions", list, where)):
+        yield f"{where}.sessions[{number}]", session
+
+
+def _case(case_id: str, record: Any, where: str) -> Case:
+    found = _NAME.search(get_text(record, "persona_info", where))
+    name = (found[1].strip() if found else "") or "User"
+    notes = [] if found and found[1].strip() else ["The user's name was not found in persona_info."]
+    sessions: list[Session] = []
+    questions: list[tuple[Question, Gold]] = []
+    last = ""
+    for number, (place, session) in enumerate(_sessions(record, where), 1):
+        time_text = get_text(session, "start_time", place)
+        time = _time(time_text, f"{place}.start_time")
+        turns = tuple(_turns(session, f"S{number}", name, place))
+        sessions.append(Session(f"S{number}", turns, time, time_text))
+        last = turns[-1].id if turns else last
+        questions += _questions(session, f"S{number}", last, time, place)
+    return Case(case_id, (name, "Assistant"), tuple(sessions), tuple(questions), cluster=case_id, notes=tuple(notes))
+
+
+def _turns(session: Any, session_id: str, name: str, where: str) -> Iterator[Turn]:
+    for number, record in enumerate(get(session, "dialogue", list, where), 1):
+        place = f"{where}.dialogue[{number - 1}]"
+        role = get_text(record, "role", place)
+        if role not in _ROLES:
+            raise DataError(f"{place}.role: expected user or assistant, found {role[:60]!r}")
+        speaker = name if role == "user" else "Assistant"
+        yield Turn(f"{session_id}:{number}", speaker, get_text(record, "content", place), _ROLES[role])
+
+
+def _time(text: str, where: str) -> datetime:
+    """The time written as `Sep 04, 2025, 09:05:32`. Raises DataError for other texts."""
+    try:
+        return datetime.strptime(text, TIME)
+    except ValueError as error:
+        raise DataError(f"{where}: expected a time such as Sep 04, 2025, 09:05:32, found {text[:60]!r}") from error
+
+
+def _questions(
+    session: Any, session_id: str, after: str, time: datetime, where: str
+) -> Iterator[tuple[Question, Gold]]:
+    listed = expect(expect(session, dict, where).get("questions", []), list, f"{where}.questions")
+    for number, record in enumerate(listed, 1):
+        place = f"{where}.questions[{number - 1}]"
+        text, answer = get_text(record, "question", place), get_text(record, "answer", place)
+        if not text.strip() or not answer.strip():
+            raise DataError(f"{place}: expected a question and an answer, found none")
+        kind, difficulty = get_text(record, "question_type", place), get_text(record, "difficulty", place)
+        category = "-".join(re.findall(r"\w+", kind.lower()))
+        points = [
+            get_text(point, "memory_content", f"{place}.evidence[{at}]")
+            for at, point in enumerate(get(record, "evidence", list, place))
+        ]
+        detail = {"question_type": kind, "difficulty": difficulty, "reference": "\n".join(points)}
+        gold = Gold((answer,), (), category, category != UNANSWERABLE, groups=(difficulty,), detail=detail)
+        yield Question(f"{session_id}.{number}", text, after, time=time), gold

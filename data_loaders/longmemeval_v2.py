@@ -1,0 +1,228 @@
+"""LongMemEval-V2, its text part: trajectories of web agents, and questions about the environments that they worked in.
+
+Wu et al. 2026 (arXiv 2605.12493). Nobody here has seen the released files: this loader was written from
+- the release's code, xiaowu0162/LongMemEval-V2 at be15ea6 (data/public_data.py, memory_modules/trajectory_store.py, evaluation/harness.py):
+  files, fields, types, what makes them invalid, when questions share a memory;
+- the card of the data set (hub: xiaowu0162/longmemeval-v2, revision f152293): files, 451 questions, 1,870 trajectories, Apache-2.0;
+- notes of other projects that counted revision f152293, found in an index of public texts that does not name them: 29 questions show a
+  screenshot, all of them `errors-gotchas`; 422 do not, 294 of them scored without a judge; their types and domains; 100 trajectories for
+  each question of the small tier, 200 in all; the sha256 of each file, on which two of them agree.
+
+A folder holds `questions.jsonl`, `trajectories.jsonl` and `haystacks/lme_v2_<tier>.json`, which maps a question's id to the ids of its
+trajectories. Questions with the same list of trajectories share one history, as in the official harness. `trajectories.jsonl` has 1.2 GB;
+it is indexed as a stream, and the trajectories of a history are parsed when the history is read.
+
+How the raw files are treated:
+- A trajectory is a session and each of its states a turn: address, thought, action and accessibility tree, one below the other, as far
+  as they are given. The action of a state led to it from the state before. `observations="drop"` leaves the trees out, which hold most of
+  the tokens. Goal and outcome stand in the heading of the session, so that every unit names its task. Screenshots are not read.
+- A question with a screenshot is left out, with a note. No question of errors and gotchas is left then.
+- Turn ids are `<trajectory>:<position of the state>`. There are no dates, and the release has no evidence labels.
+- The domain's description, which the official system prompt gives, is the question's instruction, in our words.
+
+Deviation from the release: its reader sees images as well, and is a fixed model (Qwen3.5-9B). Its system prompts ask for an explanation
+"in oxed{}" behind a backspace character, a slip in a string; ours ask for `\\boxed{}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from data_loaders.lazy import LazyCases
+from data_loaders.raw import check_text, check_unique, expect, get, get_text, line_at, read_json, read_lines, scan_lines
+from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
+
+CATEGORIES: Mapping[str, str] = {
+    "static-environment": "static",
+    "static-environment-abs": "static-abs",
+    "dynamic-environment": "dynamic",
+    "dynamic-environment-abs": "dynamic-abs",
+    "procedure": "procedure",
+    "procedure-abs": "procedure-abs",
+    "errors-gotchas": "gotchas",
+}
+"""Category by the raw `question_type`, as in the official summary; `-abs` has the questions whose premise is wrong."""
+ENVIRONMENTS: Mapping[str, str] = {
+    "web": "Environment: a web shop, the administration of that shop (both Magento), and a forum (Postmill), each customised.",
+    "enterprise": "Environment: a customised ServiceNow instance.",
+}
+"""What a reader is told about each domain."""
+
+Tier = Literal["small", "medium"]
+Observations = Literal["keep", "drop"]
+Judged = Literal["keep", "drop"]
+
+_QUESTIONS, _TRAJECTORIES = "questions.jsonl", "trajectories.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a trajectory stands in its file."""
+
+    where: str
+    position: int
+    domain: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    where: str
+    fields: Mapping[str, Any]
+    id: str
+    domain: str
+
+
+def load(
+    path: Path, *, tier: Tier = "small", observations: Observations = "keep", judged: Judged = "keep"
+) -> LazyCases:
+    """One case per list of trajectories that questions of the folder `path` share; sizes are numbers of trajectories.
+
+    `judged="drop"` leaves out the questions whose scorer asks a model: those whose premise is wrong. Case ids are `<domain>-<number>`.
+    `Gold.detail` has `eval_function` (the scorer and its options, as released), `question_type`, `domain` and `environment`.
+    Raises DataError for malformed files, and ValueError for an unknown choice.
+    """
+    for name, value, choices in (
+        ("tier", tier, get_args(Tier)),
+        ("observations", observations, get_args(Observations)),
+        ("judged", judged, get_args(Judged)),
+    ):
+        if value not in choices:
+            raise ValueError(f"{name}: expected one of {choices}, found {value!r}")
+    asked = list(_questions(path / _QUESTIONS))
+    check_unique((each.id for each in asked), f"{_QUESTIONS}: id")
+    groups = _groups(asked, path / "haystacks" / f"lme_v2_{tier}.json")
+    places = _places(path / _TRAJECTORIES, {name for names in groups for name in names})
+    for names, questions in groups.items():
+        _check_domain(names, questions[0], places)
+    ids = _case_ids(groups)
+
+    def parse(index: int) -> Case:
+        names, questions = list(groups.items())[index]
+        kept = [each for each in questions if judged == "keep" or not _is_judged(each)]
+        return _case(ids[index], path / _TRAJECTORIES, [(name, places[name]) for name in names], kept, observations)
+
+    return LazyCases(ids, [len(names) for names in groups], parse)
+
+
+def _questions(file: Path) -> Iterator[_Asked]:
+    for where, record in read_lines(file):
+        name, domain = get_text(record, "id", where), get_text(record, "domain", where)
+        if domain not in ENVIRONMENTS:
+            raise DataError(f"{where}.domain: expected one of {', '.join(ENVIRONMENTS)}, found {domain[:60]!r}")
+        yield _Asked(where, record, name, domain)
+
+
+def _is_judged(asked: _Asked) -> bool:
+    return get_text(asked.fields, "eval_function", asked.where).startswith("llm_")
+
+
+def _groups(asked: Sequence[_Asked], file: Path) -> dict[tuple[str, ...], list[_Asked]]:
+    """Questions by their list of trajectories, in the order of the file of questions."""
+    haystacks = expect(read_json(file), dict, file.name)
+    groups: dict[tuple[str, ...], list[_Asked]] = {}
+    for each in asked:
+        names = get(haystacks, each.id, list, file.name)
+        for number, name in enumerate(names):
+            check_text(name, f"{file.name}.{each.id}[{number}]")
+        check_unique(names, f"{file.name}.{each.id}")
+        groups.setdefault(tuple(names), []).append(each)
+    if unknown := set(haystacks) - {each.id for each in asked}:
+        raise DataError(f"{file.name}: expected ids of {_QUESTIONS}, found {min(unknown)[:60]!r}")
+    return groups
+
+
+def _places(file: Path, wanted: set[str]) -> dict[str, _Place]:
+    places: dict[str, _Place] = {}
+    for where, position, record in scan_lines(file):
+        name = get_text(record, "id", where)
+        if name in places:
+            raise DataError(f"{where}.id: expected unique ids, found {name[:60]!r} twice")
+        if name in wanted:
+            places[name] = _Place(where, position, get_text(record, "domain", where))
+    if missing := wanted - set(places):
+        raise DataError(
+            f"{file.name}: expected the trajectories of the haystacks, found none called {min(missing)[:60]!r}"
+        )
+    return places
+
+
+def _check_domain(names: Sequence[str], asked: _Asked, places: Mapping[str, _Place]) -> None:
+    for name in names:
+        if places[name].domain != asked.domain:
+            raise DataError(
+                f"{places[name].where}.domain: expected {asked.domain}, as question {asked.id}, found another"
+            )
+
+
+def _case_ids(groups: Mapping[tuple[str, ...], Sequence[_Asked]]) -> list[str]:
+    domains = [questions[0].domain for questions in groups.values()]
+    return [f"{domain}-{domains[: number + 1].count(domain)}" for number, domain in enumerate(domains)]
+
+
+def _case(
+    case_id: str, file: Path, places: Sequence[tuple[str, _Place]], asked: Sequence[_Asked], observations: Observations
+) -> Case:
+    sessions = tuple(
+        _session(number, name, line_at(file, place.position, place.where), place.where, observations)
+        for number, (name, place) in enumerate(places, 1)
+    )
+    questions = tuple(_question(each) for each in asked if each.fields.get("image") is None)
+    shown = len(asked) - len(questions)
+    notes = (f"Left out, because they show a screenshot: {shown} of {len(asked)} questions.",) if shown else ()
+    return Case(case_id, ("Agent",), sessions, questions, cluster=case_id, notes=notes)
+
+
+# --- A trajectory ----------------------------------------------------------------------------------------------------
+
+
+def _session(number: int, name: str, record: Any, where: str, observations: Observations) -> Session:
+    states = get(record, "states", list, where)
+    turns = tuple(
+        Turn(f"{name}:{place}", "Agent", _state(state, f"{where}.states[{place}]", observations))
+        for place, state in enumerate(states)
+    )
+    outcome = _optional(record, "outcome", where)
+    heading = f"Task: {get_text(record, 'goal', where)}{f' (outcome: {outcome})' if outcome else ''}"
+    return Session(f"S{number}", turns, heading=heading)
+
+
+def _state(state: Any, where: str, observations: Observations) -> str:
+    """A state as text: a line for its address, thought and action, then its accessibility tree."""
+    lines = [f"Page: {get_text(state, 'url', where)}"]
+    for key, title in (("thought", "Thought"), ("action", "Action")):
+        if text := _optional(state, key, where):
+            lines.append(f"{title}: {text}")
+    tree = _optional(state, "accessibility_tree", where)
+    return "\n".join([*lines, tree] if tree and observations == "keep" else lines)
+
+
+def _optional(record: Any, key: str, where: str) -> str:
+    """A text that may be missing or null."""
+    value = expect(record, dict, where).get(key)
+    return "" if value is None else check_text(value, f"{where}.{key}")
+
+
+# --- Questions and the answer key ------------------------------------------------------------------------------------
+
+
+def _question(asked: _Asked) -> tuple[Question, Gold]:
+    fields, where = asked.fields, asked.where
+    kind = get_text(fields, "question_type", where)
+    if kind not in CATEGORIES:
+        raise DataError(f"{where}.question_type: expected one of {', '.join(CATEGORIES)}, found {kind[:60]!r}")
+    text, answer = get_text(fields, "question", where), get_text(fields, "answer", where)
+    if not text.strip() or not answer.strip():
+        raise DataError(f"{where}: expected a question and an answer, found none")
+    detail = {
+        "eval_function": get_text(fields, "eval_function", where),
+        "question_type": kind,
+        "domain": asked.domain,
+        "environment": _optional(fields, "environment", where),
+    }
+    gold = Gold(
+        (answer,), (), CATEGORIES[kind], answerable=not kind.endswith("-abs"), groups=(asked.domain,), detail=detail
+    )
+    return Question(asked.id, text, instruction=ENVIRONMENTS[asked.domain]), gold
