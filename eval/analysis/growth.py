@@ -3,7 +3,8 @@
 One memory is built once over the data set's cases in a row, until the largest size is reached. At each size the memory is consolidated,
 as it would be before a question. For a memory that rebuilds (`OFFLINE`), one more unit costs the whole consolidation; for any other
 memory the consolidation is provisional and reported apart. With `reads`, the first questions of the data set are read at each size.
-With `questions`, those are read whose evidence is written by then, and scored; bytes, intervals and exponents are added (`growth_recall`).
+With `questions`, those are read whose evidence is written by then, answered and scored; bytes, intervals and exponents are added
+(`growth_recall`).
 
 Deviations: unit texts are embedded when they are written, not ahead of time as in a run, so that each write is charged its own cost.
 The cumulative cost of a memory that rebuilds includes the rebuilds at the requested sizes, not one after every unit. `reads` takes
@@ -30,6 +31,7 @@ from eval.files.provenance import identity
 from eval.files.records import Effort
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
+from eval.judging.score import Scorer
 from eval.running.case_log import effort
 from eval.running.run import Run, build_memory
 from eval.statistics.intervals import Interval, around, independent
@@ -52,9 +54,11 @@ FIELDS = (
 """What a cost consists of; seconds, calls and tokens."""
 KINDS = ("one_more", "consolidation", "cumulative", "read")
 """What the lines of a size are about."""
-HELD = ("object_bytes", "node_bytes", "recalled_bytes", "covered")
+HELD = ("object_bytes", "node_bytes", "recalled_bytes", "covered", "covered_first", "score")
 """What is measured beside costs. Bytes held: all of them in `cumulative`, those of a unit since the size before in `one_more`. Bytes of
-recalled texts and coverage of the evidence: in `read`, means over the questions."""
+recalled texts, coverage of the evidence, also of the questions of the first size alone, and scores: in `read`, means over questions."""
+COUNTS = ("turns", "questions", "first_questions", "failed", "unscored")
+"""Turns written; questions drawn at this size, and at the first; failed reads, and answers that could not be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,8 @@ class Schedule:
     """Most questions whose evidence is written that are read and scored at each size; 0 leaves out all that is not cost."""
     k: int = 10
     """Items of a recall that count."""
+    metric: str = ""
+    """The lexical metric of the reader's answers to these questions; empty asks no reader."""
 
     def __post_init__(self) -> None:
         if not self.sizes or any(size < 1 for size in self.sizes):
@@ -109,21 +115,28 @@ def growth_file(run: Run, dataset: str, schedule: Schedule) -> Path:
     """The CSV of a run's memory; every schedule has a name of its own."""
     settings: dict[str, Any] = {"run": run.folder.name, "sizes": sorted(set(schedule.sizes)), "window": schedule.window}
     if schedule.questions:
-        settings |= {"questions": schedule.questions, "k": schedule.k}
+        settings |= {"questions": schedule.questions, "k": schedule.k, "metric": schedule.metric}
     name = identity({**settings, "reads": schedule.reads} if schedule.reads else settings)
     return RunFolder(run.folder).results / "growth" / f"{run.name}-{dataset}-{name}.csv"
 
 
-def measure(run: Run, dataset: str, schedule: Schedule) -> str:
+def measure(run: Run, dataset: str, schedule: Schedule, scorer: Scorer | None = None) -> str:
     """Build a run's memory once over the data set and return its costs as CSV.
+
+    Args:
+        scorer: of `schedule.metric`.
 
     Raises:
         RunError: the data set is too short, or the spending cap was reached.
     """
     sizes = sorted(set(schedule.sizes))
-    history, units = long_history(run.cases, dict(run.unit), sizes[-1])
+    history, names, units = long_history(run.cases, dict(run.unit), sizes[-1])
     questions = [question for case in run.cases for question, _ in case.questions] if schedule.reads else []
-    watch = _watch(run, history, units, schedule)
+    own = run.services
+    services = (own.llm, own.reader, own.probe, own.embedder, own.gateway)
+    counts = {"most": schedule.questions, "k": schedule.k, "seed": run.seed}
+    answered = None if scorer is None else (run, scorer)
+    watch = RecallWatch(history, names, units, services, **counts, answered=answered) if schedule.questions else None
     run.rehearse()
     memory = build_memory(run, history)
     try:
@@ -136,21 +149,11 @@ def measure(run: Run, dataset: str, schedule: Schedule) -> str:
     return as_csv(run.name, dataset, memory.OFFLINE, costs, watch.holdings if watch else ())
 
 
-def _watch(run: Run, history: Case, units: Sequence[Unit], schedule: Schedule) -> RecallWatch | None:
-    if not schedule.questions:
-        return None
-    names: list[str] = []
-    for case in run.cases:
-        if len(names) == len(history.questions):
-            break
-        names += [case.cluster or case.id] * len(case.questions)
-    own = run.services
-    services = (own.llm, own.reader, own.probe, own.embedder, own.gateway)
-    return RecallWatch(history, names, units, services, most=schedule.questions, k=schedule.k, seed=run.seed)
+def long_history(cases: Sequence[Case], unit: dict[str, Any], size: int) -> tuple[Case, list[str], list[Unit]]:
+    """Join as many cases into one history as `size` units need (`join`).
 
-
-def long_history(cases: Sequence[Case], unit: dict[str, Any], size: int) -> tuple[Case, list[Unit]]:
-    """Join as many cases into one history as `size` units need (`join`), and return it with these units.
+    Returns:
+        The history, the original history of each of its questions, and the units.
 
     Raises:
         RunError: the data set has fewer units.
@@ -161,7 +164,8 @@ def long_history(cases: Sequence[Case], unit: dict[str, Any], size: int) -> tupl
         taken.append(case)
         units += make_units(join([case], "growth").sessions, count=count_tokens, **unit).units
         if len(units) >= size:
-            return join(taken, "growth"), units[:size]
+            names = [each.cluster or each.id for each in taken for _ in each.questions]
+            return join(taken, "growth"), names, units[:size]
     raise RunError(
         f"sizes: the data set holds {len(units)} units, {size} are asked for; choose smaller sizes or more data"
     )
@@ -251,7 +255,7 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
     """Costs as CSV: three lines per size (one more unit, the consolidation, everything so far), a fourth where questions were read.
 
     With `holdings`, one for each cost, columns follow: what is held and recalled (`HELD`), the ends of the 95 % intervals of all numbers,
-    turns written, questions read, failed reads. The last lines, `one_more_exponent` and so on, hold the exponents of all numbers
+    turns written, questions and what failed (`COUNTS`). The last lines, `one_more_exponent` and so on, hold the exponents of all numbers
     in the number of units (`power_law`). A cell is empty where nothing was measured, and where no exponent fits.
     """
     head = ["memory", "dataset", "rebuilds", "n", "held", "what", *FIELDS]
@@ -261,7 +265,7 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
             [head, *([*start, n, held, kind, *map(_printed, values)] for n, held, kind, values in _lines(costs))]
         )
     head += [*HELD, *(f"{name}_{end}" for name in (*FIELDS, *HELD) for end in ("low", "high"))]
-    rows: list[list[object]] = [[*head, "turns", "questions", "failed"]]
+    rows: list[list[object]] = [[*head, *COUNTS]]
     measured: dict[str, list[tuple[int, tuple[float | None, ...]]]] = {}
     at = {holding.n: place for place, holding in enumerate(holdings)}
     samples = {cost.n: cost.samples for cost in costs}
@@ -270,13 +274,13 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
         numbers = (*values, *_held(kind, holding, before))
         measured.setdefault(kind, []).append((n, numbers))
         spans = [*_spans(samples[n].get(kind, ())), *_held_spans(kind, holding)]
-        counts = [holding.turns, holding.asked, holding.failed]
+        counts = [holding.turns, holding.asked, holding.first, holding.failed, holding.unscored]
         rows.append([*start, n, held, kind, *map(_printed, numbers), *_ends(spans), *counts])
     for kind, series in measured.items():
         fits = [_fitted(series, column) for column in range(len(FIELDS) + len(HELD))]
         powers = [None if fit is None else fit.value for fit in fits]
         spans = [None if fit is None else fit.interval for fit in fits]
-        rows.append([*start, "", "", f"{kind}_exponent", *map(_printed, powers), *_ends(spans), "", "", ""])
+        rows.append([*start, "", "", f"{kind}_exponent", *map(_printed, powers), *_ends(spans), *[""] * len(COUNTS)])
     return csv_text(rows)
 
 
@@ -290,10 +294,10 @@ def _lines(costs: Sequence[Cost]) -> Iterator[tuple[int, int, str, tuple[float, 
 def _held(kind: str, holding: Holding, before: Holding | None) -> tuple[float | None, ...]:
     """The values of `HELD` on a line; None where they do not belong to it."""
     if kind == "read":
-        return (None, None, *(float(np.mean(v)) if v else None for v in (holding.recalled_bytes, holding.covered)))
-    held = (holding.object_bytes, holding.node_bytes)
+        return (None, None, *(getattr(holding, name).mean for name in HELD[2:]))
+    held, unread = (holding.object_bytes, holding.node_bytes), (None,) * len(HELD[2:])
     if kind == "cumulative":
-        return (*held, None, None)
+        return (*held, *unread)
     if kind == "consolidation":
         return (None,) * len(HELD)
     earlier, units = ((before.object_bytes, before.node_bytes), before.n) if before else ((0, 0), 0)
@@ -301,14 +305,14 @@ def _held(kind: str, holding: Holding, before: Holding | None) -> tuple[float | 
         None if now is None or then is None else (now - then) / (holding.n - units)
         for now, then in zip(held, earlier, strict=True)
     ]
-    return (*gained, None, None)
+    return (*gained, *unread)
 
 
 def _held_spans(kind: str, holding: Holding) -> list[Interval | None]:
     if kind != "read":
         return [None] * len(HELD)
-    (recalled,) = _spans([(value,) for value in holding.recalled_bytes], 1)
-    return [None, None, recalled, holding.interval]
+    (recalled,) = _spans([(value,) for value in holding.recalled_bytes.values], 1)
+    return [None, None, recalled, *(getattr(holding, name).interval for name in HELD[3:])]
 
 
 def _spans(sample: Sequence[tuple[float, ...]], columns: int = len(FIELDS)) -> list[Interval | None]:

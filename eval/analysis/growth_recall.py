@@ -1,24 +1,35 @@
-"""What a growing memory still finds, and how much it holds: evidence recall and bytes at each size of `eval.analysis.growth`.
+"""What a growing memory still finds, what a reader makes of it, and how much it holds, at each size of `eval.analysis.growth`.
 
 Asked are the data set's own questions that name evidence, once the history has passed their last evidence turn; evidence that the unit
-rule leaves out counts as missed, as in a run. The score is `covered@k` of `eval.judging.score`: items ranked by the memory's own score.
+rule leaves out counts as missed, as in a run. `covered` is `covered@k` of `eval.judging.score`: items ranked by the memory's own score.
+`score` is a lexical metric of the reader's answers to the same questions.
 
-Deviations. Each size asks other questions: more are due as the history grows. They are drawn by hash, so a question that was drawn stays
-until others with smaller hashes come in. Where histories of different people are joined, a question may fit several of them.
+Each size asks other questions: more are due as the history grows. They are drawn by hash, so a question that was drawn stays until others
+with smaller hashes come in. So the curve mixes growth with other questions; `covered_first` is about the questions of the first size alone,
+which are read at every size. Where histories of different people are joined, a question may fit several of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from statistics import fmean
 
-from data_loaders.schema import Case, Question, Unit
+from data_loaders.schema import Case, Gold, Question, Unit
 from data_loaders.transforms import by_hash
 from eval.analysis.footprint import node_bytes, object_bytes
+from eval.files.records import Prediction
+from eval.judging.score import Scorer
 from eval.metrics.retrieval import covered_at_k
 from eval.running.failures import raise_if_stopped, stops
+from eval.running.question import outcome_of
+from eval.running.reader import render
+from eval.running.run import Run
 from eval.statistics.stats import Interval, estimate, preferred_interval
 from memsys.interface import MemorySystem, Recall
+from memsys.llm.meter import metering
+from memsys.llm.protocol import Completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +37,29 @@ class DueQuestion:
     """A question with evidence, and when it is due."""
 
     question: Question
-    evidence: tuple[str, ...]
+    gold: Gold
     history: str
     """The history that it is about, of those that were joined."""
     due: int
     """Place of its last evidence turn in the joined history, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A number for each of several questions."""
+
+    values: tuple[float, ...]
+    histories: tuple[str, ...]
+    """The histories, of those that were joined, that the questions are about."""
+
+    @property
+    def mean(self) -> float | None:
+        return fmean(self.values) if self.values else None
+
+    @property
+    def interval(self) -> Interval | None:
+        """The 95 % interval of the mean, by the histories that were joined (`eval.statistics.stats`)."""
+        return preferred_interval(estimate(self.values, self.histories)) if self.values else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +73,21 @@ class Holding:
     object_bytes: int | None
     node_bytes: int | None
     asked: int
-    """Questions read."""
+    """Questions drawn at this size."""
+    first: int
+    """Questions of the first size; all of them are read."""
     failed: int
-    """Of them those whose read failed; they have no score."""
-    covered: tuple[float, ...]
-    """Share of the evidence that was recalled, of each question whose read did not fail."""
-    recalled_bytes: tuple[float, ...]
-    """Bytes of the recalled texts (UTF-8), of the same questions."""
-    histories: tuple[str, ...]
-    """The histories of the same questions."""
-
-    @property
-    def interval(self) -> Interval | None:
-        """The 95 % interval of the mean coverage, by the histories that were joined (`eval.statistics.stats`)."""
-        return preferred_interval(estimate(self.covered, self.histories)) if self.covered else None
+    """Of both, those whose read failed; they have no coverage and no score."""
+    unscored: int
+    """Drawn questions whose read did not fail and whose answer could not be had."""
+    covered: Sample
+    """Share of the evidence that was recalled, of each drawn question."""
+    covered_first: Sample
+    """The same of each question of the first size."""
+    recalled_bytes: Sample
+    """Bytes of the recalled texts (UTF-8), of each drawn question."""
+    score: Sample
+    """Score of the reader's answer to each drawn question; empty where no reader is asked."""
 
 
 class RecallWatch:
@@ -68,9 +98,10 @@ class RecallWatch:
         histories: the original history of each question.
         units: all units that are written.
         services: objects that the memory does not own.
-        most: questions at each size, at most.
+        most: questions drawn at each size, at most.
         k: items of a recall that count.
         seed: of the draw.
+        answered: the run whose reader answers, and the metric of its answers; None asks no reader.
     """
 
     def __init__(
@@ -83,10 +114,11 @@ class RecallWatch:
         most: int,
         k: int,
         seed: int = 0,
+        answered: tuple[Run, Scorer] | None = None,
     ) -> None:
         place = {turn.id: number for number, turn in enumerate(history.turns)}
         self._probes = [
-            DueQuestion(question, gold.evidence, name, max(place[turn] for turn in gold.evidence))
+            DueQuestion(question, gold, name, max(place[turn] for turn in gold.evidence))
             for (question, gold), name in zip(history.questions, histories, strict=True)
             if gold.evidence
         ]
@@ -95,15 +127,21 @@ class RecallWatch:
         for unit in units:
             self._reached.append(max([place[turn] for turn in unit.turn_ids] + self._reached[-1:]))
         self._services = services
-        self._most, self._k, self._seed = most, k, seed
+        self._most, self._k, self._seed, self._answered = most, k, seed, answered
+        self._first: frozenset[str] | None = None
+        self._drawn: frozenset[str] = frozenset()
+        """Ids of the questions of the first and of the present size."""
         self._recalls: list[tuple[DueQuestion, Recall | None]] = []
         self.holdings: list[Holding] = []
 
     def due(self, n: int) -> list[DueQuestion]:
-        """The questions to ask after `n` units, in the order of the history."""
+        """The questions to ask after `n` units, in the order of the history: those that are drawn, and those of the first call."""
         due = [probe for probe in self._probes if probe.due <= self._reached[n - 1]]
         drawn = by_hash([probe.question.id for probe in due], f"growth:{self._seed}")[: self._most]
-        return [due[place] for place in sorted(drawn)]
+        self._drawn = frozenset(due[place].question.id for place in drawn)
+        if self._first is None:
+            self._first = self._drawn
+        return [probe for probe in due if probe.question.id in self._drawn | self._first]
 
     def read(self, memory: MemorySystem, probe: DueQuestion) -> None:
         """Read one question and keep the recall; a read that fails is counted."""
@@ -118,24 +156,62 @@ class RecallWatch:
 
     def note(self, memory: MemorySystem, n: int) -> None:
         """Score what was read since the last size, and weigh the memory."""
+        first = self._first or frozenset()
         scored = [(probe, recall) for probe, recall in self._recalls if recall is not None]
+        drawn = [pair for pair in scored if pair[0].question.id in self._drawn]
+        kept = [pair for pair in scored if pair[0].question.id in first]
+        scores = self._scores(drawn)
+        recalled = [float(sum(len(item.text.encode(errors="replace")) for item in r.items)) for _, r in drawn]
         self.holdings.append(
             Holding(
                 n,
                 self._reached[n - 1] + 1,
                 object_bytes(memory, self._services),
                 node_bytes(memory),
-                len(self._recalls),
+                len(self._drawn),
+                len(first),
                 len(self._recalls) - len(scored),
-                tuple(self._covered(probe, recall) for probe, recall in scored),
-                tuple(float(sum(len(item.text.encode(errors="replace")) for item in r.items)) for _, r in scored),
-                tuple(probe.history for probe, _ in scored),
+                scores.count(None),
+                _sample(drawn, [self._covered(probe, recall) for probe, recall in drawn]),
+                _sample(kept, [self._covered(probe, recall) for probe, recall in kept]),
+                _sample(drawn, recalled),
+                _sample(drawn, scores),
             )
         )
         self._recalls = []
 
+    def _scores(self, read: Sequence[tuple[DueQuestion, Recall]]) -> list[float | None]:
+        """The score of the reader's answer to each recall; None where there is none. A recall that was aborted is answered by nothing."""
+        if self._answered is None:
+            return []
+        run, scorer = self._answered
+        answers: list[Future[Completion] | Prediction] = []
+        with metering():  # not a cost of the memory
+            for probe, recall in read:
+                known = Prediction("growth", probe.question.id, recall.answer or "", (), (), "answered", recall.aborted)
+                if recall.answer is not None or recall.aborted:
+                    answers.append(replace(known, outcome="aborted") if recall.aborted else known)
+                    continue
+                request = render(run.reader, run.services.prompts, probe.question, recall).request
+                answers.append(run.services.reader.submit(request))
+        scores: list[float | None] = []
+        for (probe, _), answer in zip(read, answers, strict=True):
+            if isinstance(answer, Future):
+                if (error := answer.exception()) is not None and stops(error):
+                    raise error
+                outcome, text, why, cut = outcome_of(answer)
+                answer = Prediction("growth", probe.question.id, text, (), (), outcome, why, cut)
+            scores.append(scorer(probe.question, probe.gold, answer).value)
+        return scores
+
     def _covered(self, probe: DueQuestion, recall: Recall) -> float:
         ranking = sorted(recall.items, key=lambda item: -round(float(item.score), 4))  # as predictions keep it
-        covered = covered_at_k([item.sources for item in ranking], probe.evidence, self._k)
+        covered = covered_at_k([item.sources for item in ranking], probe.gold.evidence, self._k)
         assert covered is not None  # every probe has evidence
         return covered
+
+
+def _sample(read: Sequence[tuple[DueQuestion, Recall]], values: Sequence[float | None]) -> Sample:
+    """The values that there are; no values at all make an empty sample."""
+    pairs = [(value, probe.history) for (probe, _), value in zip(read, values, strict=False) if value is not None]
+    return Sample(tuple(value for value, _ in pairs), tuple(history for _, history in pairs))

@@ -182,7 +182,8 @@ def measure(run: Run, plan: Plan, salt: str = "") -> list[Level]:
 def _history(run: Run, first: int, writes: int) -> tuple[Case, list[Unit]]:
     """The first units of the data set's cases, from one of them on."""
     cases = [run.cases[(first + place) % len(run.cases)] for place in range(len(run.cases))]
-    return long_history(cases, dict(run.unit), writes)
+    case, _, units = long_history(cases, dict(run.unit), writes)
+    return case, units
 
 
 def _level(

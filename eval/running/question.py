@@ -143,7 +143,7 @@ class _Answer:
                 raise error
             context, dropped = rendered.context_tokens, rendered.dropped
             self.log.spent(effort(self.log.case_id, "answer", self.question.id, 0, ledger, 0.0, context, dropped))
-            self.save(*_outcome(done))
+            self.save(*outcome_of(done))
         except BaseException as error:  # futures swallow a callback's exception, and the case would wait for ever
             self.saved.set_exception(error)
 
@@ -166,7 +166,7 @@ def _recall(reading: Reading, question: Question) -> Recall:
     return recall
 
 
-def _outcome(done: Future[Completion]) -> tuple[Outcome, str, str, bool]:
+def outcome_of(done: Future[Completion]) -> tuple[Outcome, str, str, bool]:
     """Outcome of the reader's call, its answer, why there is none, and whether the answer was cut at its token limit.
 
     A reply that the model ended without a word is an answer, which scores 0, as every official scorer has it: else a model that says

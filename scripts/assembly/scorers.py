@@ -86,6 +86,11 @@ def metrics(names: Sequence[str]) -> list[Metric]:
     return [_metric(name, dict(known[name])) for name in names]
 
 
+def answer_metric(dataset: Mapping[str, Any]) -> Metric | None:
+    """The first lexical metric of a data set that scores single answers; None where there is none."""
+    return next((each for each in metrics(dataset.get("metrics", [])) if not each.joint and not each.on_recall), None)
+
+
 def _metric(name: str, option: dict[str, Any]) -> Metric:
     from hydra.utils import get_method
 

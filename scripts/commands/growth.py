@@ -1,8 +1,9 @@
 """Measure what one more unit costs as a history grows: `python -m scripts growth memory=segtree sizes=[100,200,400] questions=100`.
 
 Builds one memory over the data set's cases in a row and measures cost at each size (SegTreeMem Fig. 5, MemTree Fig. 5);
-`eval.analysis.growth` says how. With `questions`, at most so many questions whose evidence is written by then are read at each size and
-their evidence recall, bytes, intervals and exponents are added. The CSV is printed and written to `results/growth/`.
+`eval.analysis.growth` says how. With `questions`, at most so many questions whose evidence is written by then are read at each size,
+also those of the first size at every other, and answered by the reader (`score`); evidence recall, score, bytes, intervals and
+exponents are added. The CSV is printed and written to `results/growth/`.
 """
 
 from __future__ import annotations
@@ -10,15 +11,78 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from omegaconf import DictConfig
 
 GROUP = "run"
 CONFIG = "growth"
 WORDS = "memory"
+SHOWN = (
+    ("covered", "read", "covered"),
+    ("covered, questions of the first size", "read", "covered_first"),
+    ("score", "read", "score"),
+    ("recalled bytes a read", "read", "recalled_bytes"),
+    ("CPU seconds a read", "read", "own_cpu_seconds"),
+    ("CPU seconds a unit", "one_more", "own_cpu_seconds"),
+    ("calls a unit", "one_more", "calls"),
+    ("tokens in a unit", "one_more", "tokens_in"),
+    ("bytes of objects", "cumulative", "object_bytes"),
+    ("bytes of nodes", "cumulative", "node_bytes"),
+)
+"""What the summary prints: its name, and line and column of the CSV."""
 
 
 def main(cfg: DictConfig) -> int:
     """Run the job of one configuration; its exit code."""
-    from scripts.lab.growth import growth
+    from scripts.setup.exits import configured
 
-    return growth(cfg)
+    return configured(cfg, "growth", _growth)
+
+
+def _growth(cfg: DictConfig) -> int:
+    from eval.analysis.growth import Schedule, growth_file, measure
+    from eval.files.store import replace_file
+    from scripts.assembly.scorers import answer_metric
+    from scripts.lab.single import single_run
+    from scripts.setup.replays import check_no_replay
+
+    run, dataset, models = single_run(cfg)
+    check_no_replay(cfg, run, "growth")
+    metric = answer_metric(dataset.config) if cfg.score and cfg.questions else None
+    sizes = tuple(int(size) for size in cfg.sizes)
+    schedule = Schedule(sizes, cfg.window, cfg.reads, cfg.questions, cfg.k_evidence, metric.name if metric else "")
+    path = growth_file(run, dataset.name, schedule)
+    text = measure(run, dataset.name, schedule, metric.score if metric else None)
+    replace_file(path, text)
+    if models.stand_ins:
+        print(f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines; these are not the costs of models.")
+    print(text, end="")
+    for line in summary(text) if schedule.questions else ():
+        print(line)
+    if metric:
+        print(f"score: {metric.name} of the reader's answers")
+    print(f"written: {path}")
+    return 0
+
+
+def summary(text: str) -> Iterator[str]:
+    """Lines for a reader of the CSV: each quantity at every size with its 95 % interval, and its exponent."""
+    import csv
+
+    rows = list(csv.DictReader(text.splitlines()))
+    asked = {row["n"]: row for row in rows if row["what"] == "cumulative"}
+    for n, row in asked.items():
+        counts = f"{row['questions']} questions with their evidence written, and the {row['first_questions']} of the first size"
+        failed = "".join(f", {row[name]} {name}" for name in ("failed", "unscored") if int(row[name]))
+        yield f"{n} units ({row['turns']} turns): {counts}{failed}"
+    for title, kind, column in SHOWN:
+        parts = [f"{row['n']}: {_with_interval(row, column)}" for row in rows if row["what"] == kind and row[column]]
+        fits = [_with_interval(row, column) for row in rows if row["what"] == f"{kind}_exponent" and row[column]]
+        if parts:
+            yield f"{title}: {'; '.join(parts)}" + "".join(f"; exponent {fit}" for fit in fits)
+
+
+def _with_interval(row: Mapping[str, str], column: str) -> str:
+    low, high = row[f"{column}_low"], row[f"{column}_high"]
+    return f"{float(row[column]):.4g}" + (f" [{float(low):.4g}, {float(high):.4g}]" if low else "")

@@ -9,7 +9,7 @@ Exit codes: 0 measured, 1 a read leaked or too many operations failed (`max_unsc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,35 +33,25 @@ def main(cfg: DictConfig) -> int:
 
 
 def _load(cfg: DictConfig) -> int:
-    from omegaconf import OmegaConf
-
     from eval.analysis.load import Plan, as_csv, load_file, measure
     from eval.files.store import RunError, replace_file
     from eval.running.loop import clear_up
-    from scripts.assembly.datasets import data
-    from scripts.assembly.models import build_models
-    from scripts.assembly.readiness import prepared
-    from scripts.assembly.runs import memory_run, reader
+    from scripts.lab.single import single_run
 
-    dataset_config: dict[str, Any] = dict(OmegaConf.to_container(cfg.dataset, resolve=True))  # type: ignore[arg-type]
-    memory_config: dict[str, Any] = dict(OmegaConf.to_container(cfg.memory, resolve=True))  # type: ignore[arg-type]
     if cfg.replay:
         raise RunError("replay=true: load measures the memory itself, not the cache; leave replay=true out")
-    if memory_config.get("control"):
-        raise RunError(f"{memory_config['name']} is made of the answer key; nobody could use it")
+    if cfg.memory.get("control"):
+        raise RunError(f"{cfg.memory.name} is made of the answer key; nobody could use it")
     plan = Plan(
         tuple(int(count) for count in cfg.users),
         *(cfg.writes, cfg.reads, cfg.write_rate, cfg.read_rate, cfg.patience, cfg.seconds),
     )
-    models = prepared(cfg, build_models(cfg))
-    dataset = data(cfg, dataset_config)
-    answering = reader(cfg.protocol.reader or dataset_config["reader"])
-    run = memory_run(cfg, models, dataset, memory_config, answering, unit=cfg.protocol.unit)
+    run, dataset, models = single_run(cfg)
     clear_up([run])
     levels = measure(run, plan)
     path = load_file(run, dataset.name, plan)
     replace_file(path, as_csv(run.name, dataset.name, levels))
-    print("\n".join(lines(f"{memory_config['title']} on {dataset.title}", plan, levels)))
+    print("\n".join(lines(f"{cfg.memory.title} on {dataset.title}", plan, levels)))
     if models.stand_ins:
         print(f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines; these are not the times of models.")
     print(f"written: {path}")

@@ -1,13 +1,17 @@
-"""Body of `memsys-bench run`, in its own module so that `--help` imports nothing heavy."""
+"""Commands of a single memory: the body of `memsys-bench run`, in its own module so that `--help` imports nothing heavy."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eval.files.store import replace_file
 from eval.report.rendering import markdown
 from eval.report.wandb_log import log_table
+from scripts.assembly.datasets import Data, data
+from scripts.assembly.models import Models, build_models
+from scripts.assembly.readiness import prepared
+from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.steps import complain
 from scripts.lab.lab import Lab
 from scripts.setup.exits import configured
@@ -15,6 +19,23 @@ from scripts.terminal.printing import print_table
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+    from eval.running.run import Run
+
+
+def single_run(cfg: DictConfig) -> tuple[Run, Data, Models]:
+    """The run of the configured memory, for a command that drives the memory itself (growth, load); no question is answered.
+
+    Raises:
+        RunError: a setting is refused, or data or models are missing.
+    """
+    from omegaconf import OmegaConf
+
+    models = prepared(cfg, build_models(cfg))
+    dataset = data(cfg, OmegaConf.to_container(cfg.dataset, resolve=True))  # type: ignore[arg-type]
+    memory: Any = OmegaConf.to_container(cfg.memory, resolve=True)
+    answering = reader(cfg.protocol.reader or dataset.config["reader"])
+    return memory_run(cfg, models, dataset, memory, answering, unit=cfg.protocol.unit), dataset, models
 
 
 def run_single(cfg: DictConfig) -> int:

@@ -320,6 +320,7 @@ class Growth(Single):
     window: Count
     reads: Natural
     questions: Natural
+    score: bool
 
 
 class Load(Single):

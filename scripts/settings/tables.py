@@ -186,6 +186,7 @@ class FigureFields(Strict):
     window: Count = 10
     reads: Natural = 0
     questions: Natural = 0
+    score: bool = False
     panels: dict[str, list[Text]] = {}
     marks: Text | None = None
     notes: list[Text] = []

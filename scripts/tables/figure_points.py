@@ -20,6 +20,7 @@ from eval.statistics.stats import wilson
 from eval.structure.tree import Tree
 from eval.structure.triplets import agreement, ask_triplets, sample_triplets
 from scripts.assembly.run_folder import record_of, trees_of
+from scripts.assembly.scorers import answer_metric
 from scripts.tables.column_groups import ColumnGroup
 from scripts.tables.experiments import Experiment
 from scripts.tables.layout import TableRow, cells_of, title_of
@@ -236,19 +237,22 @@ def _triplets(cfg: DictConfig, options: Mapping[str, Any], experiment: Experimen
 def _growth(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) -> list[Point]:
     """Cost by size. A finished measurement is not repeated, because its seconds would differ."""
     sizes = options["sizes"].get(cfg.profile_name) or options["sizes"]["default"]
-    schedule = Schedule(
-        tuple(sizes),
-        options.get("window", 10),
-        options.get("reads", 0),
-        options.get("questions", 0),
-        cfg.k_evidence,
-    )
     points = []
     for subject in _subjects(experiment, metrics=False):
         run = experiment.runs[subject.line.name, subject.group.name, 0]
+        data = subject.group.dataset
+        metric = answer_metric(data.config) if data and options.get("score", False) else None
+        schedule = Schedule(
+            tuple(sizes),
+            options.get("window", 10),
+            options.get("reads", 0),
+            options.get("questions", 0),
+            cfg.k_evidence,
+            metric.name if metric else "",
+        )
         path = growth_file(run, run.dataset, schedule)
         if not path.is_file():
-            replace_file(path, measure(run, run.dataset, schedule))
+            replace_file(path, measure(run, run.dataset, schedule, metric.score if metric else None))
         with path.open(encoding="utf-8", newline="") as handle:
             costs = list(csv.DictReader(handle))
         for panel, (kind, *fields) in options["panels"].items():

@@ -53,7 +53,8 @@ class Written(MemorySystem):
 
 
 def test_cases_stand_one_behind_the_other_with_ids_of_their_own() -> None:
-    history, units = long_history([case("a", 3), case("b", 3), case("c", 3)], UTTERANCE, 5)
+    history, names, units = long_history([case("a", 3), case("b", 3), case("c", 3)], UTTERANCE, 5)
+    assert names == [], "no question, no name"
     assert [unit.turns[0].text for unit in units] == [f"{name} says {n}" for name, n in ("a0", "a1", "a2", "b0", "b1")]
     assert len({unit.id for unit in units}) == 5
     assert [session.id for session in history.sessions] == ["a/s1", "b/s1"]
@@ -67,7 +68,7 @@ def test_a_data_set_that_is_too_short_is_refused() -> None:
 
 def test_a_build_writes_once_closes_sessions_and_consolidates_at_each_size() -> None:
     memory = Written()
-    _, units = long_history([case("a", 2), case("b", 2)], UTTERANCE, 4)
+    _, _, units = long_history([case("a", 2), case("b", 2)], UTTERANCE, 4)
     lines = list(build(memory, units, [1, 3]))
     assert memory.told == [
         "a says 0",

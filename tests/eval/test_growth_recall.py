@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +15,13 @@ from data_loaders.units import make_units
 from eval.analysis.footprint import node_bytes, object_bytes
 from eval.analysis.growth import FIELDS, Schedule, as_csv, build, costs_at, long_history
 from eval.analysis.growth_recall import RecallWatch
+from eval.files.records import Prediction, Score
 from eval.files.store import RunError
+from eval.running.run import Run
 from memsys.interface import MemorySystem, Recall
-from memsys.llm.protocol import EndOfRun
+from memsys.llm.meter import Metered
+from memsys.llm.protocol import EndOfRun, ModelError, Request
+from memsys.llm.scripted import ScriptedLLM
 from memsys.systems.bm25 import BM25
 from memsys.systems.controls import Recency
 
@@ -43,11 +48,10 @@ CASES = [case(name) for name in ("a", "b", "c", "d")]
 
 
 def measured(
-    memory: MemorySystem, sizes: list[int] = SIZES, most: int = 30, cases: list[Case] = CASES
+    memory: MemorySystem, sizes: list[int] = SIZES, most: int = 30, cases: list[Case] = CASES, answered: Any = None
 ) -> list[dict[str, Any]]:
-    history, units = long_history(cases, UTTERANCE, sizes[-1])
-    names = [one.id for one in cases[: len(history.sessions)] for _ in one.questions]
-    watch = RecallWatch(history, names, units, (), most=most, k=10)
+    history, names, units = long_history(cases, UTTERANCE, sizes[-1])
+    watch = RecallWatch(history, names, units, (), most=most, k=10, answered=answered)
     costs = costs_at(list(build(memory, units, sizes, (), watch)), memory.OFFLINE, 10)
     return list(csv.DictReader(as_csv("m", "d", memory.OFFLINE, costs, watch.holdings).splitlines()))
 
@@ -65,6 +69,48 @@ def test_a_memory_that_keeps_the_end_only_finds_less_and_less_and_bm25_does_not(
             assert float(row["covered_low"]) <= float(row["covered"]) <= float(row["covered_high"])
 
 
+def test_the_questions_of_the_first_size_are_read_at_every_size_whoever_is_drawn() -> None:
+    last, whole = measured(Recency(k=10), most=10), measured(BM25(), most=10)
+    assert column(last, "read", "covered_first") == [0.2, 0, 0, 0], (
+        "two of the first ten are the last said, and then no more"
+    )
+    assert column(last, "read", "covered")[0] == 0.2
+    assert all(share > 0.9 for share in column(whole, "read", "covered_first"))
+    assert column(whole, "read", "first_questions") == column(whole, "read", "questions") == [10] * 4
+    for row in last[2::4]:
+        assert (row["covered_first_low"] == "") is (row["what"] != "read")
+
+
+def test_the_reader_answers_the_drawn_questions_and_a_call_that_fails_has_no_score(
+    make_run: Callable[..., Run],
+) -> None:
+    asked: Counter[str] = Counter()
+
+    def reply(request: Request) -> str | Exception:
+        prompt = request.messages[-1][1]
+        thing = prompt.rpartition("Where is ")[2].partition("?")[0]
+        asked[thing] += 1
+        if thing == "ax10":
+            return ModelError("no answer")
+        told = prompt.partition(f"the item {thing} is in box number ")[2]
+        return told[:1] or "nowhere"
+
+    def right(question: Question, gold: Gold, prediction: Prediction) -> Score:
+        told = prediction.outcome == "answered"
+        return Score(float(prediction.answer == gold.answers[0]) if told else None)
+
+    run = make_run(CASES, reader=Metered(ScriptedLLM(reply)))
+    rows = measured(Recency(k=10), [50, 100], 100, answered=(run, right))
+    assert column(rows, "read", "score") == pytest.approx([2 / 9, 2 / 19], abs=1e-6)
+    assert column(rows, "read", "unscored") == [1, 1]
+    assert sum(asked.values()) == 10 + 20
+    assert column(rows, "read", "calls") == [0, 0], "the reader's calls are no cost of the memory"
+    assert {row["score"] for row in measured(Recency(k=10), [50], 100)} == {""}, "without a reader there is none"
+    ended = make_run(CASES, reader=Metered(ScriptedLLM(lambda _: EndOfRun("the cap"))), folder="ended")
+    with pytest.raises(EndOfRun):
+        measured(Recency(k=10), [50], 100, answered=(ended, right))
+
+
 def test_bytes_of_bm25_grow_in_proportion_and_the_same_in_every_measurement() -> None:
     sizes, cases = [400, 800, 1600, 3200], [case(f"c{number}", 400) for number in range(8)]
     rows = measured(BM25(), sizes, 5, cases)
@@ -80,8 +126,7 @@ def test_bytes_of_bm25_grow_in_proportion_and_the_same_in_every_measurement() ->
 
 
 def test_a_question_is_asked_once_its_evidence_is_written_and_a_drawn_one_only_gives_way_to_a_smaller_hash() -> None:
-    history, units = long_history(CASES, UTTERANCE, 200)
-    names = [one.id for one in CASES[:2] for _ in one.questions]
+    history, names, units = long_history(CASES, UTTERANCE, 200)
     watch = RecallWatch(history, names, units, (), most=100, k=10)
     assert [probe.question.id for probe in watch.due(11)] == ["a/q0", "a/q5", "a/q10"]
     assert [probe.question.id for probe in watch.due(10)] == ["a/q0", "a/q5"]
@@ -93,15 +138,14 @@ def test_a_question_is_asked_once_its_evidence_is_written_and_a_drawn_one_only_g
 
 
 def test_evidence_that_the_unit_rule_leaves_out_counts_as_missed() -> None:
-    history, units = long_history(CASES, UTTERANCE, 100)
+    history, names, units = long_history(CASES, UTTERANCE, 100)
     kept = [unit for unit in units if not unit.turn_ids[0].endswith("0")]
-    names = [one.id for one in CASES[:1] for _ in one.questions]
     watch = RecallWatch(history, names, kept, (), most=100, k=10)
     lines = list(build(memory := BM25(), kept, [len(kept)], (), watch))
     (holding,) = watch.holdings
     assert memory.held == 90
     assert holding.asked == 20
-    assert sum(holding.covered) == 10
+    assert sum(holding.covered.values) == 10
     assert len([line for line in lines if line.phase == "read"]) == 20
 
 
@@ -144,7 +188,7 @@ def test_a_size_before_any_evidence_has_no_recall_and_no_exponent_of_it() -> Non
 
 
 def test_columns_are_added_at_the_end_and_only_where_recall_is_measured() -> None:
-    history, units = long_history(CASES, UTTERANCE, 10)
+    history, _, units = long_history(CASES, UTTERANCE, 10)
     costs = costs_at(list(build(BM25(), units, [5, 10])), False, 5)
     plain = as_csv("m", "d", False, costs).splitlines()
     assert plain[0] == ",".join(["memory,dataset,rebuilds,n,held,what", *FIELDS])

@@ -901,7 +901,7 @@ def test_an_exception_in_any_callback_of_an_answer_ends_the_run_instead_of_hangi
     if where == "log.spent":
         monkeypatch.setattr(CaseLog, "spent", broken_when_answered)
     if where == "done.result":
-        monkeypatch.setattr("eval.running.question._outcome", broken)
+        monkeypatch.setattr("eval.running.question.outcome_of", broken)
     run = make_run([history()], build=partial(Diary, []))
     with pytest.raises(ZeroDivisionError):
         run_all([run], on_progress=broken if where == "on_progress" else lambda progress: None)

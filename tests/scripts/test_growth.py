@@ -11,7 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from scripts.lab.growth import growth
+from scripts.commands.growth import main as growth
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,12 @@ def test_with_questions_recall_is_measured_and_summed_up(
     first, last = column(rows, "read", "covered")
     assert first > 0.5 > last
     said = capsys.readouterr().out
-    assert "160 units (301 turns): 20 questions with their evidence written\n" in said
+    asked = rows[0]["first_questions"]
+    assert (
+        f"160 units (301 turns): 20 questions with their evidence written, and the {asked} of the first size\n" in said
+    )
+    assert "score: locomo_f1 of the reader's answers\n" in said
+    assert len(column(rows, "read", "score")) == 2
     assert f"covered: 10: {first:.4g} [" in said
     (power,) = column(rows, "cumulative_exponent", "object_bytes")
     assert f"; exponent {power:.4g}\n" in said
@@ -88,4 +93,5 @@ def test_with_questions_recall_is_measured_and_summed_up(
 def test_every_choice_of_questions_has_a_file_of_its_own(measured: Callable[..., Any], tmp_path: Path) -> None:
     for override in ("questions=0", "questions=3", "questions=4", "k_evidence=3"):
         assert measured("memory=bm25", "sizes=[20]", override)[0] == 0
-    assert len(list((tmp_path / "growth").glob("*.csv"))) == 3  # without questions, nothing counts recalled items
+    assert measured("memory=bm25", "sizes=[20]", "questions=3", "score=false")[0] == 0
+    assert len(list((tmp_path / "growth").glob("*.csv"))) == 4  # without questions, nothing counts recalled items

@@ -18,9 +18,9 @@ from eval.files.store import RunError
 from scripts.assembly.confirmation import confirmed
 from scripts.assembly.plan import Duration, Plan
 from scripts.command import verb
+from scripts.commands.growth import main as growth
 from scripts.commands.load import main as load
 from scripts.lab.calibration import calibrate
-from scripts.lab.growth import growth
 from scripts.lab.single import run_single
 from scripts.settings.checking import checked, checked_call, checked_option, checked_unit
 from scripts.settings.schema import COMMANDS, GROUPS, Common
