@@ -89,7 +89,7 @@ new-memory: $(VENV)/.installed ## start a memory of your own: NAME=mine writes i
 conformance: $(VENV)/.installed ## put canaries through a memory's own door and name what it does wrong: MEMORY=mem0_http, before any score
 	$(PY) -m scripts conformance memory=$(or $(MEMORY),bm25) $(OVERRIDES) $(ARGS)
 
-product: $(VENV)/.installed ## install a released memory product into an environment of its own: NAME=mem0ai (without NAME: list them)
+product: $(VENV)/.installed ## install a released memory product into an environment of its own: NAME=mem0ai (without NAME: list them; NAME=all says their sizes first)
 	$(PY) -m scripts product $(NAME)
 
 gateway: $(VENV)/.installed ## an OpenAI-compatible server in front of our cache and meter: BASE_URL= MODEL= EMBEDDER= KEY_ENV= ARGS="--mode replay"

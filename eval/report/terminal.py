@@ -155,6 +155,9 @@ def _block(table: Table, rows: Sequence[Row], dataset: str, width: int, wide: bo
     yield _header(layout)
     for place, entries in sections.items():
         yield _title(table, place, width)
+        if all(isinstance(entry.cell, str) for entry in entries):  # facts in words, or nothing at all
+            yield from (Text(f"  {layout.names[entry.row.name]}: {entry.cell}") for entry in entries)
+            continue
         yield _section(entries, layout)
         yield from _notes(entries, layout.names, width)
 

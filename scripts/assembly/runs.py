@@ -30,10 +30,14 @@ if TYPE_CHECKING:
 _surroundings = cache(surroundings)
 BUDGET = ("max_context_tokens", "fill")
 """Settings of a reader that say how much of a recall it shows."""
-DESCRIBING = ("name", "title", "unit", "waived", "untested", "fitted_to")
+DESCRIBING = ("name", "title", "unit", "waived", "untested", "fitted_to", "recall")
 """Values of a file of `conf/memory` that say what the memory is called and what is known of it: no part of a run's identity."""
 BATCHED = 20_000
 """Most answers that are outstanding at once in batch mode: their prompts, about 10 kB each, fit into memory."""
+
+
+class NotInstalled(RunError):
+    """A program that a memory runs outside this process is not installed."""
 
 
 def reader(name: str) -> Reader:
@@ -163,6 +167,12 @@ def unit_of(memory: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str
     return unit
 
 
+def knobs_of(memory: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a memory that only reading uses, with their values; without those that its file leaves to the class."""
+    known = dict.fromkeys(knob for each in _classes(memory["build"]) for knob in each.READ_KNOBS)
+    return {name: memory["build"][name] for name in known if name in memory["build"]}
+
+
 def _classes(build: Mapping[str, Any]) -> tuple[type[MemorySystem], ...]:
     from hydra.utils import get_class
 
@@ -200,12 +210,12 @@ def _outside(recipe: Recipe) -> dict[str, Any]:
     """What identifies the programs that the memory runs outside this process.
 
     Raises:
-        RunError: such a program is not installed.
+        NotInstalled: such a program is not installed.
     """
     try:
         return recipe.classes[-1].outside(_innermost(recipe.build).keywords)
     except ValueError as error:
-        raise RunError(f"memory {recipe.name}: {error}") from error
+        raise NotInstalled(f"memory {recipe.name}: {error}") from error
 
 
 def _not_identifying(cfg: DictConfig, recipe: Recipe, dataset: Data) -> dict[str, Any]:

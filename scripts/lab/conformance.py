@@ -6,16 +6,15 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from eval.conformance.checks import FAULTS, ConformanceResult, examine
+from eval.conformance.checks import FAULTS, ConformanceResult
 from eval.files.store import RunError
-from eval.running.loop import clear_up
-from eval.running.run import build_memory
 from scripts.assembly.datasets import Data
 from scripts.assembly.runs import memory_run, reader, recipe_of
 from scripts.lab.lab import Lab
 from scripts.setup.exits import configured
 from scripts.setup.replays import check_no_replay
 from scripts.tables.captions import models_line
+from scripts.tables.facts import examine_and_keep
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -46,9 +45,8 @@ def examined(lab: Lab, dataset: Data, memory: Mapping[str, Any]) -> bool:
     run = memory_run(lab.cfg, lab.models, dataset, memory, reader(dataset.config["reader"]))
     check_no_replay(lab.cfg, run, "conformance")
     recipe = recipe_of(dataset, memory)
-    clear_up([run])
     started = time.perf_counter()
-    verdict = examine(lambda case: build_memory(run, case), run.unit)
+    verdict = examine_and_keep(run, recipe.waived)
     seconds = time.perf_counter() - started
     print(shown(recipe.name, str(memory["title"]), verdict, recipe.waived))
     print(f"{seconds:.1f} s. {models_line(lab.models)}.")

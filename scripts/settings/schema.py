@@ -216,6 +216,8 @@ class Memory(Strict):
     """Tests of the contract and checks of conformance that it cannot pass, with the reasons; beside those of its class."""
     fitted_to: Text | None = None
     """The embedder to which a threshold of its build was fitted (`memsys-bench calibrate`); tables with another embedder say so."""
+    recall: Text | None = None
+    """Whose number of results its `k` is and what a write waits for; printed where a table says how each row recalls."""
     untested: Text | None = None
     """Why nobody knows whether it works, such as a service that was described from its documentation alone."""
 

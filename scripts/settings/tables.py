@@ -50,6 +50,7 @@ class MetricColumn(Strict):
     spread: Text | None = None
     coverage: Text | None = None
     data: Text | None = None
+    fact: Literal["recall", "price", "conformance"] | None = None
     title: Text | None = None
     scale: float = 1.0
     by: dict[str, str | None] = {}

@@ -17,12 +17,13 @@ from scripts.assembly.local import at_pace, pace, use_local_models
 from scripts.assembly.models import Models, build_models
 from scripts.assembly.plan import Plan, plan
 from scripts.assembly.readiness import prepared
-from scripts.assembly.runs import memory_run
+from scripts.assembly.runs import NotInstalled, memory_run, recipe_of
 from scripts.assembly.scorers import finished, judge_ahead, judging
 from scripts.assembly.steps import score
 from scripts.setup.replays import workable
 from scripts.setup.roles import chosen_models
 from scripts.tables.column_groups import ColumnGroup, column_group
+from scripts.tables.facts import examine_and_keep, is_examined
 from scripts.tables.grid import Grid, Key, with_our_judge
 from scripts.tables.layout import (
     TableRow,
@@ -106,6 +107,8 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
         runs = {key: replace(each, chain=planned.chains.get(each.folder, 0.0)) for key, each in runs.items()}
     before = meter(models)
     capped = _execute(cfg, models, backbone, groups, runs, planned) if run else ""
+    if not (cfg.replay or models.paid or capped):
+        _examine(cfg, groups, lines, runs)
     grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone), absent)
     return Experiment(models, backbone, groups, lines, runs, grid, capped, only, planned, before)
 
@@ -118,7 +121,9 @@ def _backbone(table: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
 
 
 def _runs(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[TableRow]) -> dict[Key, Run]:
-    """One run for each row, column group and replicate; without the rows not asked for whose packages are not installed."""
+    """One run for each row, column group and replicate; without the rows not asked for whose packages are not installed, and without the
+    products that are not installed and not asked for by name.
+    """
     runs: dict[Key, Run] = {}
     only = None if cfg.only is None else set(cfg.only)
     for group in groups:
@@ -130,12 +135,29 @@ def _runs(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], lines:
                 try:
                     run = _run(cfg, models, group, group.dataset, line, replicate, asked_for)
                     runs[line.name, group.name, replicate] = run
+                except NotInstalled:
+                    if cfg.only is not None and line.name in cfg.only:
+                        raise
                 except ImportError as error:
                     if asked_for:
                         raise ImportError(
                             f"{line.title}: {error}; or name the rows that you want with only=[…]"
                         ) from error
     return runs
+
+
+def _examine(
+    cfg: DictConfig, groups: Sequence[ColumnGroup], lines: Sequence[TableRow], runs: Mapping[Key, Run]
+) -> None:
+    """Examine the conformance of the rows that are asked for, where a column group prints it and nobody has."""
+    rows = {line.name: line for line in lines}
+    for group in groups:
+        if group.dataset is None or not any(metric.get("fact") == "conformance" for metric in group.option["metrics"]):
+            continue
+        for (row, name, replicate), run in runs.items():
+            memory, wanted = rows[row].memory, cfg.only is None or row in cfg.only
+            if name == group.name and replicate == 0 and memory is not None and wanted and not is_examined(run):
+                examine_and_keep(run, recipe_of(group.dataset, memory, run.unit).waived)
 
 
 def _builds(cfg: DictConfig, line: TableRow) -> int:

@@ -31,6 +31,7 @@ from scripts.assembly.scorers import cell_of, judge_prompts, judging, metrics
 from scripts.assembly.steps import score
 from scripts.setup.roles import other_models
 from scripts.tables.column_groups import ColumnGroup
+from scripts.tables.facts import fact
 from scripts.tables.layout import (
     FIGURES,
     SCORES,
@@ -55,10 +56,12 @@ NO_MEMORY = "nothing"
 """The memory that recalls nothing."""
 PROMPTS_OURS = "prompts ours"
 """Said after a verdict on a number that prompts in our own words made."""
-STRUCTURE = ("report", "tree", "spread", "coverage", "data")
+STRUCTURE = ("report", "tree", "spread", "coverage", "data", "fact")
 """Measures of what a memory built, in which no reader took part."""
 CHOOSES = "chooses the questions left out"
 """Printed for the row `nothing` where it has no second build."""
+NOT_INSTALLED = "not installed"
+"""Printed for a row whose packages, or whose product, are not there."""
 NOTHING = "–"
 """Printed where a row has nothing to say in a column."""
 
@@ -114,11 +117,13 @@ class Grid:
         if (line.name, group.name) in self.absent:
             return self.absent[line.name, group.name]
         if line.memory is not None and not self._replicates(line, group):
-            return "not installed"
+            return NOT_INSTALLED
         if line.memory is None and line.answers is None and not line.data_only:
             return "pending"
         if "theirs" in metric and score_name(metric) not in self.files(line, group)[0]:
             return NOTHING
+        if "fact" in metric:
+            return self._fact(line, group, metric["fact"])
         if kind_of(metric) == "cost" and (
             missing := cost_missing(self._replicates(line, group)[0].folder, metric["cost"])
         ):
@@ -131,6 +136,24 @@ class Grid:
         if chooses and len(self._replicates(line, group)) < 2:
             return CHOOSES
         return self._scores(line, group, metric, builds=slice(1, None) if chooses else slice(None))
+
+    def absent_products(self) -> list[str]:
+        """Names of the products that rows lack, as `make product` takes them."""
+        absent = {
+            str(line.memory["build"]["product"]): None
+            for line in self.lines
+            for group in self.groups
+            if line.memory is not None and "product" in line.memory["build"]
+            if self.cell(line, group, cells_of(group.option)[0]) == NOT_INSTALLED
+        }
+        return list(absent)
+
+    def _fact(self, line: TableRow, group: ColumnGroup, name: str) -> str:
+        return (
+            NOTHING
+            if line.memory is None
+            else fact(self._replicates(line, group)[0], line.memory, name, self.models.prices)
+        )
 
     def _scores(
         self,

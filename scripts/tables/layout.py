@@ -3,10 +3,10 @@
 A row names a memory (`memory`, with settings changed under `build`), answers of others (`answers`, a file of `conf/answers`), the best of
 other rows (`best_of`), or only the data (`name` alone). A column group names a data set. Each of its metrics is a score (`judge`, a lexical
 `metric`, or `theirs`: the grades that came with answers of others) or another measure (`cost`, `report`, `tree`, `spread`, `coverage`,
-`data`). `by` gives a metric one column per category; `minus` subtracts another row or group; `primary` names the score of a group whose
-differences from the table's `reference` are tested, in place of the first one; the other metrics are exploratory. `of` restricts a score
-to a category within that of `by`; `product` multiplies its means over several categories, each as it is (`mean`) or taken from 1
-(`complement`).
+`data`, or a `fact` in words: `scripts.tables.facts`). `by` gives a metric one column per category; `minus` subtracts another row or group;
+`primary` names the score of a group whose differences from the table's `reference` are tested, in place of the first one; the other
+metrics are exploratory. `of` restricts a score to a category within that of `by`; `product` multiplies its means over several categories,
+each as it is (`mean`) or taken from 1 (`complement`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DATA_CUTS = ("source", "size", "max_cases", "transform", "seed")
 """Settings of `data` that choose histories and questions."""
-FIGURES = ("cost", "report", "tree", "spread", "coverage", "data")
+FIGURES = ("cost", "report", "tree", "spread", "coverage", "data", "fact")
 SCORES = ("judge", "metric", "theirs")
 
 

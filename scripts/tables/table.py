@@ -172,6 +172,8 @@ def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> li
     imported = {run.name: run.record["imported"] for run in behind.runs.values() if "imported" in run.record}
     notes += [f"Imported: {facts['title']}: {described(facts)}." for facts in imported.values()]
     notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
+    if absent := behind.grid.absent_products():
+        notes.append(f"Not installed: {', '.join(absent)}: make product NAME=…, or NAME=all.")
     notes += [*guessable_notes(cfg, behind), *waivers(behind.runs.values()), *unfitted(behind.lines, behind.models)]
     if wrong := behind.grid.errata():
         notes.append(

@@ -44,7 +44,7 @@ from scripts.tables.table import reproduce
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 TABLES = [
-    name for name in options("table") if name not in ("change", "equal_budgets", "local", "regression")
+    name for name in options("table") if name not in ("change", "equal_budgets", "local", "regression", "released")
 ]  # these print no paper's table
 PAPERS = {
     **{f"memtree_{name}": 1 for name in ("t1", "t2", "t3", "t4", "t5", "a1", "a2", "a3", "a4")},

@@ -1,0 +1,100 @@
+"""What stands in words beside a row's scores: how its memory recalls, what it cost, and what conformance came to.
+
+Conformance is examined once for each memory with its settings and models, and kept in `<results>/conformance`. A table examines the rows
+that it is asked for where no call is paid for; elsewhere it prints what `memsys-bench conformance` has kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from eval.analysis.costs import Price, costs
+from eval.conformance.checks import FAULTS, ConformanceResult, examine
+from eval.files.provenance import identity
+from eval.files.run_folder import RunFolder
+from eval.files.store import read_record, replace_file
+from eval.report.table_file import run_money
+from eval.running.loop import clear_up
+from eval.running.run import Run, build_memory
+from scripts.assembly.runs import knobs_of
+
+NOT_EXAMINED = "not examined"
+RULES = {"utterance": "single turns", "floor_pair": "pairs of turns", "ab_pair": "pairs of turns (fixed speakers)"}
+"""Unit rules in words; others are named as they are."""
+
+
+def fact(run: Run, memory: Mapping[str, Any], name: str, prices: Mapping[str, Price]) -> str:
+    """One of `recall`, `price` and `conformance`, of a run as text.
+
+    Args:
+        memory: values of the row's memory, with the row's settings.
+    """
+    if name == "recall":
+        return recall_protocol(run, memory)
+    return price(run, prices) if name == "price" else conformance(run)
+
+
+def recall_protocol(run: Run, memory: Mapping[str, Any]) -> str:
+    """The unit, the settings that only reading uses, and what the memory's file says of its protocol (`recall`)."""
+    unit = RULES.get(run.unit["rule"], run.unit["rule"])
+    knobs = {name: value for name, value in knobs_of(memory).items() if isinstance(value, int | str | None)}
+    said = [f"{name} {'all' if value is None else value}" for name, value in knobs.items()]
+    return "; ".join([unit, *said, *([memory["recall"]] if memory.get("recall") else [])])
+
+
+def price(run: Run, prices: Mapping[str, Price]) -> str:
+    """Model tokens of building and embedding a unit and of a question, and the dollars of the whole run with its judges."""
+    spent = costs(run.folder)
+    if spent.missing:
+        return f"unknown: {spent.missing}"
+    build, embedded = spent.build_tokens_per_unit or 0, spent.embedding_tokens_per_unit or 0
+    asked, usd = spent.inference_tokens or 0, run_money(run.folder, prices)
+    shown = usd if usd in ("–", "unknown") else f"${usd}"
+    return f"{build:,.0f} + {embedded:,.0f} embedded tokens a unit; {asked:,.0f} a question; run {shown}"
+
+
+def conformance(run: Run) -> str:
+    """`accepted`, `refused` with the faults' names, or that nobody has examined the memory with these settings and models."""
+    if run.control is not None:
+        return "–"
+    if not (path := _file(run)).is_file():
+        return NOT_EXAMINED
+    kept = read_record(path)
+    if kept["refused"]:
+        return f"refused: {', '.join(kept['refused'])}"
+    waived = ", ".join(kept["faults"])
+    return f"accepted, waived: {waived}" if waived else "accepted"
+
+
+def examine_and_keep(run: Run, waived: Collection[str]) -> ConformanceResult:
+    """Put the canaries through a run's memory and keep what they came to.
+
+    Raises:
+        EndOfRun: no further call can be made; nothing is kept.
+    """
+    clear_up([run])
+    verdict = examine(lambda case: build_memory(run, case), run.unit)
+    kept = {
+        "memory": run.name,
+        "refused": verdict.unwaived(waived),
+        "faults": {name: verdict.faults[name] for name in FAULTS if name in verdict.faults},
+        "unchecked": dict(verdict.unchecked),
+    }
+    replace_file(_file(run), json.dumps(kept, indent=1) + "\n")
+    return verdict
+
+
+def is_examined(run: Run) -> bool:
+    """Whether conformance is known; controls, which are made of the answer key, have none."""
+    return run.control is not None or _file(run).is_file()
+
+
+def _file(run: Run) -> Path:
+    """Named after all that decides how the memory behaves: no data set but its loader, and no reader."""
+    parts = {name: run.record[name] for name in ("memory", "unit", "source", "distributions", "replies")}
+    models = {role: settings for role, settings in run.record["models"].items() if role != "reader"}
+    known = identity({**parts, "models": models, "outside": run.record.get("outside")})
+    return RunFolder(run.folder).results / "conformance" / f"{run.name}-{known}.json"

@@ -1,0 +1,78 @@
+"""The table of released products: what is not installed, how a row recalls, what it costs, and whether conformance accepted it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from memsys.products.places import PINS, Place
+from scripts.setup.exits import guarded
+from scripts.setup.launch import composed
+from scripts.setup.options import load_option, options
+from scripts.tables.facts import NOT_EXAMINED
+from scripts.tables.table import make_table
+
+ROOT = Path(__file__).resolve().parents[2]
+TOY = str(ROOT / "tests" / "products" / "toy.py")
+
+
+def printed(folder: Path, *settings: str) -> dict[str, list[str]]:
+    """Cells of the table's rows as its JSON has them, by row."""
+    cut = ["table=released", "profile=smoke", "data.max_cases=1", "data.size=4", f"results={folder}", *settings]
+    guarded(lambda: make_table(composed("reproduce", cut)).code)
+    (file,) = (folder / "tables").glob("*.json")
+    table = json.loads(file.read_text(encoding="utf-8"))
+    return {row["name"]: [cell["text"] for cell in row["cells"]] for row in table["rows"]} | {
+        "caption": table["caption"]
+    }
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MEMSYS_PRODUCTS", str(tmp_path / "products"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_installed")
+def test_a_product_that_is_not_installed_is_said_to_be_and_other_rows_say_how_they_recall(tmp_path: Path) -> None:
+    rows = printed(tmp_path, "table.others=[bm25,recency,released_mem0,released_lightrag]")
+    assert set(rows["released_mem0"] + rows["released_lightrag"]) == {"not installed"}
+    assert "Not installed: mem0ai, lightrag: make product NAME=…, or NAME=all." in rows["caption"]
+    assert rows["bm25"][-3] == "pairs of turns (fixed speakers); k 10"
+    assert rows["bm25"][-2].startswith("0 + 0 embedded tokens a unit; ")
+    assert rows["bm25"][-2].endswith(" a question; run –")
+    assert (rows["bm25"][-1], rows["recency"][-1]) == ("accepted", "accepted")
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_a_product_that_is_asked_for_by_name_has_to_be_installed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["table=released", "profile=smoke", f"results={tmp_path}", "only=[released_mempalace]"]
+    assert guarded(lambda: make_table(composed("reproduce", settings)).code) == 2
+    assert "mempalace is not installed: make product NAME=mempalace" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_row_whose_conformance_is_refused_says_why_and_a_replay_examines_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memsys.systems.released.place_of", lambda _: Place("mem0ai", Path(TOY), None))
+    rows = printed(tmp_path, "table.others=[bm25,released_mem0]")
+    assert rows["released_mem0"][-1] == "refused: empties", "the engine does not know what the toy asks for"
+    assert rows["released_mem0"][-3] == "pairs of turns; k 20; the default of a search; searchable when a write returns"
+    for file in (tmp_path / "conformance").iterdir():
+        file.unlink()
+    assert printed(tmp_path, "table.others=[bm25,released_mem0]", "replay=true")["bm25"][-1] == NOT_EXAMINED
+
+
+def test_every_product_is_a_row_of_the_table_and_says_how_it_recalls() -> None:
+    rows = {row if isinstance(row, str) else row["memory"] for row in load_option("table", "released")["others"]}
+    released = {name for name in options("memory") if name.startswith("released_")}
+    assert released <= rows
+    assert {load_option("memory", name)["build"]["product"] for name in rows & released} == {
+        path.stem for path in PINS.glob("*.txt")
+    }
+    assert all(load_option("memory", name).get("recall") for name in released)
